@@ -1,0 +1,88 @@
+"""microtrain: distributed training on an autograd that can be read in an afternoon.
+
+`import microtrain as mt` gives PyTorch's vocabulary over NumPy arrays; `mt.distributed`, `mt.data`
+and `mt.train` are imported when first used.
+"""
+
+from . import threads as threads  # first: BLAS reads its thread limits when NumPy is imported
+
+# isort: split
+import importlib
+from typing import Any
+
+from . import autograd, nn, ops, optim
+from .autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from .backend import ALIASES as _ALIASES
+from .backend import (
+    device,
+    dtype,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    int8,
+    int16,
+    int32,
+    int64,
+    set_default_dtype,
+    uint8,
+)
+from .creation import (
+    allclose,
+    arange,
+    as_tensor,
+    empty,
+    empty_like,
+    equal,
+    eye,
+    from_numpy,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from .ops import *  # noqa: F403
+from .random import manual_seed
+from .tensor import Tensor
+
+__version__ = "0.1.0"
+
+globals().update(_ALIASES)  # half, float, double, short, int, long, bool
+
+_LAZY = ("cli", "data", "distributed", "train")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+__all__ = [
+    "Tensor", "allclose", "arange", "as_tensor", "autograd", "device", "dtype", "empty",
+    "empty_like", "enable_grad", "equal", "eye", "float16", "float32", "float64", "from_numpy",
+    "full", "full_like", "get_default_dtype", "inference_mode", "int8", "int16", "int32", "int64",
+    "is_grad_enabled", "is_inference_mode_enabled", "linspace", "manual_seed", "nn", "no_grad",
+    "ones", "ones_like", "ops", "optim", "rand", "rand_like", "randint", "randn", "randn_like",
+    "set_default_dtype", "set_grad_enabled", "tensor", "threads", "uint8", "zeros", "zeros_like",
+]  # fmt: skip

@@ -1,0 +1,349 @@
+"""Array libraries, devices and dtypes: the only module that knows NumPy from CuPy.
+
+Kernels are written against `xp`, a `Namespace` of about fifty instructions. Which one a call gets is
+decided by the type of its first array (`XP[type(array)]`), so the same kernel runs on NumPy, on
+CuPy and on any other library that registers itself with `register`. Dtypes are NumPy's own dtype
+objects, on every device.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "ARRAYS",
+    "INSTRUCTIONS",
+    "MODES",
+    "XP",
+    "Modes",
+    "Namespace",
+    "cuda_device_count",
+    "device",
+    "get_default_dtype",
+    "register",
+    "resolve_device",
+    "set_default_dtype",
+    "to_host",
+]
+
+# What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
+INSTRUCTIONS = tuple(
+    """absolute add all any arange argmax argmin asarray ascontiguousarray concatenate copyto divide
+    dot empty empty_like equal exp full greater greater_equal isfinite isnan less less_equal log
+    logical_and logical_not logical_or matmul maximum minimum multiply negative not_equal ones
+    power reciprocal sign sqrt square subtract take_along_axis tanh where zeros
+    zeros_like""".split()
+)
+
+
+class Namespace:
+    """The instructions of one array library, under NumPy's names.
+
+    Args:
+        module: `numpy`, `cupy`, or a module with the names of `INSTRUCTIONS`.
+        array_type: the library's array class.
+        kind: the device type of its arrays, "cpu" or "cuda".
+    """
+
+    def __init__(self, module: Any, array_type: Any, kind: str) -> None:
+        for name in INSTRUCTIONS:
+            setattr(self, name, getattr(module, name))
+        self.module = module
+        self.array_type = array_type
+        self.kind = kind
+        # Methods called as functions skip a wrapper written in Python.
+        self.reshape = array_type.reshape
+        self.transpose = array_type.transpose
+        self.sum = array_type.sum
+        self.max = array_type.max
+        self.min = array_type.min
+        self.broadcast_to = module.broadcast_to
+        # The unbuffered `array[index] += values`: a repeated index adds every time.
+        self.scatter_add = module.add.at
+
+    def constant(self, value: Any, dtype: Any) -> Any:
+        """A number as an operand; never an array made per call."""
+        return value
+
+    def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Ones, perhaps shared: not to be written to."""
+        return self.ones(shape, dtype)
+
+
+class _NumpyNamespace(Namespace):
+    """NumPy, with the slow spellings replaced: 0-d constants and vectors of ones are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(np, np.ndarray, "cpu")
+        self._constants: dict[Any, Any] = {}
+        self.sum = self._sum
+        self.broadcast_to = self._broadcast_to
+
+    def constant(self, value: Any, dtype: Any) -> Any:
+        """`value` as a kept 0-d array: a ufunc takes it 0.3 us faster than a Python number."""
+        key = (value, dtype, type(value))
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = np.asarray(value, dtype)
+        return found
+
+    def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Kept ones of a shape; large ones are made anew."""
+        key = (shape, dtype)
+        found = self._constants.get(key)
+        if found is None:
+            found = np.ones(shape, dtype)
+            if found.size <= 65536 and len(self._constants) < 4096:
+                self._constants[key] = found
+        return found
+
+    @staticmethod
+    def _sum(array: Any, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+        return np.add.reduce(array, axis, None, out, keepdims)
+
+    @staticmethod
+    def _broadcast_to(array: Any, shape: Any) -> Any:
+        if not array.ndim:
+            return np.ndarray(shape, array.dtype, array, 0, (0,) * len(shape))
+        return np.broadcast_to(array, shape)
+
+
+# XP finds the namespace of an array; ARRAYS are the types that need no normalising.
+XP: dict[type, Namespace] = {}
+ARRAYS: set[type] = set()
+
+
+def register(namespace: Namespace) -> Namespace:
+    """Make arrays of `namespace.array_type` usable as the storage of Tensors."""
+    XP[namespace.array_type] = namespace
+    ARRAYS.add(namespace.array_type)
+    return namespace
+
+
+NUMPY = register(_NumpyNamespace())
+# NumPy's ufuncs turn 0-d results into scalars; rules may meet them before they are normalised.
+for _scalar in (np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32):
+    XP[_scalar] = NUMPY
+XP[np.float64] = NUMPY
+
+
+# Dtypes -------------------------------------------------------------------------------------
+
+float16 = np.dtype(np.float16)
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+uint8 = np.dtype(np.uint8)
+int8 = np.dtype(np.int8)
+int16 = np.dtype(np.int16)
+int32 = np.dtype(np.int32)
+int64 = np.dtype(np.int64)
+bool_ = np.dtype(np.bool_)
+dtype = np.dtype
+SUPPORTED = (bool_, uint8, int8, int16, int32, int64, float16, float32, float64)
+
+# The names of PyTorch that are not NumPy's.
+ALIASES = {
+    "half": float16,
+    "float": float32,
+    "double": float64,
+    "short": int16,
+    "int": int32,
+    "long": int64,
+    "bool": bool_,
+}
+_CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2}
+
+
+def as_dtype(value: Any) -> np.dtype[Any]:
+    """The dtype that `value` names: a dtype, a NumPy scalar type, `float`, `int`, `bool` or a name.
+
+    `float` means the default float type, as in PyTorch. Raises TypeError for dtypes that Tensors
+    do not have (complex, text, objects, unsigned integers over 8 bits).
+    """
+    if value is float:
+        return get_default_dtype()
+    found = ALIASES.get(value) if isinstance(value, str) else None
+    if found is None:
+        try:
+            found = np.dtype(value)
+        except TypeError:
+            found = None
+    if found not in SUPPORTED:
+        names = ", ".join(d.name for d in SUPPORTED)
+        raise TypeError(f"not a dtype of Tensors: {value!r}; there are {names}")
+    return found
+
+
+# Modes --------------------------------------------------------------------------------------
+
+
+class Modes(threading.local):
+    """Every mutable mode of the package, one set a thread, read once per operation.
+
+    Attributes:
+        grad: whether operations record a graph.
+        inference: whether results are marked as unusable in a recorded operation.
+        default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
+        listeners: objects told when `backward` begins and has filled the gradients (DataParallel).
+    """
+
+    def __init__(self) -> None:
+        self.grad = True
+        self.inference = False
+        self.default_dtype = float32
+        self.listeners: list[Any] = []
+
+
+MODES = Modes()
+
+
+def set_default_dtype(value: Any) -> None:
+    """Set the float type that creation functions and true division of integers use.
+
+    Raises TypeError unless `value` is a floating dtype.
+    """
+    found = as_dtype(value)
+    if found.kind != "f":
+        raise TypeError(f"the default dtype must be a floating type, got {found.name}")
+    MODES.default_dtype = found
+
+
+def get_default_dtype() -> np.dtype[Any]:
+    """The float type that creation functions use; float32 unless `set_default_dtype` changed it."""
+    return MODES.default_dtype
+
+
+def promote_dtypes(operands: list[tuple[np.dtype[Any], int]]) -> np.dtype[Any]:
+    """PyTorch's result type of `operands`, each a dtype and a rank.
+
+    The rank is 2 for a Tensor with dimensions, 1 for a 0-d Tensor, 0 for a Python scalar: a lower
+    rank counts only where its category (bool < integer < float) is higher than all above it.
+    """
+    best: np.dtype[Any] | None = None
+    for rank in (2, 1, 0):
+        found = [d for d, r in operands if r == rank]
+        if not found:
+            continue
+        here = found[0]
+        for d in found[1:]:
+            here = _promote_pair(here, d)
+        if best is None:
+            best = here
+        elif _CATEGORY[here.kind] > _CATEGORY[best.kind]:
+            # A Python float beside integers gives the default float type, which it already has.
+            best = here
+    assert best is not None
+    return best
+
+
+def _promote_pair(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+    if _CATEGORY[a.kind] != _CATEGORY[b.kind]:
+        return a if _CATEGORY[a.kind] > _CATEGORY[b.kind] else b
+    return np.promote_types(a, b)
+
+
+# Devices ------------------------------------------------------------------------------------
+
+
+class device:
+    """Where a Tensor's array lives: `device("cpu")`, `device("cuda")`, `device("cuda:1")`.
+
+    Raises RuntimeError for a type other than cpu and cuda.
+    """
+
+    __slots__ = ("index", "type")
+
+    def __init__(self, type: str | device, index: int | None = None) -> None:
+        name, _, number = str(type).partition(":")
+        if name not in ("cpu", "cuda") or (number and not number.isdigit()):
+            raise RuntimeError(f"device: expected cpu, cuda or cuda:N, got {type!r}")
+        self.type: str = name
+        self.index: int | None = int(number) if number else index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, device) and (self.type, self.index) == (other.type, other.index)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __repr__(self) -> str:
+        index = "" if self.index is None else f", index={self.index}"
+        return f"device(type='{self.type}'{index})"
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+CPU = device("cpu")
+
+
+def cuda() -> Namespace:
+    """CuPy's namespace, imported on first use; raises RuntimeError where it cannot be used."""
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # any failure without a driver means: no GPU
+        raise RuntimeError(
+            f"no usable GPU: {type(error).__name__}: {error}; install CuPy for your CUDA "
+            "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
+        ) from error
+    known = XP.get(cupy.ndarray)
+    return known or register(Namespace(cupy, cupy.ndarray, "cuda"))
+
+
+def cuda_device_count() -> int:
+    """The number of GPUs that CuPy can use; 0 where CuPy or its driver is missing."""
+    try:
+        return int(cuda().module.cuda.runtime.getDeviceCount())
+    except RuntimeError:
+        return 0
+
+
+def resolve_device(value: Any) -> device:
+    """The device that `value` names; None is the CPU. Raises RuntimeError for an absent GPU."""
+    if value is None:
+        return CPU
+    found = value if type(value) is device else device(value)
+    if found.type == "cuda":
+        count = cuda().module.cuda.runtime.getDeviceCount()
+        index = found.index
+        if index is None:
+            index = cuda().module.cuda.Device().id
+        if index >= count:
+            raise RuntimeError(f"device cuda:{index} does not exist: this machine has {count}")
+        return device("cuda", index)
+    return found
+
+
+def device_of(array: Any) -> device:
+    """The device that holds `array`."""
+    if type(array) is np.ndarray or XP[type(array)].kind == "cpu":
+        return CPU
+    return device("cuda", array.device.id)
+
+
+def address(array: Any) -> int:
+    """Where the first element lies in memory."""
+    data = array.ctypes.data if type(array) is np.ndarray else array.data.ptr
+    return int(data)
+
+
+def to_host(array: Any) -> np.ndarray[Any, Any]:
+    """`array` as a NumPy array: itself on the CPU, a copy from a GPU."""
+    return array if type(array) is np.ndarray else array.get()
+
+
+def to_device(array: Any, where: device) -> Any:
+    """`array` on device `where`: itself if it is there already, else a copy."""
+    if device_of(array) == where:
+        return array
+    host = to_host(array)
+    if where.type == "cpu":
+        return host
+    module = cuda().module
+    with module.cuda.Device(where.index):
+        return module.asarray(host)

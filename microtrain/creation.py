@@ -1,0 +1,262 @@
+"""Making Tensors: from data, filled, counted and drawn at random.
+
+Random draws come from the one stream that `manual_seed` sets, which is equal on all ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from .backend import MODES, XP, as_dtype, resolve_device, to_device
+from .random import default_generator
+from .tensor import TENSORS, Tensor, wrap
+
+
+def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
+    out = wrap(array if device is None else to_device(array, resolve_device(device)))
+    if requires_grad:
+        out.requires_grad_()
+    return out
+
+
+def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
+        sizes = tuple(sizes[0])
+    return tuple(int(size) for size in sizes)
+
+
+def _float(dtype: Any) -> np.dtype[Any]:
+    return MODES.default_dtype if dtype is None else as_dtype(dtype)
+
+
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A new Tensor with a copy of `data`: numbers, nested sequences, a NumPy array, a Tensor.
+
+    Python floats get the default float type, integers int64, booleans bool; arrays keep theirs.
+    Integers with `requires_grad=True` and no dtype become floats, with a warning.
+
+    Raises:
+        TypeError: data of an unsupported type (text, objects).
+        ValueError: nested sequences of unequal lengths.
+        RuntimeError: requires_grad with an integer dtype, an absent device.
+
+    Example:
+        >>> mt.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        tensor([[1., 2.],
+                [3., 4.]], requires_grad=True)
+    """
+    if type(data) in TENSORS:
+        array = np.array(data.detach().cpu().numpy())
+        device = data.device if device is None else device
+    elif isinstance(data, list | tuple) and _has_tensors(data):
+        array = np.array(_plain(data))
+    else:
+        array = np.array(data)
+    if dtype is not None:
+        wanted = as_dtype(dtype)
+    elif not isinstance(data, np.ndarray | np.generic) and type(data) not in TENSORS:
+        wanted = MODES.default_dtype if array.dtype.kind == "f" else array.dtype
+    else:
+        wanted = array.dtype
+    wanted = as_dtype(wanted)
+    if requires_grad and dtype is None and wanted.kind != "f":
+        warnings.warn(
+            f"tensor(..., requires_grad=True) of {wanted.name} data became "
+            f"{MODES.default_dtype.name}, because only floats have gradients; write the data as "
+            "floats or give a dtype",
+            stacklevel=2,
+        )
+        wanted = MODES.default_dtype
+    return _finish(array.astype(wanted, copy=False), device, requires_grad)
+
+
+def _has_tensors(data: Any) -> bool:
+    return any(
+        type(x) in TENSORS or (isinstance(x, list | tuple) and _has_tensors(x)) for x in data
+    )
+
+
+def _plain(data: Any) -> Any:
+    if type(data) in TENSORS:
+        return data.tolist()
+    return [_plain(x) for x in data] if isinstance(data, list | tuple) else data
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a Tensor, sharing memory where that is possible."""
+    if type(data) in TENSORS:
+        return data.to(dtype=dtype, device=device)  # type: ignore[no-any-return]
+    if isinstance(data, np.ndarray) and (dtype is None or as_dtype(dtype) == data.dtype):
+        out = from_numpy(data)
+        return out if device is None else out.to(device=device)  # type: ignore[attr-defined,no-any-return]
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A Tensor that shares the memory of `array`.
+
+    Raises TypeError for anything but a NumPy array of a supported dtype.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: expected a NumPy array, got {type(array).__name__}")
+    as_dtype(array.dtype)
+    return wrap(array.view(np.ndarray))
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of shape `size` in the default float type."""
+    return _finish(np.zeros(_shape(size), _float(dtype)), device, requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of shape `size` in the default float type."""
+    return _finish(np.ones(_shape(size), _float(dtype)), device, requires_grad)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Memory of shape `size` whose values are undefined."""
+    return _finish(np.empty(_shape(size), _float(dtype)), device, requires_grad)
+
+
+def full(
+    size: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`fill_value` in shape `size`; the dtype follows the value (floats: the default type)."""
+    if dtype is None:
+        dtype = np.asarray(fill_value).dtype
+        dtype = MODES.default_dtype if dtype.kind == "f" else dtype
+    array = np.full(_shape((size,)), fill_value, as_dtype(dtype))
+    return _finish(array, device, requires_grad)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Ones on the diagonal of an (n, m) matrix, zeros elsewhere."""
+    return _finish(np.eye(n, m, dtype=_float(dtype)), device, requires_grad)
+
+
+def arange(
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`start`, `start + step`, ... before `end`; int64 for integers, else the default float type.
+
+    Integers with `requires_grad=True` and no dtype become floats, with a warning.
+    """
+    if end is None:
+        start, end = 0, start
+    if not step or (end - start) / step < 0:
+        raise RuntimeError(
+            f"arange: upper bound and lower bound inconsistent with step sign ({start}, {end}, "
+            f"{step})"
+        )
+    if dtype is None:
+        whole = all(isinstance(v, int | np.integer) for v in (start, end, step))
+        if whole and requires_grad:
+            warnings.warn(
+                f"arange(..., requires_grad=True) of integers became {MODES.default_dtype.name}, "
+                "because only floats have gradients; give floats or a dtype",
+                stacklevel=2,
+            )
+        dtype = np.int64 if whole and not requires_grad else MODES.default_dtype
+    count = math.ceil((end - start) / step)
+    array = (start + np.arange(count) * step).astype(as_dtype(dtype))
+    return _finish(array, device, requires_grad)
+
+
+def linspace(
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` numbers from `start` to `end`, both included, equally far apart."""
+    return _finish(np.linspace(start, end, steps).astype(_float(dtype)), device, requires_grad)
+
+
+def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uniform random numbers in [0, 1)."""
+    dtype = _float(dtype)
+    draw = np.float32 if dtype == np.float32 else np.float64
+    array = default_generator().random(_shape(size), draw).astype(dtype, copy=False)
+    return _finish(np.asarray(array), device, requires_grad)
+
+
+def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Normal random numbers of mean 0 and variance 1."""
+    dtype = _float(dtype)
+    draw = np.float32 if dtype == np.float32 else np.float64
+    array = np.asarray(default_generator().standard_normal(_shape(size), draw))
+    return _finish(array.astype(dtype, copy=False), device, requires_grad)
+
+
+def randint(
+    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Random integers in [low, high), or in [0, low) where only one bound is given."""
+    if size is None:
+        low, high, size = 0, low, high
+    array = np.asarray(default_generator().integers(low, high, _shape((size,))))
+    return _finish(array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, False)
+
+
+def _like(name: str, make: Any) -> Any:
+    def function(
+        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        chosen = input.dtype if dtype is None else dtype
+        where = input.device if device is None else device
+        where = None if getattr(where, "type", where) == "cpu" else where
+        return make(input.shape, dtype=chosen, device=where, requires_grad=requires_grad)  # type: ignore[no-any-return]
+
+    function.__name__ = name
+    function.__doc__ = f"`{name[:-5]}` in the shape, dtype and device of `input`."
+    return function
+
+
+zeros_like = _like("zeros_like", zeros)
+ones_like = _like("ones_like", ones)
+empty_like = _like("empty_like", empty)
+rand_like = _like("rand_like", rand)
+randn_like = _like("randn_like", randn)
+
+
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`fill_value` in the shape, dtype and device of `input`."""
+    where = input.device if device is None else device
+    where = None if getattr(where, "type", where) == "cpu" else where
+    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=where)
+
+
+def allclose(
+    a: Tensor, b: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether all elements agree within `atol + rtol * |b|`."""
+    xp = XP[type(a._array)].module
+    return bool(xp.allclose(a._array, b._array, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two Tensors have the same shape and the same elements."""
+    xp = XP[type(a._array)].module
+    return a.shape == b.shape and bool(xp.all(a._array == b._array))

@@ -1,0 +1,36 @@
+"""The errors that end a run with one readable message and an exit code of their own.
+
+Everything a user can get wrong raises a subclass of `UserError`; the command line prints its text
+without a traceback and leaves with `exit_code`. Any other exception is a bug or the user's own
+code and keeps its traceback (exit code 1). Standard library only.
+"""
+
+
+class UserError(Exception):
+    """Something outside the program is wrong; the message says what, where and the way out."""
+
+    exit_code = 1
+
+
+class ConfigError(UserError):
+    """The YAML file, an override, a flag or an import path is wrong (exit code 2)."""
+
+    exit_code = 2
+
+
+class DataError(UserError):
+    """A data file or checkpoint is missing, unreadable or wrong (exit code 3)."""
+
+    exit_code = 3
+
+
+class DivergedError(UserError):
+    """The loss or a gradient is not finite (exit code 4)."""
+
+    exit_code = 4
+
+
+class LaunchError(UserError):
+    """MPI, a GPU or a writable run directory is absent, or the launcher does not match (5)."""
+
+    exit_code = 5

@@ -1,0 +1,23 @@
+"""Modules, layers, losses and their functions, under PyTorch's names."""
+
+from . import functional, init
+from .activation import ReLU, Sigmoid, Tanh
+from .container import Sequential
+from .linear import Linear
+from .loss import CrossEntropyLoss, MSELoss
+from .module import Module
+from .parameter import Parameter
+
+__all__ = [
+    "CrossEntropyLoss",
+    "Linear",
+    "MSELoss",
+    "Module",
+    "Parameter",
+    "ReLU",
+    "Sequential",
+    "Sigmoid",
+    "Tanh",
+    "functional",
+    "init",
+]

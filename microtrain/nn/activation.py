@@ -1,0 +1,31 @@
+"""Activation functions as modules."""
+
+from __future__ import annotations
+
+from ..ops.elementwise import relu, sigmoid, tanh
+from ..tensor import Tensor
+from .module import Module
+
+
+class ReLU(Module):
+    """`max(x, 0)`, elementwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to x of any shape."""
+        return relu(x)  # type: ignore[no-any-return]
+
+
+class Sigmoid(Module):
+    """`1 / (1 + exp(-x))`, elementwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to x of any shape."""
+        return sigmoid(x)  # type: ignore[no-any-return]
+
+
+class Tanh(Module):
+    """The hyperbolic tangent, elementwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to x of any shape."""
+        return tanh(x)  # type: ignore[no-any-return]

@@ -1,0 +1,63 @@
+"""Linear layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..creation import empty
+from ..ops.linear_algebra import linear
+from ..tensor import Tensor, wrap
+from . import init
+from .module import Module
+from .parameter import Parameter
+
+
+class Linear(Module):
+    """`x @ weight.T + bias`: (..., in_features) to (..., out_features).
+
+    Weight (out_features, in_features) and bias (out_features,) start uniform in
+    +-1/sqrt(in_features), as in PyTorch. The weight is stored as the transposed view of an
+    (in, out) block, which makes the forward product faster; its shape and values do not show it.
+
+    Args:
+        in_features: size of the last input dimension, at least 0.
+        out_features: size of the last output dimension.
+        bias: False for a product without an added vector.
+        dtype: default float type if not given.
+
+    Raises ValueError for negative sizes.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        if in_features < 0 or out_features < 0:
+            raise ValueError(
+                f"Linear: sizes must not be negative, got ({in_features}, {out_features})"
+            )
+        self.in_features = in_features
+        self.out_features = out_features
+        block = empty(in_features, out_features, dtype=dtype)
+        self.weight = Parameter(wrap(block._array.T))
+        self.bias = Parameter(empty(out_features, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew."""
+        init.kaiming_uniform_(self.weight, math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to x of shape (..., in_features)."""
+        return linear(x, self.weight, self.bias)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )

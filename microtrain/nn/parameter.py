@@ -1,0 +1,32 @@
+"""Parameter: a Tensor that a Module owns and an optimizer updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..tensor import TENSORS, Tensor
+
+
+class Parameter(Tensor, registered=True):
+    """A leaf Tensor that requires grad and is found by `Module.parameters()`.
+
+    Args:
+        data: a Tensor (its memory is shared) or anything `Tensor(...)` takes.
+        requires_grad: False for a frozen parameter.
+
+    Raises RuntimeError for an integer Tensor that should require grad.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: Any = (), requires_grad: bool = True) -> None:
+        if type(data) in TENSORS:
+            self._array = data._array
+        else:
+            self._array = Tensor(np.asarray(data))._array
+        self._edge = self._grad = self._version = self._extra = None
+        self._rg = False
+        if requires_grad:
+            self.requires_grad_()

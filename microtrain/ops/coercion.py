@@ -1,0 +1,175 @@
+"""What the generated operation code calls off its fast path: numbers, dtypes, errors, versions."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ..backend import ARRAYS, MODES, XP, bool_, int64, promote_dtypes
+from ..tensor import TENSORS, Tensor, Version, wrap
+
+# Every operation by name; filled by `registry` when the operations are imported.
+REGISTRY: dict[str, Any] = {}
+
+_NUMBERS = (bool, int, float, np.generic)
+
+
+def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Turn the Python numbers among `arguments` into 0-d Tensors and promote as PyTorch does.
+
+    Raises TypeError for anything that is neither a Tensor nor, where promotion applies, a number.
+    """
+    if len(arguments) == 2:  # the common case: a float Tensor and a number
+        x, y = arguments
+        if type(x) in TENSORS and type(y) in (float, int) and x._array.dtype.kind == "f":
+            if op.promote:
+                return x, wrap(XP[type(x._array)].asarray(y, x._array.dtype))
+    operands: list[tuple[Any, int]] = []
+    like = None
+    for name, value in zip(op.inputs, arguments, strict=True):
+        if type(value) in TENSORS:
+            like = value if like is None else like
+            if name in op.promote:
+                operands.append((value._array.dtype, 2 if value._array.ndim else 1))
+        elif name in op.promote and isinstance(value, _NUMBERS):
+            operands.append((_category(value), 0))
+        elif value is not None or name not in op.optional:
+            raise TypeError(_not_a_tensor(op, name, value))
+    if like is None:
+        kinds = ", ".join(type(a).__name__ for a in arguments)
+        raise TypeError(f"{op.name}(): expected a Tensor, got {kinds}")
+    dtype = promote_dtypes(operands) if operands else None
+    xp = XP[type(like._array)]
+    found = []
+    for name, value in zip(op.inputs, arguments, strict=True):
+        if name not in op.promote or value is None:
+            found.append(value)
+        elif type(value) in TENSORS:
+            found.append(cast(value, dtype))
+        else:
+            found.append(wrap(xp.asarray(value, dtype)))
+    return tuple(found)
+
+
+def _category(value: Any) -> np.dtype[Any]:
+    if isinstance(value, bool | np.bool_):
+        return bool_
+    return int64 if isinstance(value, int | np.integer) else MODES.default_dtype
+
+
+def _not_a_tensor(op: Any, name: str, value: Any) -> str:
+    if type(value) in ARRAYS:
+        return (
+            f"{op.name}(): argument {name} is a {type(value).__name__} beside a Tensor; wrap it: "
+            "mt.from_numpy(array)"
+        )
+    wanted = "a Tensor or a number" if name in op.promote else "a Tensor"
+    return f"{op.name}(): argument {name} must be {wanted}, got {type(value).__name__}"
+
+
+def cast(tensor: Tensor, dtype: Any) -> Tensor:
+    """`tensor` in another dtype, recorded; itself where it has it already."""
+    if tensor._array.dtype == dtype:
+        return tensor
+    return REGISTRY["to"].apply(tensor, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def promote(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """All of `tensors` in their common type."""
+    dtype = promote_dtypes([(t._array.dtype, 2 if t._array.ndim else 1) for t in tensors])
+    return tuple(cast(t, dtype) for t in tensors)
+
+
+def to_float(tensor: Tensor) -> Tensor:
+    """Integers and booleans in the default float type, as functions of real numbers want them."""
+    return tensor if tensor._array.dtype.kind == "f" else cast(tensor, MODES.default_dtype)
+
+
+def version_of(tensor: Tensor | None) -> int:
+    """The number of in-place writes so far."""
+    return 0 if tensor is None or tensor._version is None else tensor._version.n
+
+
+def watch(version: Version, view: Tensor) -> None:
+    """Remember that `view` has a graph of its own over memory that others share."""
+    viewers = version.viewers
+    if viewers is None:
+        viewers = version.viewers = []
+    elif len(viewers) > 8:
+        viewers[:] = [one for one in viewers if one() is not None]
+    viewers.append(weakref.ref(view))
+
+
+def result_tensor(array: Any, version: Version, node: Any) -> Tensor:
+    """A saved result as the Tensor it was, in its place in the graph."""
+    tensor = wrap(array)
+    tensor._version = version
+    tensor._edge = node
+    tensor._rg = True
+    return tensor
+
+
+def slot_of(edge: Any) -> Any:
+    """The flat memory that the gradient for `edge` may be written into, or None."""
+    if type(edge) not in TENSORS:
+        return None
+    extra = edge._extra
+    if extra is None or extra.slot is None or extra.hooks is not None:
+        return None
+    return extra.slot.free()
+
+
+def stale(node: Any, what: str, now: int, versions: Any, number: int) -> RuntimeError:
+    """The error for a saved value that was written to before backward."""
+    then = versions[number] if versions else 0
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: {node.name()} saved {what}, which is at version {now}; expected version "
+        f"{then} instead. Clone it before writing to it."
+    )
+
+
+def explain(op: Any, error: Exception, arrays: tuple[Any, ...]) -> Exception:
+    """`error` of a kernel in the terms of the call: name, shapes, dtypes, devices."""
+    found = [a for a in arrays if type(a) in XP]
+    kinds = {XP[type(a)].kind for a in found}
+    if len(kinds) > 1:
+        return RuntimeError(
+            f"{op.name}(): expected all Tensors on one device, found {' and '.join(sorted(kinds))}"
+        )
+    shapes = ", ".join(f"{tuple(a.shape)} {a.dtype.name}" for a in found)
+    if isinstance(error, IndexError | TypeError | MemoryError):
+        return type(error)(f"{op.name}(): {error} (inputs: {shapes})")
+    return RuntimeError(f"{op.name}(): {_without_numpy_words(error)} (inputs: {shapes})")
+
+
+def _without_numpy_words(error: Exception) -> str:
+    text = str(error)
+    if "could not be broadcast together" in text:
+        return "the shapes cannot be broadcast together"
+    return text
+
+
+class _InferenceVersion(Version):
+    """The version of results of `inference_mode`: reading it to save the Tensor is an error."""
+
+    __slots__ = ()
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        raise RuntimeError(
+            "Inference tensors cannot be saved for backward. Clone it outside inference_mode, or "
+            "compute it under no_grad instead."
+        )
+
+    @n.setter
+    def n(self, value: int) -> None:
+        return None
+
+    def __init__(self) -> None:
+        self.viewers = None
+
+
+INFERENCE = _InferenceVersion()

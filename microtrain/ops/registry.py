@@ -1,0 +1,436 @@
+"""Operations are declared here and run here: the one place that runs a kernel.
+
+An operation is a kernel and one gradient rule per differentiable input, named after that input:
+
+    mul = ufunc("mul", "multiply", x=lambda g, y: g * y, y=lambda g, x: g * x)
+
+The names of a rule's parameters say what it needs, and nothing else is kept alive:
+
+    g           the gradient of the result
+    <input>     that input
+    result      the result
+    <extra>     an extra output of the kernel, with a formula that recomputes it from the inputs
+    <attribute> an attribute of the call
+    x_shape     the shape of input x, without keeping x
+    out         memory that the gradient may be written into, or None
+
+Rules use operators and the functions of `ops`, which take arrays and return arrays, or take Tensors
+and return Tensors. So one rule serves the fast pass over raw arrays and, given Tensors, is recorded
+for higher derivatives.
+
+For every operation one `apply` function and two backward functions are generated as source text: a
+straight line of attribute reads, without loops over inputs. `Operation.source` shows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..autograd.graph import Node, edge_of, next_seq
+from ..backend import ARRAYS, MODES, XP
+from ..tensor import TENSORS, Tensor, Version, normalise, wrap
+from .coercion import (
+    INFERENCE,
+    REGISTRY,
+    coerce,
+    explain,
+    promote,
+    result_tensor,
+    slot_of,
+    stale,
+    to_float,
+    version_of,
+    watch,
+)
+
+
+class Operation:
+    """One declared operation.
+
+    Attributes:
+        name: its name in PyTorch, which it is registered under.
+        kernel: `kernel(xp, *arrays, out=None, **attrs)`; returns the result, or the result and the
+            extra outputs.
+        inputs: names of the array inputs; `optional` may be None.
+        attrs: names of the attributes, with `defaults`.
+        rules: gradient rule by input.
+        extras: names of the kernel's further outputs; `recompute` has their formulas.
+        apply: the public function.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Callable[..., Any],
+        rules: dict[str, Callable[..., Any]],
+        *,
+        call: str | None = None,
+        extras: tuple[str, ...] = (),
+        recompute: dict[str, Callable[..., Any]] | None = None,
+        promote: tuple[str, ...] = (),
+        floating: bool = False,
+        view: bool = False,
+        node_name: str | None = None,
+    ) -> None:
+        self.name = name
+        self.kernel = kernel
+        self.rules = rules
+        self.extras = extras
+        self.recompute = recompute or {}
+        self.promote = promote
+        self.floating = floating
+        self.view = view
+        words = (node_name or name).split("_")
+        self.node_name = "".join(w[:1].upper() + w[1:] for w in words) + "Backward0"
+        signature = list(inspect.signature(kernel).parameters.values())[1:]
+        ordinary = [p for p in signature if p.kind is not p.KEYWORD_ONLY and p.name != "out"]
+        keyword = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name != "out"]
+        self.inputs = tuple(p.name for p in ordinary)
+        self.optional = tuple(p.name for p in ordinary if p.default is None)
+        self.attrs = tuple(p.name for p in keyword)
+        self.defaults = {p.name: p.default for p in keyword if p.default is not p.empty}
+        self.writes_out = any(p.name == "out" for p in signature)
+        self.needs = {i: tuple(inspect.signature(r).parameters) for i, r in rules.items()}
+        self._call = call
+        self._check()
+        self.source = self._write_source()
+        self.apply = self._compile()
+        self.saves_arrays = any(
+            n in self.inputs or n == "result" or n in extras
+            for need in self.needs.values()
+            for n in need
+        )
+        REGISTRY[name] = self
+
+    def _check(self) -> None:
+        known = {"g", "result", "out", *self.inputs, *self.extras, *self.attrs}
+        known |= {f"{i}_shape" for i in self.inputs}
+        for name, need in self.needs.items():
+            unknown = set(need) - known
+            if name not in self.inputs or unknown:
+                raise TypeError(f"operation {self.name}: rule {name}: unknown names {unknown}")
+        lost = [e for e in self.extras if e in self._needed() and e not in self.recompute]
+        if lost:
+            raise TypeError(f"operation {self.name}: no formula recomputes {lost}")
+
+    def _needed(self) -> set[str]:
+        return {n for need in self.needs.values() for n in need}
+
+    # Generated code ---------------------------------------------------------------------------
+
+    def _write_source(self) -> str:
+        """The text of `apply`, `backward_arrays` and `backward_tensors`."""
+        ins, rules = self.inputs, self.rules
+        parameters = [f"{i}=None" if i in self.optional else i for i in ins]
+        parameters += [
+            f"{a}=DEFAULTS[{a!r}]" if a in self.defaults else a for a in self.attrs
+        ]
+        tests = {i: f"type({i}) in TENSORS" for i in ins}
+        tests |= {i: f"({i} is None or {tests[i]})" for i in self.optional}
+        all_tensors = " and ".join(tests.values())
+        lines = [f"def apply({', '.join(parameters)}):"]
+        emit = lines.append
+        arguments = ", ".join(ins) + ","
+        attributes = "".join(f", {a}={a}" for a in self.attrs)
+        emit(f"    if not ({all_tensors}):")
+        arrays_only = [f"type({ins[0]}) in XP", *(f"type({i}) not in TENSORS" for i in ins[1:])]
+        emit(f"        if {' and '.join(arrays_only)}:")
+        first_output = "[0]" if self.extras else ""
+        emit(f"            xp = XP[type({ins[0]})]")
+        emit(f"            return KERNEL(xp, {', '.join(ins)}{attributes}){first_output}")
+        emit(f"        {', '.join(ins)}{',' if len(ins) == 1 else ''} = coerce(OP, ({arguments}))")
+        for i in ins:
+            emit(
+                f"    a_{i} = None if {i} is None else {i}._array"
+                if i in self.optional
+                else f"    a_{i} = {i}._array"
+            )
+        if len(self.promote) > 1:
+            first, *others = self.promote
+            differ = " or ".join(f"a_{o}.dtype is not a_{first}.dtype" for o in others)
+            emit(f"    if {differ}:")
+            names = ", ".join(self.promote)
+            emit(f"        {names} = promote(({names},))")
+            for i in self.promote:
+                emit(f"        a_{i} = {i}._array")
+        if self.floating:
+            emit(f"    if a_{ins[0]}.dtype.kind != 'f':")
+            for i in ins:
+                emit(f"        {i} = to_float({i})")
+                emit(f"        a_{i} = {i}._array")
+        emit(f"    xp = XP[type(a_{ins[0]})]")
+        emit("    try:")
+        arrays = ", ".join(f"a_{i}" for i in ins)
+        call = f"xp.{self._call}({arrays})" if self._call else f"KERNEL(xp, {arrays}{attributes})"
+        emit(f"        r = {call}")
+        emit("    except Exception as error:")
+        emit(f"        raise explain(OP, error, ({arrays},)) from error")
+        if self.extras:
+            emit(f"    r, {', '.join('x_' + e for e in self.extras)} = r")
+        emit("    if type(r) not in ARRAYS:")
+        emit("        r = xp.asarray(r)")
+        emit("    t = new(Tensor)")
+        emit("    t._array = r")
+        emit("    t._grad = t._extra = None")
+        if self.view:
+            first = ins[0]
+            emit(f"    v = {first}._version")
+            emit("    if v is None:")
+            emit(f"        v = {first}._version = Version()")
+            emit("    t._version = v")
+        else:
+            emit("    t._version = None")
+        if rules:
+            self._emit_record(emit)
+        emit("    t._rg = False")
+        emit("    t._edge = None")
+        if rules:
+            emit("    if M.inference:")
+            emit("        t._version = INFERENCE")
+        emit("    return t")
+        for mode in ("arrays", "tensors"):
+            self._emit_backward(emit, mode)
+        return "\n".join(lines) + "\n"
+
+    def _saved(self) -> list[str]:
+        """What a node keeps, in order: inputs, result, extras, attributes, shapes."""
+        needed = self._needed()
+        if any(e in needed for e in self.extras):
+            for formula in (self.recompute[e] for e in self.extras if e in needed):
+                needed |= set(inspect.signature(formula).parameters)
+        kept = [i for i in self.inputs if i in needed]
+        kept += ["result"] if "result" in needed else []
+        kept += [e for e in self.extras if e in needed]
+        kept += [a for a in self.attrs if a in needed]
+        kept += [f"{i}_shape" for i in self.inputs if f"{i}_shape" in needed]
+        return kept
+
+    def _emit_record(self, emit: Callable[[str], None]) -> None:
+        """The part of `apply` that makes the node."""
+        differentiable = [i for i in self.inputs if i in self.rules]
+        wants = " or ".join(
+            f"({i} is not None and {i}._rg)" if i in self.optional else f"{i}._rg"
+            for i in differentiable
+        )
+        emit(f"    if M.grad and ({wants}):")
+        for i in differentiable:
+            test = f"{i}._rg" if i not in self.optional else f"{i} is not None and {i}._rg"
+            emit(f"        e_{i} = ({i}._edge or {i}) if {test} else None")
+        emit("        t._rg = True")
+        emit("        t._edge = n = new(Node)")
+        emit("        n.op = OP")
+        edges = ", ".join(f"e_{i}" if i in self.rules else "None" for i in self.inputs)
+        emit(f"        n.edges = ({edges},)")
+        kept = []
+        saved_inputs = []
+        for name in self._saved():
+            if name in self.inputs:
+                users = [i for i, need in self.needs.items() if name in need]
+                for extra, formula in self.recompute.items():
+                    if name in inspect.signature(formula).parameters:
+                        users += [i for i, need in self.needs.items() if extra in need]
+                if set(users) >= set(differentiable) and len(differentiable) == 1:
+                    kept.append(name)
+                else:
+                    test = " or ".join(f"e_{u} is not None" for u in dict.fromkeys(users))
+                    kept.append(f"({name} if {test} else None)")
+                saved_inputs.append(name)
+            elif name == "result":
+                emit("        t._version = v = Version()")
+                kept += ["r", "v"]
+            elif name in self.extras:
+                kept.append(f"x_{name}")
+            elif name in self.attrs:
+                kept.append(name)
+            else:
+                kept.append(f"a_{name[: -len('_shape')]}.shape")
+        emit(f"        n.saved = ({', '.join(kept)}{',' if kept else ''})")
+        if saved_inputs:
+            none = " and ".join(
+                f"({i} is None or {i}._version is None)" if i in self.optional
+                else f"{i}._version is None"
+                for i in saved_inputs
+            )
+            numbers = ", ".join(f"version_of({i})" for i in saved_inputs)
+            emit(f"        n.versions = None if {none} else ({numbers},)")
+        else:
+            emit("        n.versions = None")
+        emit("        n.shape = r.shape")
+        emit("        n.seq = next_seq()")
+        emit("        n.hooks = None")
+        if self.view:
+            emit("        watch(v, t)")
+        emit("        return t")
+
+    def _emit_backward(self, emit: Callable[[str], None], mode: str) -> None:
+        """One of the two functions that run the rules over what a node saved."""
+        emit("")
+        emit(f"def backward_{mode}(n, g):")
+        saved = self._saved()
+        names = [x for name in saved for x in (("result", "v") if name == "result" else (name,))]
+        if names:
+            emit(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = n.saved")
+        if any(i in self.rules for i in self.inputs):
+            edges = ", ".join(f"e_{i}" if i in self.rules else f"_{i}" for i in self.inputs)
+            emit(f"    {edges}, = n.edges")
+        for number, name in enumerate(i for i in saved if i in self.inputs):
+            emit(f"    if {name} is not None:")
+            emit(f"        v_ = {name}._version")
+            then = f"(n.versions[{number}] if n.versions else 0)"
+            emit(f"        if v_ is not None and v_.n != {then}:")
+            emit(f"            raise stale(n, {name!r}, v_.n, n.versions, {number})")
+            if mode == "arrays":
+                emit(f"        {name} = {name}._array")
+        if "result" in saved:
+            emit("    if v.n:")
+            emit("        raise stale(n, 'its result', v.n, None, 0)")
+            if mode == "tensors":
+                emit("    result = result_tensor(result, v, n)")
+        if mode == "tensors":
+            for name in (e for e in self.extras if e in saved):
+                formula = ", ".join(
+                    f"{p}={p}" for p in inspect.signature(self.recompute[name]).parameters
+                )
+                emit(f"    {name} = RECOMPUTE[{name!r}]({formula})")
+        results = []
+        for i in self.inputs:
+            if i not in self.rules:
+                results.append("None")
+                continue
+            need = self.needs[i]
+            values = []
+            for parameter in need:
+                if parameter != "out":
+                    values.append(parameter)
+                elif mode == "arrays":
+                    values.append(f"slot_of(e_{i})")
+                else:
+                    values.append("None")
+            results.append(f"RULES[{i!r}]({', '.join(values)}) if e_{i} is not None else None")
+        lines = ",\n        ".join(results)
+        emit(f"    return (\n        {lines},\n    )")
+
+    def _compile(self) -> Callable[..., Any]:
+        rules = {i: _rule_named(i, rule) for i, rule in self.rules.items()}
+        scope: dict[str, Any] = {
+            "OP": self, "KERNEL": self.kernel, "RULES": rules, "RECOMPUTE": self.recompute,
+            "DEFAULTS": self.defaults, "TENSORS": TENSORS, "ARRAYS": ARRAYS, "XP": XP,
+            "Tensor": Tensor, "new": object.__new__, "Node": Node, "M": MODES,
+            "Version": Version, "next_seq": next_seq, "coerce": coerce,
+            "promote": promote, "to_float": to_float, "explain": explain, "stale": stale,
+            "version_of": version_of, "watch": watch, "result_tensor": result_tensor,
+            "slot_of": slot_of, "INFERENCE": INFERENCE,
+        }  # fmt: skip
+        source = self.source
+        for i in rules:  # a global name is read faster than a dictionary entry
+            scope[f"rule_{i}"] = rules[i]
+            source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
+        exec(compile(source, f"<operation {self.name}>", "exec"), scope)
+        self.backward_arrays = scope["backward_arrays"]
+        self.backward_tensors = scope["backward_tensors"]
+        apply: Callable[..., Any] = scope["apply"]
+        apply.__name__ = apply.__qualname__ = self.name
+        apply.__module__ = self.kernel.__module__
+        apply.__doc__ = self.kernel.__doc__
+        apply.operation = self  # type: ignore[attr-defined]
+        return apply
+
+
+def _rule_named(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+    rule.__qualname__ = f"gradient of {name}"
+    return rule
+
+
+def primitive(name: str, kernel: Callable[..., Any], *, options: Any = None, **rules: Any) -> Any:
+    """Declare an operation and return its public function; see `Operation` for `options`."""
+    return Operation(name, kernel, rules, **(options or {})).apply
+
+
+def ufunc(name: str, instruction: str, *, options: Any = None, **rules: Any) -> Any:
+    """Declare an elementwise operation whose kernel is one instruction over its inputs.
+
+    The inputs are the names of the rules; see `comparison` for those without rules.
+    """
+    return primitive(
+        name,
+        _ufunc_kernel(instruction, tuple(rules)),
+        options={"call": instruction, "promote": tuple(rules), **(options or {})},
+        **rules,
+    )
+
+
+def comparison(name: str, instruction: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
+    """Declare an elementwise operation without a gradient."""
+    kernel = _ufunc_kernel(instruction, inputs)
+    return primitive(name, kernel, options={"call": instruction, "promote": inputs})
+
+
+def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
+    names = ", ".join(inputs)
+    scope: dict[str, Any] = {}
+    exec(
+        f"def kernel(xp, {names}, out=None):\n    return xp.{instruction}({names}, out=out)",
+        scope,
+    )
+    kernel: Callable[..., Any] = scope["kernel"]
+    kernel.__module__ = __name__
+    return kernel
+
+
+class Variadic:
+    """An operation over a list of Tensors, such as `cat`; one rule gives all gradients.
+
+    Args:
+        kernel: `kernel(xp, arrays, *, out=None, **attrs)`.
+        rule: `rule(g, shapes, **attrs)`, a sequence with one gradient for each Tensor.
+    """
+
+    saves_arrays = False
+    extras: tuple[str, ...] = ()
+
+    def __init__(self, name: str, kernel: Callable[..., Any], rule: Callable[..., Any]) -> None:
+        self.name = name
+        self.kernel = kernel
+        self.rule = rule
+        self.rules = {"tensors": rule}
+        self.node_name = name[:1].upper() + name[1:] + "Backward0"
+        REGISTRY[name] = self
+
+    def apply(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
+        """Run the kernel on all `tensors` (or arrays) and record the call."""
+        if not any(type(t) in TENSORS for t in tensors):
+            return self.kernel(XP[type(tensors[0])], tensors, **attrs)
+        for number, tensor in enumerate(tensors):
+            if type(tensor) not in TENSORS:
+                raise TypeError(
+                    f"{self.name}(): expected Tensors, got {type(tensor).__name__} at position "
+                    f"{number}"
+                )
+        if any(t._array.dtype is not tensors[0]._array.dtype for t in tensors):
+            tensors = promote(tensors)
+        arrays = tuple(t._array for t in tensors)
+        try:
+            result = self.kernel(XP[type(arrays[0])], arrays, **attrs)
+        except Exception as error:
+            raise explain(self, error, arrays) from error
+        out = wrap(normalise(result))
+        if MODES.grad and any(t._rg for t in tensors):
+            node = Node()
+            node.op = self
+            node.edges = tuple(edge_of(t) for t in tensors)
+            node.saved = (tuple(a.shape for a in arrays), attrs)
+            node.versions = node.hooks = None
+            node.shape = out._array.shape
+            node.seq = next_seq()
+            out._edge = node
+            out._rg = True
+        return out
+
+    def backward_arrays(self, node: Node, g: Any) -> tuple[Any, ...]:
+        """The gradient of every input."""
+        shapes, attrs = node.saved
+        return tuple(self.rule(g, shapes, **attrs))
+
+    backward_tensors = backward_arrays

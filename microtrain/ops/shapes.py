@@ -1,0 +1,252 @@
+"""Operations that move elements without computing: reshape, permute, expand, join.
+
+Those marked as views share memory with their input and cost nothing on replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..backend import address
+from .registry import Variadic, primitive
+
+_VIEW = {"view": True}
+
+
+def normal_dim(dim: int, ndim: int) -> int:
+    """`dim` counted from the front; IndexError out of range, in PyTorch's words."""
+    span = max(ndim, 1)
+    if not -span <= dim < span:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got "
+            f"{dim})"
+        )
+    return dim % span
+
+
+def normal_dims(dim: Any, ndim: int) -> tuple[int, ...] | None:
+    """One, several or all (None) dimensions as a tuple counted from the front; None for all.
+
+    Raises RuntimeError for a dimension that appears twice.
+    """
+    if dim is None:
+        return None
+    if isinstance(dim, int):
+        return (normal_dim(dim, ndim),) if ndim else None
+    dims = tuple(normal_dim(d, ndim) for d in dim)
+    if len(set(dims)) != len(dims):
+        raise RuntimeError(f"dim {tuple(dim)}: a dimension appears more than once")
+    return dims if dims and ndim else None
+
+
+def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """The shape in a call that takes `f(2, 3)` as well as `f((2, 3))`."""
+    if len(sizes) == 1 and isinstance(sizes[0], Sequence):
+        sizes = tuple(sizes[0])
+    return tuple(int(size) for size in sizes)
+
+
+def _reshape(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
+    """The same elements in another shape; a view where the memory allows it."""
+    return xp.reshape(x, shape)
+
+
+reshape_to = primitive(
+    "reshape",
+    _reshape,
+    x=lambda g, x_shape: reshape_to(g, x_shape),
+    options={**_VIEW, "node_name": "view"},
+)
+
+
+def reshape(x: Any, *shape: Any) -> Any:
+    """The same elements in another shape; one size may be -1.
+
+    Raises RuntimeError where the sizes do not fit.
+    """
+    sizes = sizes_of(shape)
+    known = math.prod(s for s in sizes if s != -1)
+    have = math.prod(x.shape)
+    wrong = sizes.count(-1) > 1 or any(s < -1 for s in sizes)
+    if wrong or (have != known if -1 not in sizes else (known == 0 or have % known)):
+        raise RuntimeError(f"shape {list(sizes)} is invalid for input of size {have}")
+    return reshape_to(x, sizes)
+
+
+def view(x: Any, *shape: Any) -> Any:
+    """Like `reshape`, but never a copy: RuntimeError for memory that does not allow it."""
+    out = reshape(x, *shape)
+    if out.numel() and address(out._array) != address(x._array):
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride. Use .reshape(...) "
+            "instead."
+        )
+    return out
+
+
+def _permute(xp: Any, x: Any, *, dims: Any, out: Any = None) -> Any:
+    """The dimensions in another order."""
+    return xp.transpose(x, dims)
+
+
+permute_dims = primitive(
+    "permute",
+    _permute,
+    x=lambda g, dims: permute_dims(g, _inverse(dims)),
+    options=_VIEW,
+)
+
+
+def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(dims)), key=dims.__getitem__))
+
+
+def permute(x: Any, *dims: Any) -> Any:
+    """The dimensions in the order `dims`, each once."""
+    order = tuple(normal_dim(d, x.ndim) for d in sizes_of(dims))
+    if sorted(order) != list(range(x.ndim)):
+        raise RuntimeError(f"permute: {dims} is not an order of {x.ndim} dimensions")
+    return permute_dims(x, order)
+
+
+def transpose(x: Any, dim0: int, dim1: int) -> Any:
+    """Two dimensions exchanged."""
+    a, b = normal_dim(dim0, x.ndim), normal_dim(dim1, x.ndim)
+    order = list(range(x.ndim))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return permute_dims(x, tuple(order))
+
+
+def t(x: Any) -> Any:
+    """The transpose of a matrix; a vector or number as it is."""
+    if x.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {x.ndim}D")
+    return permute_dims(x, tuple(range(x.ndim))[::-1])
+
+
+def _expand(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
+    """`x` broadcast to `shape` without copying."""
+    return xp.broadcast_to(x, shape)
+
+
+# The engine reduces the gradient of a broadcast result to the shape of the input.
+expand_to = primitive("expand", _expand, x=lambda g, x_shape: sum_to(g, x_shape), options=_VIEW)
+
+
+def expand(x: Any, *sizes: Any) -> Any:
+    """`x` broadcast to a shape without copying; -1 keeps a size."""
+    wanted = list(sizes_of(sizes))
+    lead = len(wanted) - x.ndim
+    if lead < 0:
+        raise RuntimeError(
+            f"expand: the number of sizes ({len(wanted)}) must not be less than the number of "
+            f"dimensions ({x.ndim})"
+        )
+    for i, size in enumerate(wanted):
+        if size == -1:
+            if i < lead:
+                raise RuntimeError("expand: -1 is not allowed in a leading, non-existing dimension")
+            wanted[i] = x.shape[i - lead]
+    return expand_to(x, tuple(wanted))
+
+
+def broadcast_to(x: Any, shape: Any) -> Any:
+    """`x` broadcast to `shape` without copying."""
+    return expand(x, shape)
+
+
+def expand_as(x: Any, other: Any) -> Any:
+    """`x` broadcast to the shape of `other` without copying."""
+    return expand(x, other.shape)
+
+
+def _sum_to(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
+    """`x` summed over the dimensions that broadcasting `shape` to it added or stretched."""
+    lead = len(x.shape) - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        i + lead for i, size in enumerate(shape) if size == 1 and x.shape[i + lead] != 1
+    )
+    if axes:
+        x = xp.sum(x, axis=axes, keepdims=True)
+    return xp.reshape(xp.asarray(x), shape)
+
+
+sum_to_shape = primitive("sum_to_size", _sum_to, x=lambda g, x_shape: expand_to(g, x_shape))
+
+
+def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """The reverse of broadcasting: `x` itself where it has `shape` already."""
+    return x if x.shape == shape else sum_to_shape(x, shape)
+
+
+def squeeze(x: Any, dim: Any = None) -> Any:
+    """Without the dimensions of size 1, or without those of `dim` that have size 1."""
+    dims = range(x.ndim) if dim is None else normal_dims(dim, x.ndim) or ()
+    return reshape_to(x, tuple(s for i, s in enumerate(x.shape) if i not in dims or s != 1))
+
+
+def unsqueeze(x: Any, dim: int) -> Any:
+    """With a dimension of size 1 inserted before `dim`."""
+    at = normal_dim(dim, x.ndim + 1)
+    return reshape_to(x, (*x.shape[:at], 1, *x.shape[at:]))
+
+
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """Dimensions `start_dim` to `end_dim` joined into one."""
+    first, last = normal_dim(start_dim, x.ndim), normal_dim(end_dim, x.ndim)
+    if first > last:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    joined = math.prod(x.shape[first : last + 1])
+    return reshape_to(x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
+
+
+def restore_dims(g: Any, shape: tuple[int, ...], dims: Any, keepdim: bool) -> Any:
+    """The gradient of a reduction of `shape` over `dims`, with those dimensions as size 1."""
+    if keepdim or not shape:
+        return g
+    kept = range(len(shape)) if dims is None else dims
+    return reshape_to(g, tuple(1 if i in kept else s for i, s in enumerate(shape)))
+
+
+# Joining ----------------------------------------------------------------------------------------
+
+
+def _cat(xp: Any, tensors: Any, *, dim: int, out: Any = None) -> Any:
+    return xp.concatenate(tensors, axis=dim, out=out)
+
+
+def _cat_rule(g: Any, shapes: Any, dim: int) -> list[Any]:
+    from .indexing import select
+
+    parts, start = [], 0
+    for shape in shapes:
+        stop = start + shape[dim]
+        parts.append(select(g, (slice(None),) * dim + (slice(start, stop),)))
+        start = stop
+    return parts
+
+
+_cat_operation = Variadic("cat", _cat, _cat_rule)
+
+
+def cat(tensors: Any, dim: int = 0) -> Any:
+    """The Tensors joined along an existing dimension; they agree in all other sizes."""
+    tensors = tuple(tensors)
+    if not tensors:
+        raise RuntimeError("cat(): expected a non-empty list of Tensors")
+    return _cat_operation.apply(tensors, dim=normal_dim(dim, tensors[0].ndim))
+
+
+def stack(tensors: Any, dim: int = 0) -> Any:
+    """Tensors of one shape joined along a new dimension before `dim`."""
+    tensors = tuple(tensors)
+    if not tensors:
+        raise RuntimeError("stack(): expected a non-empty list of Tensors")
+    shapes = {tuple(x.shape) for x in tensors}
+    if len(shapes) > 1:
+        raise RuntimeError(f"stack expects each tensor to be equal size, but got {sorted(shapes)}")
+    at = normal_dim(dim, tensors[0].ndim + 1)
+    return cat([unsqueeze(x, at) for x in tensors], at)

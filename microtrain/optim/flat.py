@@ -1,0 +1,224 @@
+"""Flat storage: all parameters of one dtype and device in one buffer, all gradients in another.
+
+`param.data` and `param.grad` are views into them, so an update is a few passes over one array, a
+gradient allreduce needs no packing, and a checkpoint has one array per state. The first optimizer
+or DataParallel that is given a set of parameters makes it; a second one shares it.
+
+A parameter keeps its memory order: a weight stored transposed stays so, and so does its gradient.
+`zero_grad()` raises one number, the buffer's epoch: a gradient of an earlier epoch is absent.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from ..backend import XP, device_of
+from ..tensor import TENSORS, Tensor, Version, wrap
+
+# Extra elements behind the flat gradient, which one allreduce carries along: sample counts, the
+# loss, flags. Data parallelism gives them their meaning.
+LANE = 8
+
+
+class Buffer:
+    """The parameters and gradients of one dtype on one device.
+
+    Attributes:
+        data: all parameters, one after the other.
+        grad: their gradients, in the same places.
+        wide: `grad` with the control lane behind it: LANE elements and one for each parameter.
+        epoch: raised by `zero_grad()`.
+    """
+
+    __slots__ = ("__weakref__", "data", "epoch", "grad", "storage", "wide")
+
+    def __init__(self, xp: Any, size: int, count: int, dtype: Any) -> None:
+        self.data = xp.zeros(size, dtype)
+        self.wide = xp.zeros(size + LANE + count, dtype)
+        self.grad = self.wide[:size]
+        self.epoch = 0
+        self.storage: Any = None
+
+
+class Slot:
+    """The place of one parameter in a buffer, and whether its gradient is there."""
+
+    __slots__ = ("array", "buffer", "epoch", "graph", "start", "stop", "tensor", "version")
+
+    def __init__(self, buffer: Buffer, start: int, stop: int, like: Any, version: Version) -> None:
+        self.buffer = buffer
+        self.start = start
+        self.stop = stop
+        self.array = _shaped(buffer.grad[start:stop], like)
+        self.tensor = wrap(self.array)
+        self.version = version
+        self.graph: Tensor | None = None  # a gradient with a graph, until the next zero_grad()
+        self.epoch = -1
+
+    def gradient(self) -> Tensor | None:
+        """What `param.grad` reads."""
+        if self.epoch != self.buffer.epoch:
+            return None
+        return self.tensor if self.graph is None else self.graph
+
+    def free(self) -> Any:
+        """The memory for a first gradient to be written into; None where one is there."""
+        return self.array if self.epoch != self.buffer.epoch else None
+
+    def add(self, g: Any) -> None:
+        """Accumulate the array `g`; it may be this slot's own memory, already written."""
+        buffer = self.buffer
+        if self.epoch != buffer.epoch:
+            self.epoch = buffer.epoch
+            self.graph = None
+            if g is not self.array:
+                self.array[...] = g
+        else:
+            self.array += g
+            if self.graph is not None:
+                self.graph = None
+
+    def add_graph(self, g: Tensor) -> None:
+        """Accumulate a gradient that has a graph of its own."""
+        before = self.gradient()
+        total = g if before is None else before + g  # type: ignore[operator]
+        self.array[...] = total._array
+        self.epoch = self.buffer.epoch
+        self.graph = total
+
+    def assign(self, array: Any) -> None:
+        """`param.grad = tensor`."""
+        self.array[...] = array
+        self.epoch = self.buffer.epoch
+        self.graph = None
+
+    def drop(self) -> None:
+        """`param.grad = None`."""
+        self.epoch = -1
+        self.graph = None
+
+
+def _shaped(flat: Any, like: Any) -> Any:
+    """A piece of a buffer in the shape and memory order of the array `like`."""
+    if like.ndim == 2 and like.flags.f_contiguous and not like.flags.c_contiguous:
+        return flat.reshape(like.shape[::-1]).T
+    return flat.reshape(like.shape)
+
+
+class FlatStorage:
+    """The buffers of a set of parameters.
+
+    Attributes:
+        params: the parameters in definition order, tied ones once.
+        slots: their places, in the same order.
+        buffers: one for each dtype and device, in order of first use.
+        rows: for each buffer the numbers of its parameters, in the order of the buffer.
+    """
+
+    def __init__(self, params: tuple[Tensor, ...]) -> None:
+        self.params = params
+        groups: dict[Any, list[int]] = {}
+        for number, param in enumerate(params):
+            key = (param._array.dtype, device_of(param._array))
+            groups.setdefault(key, []).append(number)
+        slots: list[Any] = [None] * len(params)
+        self.buffers: list[Buffer] = []
+        self.rows = list(groups.values())
+        for (dtype, _), numbers in groups.items():
+            size = sum(params[n]._array.size for n in numbers)
+            xp = XP[type(params[numbers[0]]._array)]
+            buffer = Buffer(xp, size, len(params), dtype)
+            buffer.storage = weakref.ref(self)
+            self.buffers.append(buffer)
+            start = 0
+            for n in numbers:
+                slots[n], start = self._adopt(params[n], buffer, start)
+        self.slots: tuple[Slot, ...] = tuple(slots)
+        self.versions = tuple(slot.version for slot in self.slots)
+
+    @staticmethod
+    def _adopt(param: Tensor, buffer: Buffer, start: int) -> tuple[Slot, int]:
+        """Move one parameter into the buffer, with the gradient that it may have."""
+        old = param._array
+        stop = start + old.size
+        before = param.grad
+        slot = Slot(buffer, start, stop, old, param.version)
+        home = _shaped(buffer.data[start:stop], old)
+        home[...] = old
+        param._array = home
+        param._grad = None
+        param.extra().slot = slot
+        if before is not None:
+            slot.assign(before._array)
+        return slot, stop
+
+    @staticmethod
+    def of(params: Iterable[Tensor], who: str) -> FlatStorage:
+        """The storage of exactly these parameters, made now or shared with another owner.
+
+        Raises:
+            TypeError: not Tensors.
+            ValueError: no parameters, or one that is not a leaf of a float dtype.
+            RuntimeError: some of them belong to a storage of another set.
+        """
+        unique = tuple(dict.fromkeys(params))
+        if not unique:
+            raise ValueError(f"{who} got an empty parameter list")
+        for param in unique:
+            if type(param) not in TENSORS:
+                raise TypeError(f"{who} takes Tensors, got {type(param).__name__}")
+            if param._edge is not None:
+                raise ValueError(f"{who}: can't optimize a non-leaf Tensor")
+            if param._array.dtype.kind != "f":
+                raise ValueError(f"{who}: a parameter has dtype {param._array.dtype.name}")
+        owners = {id(s): s for s in map(_owner, unique) if s is not None}
+        for storage in owners.values():
+            if set(storage.params) == set(unique):
+                return storage
+            raise RuntimeError(
+                f"{who} was given {len(unique)} parameters, some of which already belong to an "
+                f"optimizer or DataParallel with another set of {len(storage.params)}; give both "
+                "the same parameters"
+            )
+        return FlatStorage(unique)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Mark every gradient absent, or set those that are present to zeros."""
+        if set_to_none:
+            for buffer in self.buffers:
+                buffer.epoch += 1
+            return
+        for slot in self.slots:
+            if slot.epoch == slot.buffer.epoch:
+                slot.array[...] = 0
+                slot.graph = None
+
+    def stamp(self) -> None:
+        """Raise the version of every parameter: a graph that saved one is stale now."""
+        for version in self.versions:
+            version.n += 1
+
+
+def _owner(param: Tensor) -> FlatStorage | None:
+    extra = param._extra
+    if extra is None or extra.slot is None:
+        return None
+    found: FlatStorage | None = extra.slot.buffer.storage()
+    return found
+
+
+def is_flat(param: Tensor) -> bool:
+    """Whether an optimizer or DataParallel owns the memory of `param`."""
+    return _owner(param) is not None
+
+
+def flat_like(buffer: Buffer) -> Any:
+    """Zeros in the size of a buffer, for an optimizer's state."""
+    return XP[type(buffer.data)].zeros_like(buffer.data)
+
+
+def shaped(flat: Any, slot: Slot) -> Any:
+    """The part of a flat state that belongs to the parameter of `slot`, in its shape."""
+    return _shaped(flat[slot.start : slot.stop], slot.array)

@@ -1,0 +1,406 @@
+"""Tensor: an array with a place in the graph. Slots and identity; no mathematics.
+
+Operators and methods are given to the class by `ops/methods.py`, from one table. A Tensor made by
+an operation knows the node that made it (`_edge`); a leaf that requires grad is itself the place
+where its gradient ends. Nothing here points forward, so dropping a result drops its graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .backend import ARRAYS, MODES, XP, as_dtype, device, device_of, to_host
+
+# The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
+TENSORS: set[type] = set()
+
+
+class Version:
+    """How often an array was written in place, shared by a Tensor, its views and `detach()`."""
+
+    __slots__ = ("n", "viewers")
+
+    def __init__(self) -> None:
+        self.n = 0
+        # Weak references to views that have a graph of their own: an in-place write to the base
+        # would leave their history stale, so it is refused while one is alive.
+        self.viewers: list[Any] | None = None
+
+
+class Extra:
+    """What few Tensors have: hooks, a slot in a flat gradient, a gradient to retain."""
+
+    __slots__ = ("hooks", "post_hooks", "ready", "retains_grad", "slot")
+
+    def __init__(self) -> None:
+        self.hooks: dict[int, Any] | None = None
+        self.post_hooks: dict[int, Any] | None = None
+        self.ready: Any = None
+        self.slot: Any = None
+        self.retains_grad = False
+
+
+class Tensor:
+    """An n-dimensional array that can record what is computed from it.
+
+    `Tensor(sequence)` makes a Tensor of the default float type, as in PyTorch; `mt.tensor(data)`
+    keeps the type of the data and is what new code should use.
+
+    Example:
+        >>> x = mt.tensor([1.0, 2.0], requires_grad=True)
+        >>> (x * x).sum().backward()
+        >>> x.grad
+        tensor([2., 4.])
+    """
+
+    __slots__ = ("__weakref__", "_array", "_edge", "_extra", "_grad", "_rg", "_version")
+    __array_priority__ = 1000  # NumPy arrays leave binary operators to us, which refuse the mix
+
+    _array: Any
+    _edge: Any  # the node that made this Tensor, or (node, output number), or None for a leaf
+    _rg: bool
+    _grad: Tensor | None
+    _version: Version | None
+    _extra: Extra | None
+
+    def __init__(self, data: Any = (), *sizes: Any) -> None:
+        if type(data) in TENSORS:
+            array = data._array
+        elif isinstance(data, int | np.integer):
+            array = np.zeros((data, *sizes), MODES.default_dtype)
+        else:
+            array = np.array(data, MODES.default_dtype)
+        self._array = array
+        self._edge = self._grad = self._version = self._extra = None
+        self._rg = False
+
+    def __init_subclass__(cls, registered: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not registered:
+            raise TypeError(
+                f"class {cls.__name__}(Tensor): Tensor cannot be subclassed; operations test for "
+                "the exact types. Wrap a Tensor in a class of your own, or write a Function."
+            )
+        TENSORS.add(cls)
+
+    # Shape and kind -------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
+        return self._array.shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type, a NumPy dtype."""
+        return self._array.dtype  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> device:
+        """Where the array lives."""
+        return device_of(self._array)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self._array.ndim  # type: ignore[no-any-return]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return self._array.ndim  # type: ignore[no-any-return]
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of dimension `dim`."""
+        return self._array.shape if dim is None else self._array.shape[dim]
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self._array.size  # type: ignore[no-any-return]
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in memory in row-major order without gaps."""
+        return bool(self._array.flags.c_contiguous)
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float type."""
+        return bool(self._array.dtype.kind == "f")
+
+    def __len__(self) -> int:
+        if not self._array.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return len(self._array)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # Place in the graph ---------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on this Tensor are recorded."""
+        return self._rg
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` in place and return self.
+
+        Raises RuntimeError for a non-leaf that is switched off and for a dtype that is not a float.
+        """
+        if self._edge is not None:
+            if not requires_grad:
+                raise RuntimeError(
+                    "you can only change requires_grad flags of leaf variables; to cut a computed "
+                    "Tensor from its graph use detach()"
+                )
+            return self
+        if requires_grad and self._array.dtype.kind != "f":
+            raise RuntimeError(
+                "only Tensors of floating point dtype can require gradients, got "
+                f"{self._array.dtype.name}"
+            )
+        if self._extra is not None and self._extra.slot is not None and not requires_grad:
+            self._extra.slot.drop()
+        self._rg = bool(requires_grad)
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made this Tensor."""
+        return self._edge is None
+
+    @property
+    def grad_fn(self) -> Any:
+        """The node that made this Tensor; None for a leaf."""
+        edge = self._edge
+        return edge[0] if type(edge) is tuple else edge
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of `grad_fn` this Tensor is."""
+        return self._edge[1] if type(self._edge) is tuple else 0
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The accumulated gradient, or None before the first backward and after `zero_grad()`.
+
+        Assigning copies into the memory of a flat parameter and keeps the Tensor otherwise.
+        Raises TypeError or RuntimeError where type, shape, dtype or device differ.
+        """
+        extra = self._extra
+        if extra is None or extra.slot is None:
+            return self._grad
+        return extra.slot.gradient()
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if type(value) not in TENSORS:
+                raise TypeError(f"grad: expected a Tensor or None, got {type(value).__name__}")
+            mine, other = self._array, value._array
+            if mine.shape != other.shape or mine.dtype != other.dtype:
+                raise RuntimeError(
+                    f"grad of a Tensor of shape {mine.shape} and dtype {mine.dtype.name}: assigned "
+                    f"one of shape {other.shape} and dtype {other.dtype.name}"
+                )
+            if value.device != self.device:
+                raise RuntimeError(f"grad: expected device {self.device}, got {value.device}")
+        extra = self._extra
+        if extra is None or extra.slot is None:
+            self._grad = value
+        elif value is None:
+            extra.slot.drop()
+        else:
+            extra.slot.assign(value._array)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this computed Tensor in `.grad` during backward."""
+        if not self._rg:
+            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        extra = self.extra()
+        if self._edge is None or extra.retains_grad:
+            return
+        extra.retains_grad = True
+        import weakref
+
+        alive = weakref.ref(self)
+
+        def keep(grad: Tensor) -> None:
+            tensor = alive()
+            if tensor is not None:
+                before = tensor._grad
+                total = grad._array if before is None else before._array + grad._array
+                tensor._grad = wrap(total.copy()) if before is None else wrap(total)
+
+        self.grad_fn.add_hook(keep, self.output_nr)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether `retain_grad` was called on this computed Tensor."""
+        return self._extra is not None and self._extra.retains_grad
+
+    def extra(self) -> Extra:
+        """The rarely used attributes, made when first needed."""
+        if self._extra is None:
+            self._extra = Extra()
+        return self._extra
+
+    @property
+    def version(self) -> Version:
+        """The shared counter of in-place writes, made when first needed."""
+        if self._version is None:
+            self._version = Version()
+        return self._version
+
+    # Other views of the same memory -----------------------------------------------------------
+
+    @property
+    def data(self) -> Tensor:
+        """The same memory outside the graph; writes to it are invisible to autograd.
+
+        Assigning copies into the memory of a flat parameter (same shape and dtype) and replaces
+        the array of any other Tensor.
+        """
+        return wrap(self._array)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if type(value) not in TENSORS:
+            raise TypeError(f"data: expected a Tensor, got {type(value).__name__}")
+        extra = self._extra
+        if extra is None or extra.slot is None:
+            self._array = value._array
+        else:
+            write(self, value, "data")
+
+    def detach(self) -> Tensor:
+        """The same memory outside the graph; writes to it are seen by autograd's checks."""
+        out = wrap(self._array)
+        out._version = self.version
+        return out
+
+    def detach_(self) -> Tensor:
+        """Cut this Tensor from its graph, in place: it becomes a leaf."""
+        self._edge = None
+        self._rg = False
+        return self
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The array, sharing memory; of a Tensor on a GPU a RuntimeError (`.cpu()` first).
+
+        Raises RuntimeError where the Tensor requires grad: `.detach()` first.
+        """
+        if self._rg:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
+                "instead."
+            )
+        if type(self._array) is not np.ndarray:
+            raise RuntimeError(
+                f"can't convert a Tensor on {self.device} to numpy. Use tensor.cpu() first."
+            )
+        return self._array
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(self.numpy(), *args, **kwargs)
+
+    def item(self) -> Any:
+        """The only element as a Python number; RuntimeError where there is not exactly one."""
+        if self._array.size != 1:
+            raise RuntimeError(
+                f"a Tensor with {self._array.size} elements cannot be converted to a number "
+                f"(shape {self._array.shape})"
+            )
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return to_host(self._array).tolist()
+
+    def __bool__(self) -> bool:
+        if self._array.size != 1:
+            raise RuntimeError(
+                f"Boolean value of a Tensor of shape {self._array.shape} is ambiguous; use any() "
+                "or all()"
+            )
+        return bool(self._array.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self._array.dtype.kind not in "iub":
+            raise TypeError("only integer Tensors with one element can be used as an index")
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and not self._array.ndim else str(self)
+
+    def __repr__(self) -> str:
+        from .formatting import tensor_text
+
+        return tensor_text(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self._edge is not None:
+            raise RuntimeError("only leaf Tensors can be copied deeply; detach() or clone() first")
+        out = type(self).__new__(type(self))
+        out._array = self._array.copy(order="K")
+        out._edge = out._version = out._extra = None
+        out._rg = self._rg
+        grad = self.grad
+        out._grad = None if grad is None else wrap(grad._array.copy())
+        memo[id(self)] = out
+        return out
+
+    def __reduce__(self) -> Any:
+        if self._edge is not None:
+            raise RuntimeError("only leaf Tensors can be pickled; detach() first")
+        return _rebuild, (type(self), to_host(self._array), self._rg)
+
+
+TENSORS.add(Tensor)
+
+
+def wrap(array: Any) -> Tensor:
+    """A Tensor over `array` (an array of a registered library), without a graph."""
+    out = Tensor.__new__(Tensor)
+    out._array = array
+    out._edge = out._grad = out._version = out._extra = None
+    out._rg = False
+    return out
+
+
+def normalise(array: Any) -> Any:
+    """`array` as an array: NumPy's scalars, which stand for 0-d results, become 0-d arrays."""
+    return array if type(array) in ARRAYS else XP[type(array)].asarray(array)
+
+
+def write(tensor: Tensor, value: Tensor, what: str) -> None:
+    """Copy `value` into the memory of `tensor`; RuntimeError where shape or dtype differ."""
+    mine, other = tensor._array, value._array
+    if mine.shape != other.shape or mine.dtype != other.dtype:
+        raise RuntimeError(
+            f"{what}: expected shape {mine.shape} and dtype {mine.dtype.name}, got shape "
+            f"{other.shape} and dtype {other.dtype.name}"
+        )
+    mine[...] = other if type(other) is type(mine) else XP[type(mine)].asarray(to_host(other))
+    tensor.version.n += 1
+
+
+def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
+    out = kind.__new__(kind)
+    out._array = array
+    out._edge = out._grad = out._version = out._extra = None
+    out._rg = requires_grad
+    return out
+
+
+__all__ = ["TENSORS", "Tensor", "Version", "as_dtype", "normalise", "wrap", "write"]
