@@ -1,0 +1,34 @@
+"""Data: arrays with names, where they come from, how they are prepared, and the batches of a rank.
+
+A *data component* is any callable that returns arrays (inputs..., target) or an `ArrayDataset`.
+Those that ship are here; `prepare` turns what one returned into the parts of a run, and a
+`DataLoader` into batches.
+"""
+
+from .dataset import ArrayDataset
+from .files import csv, npz
+from .loader import Batch, DataLoader
+from .preparation import Prepared, Preprocessing, prepare
+from .sampler import contiguous_slice, contiguous_slices, epoch_order
+from .scikit_learn import sklearn
+from .split import split_sizes
+from .synthetic import synthetic_linear, synthetic_random, synthetic_relu
+
+__all__ = [
+    "ArrayDataset",
+    "Batch",
+    "DataLoader",
+    "Prepared",
+    "Preprocessing",
+    "contiguous_slice",
+    "contiguous_slices",
+    "csv",
+    "epoch_order",
+    "npz",
+    "prepare",
+    "sklearn",
+    "split_sizes",
+    "synthetic_linear",
+    "synthetic_random",
+    "synthetic_relu",
+]

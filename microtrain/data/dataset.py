@@ -1,0 +1,131 @@
+"""ArrayDataset: arrays whose rows belong together, with the names a report needs.
+
+Data fits in memory or in a memory map, and a batch is a range of rows. So a data set is its arrays,
+and taking a batch is one NumPy call an array, never a Python loop over samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ArrayDataset"]
+
+
+class ArrayDataset:
+    """Rows of one or more arrays: inputs first, the target last.
+
+    Args:
+        *arrays: NumPy arrays (or Tensors) of booleans, integers or floats, of equal leading
+            dimension. Memory is shared, nothing is copied.
+        feature_names: a name for each column of a 2-d first array.
+        target_name: what the last array holds.
+        classes: for class codes, the names that codes 0, 1, 2 ... of the last array stand for.
+        truth: what is known of how the data were made (`{"weights": [2.0], "bias": 3.0}`).
+
+    Raises:
+        TypeError: an argument is not an array of numbers.
+        ValueError: no arrays, unequal leading dimensions, or names that do not fit the arrays.
+
+    Example:
+        >>> data = ArrayDataset(np.ones((100, 3)), np.zeros((100, 1)))
+        >>> len(data)
+        100
+        >>> x, y = data[10:20]              # arrays of shapes (10, 3) and (10, 1)
+    """
+
+    def __init__(
+        self,
+        *arrays: Any,
+        feature_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+        classes: Sequence[str] | None = None,
+        truth: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not arrays:
+            raise ValueError("ArrayDataset needs at least one array: ArrayDataset(x, y)")
+        self.arrays = tuple(_as_array(value, i) for i, value in enumerate(arrays))
+        if len({len(array) for array in self.arrays}) > 1:
+            shapes = ", ".join(str(array.shape) for array in self.arrays)
+            raise ValueError(
+                f"ArrayDataset: arrays have different numbers of rows; their shapes are {shapes}"
+            )
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.target_name = target_name
+        self.classes = None if classes is None else tuple(classes)
+        self.truth = None if truth is None else dict(truth)
+        self._check_names()
+
+    def _check_names(self) -> None:
+        first, last = self.arrays[0], self.arrays[-1]
+        if self.feature_names is not None and (len(self.feature_names),) != first.shape[1:]:
+            raise ValueError(
+                f"ArrayDataset: {len(self.feature_names)} feature_names for a first array of shape "
+                f"{first.shape}; expected one name a column"
+            )
+        if self.classes is None:
+            return
+        if last.dtype.kind not in "biu" or last.ndim != 1:
+            raise ValueError(
+                "ArrayDataset: classes are names of integer codes in a last array of shape "
+                f"({len(last)},), got {last.dtype} of shape {last.shape}"
+            )
+        if len(last) and not 0 <= int(last.min()) <= int(last.max()) < len(self.classes):
+            raise ValueError(
+                f"ArrayDataset: {len(self.classes)} classes need codes from 0 to "
+                f"{len(self.classes) - 1}, found {last.min()} to {last.max()}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | NDArray[Any]) -> tuple[Any, ...]:
+        """The rows of every array: `data[3]`, `data[10:20]`, `data[[4, 1]]`, `data[mask]`.
+
+        An integer drops the leading dimension. A slice shares memory, index arrays copy.
+        """
+        if isinstance(rows, tuple):
+            raise TypeError("ArrayDataset is indexed by rows alone: data[rows], not data[i, j]")
+        # The ellipsis keeps a single element of a 1-d array an array.
+        return tuple(array[rows, ...] for array in self.arrays)
+
+    def with_arrays(self, *arrays: Any) -> ArrayDataset:
+        """Other arrays under the same names: a part of the rows, or the rows prepared."""
+        return ArrayDataset(
+            *arrays,
+            feature_names=self.feature_names,
+            target_name=self.target_name,
+            classes=self.classes,
+            truth=self.truth,
+        )
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(f"{array.dtype}{list(array.shape)}" for array in self.arrays)
+        return f"ArrayDataset({arrays})"
+
+
+def _as_array(value: Any, position: int) -> NDArray[Any]:
+    """`value` as a plain NumPy array of numbers that shares its memory."""
+    if not isinstance(value, np.ndarray) and callable(getattr(value, "numpy", None)):
+        value = value.numpy()
+    if not isinstance(value, np.ndarray):
+        raise TypeError(
+            f"ArrayDataset: argument {position} is a {type(value).__name__}, expected a NumPy "
+            "array or a Tensor; numpy.asarray(...) makes one from a sequence"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"ArrayDataset: argument {position} is a masked array, whose mask would be lost; "
+            "fill it (.filled(...)) or leave the masked rows out"
+        )
+    if value.dtype.kind not in "biuf":
+        raise TypeError(
+            f"ArrayDataset: argument {position} has dtype {value.dtype}, expected booleans, "
+            "integers or floats"
+        )
+    if value.ndim == 0:
+        raise ValueError(f"ArrayDataset: argument {position} is 0-d; the first dimension is rows")
+    return np.asarray(value)  # a memory map becomes a plain array over the same memory

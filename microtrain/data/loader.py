@@ -1,0 +1,215 @@
+"""DataLoader: the batches of one rank, cut from global batches.
+
+`batch_size` is the batch of one optimiser step over all ranks together, and the order of an epoch
+depends on the seed and the epoch alone. The number of ranks decides only who computes which rows.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend import as_dtype
+from ..distributed import world
+from ..errors import ConfigError
+from ..tensor import wrap
+from .dataset import ArrayDataset
+from .sampler import contiguous_slice, contiguous_slices, epoch_order
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+
+__all__ = ["Batch", "DataLoader"]
+
+
+class Batch(tuple[Any, ...]):
+    """One rank's rows of a global batch: a tuple of Tensors, `xb, yb = batch`.
+
+    Attributes:
+        offset: where its first row stands in the global batch of the optimiser step.
+        global_size: the rows of this batch (in `steps()`: of this micro-batch) over all ranks.
+    """
+
+    offset: int
+    global_size: int
+
+
+class DataLoader:
+    """Iterates over this rank's share of each global batch.
+
+    The batches are the same at every number of ranks. Every rank gets equally many, and rank r of
+    W the r-th of W contiguous slices of each: sizes differ by at most one, the larger first, and a
+    rank may get zero rows. The n-th pass over the loader is epoch n.
+
+    Args:
+        dataset: an `ArrayDataset`, equal on all ranks.
+        batch_size: rows of one optimiser step, over all ranks.
+        seed: with the epoch, decides the order.
+        shuffle: a new order each epoch; else the order of the rows. Batches are then read-only
+            views of the data set; shuffled ones are copies.
+        drop_last: leave out the last batch where it would be smaller than `batch_size`.
+        comm: who shares the batch; None is `microtrain.distributed.world()`.
+        accumulate: the number of micro-batches that `steps()` cuts a global batch into.
+
+    Attributes:
+        offset: where this rank's first row stands in the current global batch.
+        global_size: the rows of the current global batch, over all ranks.
+
+    Raises:
+        TypeError: an argument of another type, or an array of a dtype that Tensors do not have.
+        ValueError: a `batch_size` or `accumulate` below 1.
+        ConfigError: no batch would ever come: no rows, or fewer than `batch_size` with `drop_last`.
+
+    Example:
+        >>> loader = DataLoader(ArrayDataset(x, y), batch_size=64, seed=0)
+        >>> for epoch in range(20):
+        ...     for xb, yb in loader:
+        ...         step(xb, yb)
+    """
+
+    def __init__(
+        self,
+        dataset: ArrayDataset,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        comm: Communicator | None = None,
+        accumulate: int = 1,
+    ) -> None:
+        if not isinstance(dataset, ArrayDataset):
+            raise TypeError(
+                f"DataLoader: dataset is a {type(dataset).__name__}, expected an ArrayDataset; "
+                "ArrayDataset(x, y) makes one from arrays"
+            )
+        self.dataset = dataset
+        self.batch_size = _whole_number("batch_size", batch_size, least=1)
+        self.seed = _whole_number("seed", seed)
+        self.shuffle = _flag("shuffle", shuffle)
+        self.drop_last = _flag("drop_last", drop_last)
+        self.accumulate = _whole_number("accumulate", accumulate, least=1)
+        if comm is None:
+            comm = world()
+        self.comm = comm
+        self.offset = 0
+        self.global_size = 0
+        self._epoch = 0
+        self._pass: object | None = None  # stands for the pass under way, if there is one
+        # `take` would copy the whole of a strided array at every batch: do it once, here. Slices
+        # of a read-only array are read-only: nobody overwrites the data set through a batch.
+        self._arrays = tuple(np.ascontiguousarray(array).view() for array in dataset.arrays)
+        for array in self._arrays:
+            as_dtype(array.dtype)  # once, instead of at every batch; raises TypeError
+            array.flags.writeable = False
+        if len(self) == 0:
+            rows, dropped = len(dataset), f" and drop_last leaves out those below {batch_size}"
+            raise ConfigError(
+                f"DataLoader: the data set has {rows} rows{dropped if rows else ''}, "
+                "so no batch would ever come"
+            )
+
+    def __len__(self) -> int:
+        """The number of batches of a pass, equal on all ranks."""
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the pass under way, or between passes of the one that comes next.
+
+        A pass left early counts. Setting it names the next pass; one under way goes on as it was.
+        """
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self._epoch = _whole_number("epoch", value, least=0)
+        self._pass = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """One pass: for each global batch, this rank's rows as a tuple of Tensors."""
+        return (batches[0] for batches in self._new_pass(micro_batches=1))
+
+    def steps(self) -> Iterator[list[Batch]]:
+        """One pass by optimiser steps: for each global batch, a list of its micro-batches.
+
+        The global batch is cut into `accumulate` slices first and each of these over the ranks.
+        The list is equally long on all ranks; it is shorter than `accumulate` only where the last
+        global batch has fewer rows. `offset` differs by micro-batch: read it from the batch.
+
+        Example:
+            >>> for micro_batches in loader.steps():
+            ...     for xb, yb in micro_batches:
+            ...         loss(model(xb), yb).backward()
+            ...     optimizer.step()
+        """
+        return self._new_pass(self.accumulate)
+
+    def _new_pass(self, micro_batches: int) -> Iterator[list[Batch]]:
+        # Not part of the generator below: the pass counts from here, not from its first batch.
+        if self._pass is not None:
+            self._epoch += 1  # the pass before was left early
+        self._pass = this_pass = object()
+        return self._batches(self._epoch, micro_batches, this_pass)
+
+    def _batches(self, epoch: int, micro_batches: int, this_pass: object) -> Iterator[list[Batch]]:
+        rows = len(self.dataset)
+        order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
+        cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            global_size = min(self.batch_size, rows - start)
+            if global_size not in cuts:
+                cuts[global_size] = self._cut(global_size, micro_batches)
+            batches = []
+            for first, last, micro_size in cuts[global_size]:
+                batch = self._take(order, start + first, start + last)
+                batch.offset, batch.global_size = first, micro_size
+                batches.append(batch)
+            self.offset, self.global_size = batches[0].offset, global_size
+            yield batches
+        if self._pass is this_pass:
+            self._epoch, self._pass = epoch + 1, None
+
+    def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
+        """Of each micro-batch: this rank's first and last-plus-one row, and all ranks' rows."""
+        cut = []
+        for start, stop in contiguous_slices(global_size, min(micro_batches, global_size)):
+            first, last = contiguous_slice(stop - start, self.comm.size, self.comm.rank)
+            cut.append((start + first, start + last, stop - start))
+        return cut
+
+    def _take(self, order: NDArray[np.intp] | None, start: int, stop: int) -> Batch:
+        if order is None:
+            return Batch([wrap(array[start:stop]) for array in self._arrays])
+        chosen = order[start:stop]
+        return Batch([wrap(array.take(chosen, axis=0)) for array in self._arrays])
+
+    def __repr__(self) -> str:
+        return (
+            f"DataLoader({self.dataset!r}, batch_size={self.batch_size}, seed={self.seed}, "
+            f"shuffle={self.shuffle}, drop_last={self.drop_last}, accumulate={self.accumulate}, "
+            f"rank {self.comm.rank} of {self.comm.size}, epoch {self.epoch})"
+        )
+
+
+def _whole_number(name: str, value: Any, least: int | None = None) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool | np.bool_):
+        raise TypeError(f"DataLoader: {name} must be a whole number, got {value!r}")
+    if least is not None and number < least:
+        raise ValueError(f"DataLoader: {name} must be at least {least}, got {value!r}")
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"DataLoader: {name} must be True or False, got {value!r}")
+    return bool(value)

@@ -1,0 +1,125 @@
+"""Data made from a seed: what the tutorials train on, with the truth written beside it.
+
+Inputs, noise and teacher each draw from a stream of their own, row by row. So other noise leaves
+the inputs as they are, and more samples only add rows. Arrays are float64; the trainer casts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..random import generator
+from .dataset import ArrayDataset
+
+__all__ = ["synthetic_linear", "synthetic_random", "synthetic_relu"]
+
+
+def synthetic_linear(
+    samples: int, weights: list[float], bias: float = 0.0, noise: float = 0.0, seed: int = 0
+) -> ArrayDataset:
+    """A line, or a plane: y = x @ weights + bias + noise * N(0, 1), with x ~ U(0, 5).
+
+    Args:
+        samples: number of rows.
+        weights: one a feature.
+        bias: the value at x = 0.
+        noise: standard deviation of what is added to each target.
+        seed: of the run.
+
+    Returns:
+        x of shape (samples, len(weights)) and y of shape (samples, 1), float64; `truth` holds
+        weights, bias and noise. Raises ConfigError for values that make no data.
+
+    Example:
+        >>> data = synthetic_linear(10000, [2.0], bias=3.0, noise=0.5)
+    """
+    name = "synthetic_linear"
+    _at_least_one(name, samples=samples)
+    if len(weights) == 0:
+        raise ConfigError(f"{name}: weights must name at least one feature's weight, got []")
+    for value in (*weights, bias):
+        if not math.isfinite(value):
+            raise ConfigError(f"{name}: weights and bias must be finite, got {value}")
+    _check_noise(name, noise)
+    x = 5.0 * generator(seed, f"{name}/inputs").random((samples, len(weights)))
+    # A sum instead of a matrix product: BLAS rounds differently with its number of threads.
+    y = (x * np.array(weights, np.float64)).sum(axis=1, keepdims=True) + bias
+    return ArrayDataset(
+        x,
+        y + _noise(name, y.shape, noise, seed),
+        feature_names=_feature_names(len(weights)),
+        target_name="y",
+        truth={"weights": [float(w) for w in weights], "bias": float(bias), "noise": float(noise)},
+    )
+
+
+def synthetic_random(samples: int, features: int, targets: int, seed: int = 0) -> ArrayDataset:
+    """Inputs and targets that have nothing to do with each other, all N(0, 1).
+
+    The data of PyTorch's two-layer tutorial: a large enough network learns them by heart.
+
+    Returns:
+        x of shape (samples, features) and y of shape (samples, targets), float64.
+        Raises ConfigError for a size below 1.
+    """
+    name = "synthetic_random"
+    _at_least_one(name, samples=samples, features=features, targets=targets)
+    return ArrayDataset(
+        generator(seed, f"{name}/inputs").standard_normal((samples, features)),
+        generator(seed, f"{name}/targets").standard_normal((samples, targets)),
+        feature_names=_feature_names(features),
+        target_name="y",
+    )
+
+
+def synthetic_relu(
+    samples: int, features: int, hidden: int, targets: int, noise: float = 0.0, seed: int = 0
+) -> ArrayDataset:
+    """Targets computed by a random two-layer ReLU network, so that a student can reach zero loss.
+
+    y = relu(x @ w1) @ w2 + noise * N(0, 1) with x ~ N(0, 1), w1 ~ N(0, 1 / features) and
+    w2 ~ N(0, 2 / hidden): averaged over seeds the mean square of y - noise is 1 at every size. The
+    least mean squared error in reach is noise^2.
+
+    Returns:
+        x of shape (samples, features) and y of shape (samples, targets), float64.
+        Raises ConfigError for a size below 1 or a negative noise.
+    """
+    name = "synthetic_relu"
+    _at_least_one(name, samples=samples, features=features, hidden=hidden, targets=targets)
+    _check_noise(name, noise)
+    x = generator(seed, f"{name}/inputs").standard_normal((samples, features))
+    teacher = generator(seed, f"{name}/teacher")
+    w1 = teacher.standard_normal((features, hidden)) / math.sqrt(features)
+    w2 = teacher.standard_normal((hidden, targets)) * math.sqrt(2.0 / hidden)
+    y = np.maximum(x @ w1, 0.0) @ w2
+    return ArrayDataset(
+        x,
+        y + _noise(name, y.shape, noise, seed),
+        feature_names=_feature_names(features),
+        target_name="y",
+    )
+
+
+def _noise(name: str, shape: tuple[int, ...], scale: float, seed: int) -> NDArray[np.float64]:
+    noise: NDArray[np.float64] = generator(seed, f"{name}/noise").standard_normal(shape)
+    return scale * noise
+
+
+def _feature_names(features: int) -> list[str]:
+    return ["x"] if features == 1 else [f"x{i + 1}" for i in range(features)]
+
+
+def _at_least_one(name: str, **sizes: object) -> None:
+    for size, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ConfigError(f"{name}: {size} must be a whole number from 1 up, got {value!r}")
+
+
+def _check_noise(name: str, noise: float) -> None:
+    if not (math.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"{name}: noise is a standard deviation from 0 up, got {noise}")

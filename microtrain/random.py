@@ -1,0 +1,117 @@
+"""Counter-based random numbers: every stream is a pure function of a seed and what it is for.
+
+Data synthesis, the train/val/test split and the shuffling of an epoch each take a stream of their
+own from `generator`, so none of them depends on how much another drew, on the number of ranks or
+on a resume. Initialisation and the creation functions share the one stream of `manual_seed`.
+
+Streams are Philox keyed by a hash: the same 64-bit words on every machine. What NumPy makes of them
+(a permutation, a normal draw) it keeps as it is between its releases unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "default_generator",
+    "generator",
+    "get_rng_state",
+    "initial_seed",
+    "manual_seed",
+    "set_rng_state",
+]
+
+
+def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
+    """A fresh generator whose numbers depend on the arguments and on nothing else.
+
+    Streams of different seeds, purposes or indices are unrelated; equal arguments give equal
+    numbers in every process. Raises TypeError for a seed or an index that is not an integer.
+
+    Example:
+        >>> order = generator(0, "shuffle", 7).permutation(1000)    # the order of epoch 7
+    """
+    import hashlib  # here, as numpy.random below: `import microtrain` draws nothing
+
+    words = (_integer(seed, "seed"), purpose, *(_integer(i, "index") for i in indices))
+    # A hash of the written-out arguments rather than a SeedSequence over them: that pads short
+    # lists with zeros, so (1,) and (1, 0) would be one stream.
+    digest = hashlib.sha256(repr(words).encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+def _integer(value: Any, name: str) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+class _Stream(threading.local):
+    """The stream of `manual_seed`: one a thread, because in-process ranks are threads."""
+
+    seed = 0
+    generator: np.random.Generator | None = None  # made at the first draw
+
+
+_STREAM = _Stream()
+
+
+def manual_seed(seed: int) -> np.random.Generator:
+    """Restart the stream of creation functions and initialisation; returns its generator.
+
+    The stream belongs to the calling thread. Until the first call it is that of seed 0 (a fixed
+    seed as in PyTorch, not the clock), so ranks that call nothing still draw the same numbers.
+
+    Example:
+        >>> mt.manual_seed(42)
+        >>> weights = mt.randn(3, 4)      # the same in every run, on every rank
+    """
+    fresh = generator(seed, "default")
+    _STREAM.seed, _STREAM.generator = operator.index(seed), fresh
+    return fresh
+
+
+def default_generator() -> np.random.Generator:
+    """The generator that `manual_seed` set in this thread; drawing from it moves it on."""
+    found = _STREAM.generator
+    return manual_seed(_STREAM.seed) if found is None else found
+
+
+def initial_seed() -> int:
+    """The seed this thread's stream started from: the last `manual_seed`, else 0."""
+    return _STREAM.seed
+
+
+def get_rng_state() -> dict[str, Any]:
+    """The seed and the exact position of this thread's stream, as plain JSON-able values."""
+    state: dict[str, Any] = dict(default_generator().bit_generator.state)
+    state["state"] = {name: words.tolist() for name, words in state["state"].items()}
+    state["buffer"] = state["buffer"].tolist()
+    return {"seed": _STREAM.seed, **state}
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Continue this thread's stream where `get_rng_state` found it.
+
+    Raises ValueError, and leaves the stream as it was, for anything `get_rng_state` did not make.
+    """
+    fresh = generator(0, "default")
+    try:
+        inner = {name: np.array(words, np.uint64) for name, words in state["state"].items()}
+        buffer = np.array(state["buffer"], np.uint64)
+        if (inner["counter"].shape, inner["key"].shape, buffer.shape) != ((4,), (2,), (4,)):
+            raise ValueError("the counter, key and buffer have 4, 2 and 4 words")
+        if not 0 <= state["buffer_pos"] <= 4:
+            raise ValueError("buffer_pos lies outside the buffer")
+        fresh.bit_generator.state = {**state, "state": inner, "buffer": buffer}
+        seed = _integer(state["seed"], "seed")
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise ValueError(f"set_rng_state: not a state from get_rng_state: {error!r}") from error
+    _STREAM.seed, _STREAM.generator = seed, fresh
