@@ -187,7 +187,7 @@ class Modes(threading.local):
         grad: whether operations record a graph.
         inference: whether results are marked as unusable in a recorded operation.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
-        listeners: objects told when `backward` begins and has filled the gradients (DataParallel).
+        listeners: weak references to what is told when `backward` begins and ends (DataParallel).
     """
 
     def __init__(self) -> None:
@@ -317,6 +317,12 @@ def resolve_device(value: Any) -> device:
             raise RuntimeError(f"device cuda:{index} does not exist: this machine has {count}")
         return device("cuda", index)
     return found
+
+
+def use_gpu(index: int) -> device:
+    """Make GPU number `index` the one that this process works on, and return it."""
+    cuda().module.cuda.Device(index).use()
+    return device("cuda", index)
 
 
 def device_of(array: Any) -> device:

@@ -63,7 +63,7 @@ def backward(
         _finish(_run(edges, seeds, retain, create_graph, wanted, True)[1])
         return
     leaves = leaves_of(edges)
-    told = [one for one in MODES.listeners if one.concerns(leaves)]
+    told = [one for ref in MODES.listeners if (one := ref()) and one.concerns(leaves)]
     for one in told:
         scale = one.begin(roots, create_graph)
         if scale is not None:

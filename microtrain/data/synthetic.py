@@ -21,7 +21,7 @@ __all__ = ["synthetic_linear", "synthetic_random", "synthetic_relu"]
 def synthetic_linear(
     samples: int, weights: list[float], bias: float = 0.0, noise: float = 0.0, seed: int = 0
 ) -> ArrayDataset:
-    """A line, or a plane: y = x @ weights + bias + noise * N(0, 1), with x ~ U(0, 5).
+    """A line, or a plane: y = x @ weights + bias + noise * N(0, 1), with x ~ N(0, 1).
 
     Args:
         samples: number of rows.
@@ -45,7 +45,7 @@ def synthetic_linear(
         if not math.isfinite(value):
             raise ConfigError(f"{name}: weights and bias must be finite, got {value}")
     _check_noise(name, noise)
-    x = 5.0 * generator(seed, f"{name}/inputs").random((samples, len(weights)))
+    x = generator(seed, f"{name}/inputs").standard_normal((samples, len(weights)))
     # A sum instead of a matrix product: BLAS rounds differently with its number of threads.
     y = (x * np.array(weights, np.float64)).sum(axis=1, keepdims=True) + bias
     return ArrayDataset(

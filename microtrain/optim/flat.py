@@ -119,6 +119,7 @@ class FlatStorage:
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
+        self.place = {param: number for number, param in enumerate(params)}
         groups: dict[Any, list[int]] = {}
         for number, param in enumerate(params):
             key = (param._array.dtype, device_of(param._array))

@@ -175,7 +175,7 @@ class Optimizer:
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
         """The state arrays of one parameter in its shape, sharing memory; empty before use."""
-        place = self.storage.params.index(param)
+        place = self.storage.place[param]
         if not self._used[place] or not self._wants_states(self._group_of[param]):
             return {}
         for numbers, flats in zip(self.storage.rows, self._flat, strict=True):
@@ -209,7 +209,7 @@ class Optimizer:
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
         """Copy state arrays or Tensors (in the parameter's shape) into the flat state."""
-        place = self.storage.params.index(param)
+        place = self.storage.place[param]
         slot = self.storage.slots[place]
         for buffer, numbers, flats in zip(
             self.storage.buffers, self.storage.rows, self._flat, strict=True

@@ -1,0 +1,54 @@
+"""`microtrain check CFG [k=v ...]`: every mistake of a configuration, or what it will do."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from microtrain.train.components import is_import_path
+from microtrain.train.config import Section, load_config
+from microtrain.train.resolved import as_yaml
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def check(config: str, overrides: tuple[str, ...]) -> None:
+    """Check the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
+
+    No data is read and nothing is written. Exit code 2 if anything is wrong.
+    """
+    run = load_config(config, overrides)
+    train = run.train
+    cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
+    split = {part: fraction for part, fraction in run.data.split.items() if fraction}
+    rows = {
+        "name": run.name,
+        "data": _in_words(run.data),
+        "split": ", ".join(f"{part} {fraction:g}" for part, fraction in split.items()),
+        "model": _in_words(run.model),
+        "loss": _in_words(run.loss),
+        "metrics": ", ".join(map(_in_words, run.metrics)) or "none besides the loss",
+        "optimizer": _in_words(run.optimizer),
+        "train": f"{train.duration}, {train.batch_size} samples a step over all ranks{cut}",
+        "numbers": f"{run.dtype}, device {run.device}, seed {run.seed}",
+    }
+    click.echo(f"{config}: no problems found")
+    for title, text in rows.items():
+        click.echo(f"  {title:<9}  {text}")
+    click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")
+
+
+def _in_words(component: Section) -> str:
+    """Its name, and the arguments that are not the defaults."""
+    name = component.type
+    if is_import_path(name):
+        name = Path(name).name
+    given = [
+        f"{key} {as_yaml(value)}"
+        for key, value in component.items()
+        if key not in ("type", "split") and component.origins[key] != "default"
+    ]
+    return f"{name} ({', '.join(given)})" if given else str(name)

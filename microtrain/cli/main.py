@@ -1,0 +1,113 @@
+"""The command `microtrain`: finds the subcommand, and turns every mistake into one message.
+
+Subcommands are imported when they are called, so that `--help` and `check` start fast and load
+neither MPI nor CuPy. Under a launcher only rank 0 speaks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from microtrain.errors import UserError
+from microtrain.threads import launch_environment
+from microtrain.train.spelling import did_you_mean
+
+# Name, where it is, and what `--help` says of it.
+COMMANDS = {
+    "train": ("microtrain.cli.train:train", "Train what a YAML file describes."),
+    "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
+    "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
+}
+NOT_YET = (
+    *("resume", "predict", "show", "init", "plot", "report", "compare", "doctor", "launch"),
+    *("verify", "schema"),
+)
+
+
+class _Commands(click.Group):
+    """A group that knows its commands by name and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in NOT_YET:
+            ctx.fail(f"{name} is not yet available; there are: {', '.join(COMMANDS)}")
+        if name not in COMMANDS:
+            near = did_you_mean(name, [*COMMANDS, *NOT_YET])
+            ctx.fail(f'there is no command "{name}"{near} (there are: {", ".join(COMMANDS)})')
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from microtrain import __version__
+
+        click.echo(f"microtrain {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Train small networks from one YAML file, alone or on many ranks.
+
+    \b
+    microtrain train configs/linreg.yaml
+    mpirun -n 4 python -m microtrain train configs/linreg.yaml optimizer.lr=0.05
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (`sys.argv` by default) and return its exit code.
+
+    Raises what is no UserError, a bug or an error of the user's own code, with its traceback;
+    and, where the ranks of an MPI job have not all met it together, also a UserError, so that the
+    hooks of `distributed.abort` end the job.
+    """
+    speaks = launch_environment().rank == 0
+    try:
+        result = cli.main(
+            list(arguments) if arguments is not None else None,
+            prog_name="microtrain",
+            standalone_mode=False,
+        )
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        if speaks:
+            command = getattr(error, "ctx", None)
+            hint = f"\nhint: {command.command_path} --help" if command else ""
+            click.echo(f"error: {error.format_message()}{hint}", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except UserError as error:
+        hooked = sys.excepthook.__module__ == "microtrain.distributed.abort"
+        agreed = getattr(error, "agreed", False)
+        if hooked and not agreed:
+            raise
+        if speaks:
+            click.echo(f"error: {error}", err=True)
+        if hooked:
+            from microtrain.distributed.abort import agreed_exit
+
+            agreed_exit(error.exit_code)
+        return error.exit_code

@@ -1,0 +1,157 @@
+"""What ranks can say to each other: the one interface over MPI, threads and a single process.
+
+Everything above (data parallelism, the trainer, checkpoints) is written against `Communicator`
+and does not know which kind it has. All operations are collective: every rank calls the same ones
+in the same order, with arrays of the same shape and dtype and the same `op` and `root`; they return
+when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through the host.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final, Literal, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Op = Literal["sum", "max", "min"]
+Array = NDArray[Any]
+T = TypeVar("T")
+
+OPS: Final = ("sum", "max", "min")
+REDUCIBLE: Final = frozenset(
+    map(np.dtype, ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
+)
+BOOL: Final = np.dtype("bool")
+
+
+class Communicator(ABC):
+    """The ranks of a job, as one of them sees it.
+
+    rank, size: this process among all, 0 <= rank < size. local_rank, local_size: among those of
+    its machine. node_rank, num_nodes: its machine among all. backend: none, threads or mpi.
+
+    >>> comm = microtrain.distributed.world()
+    >>> total = comm.all_reduce(np.array([comm.rank + 1.0]))  # 1 + 2 + ... + size on every rank
+    """
+
+    backend: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node_rank: int
+    num_nodes: int
+
+    @abstractmethod
+    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
+        """Combine `array` over all ranks, in place, element by element; return it.
+
+        Any shape, also of size 0; dtype float32, float64, an integer, or bool (op max is "any",
+        min is "all"; a sum of bool is refused). Every rank gets the same bits. NaN under max and
+        min is not defined (MPI does not define it): reduce a flag beside the value instead.
+
+        Raises TypeError for another dtype or kind of array; ValueError for an array that is not
+        C-contiguous or not writable, and for another op.
+        """
+
+    @abstractmethod
+    def broadcast(self, array: Array, root: int = 0) -> Array:
+        """Overwrite `array` on every rank with the values it has on `root`, in place; return it.
+
+        Any shape and any dtype without Python objects. Errors as in `all_reduce`.
+        """
+
+    @abstractmethod
+    def all_gather(self, array: Array) -> Array:
+        """Stack the ranks' arrays, of equal shape and dtype: a new array of shape (size, *shape).
+
+        `array` is C-contiguous and may be read-only. Errors as in `all_reduce`.
+        """
+
+    @abstractmethod
+    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
+        """The ranks' objects, in rank order, on `root`; None elsewhere. Objects are pickled."""
+
+    @abstractmethod
+    def all_gather_object(self, obj: T) -> list[T]:
+        """The ranks' objects, in rank order, on every rank. Objects are pickled."""
+
+    @abstractmethod
+    def broadcast_object(self, obj: T, root: int = 0) -> T:
+        """The object that `root` passed, on every rank (what others pass is ignored). Pickled."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has arrived."""
+
+    @abstractmethod
+    def abort(self, code: int) -> NoReturn:
+        """End every process of the job now, with exit code `code`. Not collective; no return.
+
+        Buffered output is flushed; `finally` blocks and atexit handlers do not run.
+        """
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` holds on at least one rank."""
+        return bool(self.all_reduce(np.array(bool(flag)), "max"))
+
+    def all(self, flag: bool) -> bool:
+        """Whether `flag` holds on every rank."""
+        return bool(self.all_reduce(np.array(bool(flag)), "min"))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
+
+
+# Each communicator checks its arguments with these, so a mistake shows at any number of ranks.
+
+
+def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
+    """Raise TypeError or ValueError unless `array` is memory that can be sent as it lies."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{call}: expected a numpy.ndarray, found {type(array).__name__}")
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"{call}: an array of Python objects cannot be sent; use {call_for_objects(call)}"
+        )
+    if not array.flags.c_contiguous:
+        raise ValueError(
+            f"{call}: expected a C-contiguous array, found shape {array.shape} with strides "
+            f"{array.strides}; pass numpy.ascontiguousarray(...) and copy the result back"
+        )
+    if writable and not array.flags.writeable:
+        raise ValueError(
+            f"{call}: works in place, but this array of shape {array.shape} is read-only; "
+            "pass a copy"
+        )
+
+
+def call_for_objects(call: str) -> str:
+    """The method that does for Python objects what `call` does for arrays."""
+    return "broadcast_object" if call == "broadcast" else "all_gather_object"
+
+
+def check_reduction(array: Array, op: str) -> None:
+    """Raise TypeError or ValueError unless `all_reduce(array, op)` is defined."""
+    check_buffer("all_reduce", array)
+    if op not in OPS:
+        raise ValueError(f"all_reduce: expected op sum, max or min, found {op!r}")
+    if array.dtype in REDUCIBLE:
+        return
+    if array.dtype != BOOL:
+        raise TypeError(
+            f"all_reduce: expected float32, float64, an integer or bool in native byte order, "
+            f"found {array.dtype}; convert with astype"
+        )
+    if op == "sum":
+        raise TypeError(
+            "all_reduce: a sum of bool would be a count; use op max for any, min for all, or "
+            "astype(int64) to count"
+        )
+
+
+def check_root(call: str, root: int, size: int) -> None:
+    """Raise ValueError unless `root` is a rank."""
+    if not 0 <= root < size:
+        raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root}")

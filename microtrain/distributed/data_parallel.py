@@ -1,0 +1,340 @@
+"""DataParallel: every rank computes on its rows, every rank gets the gradient of the whole batch.
+
+The objective is L = sum(n l) / sum(n) over all ranks and all backward passes since the last
+synchronising one: l is the value that `backward` started from, a mean over n local samples. So
+`backward` starts with n in place of 1, gradients add up over passes and ranks, and one division by
+sum(n) at the end makes the result exact for uneven batches, for ranks without samples and for
+micro-batches, with no collective besides the gradient's own.
+
+The gradient is one flat array per dtype with a short control lane behind it (optim/flat.py), so one
+all_reduce carries the gradients, the counts, the loss and which parameters were used:
+
+    [ gradients ... | n n  nl nl  non-scalar roots, free ... | used(param 0) used(param 1) ... ]
+
+Counts and the loss travel as a high and a low part, because float32 has 24 bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+from ..backend import MODES, XP, to_host
+from ..nn.module import Module
+from ..optim.flat import LANE, Buffer, FlatStorage
+from ..tensor import TENSORS, Tensor
+from . import world
+from .communicator import Communicator
+
+__all__ = ["DataParallel"]
+
+# Places in the control lane.
+_N, _LOSS, _NOT_SCALAR = 0, 2, 4
+
+
+class DataParallel(Module):
+    """A model that is equal on all ranks and learns from all ranks' samples.
+
+    Construction is collective: names, shapes and dtypes must agree, and rank 0's values are taken
+    by all. It makes the flat storage of the parameters, or shares an optimizer's.
+
+    n is the leading dimension of the first Tensor argument of the forward calls with grad enabled
+    since the last backward, summed over calls; `count(n)` replaces it. A rank with n = 0 takes part
+    with zero rows and contributes exactly nothing.
+
+    Args:
+        module: the model; `state_dict` names are its own.
+        comm: who takes part; None is `microtrain.distributed.world()`.
+        reduction: "mean" where the loss is a mean over the samples, "sum" where it is a sum: then
+            L = sum(l) and counts are not used.
+
+    Attributes:
+        loss: the global loss of the last synchronised step, a float; None before it and where
+            `backward` did not start from a scalar.
+        samples: the global number of samples behind it; None under "sum" where it is not known.
+        comm_seconds: time this rank has spent in gradient reductions so far.
+
+    Raises:
+        RuntimeError: the ranks' models differ, or a parameter is wrapped already.
+        ValueError: an unknown reduction, or a model without parameters.
+
+    Example:
+        >>> model = DataParallel(Net(), world())
+        >>> loss = mse_loss(model(x), y)
+        >>> loss.backward()                # gradients are global and final when this returns
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        comm: Communicator | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        super().__init__()
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"DataParallel: reduction is mean or sum, got {reduction!r}")
+        self.module = module
+        self.comm = world() if comm is None else comm
+        self.reduction = reduction
+        self.loss: float | None = None
+        self.samples: int | None = None
+        self.comm_seconds = 0.0
+        _verify(self.comm, module)
+        self.storage = FlatStorage.of(module.parameters(), "DataParallel")
+        for buffer in self.storage.buffers:
+            owner = _WRAPPED.get(buffer)
+            if owner is not None and owner() is not None:
+                raise RuntimeError(
+                    "DataParallel: these parameters are wrapped already; use that wrapper, or "
+                    "drop it first"
+                )
+            _WRAPPED[buffer] = weakref.ref(self)
+        _take_values_of_rank_0(self.comm, module, self.storage)
+        self._members = frozenset(self.storage.params)
+        self._sync = True
+        self._pending: int | None = None  # samples of the forward calls since the last backward
+        self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
+        self._reset()
+        MODES.listeners.append(weakref.ref(self))
+
+    def _reset(self) -> None:
+        """Forget the passes since the last synchronising one."""
+        self._open = False
+        self._n = 0
+        self._nl = 0.0
+        self._not_scalar = 0
+        self._counted = True
+        self._kept: list[Any] | None = None  # gradients of earlier steps, to be added to
+
+    # Forward ------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; with grad enabled, count the samples of the first Tensor argument."""
+        out = self.module(*args, **kwargs)
+        if MODES.grad:
+            for value in (*args, *kwargs.values()):
+                if type(value) in TENSORS:
+                    shape = value._array.shape
+                    self._pending = (self._pending or 0) + (shape[0] if shape else 1)
+                    break
+        return out
+
+    def count(self, n: int) -> None:
+        """Set the number of samples (tokens, unmasked rows) of the next backward.
+
+        Raises ValueError for a negative number or one that is not whole.
+        """
+        if n < 0 or n != int(n):
+            raise ValueError(f"count: expected a whole number of at least 0, got {n!r}")
+        self._pending = int(n)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside add to the gradients without reducing them.
+
+        The next backward outside reduces them all. In between `p.grad` is this rank's n-fold sum.
+        """
+        before = self._sync
+        self._sync = False
+        try:
+            yield
+        finally:
+            self._sync = before
+
+    # Backward: called by the engine ---------------------------------------------------------------
+
+    def concerns(self, leaves: Any) -> bool:
+        """Whether a backward pass reaches this model's parameters."""
+        return not self._members.isdisjoint(leaves)
+
+    def begin(self, roots: Sequence[Tensor], create_graph: bool) -> int | None:
+        """Before a backward pass: what its seeds are multiplied by."""
+        if create_graph:
+            raise RuntimeError(
+                "backward(create_graph=True) into the parameters of a DataParallel model: their "
+                "gradients would be reduced without their graph; use autograd.grad for penalties "
+                "on gradients"
+            )
+        n = self._pending
+        mean = self.reduction == "mean"
+        if n is None and mean:
+            raise RuntimeError(
+                "backward into the parameters of a DataParallel model without a forward call of "
+                "that model since the last backward: the number of samples is unknown; call "
+                "model.count(n) before backward"
+            )
+        if not self._open:
+            self._open = True
+            self._keep_earlier()
+        if len(roots) == 1 and roots[0]._array.size == 1:
+            value = 0.0 if n == 0 else float(roots[0]._array.item())
+            self._nl += n * value if mean and n is not None else value
+        else:
+            self._not_scalar += 1
+        self._pending = None
+        self._counted = self._counted and n is not None
+        self._n += n or 0
+        if n == 0:
+            self._empty = [
+                None if slot.epoch != slot.buffer.epoch else slot.array.copy()
+                for slot in self.storage.slots
+            ]
+        return n if mean else None
+
+    def end(self) -> None:
+        """After a backward pass: reduce, divide, and publish the global gradients and loss."""
+        slots = self.storage.slots
+        if self._empty is not None:
+            # Zero rows contribute exactly nothing: a mean over nothing is NaN, and so is 0 * NaN.
+            for slot, before in zip(slots, self._empty, strict=True):
+                if slot.epoch == slot.buffer.epoch:
+                    slot.array[...] = 0 if before is None else before
+            self._empty = None
+        if not self._sync:
+            return
+        if self.comm.size > 1:
+            n, total, known = self._reduce()
+        else:
+            n, total = self._n, self._nl
+            known = not self._not_scalar
+        mean = self.reduction == "mean"
+        if mean and n:
+            for buffer in self.storage.buffers:
+                xp = XP[type(buffer.grad)]
+                xp.divide(buffer.grad, xp.asarray(n, buffer.grad.dtype), out=buffer.grad)
+        if self._kept is not None:
+            for slot, earlier in zip(slots, self._kept, strict=True):
+                if earlier is not None:
+                    slot.add(earlier)
+        self.loss = None if not known else (total if not mean else total / n if n else math.nan)
+        self.samples = n if self._counted else None
+        self._reset()
+
+    def _keep_earlier(self) -> None:
+        """Set gradients of earlier steps aside: they are global and must not be reduced again."""
+        slots = self.storage.slots
+        if not any(slot.epoch == slot.buffer.epoch for slot in slots):
+            return
+        self._kept = []
+        for slot in slots:
+            there = slot.epoch == slot.buffer.epoch
+            self._kept.append(slot.array.copy() if there else None)
+            slot.drop()
+
+    def _reduce(self) -> tuple[int, float, bool]:
+        """One all_reduce a buffer. Returns the global n, sum of losses, and whether it is known."""
+        slots = self.storage.slots
+        used = [slot.epoch == slot.buffer.epoch for slot in slots]
+        for slot, there in zip(slots, used, strict=True):
+            if not there:
+                slot.array[...] = 0
+        lane = np.zeros(LANE + len(slots))
+        lane[_N : _N + 2] = divmod(self._n, 4096)
+        lane[_LOSS : _LOSS + 2] = _split(self._nl)
+        lane[_NOT_SCALAR] = self._not_scalar
+        lane[LANE:] = used
+        for number, buffer in enumerate(self.storage.buffers):
+            self._all_reduce(buffer, lane if number == 0 else None)
+        first = self.storage.buffers[0]
+        found = to_host(first.wide[first.grad.size :]).astype(np.float64)
+        for slot, flag in zip(slots, found[LANE:], strict=True):
+            if flag and slot.epoch != slot.buffer.epoch:
+                slot.epoch = slot.buffer.epoch
+                slot.graph = None
+        n = int(found[_N]) * 4096 + int(found[_N + 1])
+        return n, float(found[_LOSS] + found[_LOSS + 1]), not found[_NOT_SCALAR]
+
+    def _all_reduce(self, buffer: Buffer, lane: Any) -> None:
+        """Add up a buffer's gradients over the ranks, with the control lane where there is one."""
+        started = time.perf_counter()
+        array = buffer.wide
+        size = buffer.grad.size
+        if type(array) is np.ndarray:
+            if lane is None:
+                self.comm.all_reduce(buffer.grad)
+            else:
+                array[size:] = lane
+                self.comm.all_reduce(array)
+            self.comm_seconds += time.perf_counter() - started
+            return
+        staged = to_host(array)  # MPI may not know GPU memory
+        staged[size:] = 0 if lane is None else lane
+        self.comm.all_reduce(staged)
+        array[...] = XP[type(array)].asarray(staged)
+        self.comm_seconds += time.perf_counter() - started
+
+    # The wrapped model's own names ------------------------------------------------------------------
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[Any]:
+        """The model's parameters under its own names."""
+        return self.module.named_parameters(prefix, recurse)
+
+    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """The model's buffers under its own names."""
+        return self.module.named_buffers(prefix)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model's state under its own names."""
+        return self.module.state_dict()
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+        """Load the model's state; every rank must load the same."""
+        self.module.load_state_dict(state_dict, strict)
+
+
+# Which DataParallel owns the gradients of a buffer.
+_WRAPPED: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
+
+
+def _split(value: float) -> tuple[float, float]:
+    """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest."""
+    if not math.isfinite(value):
+        return value, 0.0
+    mantissa, exponent = math.frexp(value)
+    high = math.ldexp(round(mantissa * 4096), exponent - 12)
+    return high, value - high
+
+
+def _verify(comm: Communicator, module: Module) -> None:
+    """RuntimeError on every rank unless all models have the same names, shapes and dtypes."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    mine = [(name, tuple(t.shape), t.dtype.name) for name, t in named]
+    if comm.size == 1:
+        return
+    everyone = comm.all_gather_object(mine)
+    for rank, theirs in enumerate(everyone):
+        if theirs == everyone[0]:
+            continue
+        first = next(
+            ((a, b) for a, b in zip(everyone[0], theirs, strict=False) if a != b),
+            None,
+        )
+        if first is None:
+            what = f"rank 0 has {len(everyone[0])} tensors, rank {rank} has {len(theirs)}"
+        else:
+            what = f"rank 0 has {_described(first[0])} where rank {rank} has {_described(first[1])}"
+        raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
+
+
+def _described(entry: tuple[str, tuple[int, ...], str]) -> str:
+    name, shape, dtype = entry
+    return f"{name}: {dtype}{list(shape)}"
+
+
+def _take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:
+    if comm.size == 1:
+        return
+    arrays = [buffer.data for buffer in storage.buffers]
+    arrays += [tensor._array for _, tensor in module.named_buffers()]
+    for array in arrays:
+        host = np.ascontiguousarray(to_host(array))
+        comm.broadcast(host)
+        if host is not array:
+            array[...] = XP[type(array)].asarray(host)
+    storage.stamp()

@@ -1,0 +1,183 @@
+"""Ranks as threads of one process: distributed code under a debugger and in tests, without MPI.
+
+    def work(comm):
+        return comm.all_reduce(np.ones(3))
+
+    first, second = in_process.run(2, work)
+
+It is stricter than MPI: ranks that call different collectives, or the same one with different
+shapes, hang or corrupt memory there and get an error here that names both calls. Reductions add in
+rank order, so results are the same in every run.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+import numpy as np
+
+from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
+
+R = TypeVar("R")
+
+_COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class ThisThread(threading.local):
+    """The communicator that `world()` gives in this thread; None where it is the process's own."""
+
+    communicator: Communicator | None = None
+
+
+THIS_THREAD: Final = ThisThread()
+
+
+class PeerFailed(RuntimeError):
+    """Another rank has failed, so this one cannot go on."""
+
+
+class _Meeting:
+    """What the ranks share: a place for each rank's call and value, and a barrier."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size)
+        self.calls = [""] * size
+        self.values: list[Any] = [None] * size
+        self.first_error: BaseException | None = None
+        self.lock = threading.Lock()
+
+    def wait(self) -> None:
+        try:
+            self.barrier.wait()
+        except threading.BrokenBarrierError:
+            raise PeerFailed("another rank failed while this one waited for it") from None
+
+    def fail(self, rank: int, error: BaseException) -> None:
+        """Keep the first error, in time, and wake every waiting rank."""
+        with self.lock:
+            if self.first_error is None and not isinstance(error, PeerFailed):
+                error.add_note(f"on rank {rank} of {self.barrier.parties} (in_process)")
+                self.first_error = error
+        self.barrier.abort()
+
+
+class InProcessCommunicator(Communicator):
+    """One thread among those of `run`."""
+
+    backend = "threads"
+    node_rank, num_nodes = 0, 1
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank = self.local_rank = rank
+        self.size = self.local_size = meeting.barrier.parties
+        self._meeting = meeting
+
+    def exchange(self, call: str, value: object, read: Callable[[list[Any]], R]) -> R:
+        """Meet the other ranks at the same `call`; return `read(values in rank order)`.
+
+        No rank goes on before all have read, so a value may be changed afterwards.
+        Raises RuntimeError on every rank when they are not all at the same call.
+        """
+        meeting = self._meeting
+        meeting.calls[self.rank], meeting.values[self.rank] = call, value
+        meeting.wait()
+        for rank, other in enumerate(meeting.calls):
+            if other != meeting.calls[0]:
+                raise RuntimeError(
+                    f"ranks are not at the same call: rank 0 {meeting.calls[0]}, "
+                    f"rank {rank} {other}"
+                )
+        result = read(meeting.values)
+        meeting.wait()
+        return result
+
+    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
+        check_reduction(array, op)
+
+        def combine(arrays: list[Array]) -> Array:
+            total = arrays[0].copy()
+            for other in arrays[1:]:
+                _COMBINE[op](total, other, out=total)
+            return total
+
+        call = f"calls all_reduce({op}) of shape {array.shape}, {array.dtype}"
+        array[...] = self.exchange(call, array, combine)
+        return array
+
+    def broadcast(self, array: Array, root: int = 0) -> Array:
+        check_buffer("broadcast", array)
+        check_root("broadcast", root, self.size)
+        call = f"calls broadcast from {root} of shape {array.shape}, {array.dtype}"
+        array[...] = self.exchange(call, array, lambda arrays: arrays[root].copy())
+        return array
+
+    def all_gather(self, array: Array) -> Array:
+        check_buffer("all_gather", array, writable=False)
+        call = f"calls all_gather of shape {array.shape}, {array.dtype}"
+        return self.exchange(call, array, np.stack)
+
+    # Objects go through pickle as they do over MPI: a rank never sees another one's object itself.
+
+    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
+        check_root("gather_object", root, self.size)
+        everything = self.exchange(f"calls gather_object to {root}", pickle.dumps(obj), list)
+        return [pickle.loads(one) for one in everything] if self.rank == root else None
+
+    def all_gather_object(self, obj: T) -> list[T]:
+        everything = self.exchange("calls all_gather_object", pickle.dumps(obj), list)
+        return [pickle.loads(one) for one in everything]
+
+    def broadcast_object(self, obj: T, root: int = 0) -> T:
+        check_root("broadcast_object", root, self.size)
+        mine = pickle.dumps(obj) if self.rank == root else b""
+        call = f"calls broadcast_object from {root}"
+        received: T = pickle.loads(self.exchange(call, mine, lambda values: values[root]))
+        return received
+
+    def barrier(self) -> None:
+        self.exchange("calls barrier", None, len)
+
+    def abort(self, code: int) -> NoReturn:
+        raise RuntimeError(f"rank {self.rank} called abort({code})")
+
+
+def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
+    """Call `function(comm, *args)` on `world_size` ranks, each a thread; the results in rank order.
+
+    Inside, `microtrain.distributed.world()` is the same `comm` (not in threads started further
+    down: pass it on). When a rank raises, the others fail at their next collective, and the first
+    error is raised here with its rank in a note. A rank that returns while others are in a
+    collective is an error too.
+    """
+    if world_size < 1:
+        raise ValueError(f"in_process.run: expected at least 1 rank, found {world_size}")
+    meeting = _Meeting(world_size)
+    results: list[Any] = [None] * world_size
+
+    def rank_main(rank: int) -> None:
+        comm = InProcessCommunicator(rank, meeting)
+        THIS_THREAD.communicator = comm
+        try:
+            results[rank] = function(comm, *args)
+            comm.exchange("has returned", None, len)
+        except BaseException as error:
+            meeting.fail(rank, error)
+
+    threads = [
+        # Daemons: a rank that never returns must not keep the process from ending.
+        threading.Thread(target=rank_main, args=(rank,), name=f"rank-{rank}", daemon=True)
+        for rank in range(world_size)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        meeting.barrier.abort()  # Ctrl-C in the joining thread ends the ranks as well
+    if meeting.first_error is not None:
+        raise meeting.first_error
+    return results

@@ -1,0 +1,215 @@
+"""Ranks as processes over MPI: the only module that talks to mpi4py.
+
+`connect` makes sure, before anything is sent, that the launcher and the loaded MPI belong to each
+other. Started by the mpirun of another MPI, every process is rank 0 of 1 and N copies of the run
+write the same files; or MPI_Init kills the process with words about its internals.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from ..errors import LaunchError
+from ..threads import Launch
+from . import abort
+from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
+
+# Elements (bytes, where bytes are sent) in one MPI call: its counts are 32-bit integers in many
+# versions. Tests make it small.
+CHUNK: int = 2**30
+
+# What MPI_Get_library_version begins with in an MPI that this kind of mpirun cannot start.
+_FOREIGN: Final = {
+    "openmpi": ("MPICH", "Intel", "MVAPICH", "CRAY"),
+    "mpich": ("Open MPI", "IBM Spectrum"),
+    "intel": ("Open MPI", "IBM Spectrum"),
+}
+
+
+class MpiCommunicator(Communicator):
+    """One process of COMM_WORLD, on a duplicate of its own: other users of MPI do not mix in."""
+
+    backend = "mpi"
+
+    def __init__(self, MPI: ModuleType) -> None:
+        self._mpi = MPI
+        self._comm: Any = MPI.COMM_WORLD.Dup()
+        self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+        self.rank, self.size = self._comm.rank, self._comm.size
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = node.rank, node.size
+        # Machines are numbered by their first rank.
+        first_ranks = sorted(set(self._comm.allgather(node.bcast(self.rank))))
+        self.node_rank, self.num_nodes = first_ranks.index(node.bcast(self.rank)), len(first_ranks)
+        node.Free()
+        #: The MPI and its version, in the library's own words.
+        self.library: str = _library(MPI)
+
+    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
+        check_reduction(array, op)
+        # MPI has no maximum of booleans; as bytes, 0 and 1 have one.
+        numbers = array.view(np.uint8) if array.dtype == bool else array
+        if numbers.size <= CHUNK:
+            self._comm.Allreduce(self._mpi.IN_PLACE, numbers, self._ops[op])
+            return array
+        for chunk in _chunks(numbers):
+            self._comm.Allreduce(self._mpi.IN_PLACE, chunk, self._ops[op])
+        return array
+
+    def broadcast(self, array: Array, root: int = 0) -> Array:
+        check_buffer("broadcast", array)
+        check_root("broadcast", root, self.size)
+        for chunk in _chunks(_bytes(array)):
+            self._comm.Bcast(chunk, root)
+        return array
+
+    def all_gather(self, array: Array) -> Array:
+        check_buffer("all_gather", array, writable=False)
+        result = np.empty((self.size, *array.shape), array.dtype)
+        rows = result.reshape(-1).view(np.uint8).reshape(self.size, array.nbytes)
+        start = 0
+        for chunk in _chunks(_bytes(array)):
+            # MPI puts the ranks' parts one after another: of a whole row in place, else beside it.
+            part = rows if chunk.size == array.nbytes else np.empty((self.size, chunk.size), "u1")
+            self._comm.Allgather(chunk, part)
+            if part is not rows:
+                rows[:, start : start + chunk.size] = part
+            start += chunk.size
+        return result
+
+    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
+        check_root("gather_object", root, self.size)
+        gathered: list[T] | None = self._comm.gather(obj, root)
+        return gathered
+
+    def all_gather_object(self, obj: T) -> list[T]:
+        gathered: list[T] = self._comm.allgather(obj)
+        return gathered
+
+    def broadcast_object(self, obj: T, root: int = 0) -> T:
+        check_root("broadcast_object", root, self.size)
+        received: T = self._comm.bcast(obj if self.rank == root else None, root)
+        return received
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+    def abort(self, code: int) -> NoReturn:
+        abort.end_process(code, kill)
+
+
+def _bytes(array: Array) -> Array:
+    """The memory of a C-contiguous array of any shape and dtype, as a view of bytes."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _chunks(array: Array) -> list[Array]:
+    flat = array.reshape(-1)
+    return [flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK)]
+
+
+# ---------------------------------------------------------------------------------- the connection
+
+
+def running() -> ModuleType | None:
+    """mpi4py.MPI between MPI_Init and MPI_Finalize, whoever called them; else None."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    return MPI if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized() else None
+
+
+def kill(code: int) -> None:
+    """End all ranks by MPI_Abort, or this process alone where MPI is not running."""
+    if (MPI := running()) is not None:
+        MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+def connect(launch: Launch) -> MpiCommunicator:
+    """Initialise MPI where nobody has, check it against `launch`, and install the abort behaviour.
+
+    Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
+    or when they do not belong to the launcher.
+    """
+
+    def place() -> tuple[int, int | None]:
+        # Where MPI contradicts the launcher, the launcher tells the ranks apart.
+        if launch.kind == "none" and (MPI := running()) is not None:
+            return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        return launch.rank, launch.size
+
+    abort.install(place, kill)
+    try:
+        MPI = _load(launch)
+        _check_library(launch, MPI)
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _check_world(launch, MPI)
+    except LaunchError:
+        # As a rule every rank fails alike. The first has the word; if it says nothing for a while
+        # (its machine may be the one in order), the others speak.
+        if launch.rank != 0:
+            time.sleep(0.5)
+        raise
+    return MpiCommunicator(MPI)
+
+
+def _load(launch: Launch) -> ModuleType:
+    """Import mpi4py.MPI without MPI_Init, so that a wrong MPI can still be reported."""
+    try:
+        import mpi4py
+
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        with warnings.catch_warnings():
+            # mpi4py notices a foreign launcher too; _check_library says what to do about it.
+            warnings.filterwarnings("ignore", "suspicious MPI execution environment")
+            from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library was found
+        raise LaunchError(
+            f"{launch.launcher} started this process, but MPI cannot be loaded: {error}\n"
+            "install mpi4py with an MPI of its own: pip install 'microtrain[mpich]', or, where the "
+            "machine has one, load its module and pip install 'microtrain[mpi]'"
+        ) from error
+    return MPI
+
+
+def _library(MPI: ModuleType) -> str:
+    """Name and version of the loaded MPI, as in "MPICH 5.0.2"; may be called before MPI_Init."""
+    first_line: str = MPI.Get_library_version().splitlines()[0].split(",")[0]
+    return " ".join(first_line.replace("Version:", "").split())
+
+
+def _check_library(launch: Launch, MPI: ModuleType) -> None:
+    library = _library(MPI)
+    if library.startswith(_FOREIGN.get(launch.kind, ())):
+        raise LaunchError(_mismatch(launch, f"mpi4py has loaded another MPI: {library}", library))
+
+
+def _check_world(launch: Launch, MPI: ModuleType) -> None:
+    world, library = MPI.COMM_WORLD, _library(MPI)
+    expected = (launch.rank, world.size if launch.size is None else launch.size)
+    if launch.kind != "none" and (world.rank, world.size) != expected:
+        found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
+        raise LaunchError(_mismatch(launch, found, library))
+
+
+def _mismatch(launch: Launch, found: str, library: str) -> str:
+    beside = Path(sys.executable).with_name("mpirun")
+    if launch.kind == "slurm":
+        way_out = "start it with srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list: what there is)"
+    elif beside.exists():
+        way_out = f"start it with the mpirun of that MPI: {beside}"
+    else:
+        way_out = f"start it with the mpirun that came with {library}"
+    return (
+        f"{launch.launcher} started this process as rank {launch.rank} of "
+        f"{launch.size or 'an unknown number'}, but {found}\n{way_out}"
+    )

@@ -1,0 +1,53 @@
+"""The communicator of a process that is alone: every collective is what it is for one rank.
+
+It checks its arguments like the others, so that code written on one process fails there and not
+later under mpirun.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+
+from .abort import end_process
+from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
+
+
+class SingleCommunicator(Communicator):
+    """Rank 0 of 1."""
+
+    backend = "none"
+    rank, size = 0, 1
+    local_rank, local_size = 0, 1
+    node_rank, num_nodes = 0, 1
+
+    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
+        check_reduction(array, op)
+        return array
+
+    def broadcast(self, array: Array, root: int = 0) -> Array:
+        check_buffer("broadcast", array)
+        check_root("broadcast", root, 1)
+        return array
+
+    def all_gather(self, array: Array) -> Array:
+        check_buffer("all_gather", array, writable=False)
+        return np.array(array)[None]
+
+    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
+        check_root("gather_object", root, 1)
+        return [obj]
+
+    def all_gather_object(self, obj: T) -> list[T]:
+        return [obj]
+
+    def broadcast_object(self, obj: T, root: int = 0) -> T:
+        check_root("broadcast_object", root, 1)
+        return obj
+
+    def barrier(self) -> None:
+        pass
+
+    def abort(self, code: int) -> NoReturn:
+        end_process(code)

@@ -1,0 +1,238 @@
+"""Components by name: what `type: sgd` or `type: ./net.py:Net` is, which arguments it takes.
+
+A registered name stands for an import string and is imported when it is used, so that reading a
+configuration loads neither scikit-learn nor MPI. The arguments of the YAML are checked against the
+signature of what was imported: the one place where they are declared. `build` runs on every rank
+and needs neither pydantic nor YAML.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from microtrain.errors import ConfigError
+from microtrain.train.problems import quoted
+from microtrain.train.section import Section
+from microtrain.train.spelling import did_you_mean
+
+# None: the name is known, its feature is not built yet.
+REGISTERED: dict[str, dict[str, str | None]] = {
+    "data": {
+        "synthetic_linear": "microtrain.data.synthetic:synthetic_linear",
+        "synthetic_random": "microtrain.data.synthetic:synthetic_random",
+        "synthetic_relu": "microtrain.data.synthetic:synthetic_relu",
+        "csv": "microtrain.data.files:csv",
+        "npz": "microtrain.data.files:npz",
+        "sklearn": "microtrain.data.scikit_learn:sklearn",
+        "parquet": None,
+    },
+    "model": {
+        "linear_regression": "microtrain.train.models:linear_regression",
+        "logistic_regression": "microtrain.train.models:logistic_regression",
+        "mlp": "microtrain.train.models:mlp",
+        "two_layer_relu": "microtrain.train.models:two_layer_relu",
+    },
+    "loss": {
+        "mse": "microtrain.train.losses:mse",
+        "cross_entropy": "microtrain.train.losses:cross_entropy",
+        "mae": None,
+        "huber": None,
+        "bce": None,
+    },
+    "metrics": {
+        "mse": "microtrain.train.metrics:MeanSquaredError",
+        "rmse": "microtrain.train.metrics:RootMeanSquaredError",
+        "mae": "microtrain.train.metrics:MeanAbsoluteError",
+        "r2": "microtrain.train.metrics:R2",
+        "accuracy": "microtrain.train.metrics:Accuracy",
+        "topk": "microtrain.train.metrics:TopK",
+    },
+    "optimizer": {"sgd": "microtrain.optim.sgd:SGD", "adam": None, "adamw": None},
+    "schedule": {"constant": None, "step": None, "cosine": None, "linear": None},
+}
+
+# What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
+FROM_DATA = ("in_features", "out_features", "classes")
+FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
+# Keys that stand beside a data component's arguments and are the section's own.
+SECTION_KEYS = {"data": ("split", "standardize")}
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a `type` names Python code (`pkg.mod:Name`, `./file.py:Name`)."""
+    return ":" in name
+
+
+def absolute(name: str, directory: Path) -> str:
+    """An import path whose file, if it names one, is absolute; it was relative to `directory`."""
+    module, colon, attribute = name.rpartition(":")
+    if not colon or not _is_file(module):
+        return name
+    return f"{(directory / Path(module).expanduser()).resolve()}:{attribute}"
+
+
+def load(kind: str, name: str) -> Callable[..., Any]:
+    """What a registered name of `kind` or an import path stands for, imported now.
+
+    Raises ConfigError for an unknown name, and for a file, module or attribute that is missing,
+    cannot be imported or cannot be called; the message says where it was looked for.
+    """
+    if is_import_path(name):
+        return _import(name)
+    known = REGISTERED[kind]
+    if name not in known:
+        way_out = did_you_mean(name, known)
+        if not way_out and "." in name and "/" not in name:
+            way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
+        there = ", ".join(each for each, target in known.items() if target)
+        noun = "metric" if kind == "metrics" else kind
+        raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} (there are: {there})")
+    target = known[name]
+    if target is None:
+        raise ConfigError(f"{name} is not yet available")
+    module, _, attribute = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return function
+
+
+def build(component: Section, **filled: Any) -> Any:
+    """Make what a component section describes: an optimizer, a model, a data set ...
+
+    `filled` holds what the run knows; it is used where the constructor has such a parameter and
+    the section does not set it. Sizes that come from the data are noted in the section, so that
+    the resolved configuration shows them. Raises ConfigError when a registered component refuses
+    a value or an argument is still missing; errors in the user's own code are left as they are.
+
+    Example:
+        >>> optimizer = build(config.optimizer, params=model.parameters())
+    """
+    kind, name = component.kind, component["type"]
+    target = load(kind, name)
+    own = ("type", *SECTION_KEYS.get(kind, ()))
+    arguments = {key: value for key, value in component.items() if key not in own}
+    accepted = parameters(target)
+    for key, value in filled.items():
+        if key in accepted and key not in arguments:
+            arguments[key] = value
+            if key in FROM_DATA:
+                component.fill(key, value, "from the data")
+    missing = [key for key, p in accepted.items() if _required(p) and key not in arguments]
+    if missing:
+        raise ConfigError(f"{kind}: {name} needs {', '.join(missing)}, which the data do not give")
+    try:
+        return target(**arguments)
+    except ValueError as error:
+        if is_import_path(name):
+            raise
+        raise ConfigError(f"{kind}: {name} refuses its arguments: {error}") from error
+
+
+def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a callable that can be given by name; `**` among them as it is named."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # some built-in callables
+        return {}
+    return {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is not parameter.VAR_POSITIONAL
+    }
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+
+
+def _is_file(module: str) -> bool:
+    return module.endswith(".py") or "/" in module
+
+
+def _import(path: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.rpartition(":")
+    if not module_name or not all(part.isidentifier() for part in attribute.split(".")):
+        raise ConfigError(
+            f"{quoted(path)} is no import path; write pkg.module:Name or ./file.py:Name"
+        )
+    if _is_file(module_name):
+        module: Any = _import_file(Path(module_name).absolute())
+    else:
+        module = _import_module(module_name)
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [name for name in dir(found) if not name.startswith("_")]
+            raise ConfigError(f"{module_name} has no {part}{did_you_mean(part, public)}")
+        found = getattr(found, part)
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"{attribute} in {module_name} is of type {kind}, not a class or function"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _import_file(path: Path) -> Any:
+    name = f"microtrain_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        way_out = ""
+        if path.parent.is_dir():
+            way_out = did_you_mean(path.name, sorted(p.name for p in path.parent.glob("*.py")))
+        raise ConfigError(f"there is no file {path}{way_out}")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # as for a script: files beside it can be imported
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(f"{path} cannot be imported: {_in_one_line(error)}") from error
+    return module
+
+
+def _import_module(name: str) -> Any:
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # the console script looks where `python -m` does
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name} cannot be imported: {_in_one_line(error)}") from error
+        raise ConfigError(
+            f"there is no module {error.name} (looked in {os.getcwd()} and the installed packages)"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{name} cannot be imported: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: BaseException) -> str:
+    """The kind of error, its message and the line of the user's file that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (importlib.__file__, __file__)
+    place = next(
+        (
+            f" ({f.filename}:{f.lineno})"
+            for f in reversed(frames)
+            if f.filename not in ours and not f.filename.startswith("<")
+        ),
+        "",
+    )
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}:{error.lineno})"
+        return f"{type(error).__name__}: {error.msg}{place}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

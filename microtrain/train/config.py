@@ -1,0 +1,97 @@
+"""Reads the YAML file of a run and its overrides: the whole configuration or every mistake in it.
+
+>>> config = load_config("configs/linreg.yaml", ["optimizer.lr=0.05"])
+>>> config.train.batch_size
+64
+
+Only the rank that reads imports PyYAML and pydantic; the others receive plain values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microtrain.errors import ConfigError
+from microtrain.train.resolved import resolved_yaml
+from microtrain.train.section import Section
+from microtrain.train.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from microtrain.distributed.communicator import Communicator
+
+__all__ = ["Section", "load_config", "load_config_everywhere", "resolved_yaml"]
+
+
+def load_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool = True
+) -> Section:
+    """The configuration in the YAML file at `path`, after `overrides` such as `optimizer.lr=0.1`.
+
+    Every default is filled in, durations are `Duration`s, components are Sections for `build`.
+    Paths of files inside it are absolute: those in the file were relative to the file's directory,
+    those in overrides to the working directory. `trust=False` refuses import paths, for a
+    configuration that someone else wrote. Raises ConfigError with all problems at once.
+    """
+    from microtrain.train import overrides as command_line
+    from microtrain.train.problems import Place, Problem, Source, report
+    from microtrain.train.schema import COMPONENTS
+    from microtrain.train.validate import validate
+    from microtrain.train.yaml_source import Node, read_file
+
+    name, path = str(path), Path(path)
+    problems: list[Problem] = []
+    config = None
+    try:
+        root = read_file(path, name, problems)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ConfigError(_unreadable(path, name, error)) from error
+    if root is not None:
+        root = command_line.with_components(root, COMPONENTS)
+        for text in overrides:
+            root = command_line.override(root, text, COMPONENTS, problems)
+        if "name" not in root.value:
+            stem = Source("the file's name", (path.stem,), path.parent, is_file=False)
+            place = Place(stem, 1, 1, len(path.stem))
+            root.value["name"] = Node(path.stem, place, place)
+        config = validate(root, problems, trust=trust)
+    if config is None:
+        raise ConfigError(report(problems, name, f"microtrain check {name}"))
+    return config
+
+
+def load_config_everywhere(
+    comm: Communicator,
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool = True,
+) -> Section:
+    """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
+    outcome: Any = None
+    if comm.rank == 0:
+        try:
+            outcome = load_config(path, overrides, trust=trust)
+        except ConfigError as error:
+            vars(error)["agreed"] = True  # every rank raises it: the job can end in good order
+            outcome = error
+    outcome = comm.broadcast_object(outcome)
+    if isinstance(outcome, ConfigError):
+        raise outcome
+    config: Section = outcome
+    return config
+
+
+def _unreadable(path: Path, name: str, error: Exception) -> str:
+    if path.is_dir():
+        return f"{name} is a directory; name a YAML file in it"
+    if isinstance(error, FileNotFoundError):
+        near = ""
+        if path.parent.is_dir():
+            files = sorted(map(str, path.parent.glob("*.y*ml")))
+            near = did_you_mean(str(path), files)
+        return f"there is no file {name}{near}"
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"cannot read {name}: {reason}"

@@ -1,0 +1,57 @@
+"""How long something lasts or how often it happens: `20 epochs`, `500 steps`, `5%`, `10 min`.
+
+One type for every such key of the YAML, so that no key needs a sibling named `..._unit`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+_FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(epochs?|steps?|%|min)")
+
+
+class Duration(str):
+    """A duration in its normal spelling; being text, it is stored as JSON and YAML as it is.
+
+    `unit` is `epoch`, `step`, `%` (of the whole run) or `min` (wall clock); `amount` is exact.
+    Raises ValueError for any other text, for zero, and for a fraction of a step.
+
+    >>> Duration("20 epochs").steps(steps_per_epoch=125)
+    2500
+    >>> Duration("5%").steps(steps_per_epoch=125, total_steps=2500)
+    125
+    """
+
+    amount: Fraction
+    unit: str
+
+    def __new__(cls, text: str) -> Duration:
+        match = _FORM.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"not a duration such as `20 epochs` or `500 steps`: {text!r}")
+        number, unit = match[1], match[2].removesuffix("s")
+        amount = Fraction(number)
+        if amount == 0:
+            raise ValueError(f"a duration is longer than nothing: {text!r}")
+        if unit == "step" and amount.denominator != 1:
+            raise ValueError(f"there is no fraction of a step: {text!r}")
+        plural = "s" if unit in ("epoch", "step") and amount != 1 else ""
+        duration = super().__new__(cls, f"{number}{'' if unit == '%' else ' '}{unit}{plural}")
+        duration.amount, duration.unit = amount, unit
+        return duration
+
+    def steps(self, steps_per_epoch: int, total_steps: int | None = None) -> int:
+        """The duration in optimiser steps, rounded up; `5%` is a part of `total_steps`.
+
+        Raises ValueError for minutes, which only a clock can count, and for a percentage when
+        `total_steps` is not given.
+        """
+        if self.unit == "step":
+            return int(self.amount)
+        if self.unit == "epoch":
+            return math.ceil(self.amount * steps_per_epoch)
+        if self.unit == "%" and total_steps is not None:
+            return math.ceil(self.amount * total_steps / 100)
+        raise ValueError(f"{self} has no number of steps here")

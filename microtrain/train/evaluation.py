@@ -1,0 +1,60 @@
+"""Loss and metrics of a model over a whole data set: exact, each row once, shared by the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..autograd import no_grad
+from ..backend import to_host
+from ..creation import from_numpy
+from ..data import ArrayDataset, contiguous_slice
+from ..tensor import Tensor
+from .metrics import Metric, MetricSet
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+
+ROWS = 4096  # a forward pass at a time: bounds memory, and costs nothing beside it
+
+
+def evaluate(
+    model: Callable[..., Any],
+    loss: Callable[..., Any],
+    metrics: Sequence[Metric],
+    dataset: ArrayDataset,
+    comm: Communicator,
+    device: Any = None,
+) -> dict[str, float]:
+    """`loss` and the metrics of `model` on `dataset`, by name; collective.
+
+    Every rank holds the whole data set and evaluates one contiguous part of its rows. A module is
+    put into evaluation mode meanwhile.
+    """
+    target = dataset.arrays[-1]
+    mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
+    measured = MetricSet(
+        metrics, target_mean=mean, loss_reduction=getattr(loss, "reduction", "mean")
+    )
+    start, stop = contiguous_slice(len(dataset), comm.size, comm.rank)
+    training = getattr(model, "training", False)
+    if training:
+        model.eval()  # type: ignore[attr-defined]
+    try:
+        with no_grad():
+            # At least one pass: a rank without rows must know the metrics' lengths too.
+            for first in range(start, max(stop, start + 1), ROWS):
+                rows = dataset[first : min(first + ROWS, stop)]
+                *inputs, truth = (_tensor(array, device) for array in rows)
+                prediction = model(*inputs)
+                value = loss(prediction, truth).item()
+                measured.update(to_host(prediction._array), rows[-1], loss=value)
+    finally:
+        if training:
+            model.train()  # type: ignore[attr-defined]
+    return measured.reduce(comm)
+
+
+def _tensor(array: Any, device: Any) -> Tensor:
+    tensor = from_numpy(array)
+    return tensor if device is None else tensor.to(device=device)  # type: ignore[attr-defined,no-any-return]

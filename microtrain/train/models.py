@@ -1,0 +1,72 @@
+"""The models that a configuration can name; sizes it leaves out come from the data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..nn import Linear, Module, ReLU, Sequential, Sigmoid, Tanh, init
+from ..tensor import Tensor
+
+__all__ = ["linear_regression", "logistic_regression", "mlp", "two_layer_relu"]
+
+_ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": Sigmoid}
+
+
+def linear_regression(in_features: int, out_features: int = 1, bias: bool = True) -> Linear:
+    """`y = x @ weight.T + bias`: (n, in_features) to (n, out_features)."""
+    return Linear(_positive("in_features", in_features), _positive("out_features", out_features), bias)
+
+
+def logistic_regression(in_features: int, classes: int) -> Linear:
+    """One linear score a class, for `loss: cross_entropy`: (n, in_features) to (n, classes)."""
+    return Linear(_positive("in_features", in_features), _positive("classes", classes))
+
+
+def mlp(
+    in_features: int,
+    hidden: list[int],
+    out_features: int,
+    activation: Literal["relu", "tanh", "sigmoid"] = "relu",
+) -> Sequential:
+    """Linear layers with an activation between: (n, in_features) to (n, out_features).
+
+    Args:
+        in_features: columns of the input.
+        hidden: the width of each hidden layer, such as [64, 64].
+        out_features: columns of the output, the number of classes in a classification.
+        activation: between the layers.
+    """
+    widths = [in_features, *hidden, out_features]
+    for width in widths:
+        _positive("hidden" if width in hidden else "in_features and out_features", width)
+    layers: list[Module] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [Linear(before, after), _ACTIVATIONS[activation]()]
+    return Sequential(*layers[:-1])
+
+
+class TwoLayerReLU(Module):
+    """`relu(x @ w1) @ w2`, the network of PyTorch's tutorial: no bias, weights from N(0, 1)."""
+
+    def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
+        super().__init__()
+        self.linear1 = Linear(_positive("in_features", in_features), _positive("hidden", hidden), False)
+        self.linear2 = Linear(hidden, _positive("out_features", out_features), bias=False)
+        init.normal_(self.linear1.weight)
+        init.normal_(self.linear2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, in_features) to (n, out_features)."""
+        hidden: Tensor = self.linear1(x)
+        return self.linear2(hidden.relu())  # type: ignore[no-any-return]
+
+
+def two_layer_relu(in_features: int, hidden: int, out_features: int) -> TwoLayerReLU:
+    """`relu(x @ w1) @ w2` with weights from N(0, 1): (n, in_features) to (n, out_features)."""
+    return TwoLayerReLU(in_features, hidden, out_features)
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return value

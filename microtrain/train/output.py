@@ -1,0 +1,246 @@
+"""What a run says before and after its rows, and the one place that prints.
+
+Everything that formats returns lines; `Output` alone prints, on rank 0, and keeps the same lines
+in log.txt. It is plain text that a pipe or a log can hold: no control characters, no colours, no
+wrapping.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import numpy as np
+
+from .rows import number, rate
+
+__all__ = ["Header", "Output", "Summary", "elapsed", "plural", "size", "truth_lines"]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known before the first step.
+
+    Attributes:
+        title: program, version and run name, as one line.
+        hosts: host name of each rank, in rank order; its length is the number of ranks.
+        mpi: name and version of the MPI library, "" without one.
+        blas_threads: threads of each rank.
+        samples: rows of each part of the data, `{"train": 8000, "val": 2000}`.
+        parameters: numbers that are trained.
+        bytes_per_step: bytes that one rank puts into collectives in one optimiser step.
+        steps: optimiser steps of the run, None where only a clock ends it.
+        steps_per_epoch, batch_size: of the whole job (a global batch).
+        results: the run directory.
+    """
+
+    title: str
+    hosts: Sequence[str]
+    mpi: str
+    device: str
+    dtype: str
+    blas_threads: int
+    samples: Mapping[str, int]
+    parameters: int
+    bytes_per_step: int
+    steps: int | None
+    steps_per_epoch: int
+    batch_size: int
+    results: str
+
+    def lines(self) -> list[str]:
+        """The header, one fact a line."""
+        ranks = len(self.hosts)
+        hosts = list(dict.fromkeys(self.hosts))
+        named = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4:,} more" if len(hosts) > 4 else "")
+        placed = f"{ranks:,} on {plural(len(hosts), 'host')} ({named})"
+        reduced = f", {size(self.bytes_per_step)} reduced a step" if ranks > 1 else ""
+        epoch = plural(self.steps_per_epoch, "step")
+        if self.steps is None:
+            duration = f"until the time is over, epochs of {epoch}"
+        else:
+            epochs = plural(self.steps / self.steps_per_epoch, "epoch")
+            duration = f"{plural(self.steps, 'step')}: {epochs} of {epoch}"
+        facts = {
+            "ranks": placed + (f", {self.mpi}" if self.mpi else ""),
+            "device": f"{self.device}, {self.dtype}, "
+            f"{plural(self.blas_threads, 'BLAS thread')} a rank",
+            "data": ", ".join(f"{count:,} {part}" for part, count in self.samples.items()),
+            "model": plural(self.parameters, "parameter") + reduced,
+            "train": f"{duration}, batch size {self.batch_size:,}"
+            + (f" over {ranks:,} ranks" if ranks > 1 else ""),
+            "results": self.results,
+        }
+        return [self.title, *_labelled(facts)]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run ends with.
+
+    Attributes:
+        status: finished, stopped, diverged or failed.
+        steps: optimiser steps taken.
+        seconds: wall-clock time of training.
+        samples_per_s: over the whole run.
+        comm_share: share of the time in communication, 0 to 1; None with one rank.
+        best: (name, value, step) of the monitored value, None without one.
+        results: the run directory.
+        next_command: what to type next.
+    """
+
+    status: str
+    steps: int
+    seconds: float
+    samples_per_s: float
+    comm_share: float | None
+    best: tuple[str, float, int] | None
+    results: str
+    next_command: str
+
+    def lines(self) -> list[str]:
+        """The summary, one fact a line."""
+        share = "" if self.comm_share is None else f", {self.comm_share:.0%} in communication"
+        facts = {
+            self.status: f"{plural(self.steps, 'step')} in {elapsed(self.seconds)}, "
+            f"{rate(self.samples_per_s)} samples/s{share}"
+        }
+        if self.best is not None:
+            name, value, step = self.best
+            facts["best"] = f"{name} {number(value)} at step {step:,}"
+        facts["results"] = self.results
+        facts["next"] = self.next_command
+        return _labelled(facts)
+
+
+def truth_lines(
+    weight: Any, bias: Any, truth: Mapping[str, Any], names: Sequence[str], limit: int = 10
+) -> list[str]:
+    """Learned weights and bias of a linear model beside the true ones.
+
+    Args:
+        weight: one learned weight a feature, shape (features,) or (1, features).
+        bias: the learned bias, a number or an array of one; None when the model has none.
+        truth: `{"weights": [2.0], "bias": 3.0}`, as ArrayDataset.truth has it.
+        names: one a feature.
+        limit: features shown before the rest is summed up in one line.
+    """
+    learned = np.asarray(weight, dtype=np.float64).reshape(-1)
+    true = np.asarray(truth["weights"], dtype=np.float64).reshape(-1)
+    entries = list(zip(names, learned.tolist(), true.tolist(), strict=True))
+    shown = entries[:limit]
+    if bias is not None:
+        learned_bias = float(np.asarray(bias, dtype=np.float64).reshape(()))
+        shown.append(("bias", learned_bias, float(truth.get("bias", 0.0))))
+    width = max(len(name) for name in ("weight", *(name for name, _, _ in shown)))
+    lines = [f"{'weight':<{width}}  {'learned':>11}  {'truth':>11}  {'difference':>11}"]
+    for name, found, expected in shown:
+        cells = (number(found), number(expected), number(found - expected))
+        lines.append(f"{name:<{width}}  " + "  ".join(cell.rjust(11) for cell in cells))
+    if len(entries) > limit:
+        worst = float(np.abs(learned - true)[limit:].max())
+        rest = plural(len(entries) - limit, "more weight")
+        lines.append(f"{rest}, the largest difference is {number(worst)}")
+    return lines
+
+
+class Output:
+    """Prints on rank 0 and keeps the same lines in the log; other ranks only warn.
+
+    Args:
+        rank: of this process.
+        log: receives each printed line (`RunDirectory.log`); may be set later.
+        stream, errors: where lines and warnings go; standard output and error by default.
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        log: Callable[[str], None] | None = None,
+        stream: TextIO | None = None,
+        errors: TextIO | None = None,
+    ) -> None:
+        self.rank = rank
+        self.log = log
+        self._stream: TextIO | None = stream or sys.stdout  # None where it was closed
+        self._errors: TextIO | None = errors or sys.stderr
+        self._warned: set[str] = set()
+
+    def say(self, *lines: str) -> None:
+        """Print lines on rank 0, flushed, so that a piped log is never behind."""
+        if self.rank != 0:
+            return
+        for line in _printable(lines):
+            if self._stream is not None:
+                try:
+                    _write(self._stream, line)
+                except OSError as error:  # the reader left (`| head`), or the disk is full
+                    self._give_up(self._stream, error)
+            if self.log is not None:
+                self.log(line)
+
+    def _give_up(self, stream: TextIO, error: OSError) -> None:
+        """Losing the terminal is no reason to lose the run: its rows are in log.txt."""
+        self._stream = None
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, stream.fileno())  # or the interpreter fails at exit, flushing what is left
+        os.close(sink)
+        self.warn(f"cannot print: {error.strerror}; the run goes on, its rows are in log.txt")
+
+    def warn(self, text: str) -> None:
+        """Print a warning with this rank's number on standard error; the same text only once."""
+        if text in self._warned:
+            return
+        self._warned.add(text)
+        for line in _printable([f"warning (rank {self.rank}): {text}"]):
+            if self._errors is not None:
+                _write(self._errors, line)
+            if self.rank == 0 and self.log is not None:
+                self.log(line)
+
+
+def plural(count: float, noun: str) -> str:
+    """`1 step`, `2,500 steps`, `1.5 epochs`."""
+    text = f"{count:,.0f}" if count == int(count) else f"{count:,.2f}"
+    return f"{text} {noun}{'' if count == 1 else 's'}"
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units: 8 B, 404 KB, 1.2 MB."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"
+
+
+def elapsed(seconds: float) -> str:
+    """`0.82 s`, `12.3 s`, `2 min 05 s`, `1 h 02 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _labelled(facts: Mapping[str, str]) -> list[str]:
+    width = max(map(len, facts))
+    return [f"{label:<{width}}  {text}" for label, text in facts.items()]
+
+
+def _printable(lines: Iterable[str]) -> list[str]:
+    """One entry a line; control characters (of a host, file or column name) spelled out."""
+    return [
+        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line).rstrip()
+        for text in lines
+        for line in text.split("\n")
+    ]
+
+
+def _write(stream: TextIO, line: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()

@@ -1,0 +1,156 @@
+"""The rows of a run: when one is due, and how it is aligned.
+
+A row is one line, its columns were fixed before training began, and their number is bounded: a run
+of a million steps is still read in one sitting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["RowSchedule", "Rows", "number", "rate"]
+
+_ABSENT = "-"
+
+
+class RowSchedule:
+    """After which optimiser steps a row is printed.
+
+    Without `every` (log.every: auto) a run has at most 200 rows: one an epoch, or one every 2, 5,
+    10, 20 ... epochs in a long run, and several an epoch in a run of fewer than 20. Rows fall on
+    the ends of epochs, where validation is. The last step always has one.
+
+    Args:
+        total_steps: optimiser steps of the run; None where only a clock ends it, when the distance
+            of rows doubles every 20 rows.
+        steps_per_epoch: optimiser steps of one epoch.
+        every: rows are this many steps apart, however many that makes.
+    """
+
+    limit = 200
+
+    def __init__(
+        self, total_steps: int | None, steps_per_epoch: int, every: int | None = None
+    ) -> None:
+        self._total = total_steps
+        self._doubling = total_steps is None and every is None
+        self._rows = 0
+        # A row is due when step * rows / steps passes a whole number.
+        self._row_rate, self._step_rate = 1, every or steps_per_epoch
+        if total_steps is not None and every is None:
+            epochs = total_steps / steps_per_epoch
+            if epochs < 20:
+                self._row_rate = max(1, math.ceil(20 / epochs)) if epochs else 1
+            else:
+                self._step_rate *= _round_up(epochs / (self.limit - 1))
+
+    def due(self, step: int) -> bool:
+        """Whether the row of this step is printed; call it once for each step, in order."""
+        if step == self._total:
+            return True
+        before, now = (s * self._row_rate // self._step_rate for s in (step - 1, step))
+        if now > before:
+            self._rows += 1
+            if self._doubling and self._rows % 20 == 0:
+                self._step_rate *= 2
+            return True
+        return False
+
+
+class Rows:
+    """The aligned table of a run: step, epoch, losses and metrics, samples/s, communication.
+
+    Args:
+        names: the columns between epoch and samples/s, such as `train/loss`, `val/loss`, `val/r2`.
+        monitor: the one of `names` whose best value is marked by `*`.
+        total_steps: sets the width of the first columns; None leaves room for a billion.
+        steps_per_epoch: optimiser steps of one epoch.
+
+    Example:
+        rows = Rows(["train/loss", "val/loss"], "val/loss", total_steps=2500, steps_per_epoch=125)
+        print(rows.heading())
+        print(rows.row({"step": 125, "epoch": 1.0, "train/loss": 0.4, "val/loss": 0.3}, best=True))
+    """
+
+    def __init__(
+        self, names: Sequence[str], monitor: str, total_steps: int | None, steps_per_epoch: int
+    ) -> None:
+        steps = 10**9 if total_steps is None else total_steps
+        self._widths = {
+            "step": max(4, len(f"{steps:,}")),
+            "epoch": max(5, len(f"{steps / steps_per_epoch:,.2f}")),
+            **{name: max(len("-1.2346e-05"), len(name)) for name in names},
+            "samples/s": 9,
+            "comm": 4,
+        }
+        if monitor not in names:
+            raise ValueError(f"monitor {monitor!r} is none of the columns {list(names)}")
+        self._monitor = monitor
+
+    def heading(self) -> str:
+        """The names of the columns."""
+        return self._line({name: name for name in self._widths}, " ")
+
+    def row(self, values: Mapping[str, float | None], best: bool = False) -> str:
+        """One row. Keys: step, epoch, the names, samples_per_s, comm_share; absent shows as `-`.
+
+        `best` marks the monitored value. Raises KeyError for a value that has no column.
+        """
+        cells = dict.fromkeys(self._widths, _ABSENT)
+        for key, value in values.items():
+            column = {"samples_per_s": "samples/s", "comm_share": "comm"}.get(key, key)
+            cells[column]  # a value without a column must not vanish
+            if value is not None:
+                cells[column] = _CELLS.get(column, number)(value)
+        return self._line(cells, "*" if best else " ")
+
+    def _line(self, cells: Mapping[str, str], mark: str) -> str:
+        parts = []
+        for name, width in self._widths.items():
+            parts.append(cells[name].rjust(width) + (mark if name == self._monitor else ""))
+        return "  ".join(parts)
+
+
+def number(value: float) -> str:
+    """Five significant digits, so that values of one size take one width: 0.24987, 12346, 1.5e-07.
+
+    At most 11 characters: a negative number with a three-digit exponent gets four digits.
+    """
+    if not math.isfinite(value):
+        return str(float(value))
+    if value == 0:
+        return "0.0000"
+    text = f"{value:#.5g}"
+    if len(text) > 11:
+        text = f"{value:#.4g}"
+    return text.rstrip(".")
+
+
+def rate(per_second: float) -> str:
+    """Samples per second in at most nine characters (below 10^14): 141,020 or 12.3M or 10.0G."""
+    if not math.isfinite(per_second):
+        return _ABSENT
+    if per_second < 9_999_999.5:
+        return f"{per_second:,.0f}"
+    if per_second < 1e10:
+        return f"{per_second / 1e6:.1f}M"
+    return f"{per_second / 1e9:.1f}G"
+
+
+_CELLS: dict[str, Callable[[float], str]] = {
+    "step": lambda value: f"{value:,.0f}",
+    "epoch": lambda value: f"{value:,.2f}",
+    "samples/s": rate,
+    "comm": lambda value: f"{value:.0%}" if math.isfinite(value) else _ABSENT,
+}
+
+
+def _round_up(value: float) -> int:
+    """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`."""
+    scale = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * scale >= value:
+                return digit * scale
+        scale *= 10

@@ -1,0 +1,125 @@
+"""How the suite meets MPI.
+
+A test that takes `comm` is written for any number of ranks. On one process it runs on 1, 2, 3 and
+4 ranks as threads; under `mpirun -n N python -m pytest -m mpi` all N processes run it together, in
+the same order. There only rank 0 reports, and a test that fails on any rank prints its report and
+ends the job: the others may already wait for it in a collective.
+A test that takes `mpirun` starts jobs of its own from one process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import mpi_run
+import pytest
+
+from microtrain.distributed import Communicator, in_process, world
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.threads import LAUNCH
+
+UNDER_MPIRUN = LAUNCH.parallel
+THREAD_WORLDS = (1, 2, 3, 4)
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> Communicator | None:
+    """The ranks that run this test. As threads, each gets its own (see pytest_pyfunc_call)."""
+    if UNDER_MPIRUN:
+        return world()
+    return SingleCommunicator() if request.param == 1 else None
+
+
+@pytest.fixture
+def shared_tmp_path(tmp_path: Path) -> Path:
+    """An empty directory that is the same for all ranks of a test that takes `comm`."""
+    return world().broadcast_object(tmp_path) if UNDER_MPIRUN else tmp_path
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> Callable[..., mpi_run.Job]:
+    """Run a job: `mpirun(4, SCRIPT)` for Python source, `mpirun(4, "-m", "microtrain", ...)`.
+
+    Keyword arguments: timeout in seconds (the test fails after it), env (None removes a variable),
+    cwd. Returns returncode, stdout, stderr, left_behind.
+    """
+    if UNDER_MPIRUN:
+        pytest.skip("starts mpirun itself, so it runs on one process")
+    if reason := mpi_run.missing():
+        pytest.skip(reason)
+
+    def run(n: int, *arguments: Any, **options: Any) -> mpi_run.Job:
+        if len(arguments) == 1 and "\n" in str(arguments[0]):
+            script = tmp_path / "script.py"
+            script.write_text(arguments[0])
+            arguments = (script,)
+        return mpi_run.run_mpi(n, *arguments, **options)
+
+    return run
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "comm" not in metafunc.fixturenames:
+        return
+    marks = metafunc.definition.iter_markers("parametrize")
+    if not any("comm" in str(mark.args[0]) for mark in marks):
+        worlds = (LAUNCH.size,) if UNDER_MPIRUN else THREAD_WORLDS
+        metafunc.parametrize("comm", worlds, indirect=True, ids="world={}".format)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "comm" in getattr(item, "fixturenames", ()):
+            item.add_marker("mpi")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that takes `comm` once on each of its ranks, each in a thread."""
+    callspec = getattr(pyfuncitem, "callspec", None)
+    size = callspec.params.get("comm", 1) if callspec else 1
+    if UNDER_MPIRUN or size == 1:
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: value for name, value in pyfuncitem.funcargs.items() if name in names}
+    in_process.run(size, lambda comm: pyfuncitem.obj(**(given | {"comm": comm})))
+    return True
+
+
+# -------------------------------------------------------------------------------- under mpirun
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if not UNDER_MPIRUN:
+        return
+    world()
+    # All ranks must draw the same examples.
+    hypothesis.settings.load_profile("ci")
+    # A Python signal handler does not run while the main thread is inside MPI; a thread does.
+    config.option.timeout_method = "thread"
+    if LAUNCH.rank != 0:
+        sys.stdout = io.StringIO()  # read by nobody; the terminal reporter takes it from here
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if not (UNDER_MPIRUN and report.failed):
+        return
+    comm = world()
+    time.sleep(0.5 if comm.rank else 0.0)  # the same failure on every rank is told once
+    output = "".join(f"\n--- {title}\n{text}" for title, text in report.sections)
+    os.write(
+        2,
+        f"\nrank {comm.rank} of {comm.size}: {report.when} of {report.nodeid} failed\n"
+        f"{report.longreprtext}\n{output}\n".encode(),
+    )
+    comm.abort(1)

