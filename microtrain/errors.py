@@ -7,9 +7,15 @@ code and keeps its traceback (exit code 1). Standard library only.
 
 
 class UserError(Exception):
-    """Something outside the program is wrong; the message says what, where and the way out."""
+    """Something outside the program is wrong; the message says what, where and the way out.
+
+    Attributes:
+        exit_code: what the process leaves with.
+        agreed: whether every rank raises it, so that the job may end without an abort.
+    """
 
     exit_code = 1
+    agreed = False
 
 
 class ConfigError(UserError):

@@ -159,6 +159,7 @@ def test_only_rank_0_speaks(monkeypatch, capsys):
     monkeypatch.setenv("PMI_RANK", "1")
     for arguments in (["chek"], ["check", "absent.yaml"]):
         assert main(arguments) == 2
+    assert main(["check", str(CONFIGS[0])]) == 0
     assert capsys.readouterr() == ("", "")
 
 

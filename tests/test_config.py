@@ -452,6 +452,8 @@ def test_keys_that_are_not_built_are_refused_and_defaults_accepted(path, directo
     text = refusal(LINREG, f"{path}={refused}")
     assert text.startswith("1 problem in ")
     assert "not yet available" in text
+    if path == "schedule":
+        assert refusal(LINREG, "schedule={warmup: 3}").startswith("1 problem in ")
     default = load(LINREG)
     for key in path.split("."):
         default = default[key]
@@ -569,3 +571,12 @@ def test_minutes_and_percentages_of_nothing_have_no_steps():
     for duration in ("10 min", "5%"):
         with pytest.raises(ValueError, match="has no number of steps"):
             Duration(duration).steps(steps_per_epoch=10)
+
+
+def test_the_json_schema_of_editors_comes_from_the_same_models():
+    schema = Config.model_json_schema()
+    assert list(schema["properties"]) == list(Config.model_fields)
+    train = schema["$defs"]["Train"]
+    assert train["additionalProperties"] is False
+    assert train["properties"]["batch_size"]["description"] == "a whole number of at least 1"
+    assert train["properties"]["eval_every"]["default"] == "1 epoch"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microtrain.train.output import Header, Output, Summary, elapsed, plural, size, truth_lines
@@ -87,6 +87,7 @@ VALUES = st.none() | st.floats()
 
 
 @given(total=st.none() | st.integers(1, 10**8), epoch=st.integers(1, 10**4), data=st.data())
+@settings(deadline=None)
 def test_every_row_is_as_wide_as_the_heading(total, epoch, data):
     rows = Rows(NAMES, "train/loss", total, epoch)
     step = data.draw(st.integers(1, total or 10**9))
@@ -110,6 +111,7 @@ def due_steps(total, per_epoch, every=None):
 
 
 @given(total=st.integers(1, 3000), per_epoch=st.integers(1, 3000))
+@settings(deadline=None)
 def test_at_most_200_rows_and_always_the_last(total, per_epoch):
     due = due_steps(total, per_epoch)
     assert 1 <= len(due) <= 200
@@ -231,6 +233,7 @@ def test_numbers_are_readable(text, expected):
 
 
 @given(st.floats(min_value=1e-90, max_value=1e90))
+@settings(deadline=None)
 def test_numbers_keep_five_digits(value):
     assert float(number(value)) == pytest.approx(value, rel=5.1e-5)
     assert len(number(-value)) <= 11

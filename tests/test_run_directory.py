@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import microtrain
@@ -213,6 +213,7 @@ def test_metrics_rows_are_ordered_and_shortest(run):
 
 
 @given(value=st.floats())
+@settings(deadline=None)
 def test_every_float_reads_back_or_is_missing(tmp_path_factory, value):
     with RunDirectory.create(tmp_path_factory.mktemp("runs"), "linreg") as run:
         run.log_metrics({"loss": value})

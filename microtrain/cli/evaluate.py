@@ -1,4 +1,4 @@
-"""`microtrain evaluate RUN`: a trained run's loss and metrics, computed again from its checkpoint."""
+"""`microtrain evaluate RUN`: loss and metrics of a trained run, from its checkpoint."""
 
 from __future__ import annotations
 

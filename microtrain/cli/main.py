@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except UserError as error:
         hooked = sys.excepthook.__module__ == "microtrain.distributed.abort"
-        agreed = getattr(error, "agreed", False)
+        agreed = error.agreed
         if hooked and not agreed:
             raise
         if speaks:

@@ -269,7 +269,7 @@ class DataParallel(Module):
         array[...] = XP[type(array)].asarray(staged)
         self.comm_seconds += time.perf_counter() - started
 
-    # The wrapped model's own names ------------------------------------------------------------------
+    # The wrapped model's own names --------------------------------------------------------------
 
     def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[Any]:
         """The model's parameters under its own names."""

@@ -75,7 +75,7 @@ def load_config_everywhere(
         try:
             outcome = load_config(path, overrides, trust=trust)
         except ConfigError as error:
-            vars(error)["agreed"] = True  # every rank raises it: the job can end in good order
+            error.agreed = True  # every rank raises it: the job can end in good order
             outcome = error
     outcome = comm.broadcast_object(outcome)
     if isinstance(outcome, ConfigError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 from ..nn import Linear, Module, ReLU, Sequential, Sigmoid, Tanh, init
@@ -14,7 +15,9 @@ _ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": 
 
 def linear_regression(in_features: int, out_features: int = 1, bias: bool = True) -> Linear:
     """`y = x @ weight.T + bias`: (n, in_features) to (n, out_features)."""
-    return Linear(_positive("in_features", in_features), _positive("out_features", out_features), bias)
+    return Linear(
+        _positive("in_features", in_features), _positive("out_features", out_features), bias
+    )
 
 
 def logistic_regression(in_features: int, classes: int) -> Linear:
@@ -40,7 +43,7 @@ def mlp(
     for width in widths:
         _positive("hidden" if width in hidden else "in_features and out_features", width)
     layers: list[Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [Linear(before, after), _ACTIVATIONS[activation]()]
     return Sequential(*layers[:-1])
 
@@ -50,7 +53,9 @@ class TwoLayerReLU(Module):
 
     def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
         super().__init__()
-        self.linear1 = Linear(_positive("in_features", in_features), _positive("hidden", hidden), False)
+        self.linear1 = Linear(
+            _positive("in_features", in_features), _positive("hidden", hidden), False
+        )
         self.linear2 = Linear(hidden, _positive("out_features", out_features), bias=False)
         init.normal_(self.linear1.weight)
         init.normal_(self.linear2.weight)

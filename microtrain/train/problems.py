@@ -57,11 +57,11 @@ def report(problems: Sequence[Problem], file: str, hint: str) -> str:
     ordered = sorted(problems, key=_position)
     locations = [_location(problem, file) for problem in ordered]
     width = max(map(len, locations)) + 2
-    lines = [f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''} in {file}"]
+    lines = [f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''} in {printable(file)}"]
     for problem, location in zip(ordered, locations, strict=True):
         lines.append(f"{location:<{width}}{printable(problem.path)}".rstrip())
         lines += _excerpt(problem)
-    lines.append("hint: " + next((p.hint for p in ordered if p.hint), hint))
+    lines.append("hint: " + printable(next((p.hint for p in ordered if p.hint), hint)))
     return "\n".join(lines)
 
 
@@ -75,8 +75,8 @@ def _position(problem: Problem) -> tuple[bool, int, int]:
 def _location(problem: Problem, file: str) -> str:
     place = problem.place
     if place is None:
-        return file
-    return f"{place}:{place.column}" if place.source.is_file else place.source.name
+        return printable(file)
+    return f"{printable(str(place))}:{place.column}" if place.source.is_file else place.source.name
 
 
 def _excerpt(problem: Problem) -> list[str]:

@@ -60,9 +60,7 @@ def evaluate_run(path: str, part: str | None, *, trust: bool) -> list[str]:
     parts: dict[str, Any] = {"train": data.train, "val": data.val, "test": data.test}
     present = {name: rows for name, rows in parts.items() if rows is not None}
     if part is not None and part not in present:
-        raise ConfigError(
-            f"the run {run.path} has no {part} data; it has {', '.join(present)}"
-        )
+        raise ConfigError(f"the run {run.path} has no {part} data; it has {', '.join(present)}")
     loss, metrics = build(config.loss), [build(one) for one in config.metrics]
     lines = [f"{run.path}, checkpoint of step {checkpoint.step:,}"]
     for name, rows in present.items():

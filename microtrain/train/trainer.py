@@ -24,7 +24,7 @@ from ..backend import XP, resolve_device, set_default_dtype, to_host, use_gpu
 from ..data import Batch, DataLoader, Prepared, prepare
 from ..distributed.data_parallel import DataParallel
 from ..errors import ConfigError, DivergedError, UserError
-from ..nn import Linear, Module
+from ..nn import CrossEntropyLoss, Linear, Module
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
@@ -67,9 +67,7 @@ class Trainer:
         >>> Trainer(config, microtrain.distributed.world()).train()
     """
 
-    def __init__(
-        self, config: Section, comm: Communicator, output: Output | None = None
-    ) -> None:
+    def __init__(self, config: Section, comm: Communicator, output: Output | None = None) -> None:
         self.config = config
         self.comm = comm
         self.output = output or Output(comm.rank)
@@ -120,6 +118,12 @@ class Trainer:
 
     def _try_out(self) -> None:
         """Two rows through model, loss and metrics, so that what does not fit shows at once."""
+        if isinstance(self.loss, CrossEntropyLoss) and self.data.classes is None:
+            target = self.data.train.arrays[-1]
+            raise ConfigError(
+                f"loss {self.config.loss.type} compares classes, but the target is "
+                f"{target.dtype.name} of shape {target.shape}: a regression; use mse, or class codes"
+            )
         rows = self.data.train.with_arrays(*self.data.train[:2])
         try:
             evaluate(self.model.module, self.loss, self.metrics, rows, _ALONE(), self.device)
@@ -219,18 +223,23 @@ class Trainer:
     def _divergence(self) -> str:
         """Which step, which parameter, and what to do about it."""
         lines = [f"training diverged at step {self.step + 1:,}: the loss is {self.model.loss}"]
+        worst, largest = "", -1.0
         for name, param in self.model.named_parameters():
             if param.grad is None:
                 continue
             grad = to_host(param.grad._array)
             bad = int(grad.size - np.isfinite(grad).sum())
+            where = f"{name} (layer {name.rpartition('.')[0] or type(self.model.module).__name__})"
             if bad:
-                layer = name.rpartition(".")[0] or type(self.model.module).__name__
-                lines.append(
-                    f"first parameter with a gradient that is not finite: {name} (layer {layer}), "
+                worst = (
+                    f"first parameter with a gradient that is not finite: {where}, "
                     f"{bad:,} of {grad.size:,} values"
                 )
                 break
+            if grad.size and float(np.abs(grad).max()) > largest:
+                largest = float(np.abs(grad).max())
+                worst = f"gradients are finite; the largest is {largest:.5g}, of {where}"
+        lines += [worst] if worst else []
         lines.append(
             f"the update was not made; the parameters are those after step {self.step:,}, and no "
             "checkpoint was written"
@@ -258,9 +267,7 @@ class Trainer:
         return Duration(every).steps(self.steps_per_epoch, self.total_steps)
 
     def _evaluate(self, dataset: Any) -> dict[str, float]:
-        return evaluate(
-            self.model.module, self.loss, self.metrics, dataset, self.comm, self.device
-        )
+        return evaluate(self.model.module, self.loss, self.metrics, dataset, self.comm, self.device)
 
     def _evaluate_during_training(self, mark: _Mark) -> dict[str, float]:
         """Values by column name: of the validation data, else metrics of the training data."""
@@ -539,7 +546,7 @@ def build_model(config: Section, data: Prepared) -> Module:
 
 
 def together(comm: Communicator, function: Callable[[], T]) -> T:
-    """`function()` on every rank; if it fails on any with a UserError, that error on all. Collective.
+    """`function()` on every rank; a UserError on any of them is raised on all. Collective.
 
     So a mistake that only some ranks can see ends the job in good order, with one message.
     """
@@ -559,7 +566,7 @@ def together(comm: Communicator, function: Callable[[], T]) -> T:
 
 def _agreed(error: UserError) -> UserError:
     """Mark an error that every rank raises, so that the job may end without an abort."""
-    vars(error)["agreed"] = True
+    error.agreed = True
     return error
 
 

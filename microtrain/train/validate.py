@@ -87,7 +87,7 @@ class _Validator:
 
     def _unexpected(self, path: str, expected: str) -> None:
         node = self._find(path)
-        if node is None or any(path == w or path.startswith(f"{w}.") for w in self.wrong):
+        if node is None or self._refused_above(path):
             return
         message = f"expected {expected}, got {describe(node.value)}"
         if isinstance(node.value, str):
@@ -95,7 +95,7 @@ class _Validator:
         self._problem(path, message, node.where)
 
     def _missing_key(self, path: str) -> None:
-        if path in self.meant:
+        if path in self.meant or self._refused_above(path):
             return
         section, _, key = path.rpartition(".")
         node = self._find(section) if section else None
@@ -276,10 +276,14 @@ class _Validator:
                 node = node.value[int(part)] if part.isdecimal() else None
         return node
 
+    def _refused_above(self, path: str) -> bool:
+        """Whether the key at `path`, or one that it is below, already has a problem."""
+        return any(path == wrong or path.startswith(f"{wrong}.") for wrong in self.wrong)
+
     def _right(self, path: str) -> Any:
         """The plain value at `path`, or None where it is absent or something in it is wrong."""
         node = self._find(path)
-        if node is None or any(w == path or w.startswith(f"{path}.") for w in self.wrong):
+        if node is None or any(f"{wrong}.".startswith(f"{path}.") for wrong in self.wrong):
             return None
         return node.plain()
 

@@ -1,0 +1,189 @@
+"""One optimiser step against the peers: zero_grad, forward, loss, backward, SGD with momentum.
+
+Everything runs interleaved in one process pinned to one core, so that a busy neighbour slows all
+sides alike; the table shows medians in microseconds and the ratio to PyTorch eager. Peers are
+optional (`pip install torch==2.13.0`), and one that is missing is named.
+
+    python benchmarks/step.py                    # the table
+    python benchmarks/step.py --json step.json   # and its numbers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+if __name__ == "__main__":  # before NumPy and torch start their threads
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"
+
+import numpy as np
+
+# name -> (batch, widths, activations between the layers)
+NETS: dict[str, tuple[int, list[int]]] = {
+    "linreg 32x1x1": (32, [1, 1]),
+    "linreg 1024x64x1": (1024, [64, 1]),
+    "small 16x8x16x1": (16, [8, 16, 1]),
+    "seed 64x1000x100x10": (64, [1000, 100, 10]),
+    "large 1024x1024x1024x10": (1024, [1024, 1024, 10]),
+}
+# The ratios to PyTorch eager that an eager step must reach (None: reported only).
+MUST = {
+    "linreg 32x1x1": 0.15,
+    "linreg 1024x64x1": None,
+    "small 16x8x16x1": 0.18,
+    "seed 64x1000x100x10": 0.75,
+    "large 1024x1024x1024x10": 1.0,
+    "chain of 20 elementwise": 0.9,
+}
+Step = Callable[[], Any]
+
+
+def arrays(batch: int, widths: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, widths[0]), np.float32)
+    return x, rng.standard_normal((batch, widths[-1]), np.float32)
+
+
+def microtrain_step(batch: int, widths: list[int]) -> Step:
+    import microtrain as mt
+
+    layers: list[Any] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [mt.nn.Linear(inputs, outputs), mt.nn.ReLU()]
+    model = mt.nn.Sequential(*layers[:-1])
+    optimizer = mt.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    x, y = map(mt.from_numpy, arrays(batch, widths))
+    mse_loss = mt.nn.functional.mse_loss
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def torch_step(batch: int, widths: list[int]) -> Step:
+    import torch
+
+    layers: list[Any] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers[:-1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    x, y = map(torch.from_numpy, arrays(batch, widths))
+    mse_loss = torch.nn.functional.mse_loss
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def chain_step(library: Any) -> Step:
+    """Twenty elementwise operations on 100 numbers, forward and backward."""
+    x = library.ones(100, requires_grad=True)
+
+    def step() -> Any:
+        y = x
+        for _ in range(5):
+            y = (y * 0.5 + x).tanh() - x
+        x.grad = None
+        y.sum().backward()
+        return y
+
+    return step
+
+
+def make_steps(name: str) -> tuple[dict[str, Step], list[str]]:
+    """The step of every library that is installed, and the names of the others."""
+    import microtrain as mt
+
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        missing = []
+    except ImportError:
+        torch, missing = None, ["torch (pip install torch==2.13.0)"]
+    if name in NETS:
+        steps = {"microtrain eager": microtrain_step(*NETS[name])}
+        if torch is not None:
+            steps["torch eager"] = torch_step(*NETS[name])
+    else:
+        steps = {"microtrain eager": chain_step(mt)}
+        if torch is not None:
+            steps["torch eager"] = chain_step(torch)
+    return steps, missing
+
+
+def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:
+    """Median microseconds a step; rounds of all libraries take turns."""
+    for step in steps.values():
+        for _ in range(5):
+            step()
+    counts = {}
+    for name, step in steps.items():
+        start = time.perf_counter()
+        step()
+        counts[name] = max(1, int(0.01 / (time.perf_counter() - start)))
+    rounds: dict[str, list[float]] = {name: [] for name in steps}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(next(iter(rounds.values()))) < 5:
+        for name, step in steps.items():
+            n = counts[name]
+            start = time.perf_counter()
+            for _ in range(n):
+                step()
+            rounds[name].append((time.perf_counter() - start) / n * 1e6)
+    return {name: statistics.median(found) for name, found in rounds.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each row (default 5)")
+    parser.add_argument("--only", default="", help="rows whose name contains this text")
+    options = parser.parse_args()
+    results: dict[str, dict[str, float]] = {}
+    missing: list[str] = []
+    print(f"{platform.processor() or platform.machine()}, one core, medians in us a step")
+    print(f"{'step':<26}{'microtrain eager':>18}{'torch eager':>14}{'ratio':>8}{'must':>7}")
+    for name in MUST:
+        if options.only not in name:
+            continue
+        steps, missing = make_steps(name)
+        found = results[name] = measure(steps, options.seconds)
+        mine, peer = found["microtrain eager"], found.get("torch eager")
+        ratio = "-" if peer is None else f"{mine / peer:.3f}"
+        must = "-" if MUST[name] is None else f"{MUST[name]:.2f}"
+        peer_text = "-" if peer is None else f"{peer:,.1f}"
+        print(f"{name:<26}{mine:>18,.1f}{peer_text:>14}{ratio:>8}{must:>7}", flush=True)
+    for name in missing:
+        print(f"left out: {name} is not installed")
+    if options.json:
+        versions = {"python": platform.python_version(), "numpy": np.__version__}
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"versions": versions, "us": results}, file, indent=2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

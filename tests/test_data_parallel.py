@@ -1,0 +1,323 @@
+"""DataParallel with threads as ranks: exact, whatever the ranks have and whatever they use."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+from exactness import relative, train_regression
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import microtrain as mt
+from microtrain.data import ArrayDataset, DataLoader
+from microtrain.distributed import in_process
+from microtrain.distributed.data_parallel import DataParallel
+from microtrain.distributed.single import SingleCommunicator
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_same_losses_and_weights_at_every_world_size(size, accumulate, reduction):
+    options = {"accumulate": accumulate, "reduction": reduction}
+    expected = train_regression(SingleCommunicator(), reduction=reduction)
+    for found in in_process.run(size, lambda comm: train_regression(comm, **options)):
+        assert relative(found["losses"], expected["losses"]) <= 1e-12
+        for name, value in expected["weights"].items():
+            assert relative(found["weights"][name], value) <= 1e-12
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 9),
+    size=st.integers(1, 4),
+    penalty=st.booleans(),
+    parts=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+)
+def test_uneven_batches_penalties_and_empty_ranks_equal_one_process(
+    rows, size, penalty, parts, seed
+):
+    """Any assignment of rows to ranks and micro-batches gives the gradient of all rows at once."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(rows, 3)), rng.normal(size=(rows, 1))
+    owner = rng.integers(0, size, rows)
+    pass_of = rng.integers(0, len(parts), rows)
+
+    def loss_of(model, inner, xb, yb):
+        loss = mt.nn.functional.mse_loss(model(xb), yb)
+        return loss + 0.1 * (inner.weight**2).sum() if penalty else loss
+
+    def gradients(comm):
+        mt.manual_seed(0)
+        inner = mt.nn.Linear(3, 1, dtype="float64")
+        model = DataParallel(inner, comm)
+        for number in range(len(parts)):
+            mine = (owner == comm.rank) & (pass_of == number)
+            xb, yb = mt.from_numpy(x[mine]), mt.from_numpy(y[mine])
+            if number < len(parts) - 1:
+                with model.no_sync():
+                    loss_of(model, inner, xb, yb).backward()
+            else:
+                loss_of(model, inner, xb, yb).backward()
+        return model.loss, inner.weight.grad.numpy().copy(), inner.bias.grad.numpy().copy()
+
+    def reference():
+        mt.manual_seed(0)
+        inner = mt.nn.Linear(3, 1, dtype="float64")
+        loss = loss_of(inner, inner, mt.from_numpy(x), mt.from_numpy(y))
+        loss.backward()
+        return loss.item(), inner.weight.grad.numpy(), inner.bias.grad.numpy()
+
+    expected = reference()
+    with np.errstate(all="ignore"):
+        for found in in_process.run(size, gradients):
+            assert found[0] == pytest.approx(expected[0], rel=1e-12)
+            assert relative(found[1], expected[1]) <= 1e-12
+            assert relative(found[2], expected[2]) <= 1e-12
+
+
+class Branches(mt.nn.Module):
+    """Two layers, one or both of which a forward uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = mt.nn.Linear(2, 1, dtype="float64")
+        self.b = mt.nn.Linear(2, 1, dtype="float64")
+        self.c = mt.nn.Linear(2, 1, dtype="float64")
+
+    def forward(self, x, use_b):
+        return self.a(x) + self.b(x) if use_b else self.a(x)
+
+
+def test_a_parameter_unused_everywhere_keeps_no_gradient_and_is_not_updated():
+    def run(comm):
+        mt.manual_seed(3)
+        model = DataParallel(Branches(), comm)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1, weight_decay=1.0)
+        before = model.module.c.weight.detach().numpy().copy()
+        model(mt.ones(2, 2, dtype="float64"), comm.rank == 1).sum().backward()
+        optimizer.step()
+        c_same = np.array_equal(before, model.module.c.weight.detach().numpy())
+        return model.module.c.weight.grad is None, c_same, model.module.b.weight.grad.numpy().copy()
+
+    results = in_process.run(3, run)
+    for no_grad, same, b_grad in results:
+        assert no_grad and same
+        # Used on rank 1 only: its sum over 2 of 6 samples, weighted by 2 and divided by 6.
+        np.testing.assert_allclose(b_grad, [[2 * 2 / 6, 2 * 2 / 6]], rtol=1e-15)
+
+
+def test_tied_parameters_are_reduced_once():
+    class Tied(mt.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = mt.nn.Linear(2, 2, bias=False, dtype="float64")
+            self.second = mt.nn.Linear(2, 2, bias=False, dtype="float64")
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    x = np.arange(8.0).reshape(4, 2)
+
+    def run(comm):
+        mt.manual_seed(0)
+        model = DataParallel(Tied(), comm)
+        rows = np.array_split(x, comm.size)[comm.rank]
+        model(mt.from_numpy(rows)).mean().backward()
+        return list(model.state_dict()), model.module.first.weight.grad.numpy().copy()
+
+    (names, alone), *_ = in_process.run(1, run)
+    assert names == ["first.weight", "second.weight"]
+    for _, found in in_process.run(4, run):
+        assert relative(found, alone) <= 1e-12
+
+
+def test_a_rank_without_rows_contributes_exactly_nothing():
+    def run(comm):
+        mt.manual_seed(0)
+        model = DataParallel(mt.nn.Linear(2, 1), comm)
+        n = 3 if comm.rank == 0 else 0
+        loss = mt.nn.functional.mse_loss(model(mt.ones(n, 2)), mt.zeros(n, 1))
+        loss.backward()
+        return loss.item(), model.loss, model.samples, model.module.weight.grad.numpy().copy()
+
+    with np.errstate(all="ignore"):
+        (alone,) = in_process.run(1, run)
+        both = in_process.run(2, run)
+    assert math.isnan(both[1][0])  # a mean over nothing
+    for found in both:
+        assert found[1:3] == (pytest.approx(alone[1], rel=1e-6), 3)
+        np.testing.assert_allclose(found[3], alone[3], rtol=1e-6)
+
+
+def test_gradients_kept_from_an_earlier_step_are_added_to_not_reduced_again():
+    def run(comm):
+        mt.manual_seed(0)
+        model = DataParallel(mt.nn.Linear(2, 1, dtype="float64"), comm)
+        x = mt.ones(2, 2, dtype="float64")
+        model(x).mean().backward()
+        once = model.module.weight.grad.numpy().copy()
+        model(x).mean().backward()  # without zero_grad: accumulates, as in PyTorch
+        return once, model.module.weight.grad.numpy().copy()
+
+    for once, twice in in_process.run(3, run):
+        np.testing.assert_allclose(twice, 2 * once, rtol=1e-14)
+
+
+def test_hooks_see_what_they_are_promised():
+    """Tensor hooks see n times the local gradient, post-accumulate hooks the global one."""
+
+    def run(comm):
+        mt.manual_seed(0)
+        model = DataParallel(mt.nn.Linear(1, 1, bias=False, dtype="float64"), comm)
+        weight, seen = model.module.weight, []
+        weight.register_hook(lambda g: seen.append(("tensor", g.item())))
+        weight.register_post_accumulate_grad_hook(lambda p: seen.append(("post", p.grad.item())))
+        x = mt.full((2, 1), float(comm.rank + 1), dtype="float64")
+        model(x).mean().backward()
+        return seen
+
+    first, second = in_process.run(2, run)
+    assert first == [("tensor", 2.0), ("post", 1.5)]
+    assert second == [("tensor", 4.0), ("post", 1.5)]
+
+
+def test_count_replaces_the_number_of_samples():
+    def run(comm):
+        model = DataParallel(mt.nn.Linear(1, 1, bias=False, dtype="float64"), comm)
+        x = mt.full((1, 1), float(comm.rank), dtype="float64")
+        loss = model(x).mean()
+        model.count(30 if comm.rank else 10)
+        loss.backward()
+        return model.module.weight.grad.item(), model.samples
+
+    assert in_process.run(2, run) == [(0.75, 40)] * 2
+
+
+ERRORS = {
+    "no forward": (
+        lambda model, inner: (inner.weight**2).sum().backward(),
+        "number of samples is unknown",
+    ),
+    "create_graph": (
+        lambda model, inner: model(mt.ones(1, 2)).sum().backward(create_graph=True),
+        "create_graph=True",
+    ),
+    "second wrapper": (lambda model, inner: DataParallel(inner, model.comm), "wrapped already"),
+    "negative count": (lambda model, inner: model.count(-1), "at least 0"),
+    "reduction": (lambda model, inner: DataParallel(inner, reduction="max"), "mean or sum"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_misuse_is_refused(case):
+    act, words = ERRORS[case]
+    inner = mt.nn.Linear(2, 1)
+    model = DataParallel(inner, SingleCommunicator())
+    with pytest.raises((RuntimeError, ValueError), match=words):
+        act(model, inner)
+
+
+def test_other_models_may_run_backward_in_between():
+    inner, other = mt.nn.Linear(2, 1), mt.nn.Linear(2, 1)
+    model = DataParallel(inner, SingleCommunicator())
+    loss = model(mt.ones(4, 2)).mean()
+    other(mt.ones(4, 2)).mean().backward()
+    np.testing.assert_array_equal(other.weight.grad.numpy(), [[1.0, 1.0]])
+    loss.backward()
+    assert model.samples == 4
+
+
+def test_autograd_grad_does_not_communicate():
+    def run(comm):
+        model = DataParallel(mt.nn.Linear(1, 1, bias=False, dtype="float64"), comm)
+        x = mt.full((1, 1), float(comm.rank + 1), dtype="float64")
+        (g,) = mt.autograd.grad(model(x).mean(), model.module.weight)
+        return g.item()
+
+    assert in_process.run(2, run) == [1.0, 2.0]
+
+
+def test_a_root_that_is_no_scalar_has_no_loss():
+    def run(comm):
+        model = DataParallel(mt.nn.Linear(1, 1), comm)
+        model(mt.ones(2, 1)).backward(mt.ones(2, 1))
+        return model.loss
+
+    assert in_process.run(2, run) == [None, None]
+
+
+def test_values_of_rank_0_are_taken_and_models_are_compared():
+    def values(comm):
+        mt.manual_seed(comm.rank)
+        model = DataParallel(mt.nn.Linear(3, 2), comm)
+        return model.module.weight.detach().numpy().copy()
+
+    first, *others = in_process.run(3, values)
+    assert all(np.array_equal(first, other) for other in others)
+
+    def differ(comm):
+        return DataParallel(mt.nn.Linear(3, 2 + comm.rank), comm)
+
+    with pytest.raises(RuntimeError, match=r"rank 0 has weight: float32\[2, 3\] where rank 1 has"):
+        in_process.run(2, differ)
+
+
+def test_an_optimizer_made_first_shares_the_storage():
+    inner = mt.nn.Linear(2, 1)
+    optimizer = mt.optim.SGD(inner.parameters(), lr=0.5)
+    model = DataParallel(inner, SingleCommunicator())
+    assert model.storage is optimizer.storage
+    before = inner.weight.detach().numpy().copy()
+    model(mt.ones(2, 2)).mean().backward()
+    optimizer.step()
+    np.testing.assert_allclose(inner.weight.detach().numpy(), before - 0.5)
+
+
+def test_a_dropped_wrapper_stops_listening():
+    model = DataParallel(mt.nn.Linear(1, 1), SingleCommunicator())
+    inner = model.module
+    del model
+    inner(mt.ones(2, 1)).sum().backward()
+    assert inner.weight.grad.item() == 2.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0.5, 1.0), min_size=2, max_size=8), st.integers(-20, 20))
+def test_the_loss_survives_the_control_lane_of_float32(values, exponent):
+    """Losses of one size, summed as high and low parts in float32, keep 31 bits and not 24."""
+    from microtrain.distributed.data_parallel import _split
+
+    values = [value * 2.0**exponent for value in values]
+    parts = np.array([_split(value) for value in values])
+    total = parts.astype(np.float32).sum(axis=0, dtype=np.float32).astype(np.float64).sum()
+    assert abs(total - math.fsum(values)) <= 2**-31 * math.fsum(values)
+
+
+def test_loader_and_wrapper_agree_on_empty_ranks():
+    """Five rows over four ranks, two at a time: ranks 2 and 3 never see a row."""
+
+    def run(comm):
+        mt.manual_seed(0)
+        model = DataParallel(mt.nn.Linear(1, 1), comm)
+        data = ArrayDataset(np.ones((5, 1), np.float32), np.zeros((5, 1), np.float32))
+        seen = []
+        with np.errstate(all="ignore"):
+            for x, y in DataLoader(data, batch_size=2, comm=comm):
+                model.zero_grad()
+                mt.nn.functional.mse_loss(model(x), y).backward()
+                seen.append((len(x), model.samples))
+        return seen, threading.current_thread().name
+
+    results = in_process.run(4, run)
+    assert [r[0] for r in results] == [
+        [(1, 2), (1, 2), (1, 1)],
+        [(1, 2), (1, 2), (0, 1)],
+        [(0, 2), (0, 2), (0, 1)],
+        [(0, 2), (0, 2), (0, 1)],
+    ]

@@ -1,0 +1,349 @@
+"""Runs from YAML as a user starts them: results that must be reached, files, endings, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.train.checkpoint import list_checkpoints, load_checkpoint
+from microtrain.train.config import load_config
+from microtrain.train.evaluation import evaluate
+from microtrain.train.output import Output
+from microtrain.train.run_directory import read_metrics
+from microtrain.train.trainer import Trainer
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = ROOT / "configs"
+
+
+def train(name: str, tmp_path: Path, *overrides: str) -> Trainer:
+    config = load_config(CONFIGS / name, [f"run_dir={tmp_path}", *overrides])
+    with open(os.devnull, "w") as nowhere:
+        trainer = Trainer(config, SingleCommunicator(), Output(stream=nowhere))
+        trainer.train()
+    return trainer
+
+
+def command(*arguments: object, cwd: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """`python -m microtrain ...` as a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "microtrain", *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def run_of(tmp_path: Path, name: str) -> Path:
+    (run,) = (p for p in (tmp_path / name).iterdir() if p.name != "latest")
+    return run
+
+
+# What the shipped configurations must reach ------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_linreg_recovers_the_line(tmp_path, seed):
+    model = train("linreg.yaml", tmp_path, f"seed={seed}").model
+    weight, bias = model.module.weight.item(), model.module.bias.item()
+    assert abs(weight - 2) <= 0.05  # the noise is 0.5
+    assert abs(bias - 3) <= 0.05
+
+
+def test_diabetes_reaches_its_r2_over_ten_seeds(tmp_path):
+    pytest.importorskip("sklearn")
+    found = []
+    for seed in range(10):
+        trainer = train("diabetes.yaml", tmp_path / str(seed), f"seed={seed}")
+        found.append(measured(trainer, "test")["r2"])
+    assert np.mean(found) >= 0.40, found
+
+
+def test_digits_reaches_its_accuracy_over_five_seeds(tmp_path):
+    pytest.importorskip("sklearn")
+    found = []
+    for seed in range(5):
+        trainer = train("digits.yaml", tmp_path / str(seed), f"seed={seed}")
+        found.append(measured(trainer, "test")["accuracy"])
+    assert np.mean(found) >= 0.95, found
+
+
+def measured(trainer: Trainer, part: str) -> dict[str, float]:
+    dataset = getattr(trainer.data, part)
+    module = trainer.model.module
+    return evaluate(module, trainer.loss, trainer.metrics, dataset, trainer.comm)
+
+
+def test_two_layer_relu_learns_its_targets_by_heart(tmp_path):
+    trainer = train("two_layer_relu.yaml", tmp_path, "log.every=1 steps")
+    rows = read_metrics(run_of(tmp_path, "two_layer_relu") / "metrics.jsonl")
+    losses = [row["loss"] for row in rows if row["split"] == "train"]
+    assert len(losses) == trainer.step == 500
+    assert losses[0] / losses[-1] > 1e8
+
+
+@pytest.mark.parametrize("name", ["csv.yaml", "custom_model.yaml"])
+def test_the_other_configurations_learn(tmp_path, name):
+    trainer = train(name, tmp_path)
+    found = measured(trainer, "val")
+    assert found.get("r2", found.get("accuracy")) > 0.9
+
+
+# What a run leaves -----------------------------------------------------------------------------
+
+
+def test_a_run_directory_is_complete_and_can_be_evaluated(tmp_path):
+    done = command("train", CONFIGS / "linreg.yaml", "train.duration=3 epochs", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = run_of(tmp_path / "runs", "linreg")
+    names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+    expected = {"config.yaml", "run.json", "metrics.jsonl", "log.txt", "run.lock"}
+    inside = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
+    expected |= {f"checkpoints/step-000375/{name}" for name in (*inside, "config.yaml")}
+    assert expected <= names
+    info = json.loads((run / "run.json").read_text())
+    assert (info["status"], info["exit_code"], info["steps"]) == ("finished", 0, 375)
+    assert info["best"]["name"] == "val/loss"
+    checkpoint = load_checkpoint(list_checkpoints(run / "checkpoints")[-1])
+    assert list(checkpoint.model) == ["weight", "bias"]
+    assert checkpoint.model["weight"].shape == (1, 1)
+    assert (run / "log.txt").read_text() in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "learned" in done.stdout and "truth" in done.stdout
+
+    again = command("evaluate", "runs/linreg", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    last = [row for row in read_metrics(run / "metrics.jsonl") if row["split"] == "val"][-1]
+    (line,) = (line for line in again.stdout.splitlines() if line.startswith("val"))
+    assert f"{last['loss']:.5g}" in line
+
+
+def test_pictures_are_drawn_without_being_asked(tmp_path):
+    pytest.importorskip("matplotlib")
+    train("linreg.yaml", tmp_path, "train.duration=2 epochs")
+    plots = run_of(tmp_path, "linreg") / "plots"
+    for name in ("loss.png", "fit.png"):
+        assert (plots / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_momentum_is_in_the_checkpoint_by_parameter_name(tmp_path):
+    trainer = train("custom_model.yaml", tmp_path, "train.duration=3 steps")
+    (path,) = list_checkpoints(run_of(tmp_path, "custom_model") / "checkpoints")
+    names = [name for name, _ in trainer.model.named_parameters()]
+    assert list(load_checkpoint(path).optimizer) == [f"{n}.momentum_buffer" for n in names]
+
+
+def test_rows_are_bounded(tmp_path):
+    done = command(
+        "train", CONFIGS / "two_layer_relu.yaml", "train.duration=1000 steps", cwd=tmp_path
+    )
+    rows = [line for line in done.stdout.splitlines() if line.lstrip()[:1].isdigit()]
+    assert 50 < len(rows) <= 201
+
+
+# Endings ------------------------------------------------------------------------------------------
+
+
+def test_a_diverging_run_stops_before_the_update_and_says_where(tmp_path):
+    done = command("train", CONFIGS / "linreg.yaml", "optimizer.lr=1e30", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "diverged at step" in done.stderr
+    assert "of weight (layer Linear)" in done.stderr or "of bias (layer Linear)" in done.stderr
+    assert "Traceback" not in done.stderr
+    run = run_of(tmp_path / "runs", "linreg")
+    assert json.loads((run / "run.json").read_text())["status"] == "diverged"
+    assert not list_checkpoints(run / "checkpoints")
+
+
+NOT_FINITE = """
+import microtrain as mt
+class Net(mt.nn.Module):
+    def __init__(self, in_features):
+        super().__init__()
+        self.first = mt.nn.Linear(in_features, 1)
+        self.last = mt.nn.Linear(1, 1)
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        h = self.first(x)
+        return self.last(h * float("inf") * 0 if self.calls > 5 else h)
+"""
+
+
+def test_the_first_parameter_that_is_not_finite_is_named(tmp_path):
+    (tmp_path / "net.py").write_text(NOT_FINITE)
+    (tmp_path / "run.yaml").write_text(
+        (CONFIGS / "linreg.yaml").read_text().replace("linear_regression", "./net.py:Net")
+    )
+    done = command("train", "run.yaml", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "not finite: first.weight (layer first), 1 of 1 values" in done.stderr
+
+
+CRASHING = """
+import microtrain as mt
+class Net(mt.nn.Module):
+    def __init__(self, in_features):
+        super().__init__()
+        self.inner = mt.nn.Linear(in_features, 1)
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 5:
+            raise ZeroDivisionError("a bug of the user's own")
+        return self.inner(x)
+"""
+
+
+def test_the_users_own_error_keeps_its_traceback(tmp_path):
+    (tmp_path / "net.py").write_text(CRASHING)
+    (tmp_path / "run.yaml").write_text(
+        (CONFIGS / "linreg.yaml").read_text().replace("linear_regression", "./net.py:Net")
+    )
+    done = command("train", "run.yaml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "ZeroDivisionError: a bug of the user's own" in done.stderr
+    assert "net.py" in done.stderr
+    run = run_of(tmp_path / "runs", "linreg")
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+
+
+# Mistakes -------------------------------------------------------------------------------------
+
+# name -> (overrides or YAML text, exit code, words that the message has)
+MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
+    "unknown key": (["train.batchsize=3"], 2, ["did you mean batch_size?"]),
+    "wrong type": (["optimizer.lr=fast"], 2, ["optimizer.lr", '"fast"']),
+    "batch size zero": (["train.batch_size=0"], 2, ["train.batch_size", "at least 1"]),
+    "import path absent": (["model=nowhere:Net"], 2, ["there is no module nowhere"]),
+    "not yet available": (["checkpoint.keep_last=5"], 2, ["not yet available"]),
+    "missing data file": (
+        ["data={type: csv, path: gone.csv, target: y}"],
+        3,
+        ["gone.csv"],
+    ),
+    "loss does not fit": (["loss=cross_entropy"], 2, ["compares classes"]),
+    "sizes do not fit": (["model={type: linear_regression, out_features: 2}"], 2, ["do not fit"]),
+    "metric does not fit": (["metrics=[accuracy]"], 2, ["metric accuracy"]),
+    "GPU absent": (["device=cuda"], 5, ["cuda", "no usable GPU"]),
+    "second document": ("name: a\n---\nname: b\n", 2, ["one file is one run"]),
+    "duplicate key": ("name: a\nname: b\n", 2, ["name"]),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_gets_one_message_and_leaves_nothing(tmp_path, case):
+    given, code, words = MISTAKES[case]
+    if case == "GPU absent":
+        from microtrain.backend import cuda_device_count
+
+        if cuda_device_count():
+            pytest.skip("this machine has a GPU")
+    path = CONFIGS / "linreg.yaml"
+    if isinstance(given, str):
+        path = tmp_path / "bad.yaml"
+        path.write_text(given)
+        given = []
+    done = command("train", path, *given, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unwritable_run_directory_is_found_before_training(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    done = command("train", CONFIGS / "linreg.yaml", "run_dir=taken", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "taken" in done.stderr and "Traceback" not in done.stderr
+
+
+CSV_MISTAKES = {
+    "text cell": ("a,y\n1,2\n3,oops\n", ["3", "y", "oops"]),
+    "nan cell": ("a,y\n1,2\nnan,3\n", ["3", "a", "nan"]),
+    "no rows": ("a,y\n", ["empty"]),
+}
+
+
+@pytest.mark.parametrize("case", CSV_MISTAKES)
+def test_a_bad_csv_names_file_row_and_column(tmp_path, case):
+    text, words = CSV_MISTAKES[case]
+    (tmp_path / "bad.csv").write_text(text)
+    data = "data={type: csv, path: bad.csv, target: y}"
+    done = command("train", CONFIGS / "linreg.yaml", data, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    for word in ["bad.csv", *words]:
+        assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_evaluate_refuses_foreign_code_without_trust(tmp_path):
+    train("custom_model.yaml", tmp_path, "train.duration=3 steps")
+    run = run_of(tmp_path, "custom_model")
+    refused = command("evaluate", run, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--trust" in refused.stderr
+    trusted = command("evaluate", run, "--trust", cwd=tmp_path)
+    assert trusted.returncode == 0, trusted.stderr
+    assert "r2" in trusted.stdout
+
+
+# Under MPI ------------------------------------------------------------------------------------
+
+
+def test_under_mpirun_only_rank_0_speaks(mpirun, tmp_path):
+    job = mpirun(
+        4, "-m", "microtrain", "train", CONFIGS / "linreg.yaml", "train.duration=2 epochs",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.count("train/loss") == 1
+    assert "ranks    4" in job.stdout
+    assert "\x1b" not in job.stdout
+    assert len(list((tmp_path / "runs" / "linreg").glob("2*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "word"),
+    [
+        ("train.batchsize=1", 2, "did you mean batch_size?"),
+        ("data={type: csv, path: gone.csv, target: y}", 3, "gone.csv"),
+        ("optimizer.lr=1e30", 4, "diverged"),
+        ("run_dir=/proc/nowhere", 5, "/proc/nowhere"),
+    ],
+)
+def test_under_mpirun_all_ranks_leave_together_with_one_message(
+    mpirun, tmp_path, override, code, word
+):
+    job = mpirun(3, "-m", "microtrain", "train", CONFIGS / "linreg.yaml", override, cwd=tmp_path)
+    assert job.returncode == code, job.stderr
+    assert job.stderr.count("error: ") == 1
+    assert word in job.stderr
+    assert "Traceback" not in job.stderr
+    assert not job.left_behind
+
+
+def test_a_crash_on_one_rank_ends_the_job(mpirun, tmp_path):
+    crash = CRASHING.replace(
+        "self.calls > 5", "self.calls > 5 and mt.distributed.world().rank == 2"
+    )
+    (tmp_path / "net.py").write_text(crash)
+    (tmp_path / "run.yaml").write_text(
+        (CONFIGS / "linreg.yaml").read_text().replace("linear_regression", "./net.py:Net")
+    )
+    job = mpirun(3, "-m", "microtrain", "train", "run.yaml", cwd=tmp_path, timeout=30)
+    assert job.returncode not in (0, 2, 3, 4, 5, 75)
+    assert job.stderr.count("ZeroDivisionError: a bug of the user's own") == 1
+    assert not job.left_behind
