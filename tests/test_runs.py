@@ -347,3 +347,33 @@ def test_a_crash_on_one_rank_ends_the_job(mpirun, tmp_path):
     assert job.returncode not in (0, 2, 3, 4, 5, 75)
     assert job.stderr.count("ZeroDivisionError: a bug of the user's own") == 1
     assert not job.left_behind
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "gpus", "share", "outcome"),
+    [
+        ("cpu", 4, 8, False, None),
+        ("auto", 4, 0, False, None),
+        ("auto", 2, 2, False, 1),
+        ("cuda", 2, 4, False, 1),
+        ("cuda", 2, 1, True, 0),
+        ("auto", 2, 1, False, "2 ranks on host"),
+    ],
+)
+def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, share, outcome):
+    """The choice alone, as arithmetic: this machine need not have the GPUs."""
+    from types import SimpleNamespace
+
+    from microtrain import backend
+    from microtrain.errors import LaunchError
+    from microtrain.train import trainer
+
+    monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
+    monkeypatch.setattr(trainer, "use_gpu", lambda index: index)
+    config = SimpleNamespace(device=asked, distributed=SimpleNamespace(share_gpu=share))
+    comm = SimpleNamespace(local_rank=1, local_size=ranks)
+    if isinstance(outcome, str):
+        with pytest.raises(LaunchError, match=outcome):
+            trainer._choose_device(config, comm)
+    else:
+        assert trainer._choose_device(config, comm) == outcome

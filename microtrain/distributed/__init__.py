@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import threads
 from ..errors import ConfigError, LaunchError
@@ -18,9 +18,21 @@ from .communicator import Communicator
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
 
-__all__ = ["BACKENDS", "Communicator", "agreed_exit", "connect", "world"]
+if TYPE_CHECKING:
+    from .data_parallel import DataParallel
+
+__all__ = ["BACKENDS", "Communicator", "DataParallel", "agreed_exit", "connect", "world"]
 
 BACKENDS: Final = ("auto", "none", "mpi")
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: communication is used without modules and optimizers as well.
+    if name == "DataParallel":
+        from .data_parallel import DataParallel
+
+        return DataParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def world() -> Communicator:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backend import MODES, XP, to_host
-from ..nn.module import Module
+from ..nn.module import LoadedKeys, Module
 from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from . import world
@@ -283,9 +283,9 @@ class DataParallel(Module):
         """The model's state under its own names."""
         return self.module.state_dict()
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Any, strict: bool = True) -> LoadedKeys:
         """Load the model's state; every rank must load the same."""
-        self.module.load_state_dict(state_dict, strict)
+        return self.module.load_state_dict(state_dict, strict)
 
 
 # Which DataParallel owns the gradients of a buffer.

@@ -57,4 +57,4 @@ def evaluate(
 
 def _tensor(array: Any, device: Any) -> Tensor:
     tensor = from_numpy(array)
-    return tensor if device is None else tensor.to(device=device)  # type: ignore[attr-defined,no-any-return]
+    return tensor if device is None else tensor.to(device=device)

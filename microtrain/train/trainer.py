@@ -11,6 +11,7 @@ that all ranks leave with one message instead of some waiting for the others.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import time
@@ -23,7 +24,7 @@ from .. import threads
 from ..backend import XP, resolve_device, set_default_dtype, to_host, use_gpu
 from ..data import Batch, DataLoader, Prepared, prepare
 from ..distributed.data_parallel import DataParallel
-from ..errors import ConfigError, DivergedError, UserError
+from ..errors import ConfigError, DivergedError, LaunchError, UserError
 from ..nn import CrossEntropyLoss, Linear, Module
 from ..optim import Optimizer
 from ..random import manual_seed
@@ -78,7 +79,7 @@ class Trainer:
         self.data: Prepared = together(comm, self._load_data)
         module, self.loss, self.metrics = together(comm, self._build_model)
         reduction = getattr(self.loss, "reduction", "mean")
-        self.model = DataParallel(module, comm, reduction)
+        self.model = DataParallel(module, comm, "sum" if reduction == "sum" else "mean")
         self.optimizer: Optimizer = together(
             comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
         )
@@ -481,15 +482,17 @@ class Trainer:
             status = "diverged"
         elif isinstance(error, KeyboardInterrupt):
             status, code = "stopped", 130
-        self._run.update(
-            status=status,
-            exit_code=code,
-            steps=self.step,
-            error=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            timings={"train_s": time.perf_counter() - started},
-        )
-        if isinstance(error, DivergedError):
-            self.output.say(*str(error).splitlines())
+        lines = str(error).splitlines() or [type(error).__name__]
+        with contextlib.suppress(LaunchError):  # a full disk must not hide the first error
+            self._run.update(
+                status=status,
+                exit_code=code,
+                steps=self.step,
+                error=lines[0],
+                timings={"train_s": time.perf_counter() - started},
+            )
+            for line in lines:
+                self._run.log(line)
 
 
 class _Mark:
@@ -551,16 +554,16 @@ def together(comm: Communicator, function: Callable[[], T]) -> T:
     So a mistake that only some ranks can see ends the job in good order, with one message.
     """
     result: Any = None
-    error: UserError | None = None
+    mine: UserError | None = None
     try:
         result = function()
-    except UserError as found:
-        error = found
-    for rank, found in enumerate(comm.all_gather_object(error)):
+    except UserError as error:
+        mine = error
+    for rank, found in enumerate(comm.all_gather_object(mine)):
         if found is not None:
-            if rank and error is None:
+            if mine is None and rank:
                 found = type(found)(f"rank {rank}: {found}")
-            raise _agreed(found if error is None else error) from None
+            raise _agreed(found if mine is None else mine) from None
     return result  # type: ignore[no-any-return]
 
 
@@ -576,7 +579,6 @@ def _choose_device(config: Section, comm: Communicator) -> Any:
     Raises LaunchError where a GPU is asked for and absent, or there are fewer than local ranks.
     """
     from ..backend import cuda_device_count
-    from ..errors import LaunchError
 
     if config.device == "cpu":
         return None
