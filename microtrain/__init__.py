@@ -63,6 +63,12 @@ from .tensor import Tensor
 
 __version__ = "0.1.0"
 
+if threads.LAUNCH.parallel:
+    # A rank that fails before `world()` must end the job as well: the others wait for it there.
+    from .distributed import mpi as _mpi
+
+    _mpi.abort_on_failure(threads.LAUNCH)
+
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
 _LAZY = ("cli", "data", "distributed", "train")

@@ -171,7 +171,7 @@ def _threads_of(launch: Launch, local_size: int, environ: Mapping[str, str]) -> 
         # The launcher may use cores that this rank may not: it has bound the rank (Open MPI does
         # unless told otherwise), and the launcher's cores are what the local ranks share.
         node = len(launcher_cores)
-    return threads_per_rank(len(own), local_size, node=node, quota=_processor_quota())
+    return threads_per_rank(len(own), local_size, node=node, quota=processor_quota())
 
 
 def _allowed_cores(pid: int) -> set[int]:
@@ -183,7 +183,7 @@ def _allowed_cores(pid: int) -> set[int]:
         return set()
 
 
-def _processor_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+def processor_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Cores' worth of processor time that the container may use (cgroup v2, else v1)."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:

@@ -28,6 +28,10 @@ from microtrain.errors import DataError
 
 comm = d.world()
 
+def leave_later():
+    time.sleep(0.3)
+    sys.exit(0)
+
 def case():
     {case}
 
@@ -55,7 +59,7 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
         "ZeroDivisionError: division by zero",
     ),
     "exception in a daemon while the main thread leaves": (
-        "threading.Thread(target=lambda: 1 / 0, name='d', daemon=True).start(); sys.exit(0)",
+        "threading.Thread(target=lambda: 1 / 0, name='d', daemon=True).start(); leave_later()",
         1,
         "failed in thread 'd'",
         True,
@@ -88,7 +92,7 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failing_rank_ends_the_job(mpirun: Mpirun, name: str) -> None:
     case, code, what, traceback, says = FAILURES[name]
-    job = mpirun(3, JOB.format(case=case, ranks=[1]), timeout=30)
+    job = mpirun(3, JOB.format(case=case, ranks=[1]))
     assert job.returncode == code, job
     assert job.stderr.count("microtrain: rank ") == 1, job.stderr
     assert job.stderr.count("microtrain: rank 1 of 3 (host ") == 1
@@ -122,7 +126,7 @@ ENDS: dict[str, tuple[str, int]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_ends_that_are_no_failure(mpirun: Mpirun, name: str) -> None:
     case, code = ENDS[name]
-    job = mpirun(2, JOB.format(case=case, ranks=[0, 1]), timeout=30)
+    job = mpirun(2, JOB.format(case=case, ranks=[0, 1]))
     assert job.returncode == code, job
     assert "microtrain" not in job.stderr
     assert TRACEBACK not in job.stderr
@@ -130,7 +134,7 @@ def test_ends_that_are_no_failure(mpirun: Mpirun, name: str) -> None:
 
 
 def test_the_same_error_on_every_rank_is_told_once(mpirun: Mpirun) -> None:
-    job = mpirun(3, JOB.format(case="raise DataError('no data')", ranks=range(3)), timeout=30)
+    job = mpirun(3, JOB.format(case="raise DataError('no data')", ranks=range(3)))
     assert job.returncode == DataError.exit_code
     assert job.stderr.count("no data") == 1
     assert "microtrain: rank 0 of 3" in job.stderr
@@ -138,29 +142,32 @@ def test_the_same_error_on_every_rank_is_told_once(mpirun: Mpirun) -> None:
 
 def test_a_long_message_arrives_whole_and_in_order(mpirun: Mpirun) -> None:
     text = "raise ValueError('begin ' + '-' * 200_000 + ' end of text')"
-    job = mpirun(3, JOB.format(case=f"print('rank 1 was here'); {text}", ranks=[1]), timeout=30)
+    job = mpirun(3, JOB.format(case=f"print('rank 1 was here'); {text}", ranks=[1]))
     assert job.returncode == 1
     assert f"ValueError: begin {'-' * 200_000} end of text\n" in job.stderr
     assert "rank 1 was here" in job.stdout  # buffered output is flushed before MPI_Abort
 
 
-def test_an_error_before_world_ends_the_job(mpirun: Mpirun) -> None:
-    job = mpirun(
-        3,
-        "import os\n"
-        "if os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK')) == '1':\n"
-        "    raise ImportError('before world')\n"
-        "import microtrain.distributed as d\n"
-        "d.world().barrier()\n",
-        timeout=30,
-    )
-    assert job.returncode != 0
-    assert job.stderr.count("ImportError: before world") == 1
+BEFORE_WORLD = """
+import os
+import microtrain
+if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    {case}
+microtrain.distributed.world().barrier()
+"""
+
+
+@pytest.mark.parametrize("case, code", [("raise ImportError('no such module')", 1), ("exit(4)", 4)])
+def test_a_failure_before_world_ends_the_job(mpirun: Mpirun, case: str, code: int) -> None:
+    job = mpirun(3, BEFORE_WORLD.format(case=case))
+    assert job.returncode == code, job
+    assert job.stderr.count("microtrain: rank 1 of 3 (host ") == 1
+    assert job.stderr.count("ImportError: no such module") == (code == 1)
     assert job.left_behind == ()
 
 
 def test_abort_of_a_communicator(mpirun: Mpirun) -> None:
-    job = mpirun(3, JOB.format(case="print('bye'); comm.abort(6)", ranks=[1]), timeout=30)
+    job = mpirun(3, JOB.format(case="print('bye'); comm.abort(6)", ranks=[1]))
     assert job.returncode == 6
     assert "bye" in job.stdout
     assert job.left_behind == ()
@@ -168,17 +175,40 @@ def test_abort_of_a_communicator(mpirun: Mpirun) -> None:
 
 def test_abort_of_a_single_process_flushes_and_ends_it() -> None:
     code = "import microtrain.distributed as d; print('bye', end=''); d.world().abort(6)"
-    job = mpi_run.run_job([sys.executable, "-c", code], timeout=30)
+    job = mpi_run.run_job([sys.executable, "-c", code])
     assert (job.returncode, job.stdout) == (6, "bye")
 
 
-def test_a_forked_child_keeps_pythons_own_behaviour(mpirun: Mpirun) -> None:
-    case = (
-        "pid = os.fork()\n    if pid == 0: sys.exit(9)\n    assert os.waitpid(pid, 0)[1] >> 8 == 9"
+def test_a_process_that_cannot_be_aborted_ends_all_the_same() -> None:
+    code = (
+        "import time; from microtrain.distributed import abort; abort.GRACE = 0.3\n"
+        "abort.end_process(6, kill=lambda code: time.sleep(60), text='last words')"
     )
-    job = mpirun(2, JOB.format(case=case, ranks=[1]), timeout=30, env={"PYTHONWARNINGS": "ignore"})
+    job = mpi_run.run_job([sys.executable, "-c", code])
+    assert (job.returncode, job.stderr) == (1, "last words")
+
+
+FORKED = """
+import multiprocessing, sys
+import microtrain.distributed as d
+
+comm = d.world()
+context = multiprocessing.get_context("fork")
+codes = []
+for target, arguments in ((divmod, (1, 0)), (sys.exit, (9,))):
+    child = context.Process(target=target, args=arguments)
+    child.start()
+    child.join()
+    codes.append(child.exitcode)
+print(comm.all_gather_object(codes))
+"""
+
+
+def test_a_forked_child_keeps_pythons_own_behaviour(mpirun: Mpirun) -> None:
+    job = mpirun(2, FORKED, env={"PYTHONWARNINGS": "ignore"})
     assert job.returncode == 0, job
-    assert job.stdout.count("the end") == 2
+    assert job.stdout.count("[[1, 9], [1, 9]]") == 2
+    assert "aborting the job" not in job.stderr
 
 
 @pytest.mark.parametrize("code", [None, 0, 1, 3, 255, 256, -1, True, "text", 2.5])

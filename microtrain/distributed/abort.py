@@ -1,10 +1,10 @@
 """One rank fails, the whole job ends: promptly, with that rank's traceback and an exit code.
 
 A rank that raises would otherwise wait in MPI_Finalize while the others wait for it in a
-collective, forever. `world()` therefore gives every script under MPI this behaviour: an uncaught
-exception in any thread, or SystemExit with a non-zero code, is printed once, whole, with its rank,
-and ends the job. MPI_Abort runs neither atexit handlers nor destructors, so streams are flushed
-first. Exits that all ranks have agreed on go through `agreed_exit` and end in MPI_Finalize.
+collective, forever. So every script under a launcher has this behaviour: an uncaught exception in
+any thread, or SystemExit with a non-zero code, is printed once, whole, with its rank, and ends the
+job. MPI_Abort runs neither atexit handlers nor destructors, so streams are flushed first. Exits
+that all ranks have agreed on go through `agreed_exit` and end in MPI_Finalize.
 
 How each way out of a Python program is seen:
 - exceptions: `sys.excepthook`, `threading.excepthook`; a foreign `sys.excepthook` installed later
@@ -213,5 +213,6 @@ def _watch_system_exit(left: Callable[[SystemExit], None]) -> None:
             raise
 
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get("exit") is builtin_exit:
-            vars(module)["exit"] = sys_exit
+        names = getattr(module, "__dict__", {})
+        for name in [name for name, value in names.items() if value is builtin_exit]:
+            names[name] = sys_exit

@@ -134,6 +134,9 @@ def call_for_objects(call: str) -> str:
 
 def check_reduction(array: Array, op: str) -> None:
     """Raise TypeError or ValueError unless `all_reduce(array, op)` is defined."""
+    # A step of a small model is a few microseconds: the usual case is settled in a quarter of one.
+    if type(array) is np.ndarray and array.dtype in REDUCIBLE and op in OPS and array.flags.carray:
+        return
     check_buffer("all_reduce", array)
     if op not in OPS:
         raise ValueError(f"all_reduce: expected op sum, max or min, found {op!r}")

@@ -7,10 +7,13 @@ write the same files; or MPI_Init kills the process with words about its interna
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import time
 import warnings
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
@@ -40,8 +43,8 @@ class MpiCommunicator(Communicator):
     backend = "mpi"
 
     def __init__(self, MPI: ModuleType) -> None:
-        self._mpi = MPI
         self._comm: Any = MPI.COMM_WORLD.Dup()
+        self._in_place = MPI.IN_PLACE
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.rank, self.size = self._comm.rank, self._comm.size
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -56,12 +59,9 @@ class MpiCommunicator(Communicator):
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
         check_reduction(array, op)
         # MPI has no maximum of booleans; as bytes, 0 and 1 have one.
-        numbers = array.view(np.uint8) if array.dtype == bool else array
-        if numbers.size <= CHUNK:
-            self._comm.Allreduce(self._mpi.IN_PLACE, numbers, self._ops[op])
-            return array
-        for chunk in _chunks(numbers):
-            self._comm.Allreduce(self._mpi.IN_PLACE, chunk, self._ops[op])
+        numbers = array.view(np.uint8) if array.dtype.kind == "b" else array
+        for chunk in (numbers,) if numbers.size <= CHUNK else _chunks(numbers):
+            self._comm.Allreduce(self._in_place, chunk, self._ops[op])
         return array
 
     def broadcast(self, array: Array, root: int = 0) -> Array:
@@ -126,17 +126,26 @@ def running() -> ModuleType | None:
 
 
 def kill(code: int) -> None:
-    """End all ranks by MPI_Abort, or this process alone where MPI is not running."""
-    if (MPI := running()) is not None:
+    """End all ranks by MPI_Abort, or by what the launcher understands where MPI connects none."""
+    if (MPI := running()) is not None and MPI.COMM_WORLD.size > 1:
         MPI.COMM_WORLD.Abort(code)
+    if (hydra := os.environ.get("PMI_FD")) is not None:
+        # MPICH's mpirun does not mind a process that exits before MPI_Init, and the others wait for
+        # it there forever (mpich#6124). It obeys the request that MPI_Abort would send, and it ends
+        # the job when a process dies of a signal.
+        with contextlib.suppress(OSError, ValueError):
+            os.write(int(hydra), f"cmd=abort exitcode={code}\n".encode())
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
     os._exit(code)
 
 
-def connect(launch: Launch) -> MpiCommunicator:
-    """Initialise MPI where nobody has, check it against `launch`, and install the abort behaviour.
+@cache
+def abort_on_failure(launch: Launch) -> None:
+    """Make a failure of this process end the whole job, from now on (see `abort`).
 
-    Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
-    or when they do not belong to the launcher.
+    Under a launcher `import microtrain` does this, so that an error before `world()` ends the job
+    as well.
     """
 
     def place() -> tuple[int, int | None]:
@@ -146,6 +155,15 @@ def connect(launch: Launch) -> MpiCommunicator:
         return launch.rank, launch.size
 
     abort.install(place, kill)
+
+
+def connect(launch: Launch) -> MpiCommunicator:
+    """Initialise MPI where nobody has, check it against `launch`, and install the abort behaviour.
+
+    Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
+    or when they do not belong to the launcher.
+    """
+    abort_on_failure(launch)
     try:
         MPI = _load(launch)
         _check_library(launch, MPI)
