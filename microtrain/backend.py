@@ -1,15 +1,18 @@
 """Array libraries, devices and dtypes: the only module that knows NumPy from CuPy.
 
-Kernels are written against `xp`, a `Namespace` of about fifty instructions. Which one a call gets is
-decided by the type of its first array (`XP[type(array)]`), so the same kernel runs on NumPy, on
+Kernels are written against `xp`, a `Namespace` of about sixty instructions. Which one a call gets
+is decided by the type of its first array (`XP[type(array)]`), so the same kernel runs on NumPy, on
 CuPy and on any other library that registers itself with `register`. Dtypes are NumPy's own dtype
 objects, on every device.
 """
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,11 +34,11 @@ __all__ = [
 
 # What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
 INSTRUCTIONS = tuple(
-    """absolute add all any arange argmax argmin asarray ascontiguousarray concatenate copyto divide
-    dot empty empty_like equal exp full greater greater_equal isfinite isnan less less_equal log
-    logical_and logical_not logical_or matmul maximum minimum multiply negative not_equal ones
-    power reciprocal sign sqrt square subtract take_along_axis tanh where zeros
-    zeros_like""".split()
+    """absolute add all any arange argmax argmin asarray bitwise_and bitwise_or bitwise_xor ceil
+    concatenate copyto divide dot empty empty_like equal exp floor floor_divide full greater
+    greater_equal invert isfinite isinf isnan less less_equal log logical_and logical_not logical_or
+    logical_xor matmul maximum minimum multiply negative not_equal ones power reciprocal remainder
+    rint sign sqrt subtract take_along_axis tanh trunc where zeros zeros_like""".split()
 )
 
 
@@ -47,6 +50,10 @@ class Namespace:
         array_type: the library's array class.
         kind: the device type of its arrays, "cpu" or "cuda".
     """
+
+    if TYPE_CHECKING:  # the instructions are attributes set by name
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, module: Any, array_type: Any, kind: str) -> None:
         for name in INSTRUCTIONS:
@@ -60,9 +67,19 @@ class Namespace:
         self.sum = array_type.sum
         self.max = array_type.max
         self.min = array_type.min
+        self.take = array_type.take  # of the flattened array
         self.broadcast_to = module.broadcast_to
+        self.getitem = operator.getitem
+        self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
         self.scatter_add = module.add.at
+
+    def store(self, value: Any, out: Any) -> Any:
+        """`value`, in the memory `out` where that is given: the end of many a kernel."""
+        if out is None:
+            return value
+        self.copyto(out, value)
+        return out
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """A number as an operand; never an array made per call."""
@@ -73,21 +90,32 @@ class Namespace:
         return self.ones(shape, dtype)
 
 
+_add_reduce: Any = np.add.reduce  # positional arguments: a tenth faster than by keyword
+
+
 class _NumpyNamespace(Namespace):
-    """NumPy, with the slow spellings replaced: 0-d constants and vectors of ones are kept."""
+    """NumPy, with the slow spellings replaced: 0-d constants and vectors of ones are kept.
+
+    Kept arrays are read-only, so a hook that writes into a gradient cannot change what 1 is.
+    """
+
+    MOST_KEPT = 1024
+    LARGEST_KEPT = 16384  # elements
 
     def __init__(self) -> None:
         super().__init__(np, np.ndarray, "cpu")
         self._constants: dict[Any, Any] = {}
         self.sum = self._sum
         self.broadcast_to = self._broadcast_to
+        self.reshape = self._reshape
+        self.transpose = self._transpose
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """`value` as a kept 0-d array: a ufunc takes it 0.3 us faster than a Python number."""
         key = (value, dtype, type(value))
         found = self._constants.get(key)
         if found is None:
-            found = self._constants[key] = np.asarray(value, dtype)
+            found = self._keep(key, np.array(value, dtype))
         return found
 
     def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -95,14 +123,30 @@ class _NumpyNamespace(Namespace):
         key = (shape, dtype)
         found = self._constants.get(key)
         if found is None:
-            found = np.ones(shape, dtype)
-            if found.size <= 65536 and len(self._constants) < 4096:
-                self._constants[key] = found
+            found = self._keep(key, np.ones(shape, dtype))
         return found
 
+    def _keep(self, key: Any, array: Any) -> Any:
+        if array.size <= self.LARGEST_KEPT:
+            if len(self._constants) >= self.MOST_KEPT:  # values that differ in every step
+                self._constants.clear()
+            array.flags.writeable = False
+            self._constants[key] = array
+        return array
+
     @staticmethod
-    def _sum(array: Any, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
-        return np.add.reduce(array, axis, None, out, keepdims)
+    def _reshape(array: Any, shape: Any) -> Any:
+        return array.reshape(shape)  # also of a scalar, which a 0-d result of a ufunc is
+
+    @staticmethod
+    def _transpose(array: Any, dims: Any) -> Any:
+        return array.transpose(dims)
+
+    @staticmethod
+    def _sum(
+        array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+    ) -> Any:
+        return _add_reduce(array, axis, dtype, out, keepdims)
 
     @staticmethod
     def _broadcast_to(array: Any, shape: Any) -> Any:
@@ -165,7 +209,7 @@ def as_dtype(value: Any) -> np.dtype[Any]:
     """
     if value is float:
         return get_default_dtype()
-    found = ALIASES.get(value) if isinstance(value, str) else None
+    found: Any = ALIASES.get(value) if isinstance(value, str) else None
     if found is None:
         try:
             found = np.dtype(value)
@@ -185,6 +229,7 @@ class Modes(threading.local):
 
     Attributes:
         grad: whether operations record a graph.
+        direct: whether gradient rules may write into the flat memory of a parameter's gradient.
         inference: whether results are marked as unusable in a recorded operation.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
         listeners: weak references to what is told when `backward` begins and ends (DataParallel).
@@ -192,6 +237,7 @@ class Modes(threading.local):
 
     def __init__(self) -> None:
         self.grad = True
+        self.direct = True
         self.inference = False
         self.default_dtype = float32
         self.listeners: list[Any] = []
@@ -214,6 +260,17 @@ def set_default_dtype(value: Any) -> None:
 def get_default_dtype() -> np.dtype[Any]:
     """The float type that creation functions use; float32 unless `set_default_dtype` changed it."""
     return MODES.default_dtype
+
+
+@contextlib.contextmanager
+def default_dtype(value: Any) -> Iterator[None]:
+    """`set_default_dtype(value)` for the length of a block."""
+    before = MODES.default_dtype
+    set_default_dtype(value)
+    try:
+        yield
+    finally:
+        MODES.default_dtype = before
 
 
 def promote_dtypes(operands: list[tuple[np.dtype[Any], int]]) -> np.dtype[Any]:

@@ -6,14 +6,15 @@ Random draws come from the one stream that `manual_seed` sets, which is equal on
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from typing import Any
 
 import numpy as np
 
-from .backend import MODES, XP, as_dtype, resolve_device, to_device
+from .backend import MODES, XP, as_dtype, resolve_device, to_device, to_host
 from .random import default_generator
-from .tensor import TENSORS, Tensor, wrap
+from .tensor import TENSORS, Tensor, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
@@ -24,9 +25,13 @@ def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Te
 
 
 def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """The shape in a call that takes `f(2, 3)` as well as `f((2, 3))`."""
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
-    return tuple(int(size) for size in sizes)
+    shape = tuple(operator.index(size) for size in sizes)
+    if any(size < 0 for size in shape):
+        raise RuntimeError(f"sizes must not be negative, got {shape}")
+    return shape
 
 
 def _float(dtype: Any) -> np.dtype[Any]:
@@ -38,8 +43,9 @@ def tensor(
 ) -> Tensor:
     """A new Tensor with a copy of `data`: numbers, nested sequences, a NumPy array, a Tensor.
 
-    Python floats get the default float type, integers int64, booleans bool; arrays keep theirs.
-    Integers with `requires_grad=True` and no dtype become floats, with a warning.
+    Python floats get the default float type, integers int64, booleans bool; arrays, Tensors and
+    NumPy's own numbers keep theirs. Integers with `requires_grad=True` and no dtype become floats,
+    with a warning.
 
     Raises:
         TypeError: data of an unsupported type (text, objects).
@@ -52,16 +58,17 @@ def tensor(
                 [3., 4.]], requires_grad=True)
     """
     if type(data) in TENSORS:
-        array = np.array(data.detach().cpu().numpy())
         device = data.device if device is None else device
-    elif isinstance(data, list | tuple) and _has_tensors(data):
-        array = np.array(_plain(data))
-    else:
-        array = np.array(data)
+    array = np.array(_plain(data))
+    if array.dtype.kind not in "biuf":
+        raise TypeError(
+            f"tensor(): cannot hold {type(data).__name__} data that NumPy reads as {array.dtype}; "
+            "expected numbers or booleans"
+        )
     if dtype is not None:
         wanted = as_dtype(dtype)
-    elif not isinstance(data, np.ndarray | np.generic) and type(data) not in TENSORS:
-        wanted = MODES.default_dtype if array.dtype.kind == "f" else array.dtype
+    elif array.dtype.kind == "f" and not _has_dtype(data):
+        wanted = MODES.default_dtype
     else:
         wanted = array.dtype
     wanted = as_dtype(wanted)
@@ -76,25 +83,31 @@ def tensor(
     return _finish(array.astype(wanted, copy=False), device, requires_grad)
 
 
-def _has_tensors(data: Any) -> bool:
-    return any(
-        type(x) in TENSORS or (isinstance(x, list | tuple) and _has_tensors(x)) for x in data
-    )
-
-
 def _plain(data: Any) -> Any:
+    """`data` with arrays in place of Tensors."""
     if type(data) in TENSORS:
-        return data.tolist()
-    return [_plain(x) for x in data] if isinstance(data, list | tuple) else data
+        return to_host(data._array)
+    if isinstance(data, list | tuple) and any(
+        type(x) in TENSORS or isinstance(x, list | tuple) for x in data
+    ):
+        return [_plain(x) for x in data]
+    return data
+
+
+def _has_dtype(data: Any) -> bool:
+    """Whether the first number in `data` has a dtype of its own; Python's numbers have none."""
+    while isinstance(data, list | tuple) and len(data):
+        data = data[0]
+    return isinstance(data, np.ndarray | np.generic) or type(data) in TENSORS
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """`data` as a Tensor, sharing memory where that is possible."""
-    if type(data) in TENSORS:
-        return data.to(dtype=dtype, device=device)  # type: ignore[no-any-return]
+    if isinstance(data, Tensor):
+        return data.to(dtype=dtype, device=device)
     if isinstance(data, np.ndarray) and (dtype is None or as_dtype(dtype) == data.dtype):
         out = from_numpy(data)
-        return out if device is None else out.to(device=device)  # type: ignore[attr-defined,no-any-return]
+        return out if device is None else out.to(device=device)
     return tensor(data, dtype=dtype, device=device)
 
 
@@ -106,7 +119,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected a NumPy array, got {type(array).__name__}")
     as_dtype(array.dtype)
-    return wrap(array.view(np.ndarray))
+    return wrap(one_dtype(array))
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -141,10 +154,16 @@ def full(
 
 
 def eye(
-    n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Ones on the diagonal of an (n, m) matrix, zeros elsewhere."""
-    return _finish(np.eye(n, m, dtype=_float(dtype)), device, requires_grad)
+    rows, columns = _shape((n, n if m is None else m))
+    return _finish(np.eye(rows, columns, dtype=_float(dtype)), device, requires_grad)
 
 
 def arange(
@@ -162,13 +181,15 @@ def arange(
     """
     if end is None:
         start, end = 0, start
-    if not step or (end - start) / step < 0:
+    if not step:
+        raise RuntimeError("arange: step must be nonzero")
+    if (end - start) / step < 0:
         raise RuntimeError(
             f"arange: upper bound and lower bound inconsistent with step sign ({start}, {end}, "
             f"{step})"
         )
+    whole = all(isinstance(v, int | np.integer) for v in (start, end, step))
     if dtype is None:
-        whole = all(isinstance(v, int | np.integer) for v in (start, end, step))
         if whole and requires_grad:
             warnings.warn(
                 f"arange(..., requires_grad=True) of integers became {MODES.default_dtype.name}, "
@@ -176,7 +197,7 @@ def arange(
                 stacklevel=2,
             )
         dtype = np.int64 if whole and not requires_grad else MODES.default_dtype
-    count = math.ceil((end - start) / step)
+    count = -((start - end) // step) if whole else math.ceil((end - start) / step)
     array = (start + np.arange(count) * step).astype(as_dtype(dtype))
     return _finish(array, device, requires_grad)
 
@@ -191,7 +212,8 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` numbers from `start` to `end`, both included, equally far apart."""
-    return _finish(np.linspace(start, end, steps).astype(_float(dtype)), device, requires_grad)
+    (count,) = _shape((steps,))
+    return _finish(np.linspace(start, end, count).astype(_float(dtype)), device, requires_grad)
 
 
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -216,6 +238,8 @@ def randint(
     """Random integers in [low, high), or in [0, low) where only one bound is given."""
     if size is None:
         low, high, size = 0, low, high
+    if not low < high:
+        raise RuntimeError(f"randint: low must be less than high, got {low} and {high}")
     array = np.asarray(default_generator().integers(low, high, _shape((size,))))
     return _finish(array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, False)
 

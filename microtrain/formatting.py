@@ -1,68 +1,105 @@
-"""How a Tensor prints: PyTorch's form, `tensor([1., 2.], grad_fn=<MulBackward0>)`."""
+"""How a Tensor prints: PyTorch's form, `tensor([1., 2.], grad_fn=<MulBackward0>)`.
+
+The rules are those of torch's `_tensor_str.py`, so what a user has learned to read stays readable;
+only dtypes are written as NumPy names them, `dtype=float64`.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from .backend import MODES, to_host
 
-_PRECISION = 4
-_THRESHOLD = 1000
+_PRECISION = 4  # digits after the point
+_THRESHOLD = 1000  # more elements than this are summarised
+_EDGE = 3  # elements shown at each end of a summarised dimension
 _LINE_WIDTH = 80
 
 
-def _float_text(values: np.ndarray[Any, Any]) -> Any:
-    """One formatter for all elements: plain integers, fixed point or scientific, as PyTorch."""
-    finite = values[np.isfinite(values)].astype(np.float64)
-    magnitude = np.abs(finite[finite != 0])
-    top = float(magnitude.max()) if magnitude.size else 0.0
-    low = float(magnitude.min()) if magnitude.size else 0.0
-    spread = low > 0 and top / low > 1000.0
-    if not magnitude.size or bool(np.all(finite == np.ceil(finite))):
-        scientific = spread and top > 1e8 or top > 1e8
-        return (lambda v: f"{v:.{_PRECISION}e}") if scientific else (lambda v: f"{v:.0f}.")
-    if spread or top > 1e8 or low < 1e-4:
-        return lambda v: f"{v:.{_PRECISION}e}"
-    return lambda v: f"{v:.{_PRECISION}f}"
+class _Formatter:
+    """One form for all elements: plain integers, fixed point or scientific, in one width."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.floating = values.dtype.kind == "f"
+        self.form = ".0f"
+        self.width = 1
+        if not self.floating:
+            self.width = max((len(str(v)) for v in values.ravel().tolist()), default=1)
+            return
+        shown = values[np.isfinite(values) & (values != 0)].astype(np.float64)
+        if not shown.size:
+            return
+        size = np.abs(shown)
+        low, high = float(size.min()), float(size.max())
+        if high / low > 1000.0 or high > 1e8 or low < 1e-4:
+            self.form = f".{_PRECISION}e"
+        elif bool(np.any(shown != np.ceil(shown))):
+            self.form = f".{_PRECISION}f"
+        self.width = max(len(self._text(v)) for v in shown.tolist())
+
+    def _text(self, value: Any) -> str:
+        text = format(value, self.form)
+        return text + "." if self.form == ".0f" and math.isfinite(value) else text
+
+    def __call__(self, value: Any) -> str:
+        return (self._text(value) if self.floating else str(value)).rjust(self.width)
+
+
+def _ends(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements that a summary shows."""
+    for dim, size in enumerate(array.shape):
+        if size > 2 * _EDGE:
+            array = np.take(array, [*range(_EDGE), *range(size - _EDGE, size)], axis=dim)
+    return array
+
+
+def _body(array: np.ndarray[Any, Any], indent: int, summarize: bool, one: _Formatter) -> str:
+    if not array.ndim:
+        return one(array.item())
+    cut = summarize and len(array) > 2 * _EDGE
+    rows: list[Any] = [*array[:_EDGE], None, *array[-_EDGE:]] if cut else list(array)
+    if array.ndim == 1:
+        words = [" ..." if v is None else one(v.item()) for v in rows]
+        per_line = max(1, (_LINE_WIDTH - indent) // (one.width + 2))
+        lines = [", ".join(words[i : i + per_line]) for i in range(0, len(words), per_line)]
+        return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+    parts = ["..." if v is None else _body(v, indent + 1, summarize, one) for v in rows]
+    return "[" + ("," + "\n" * (array.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
 
 
 def tensor_text(tensor: Any) -> str:
     """The text of `repr(tensor)`."""
     array = to_host(tensor._array)
-    is_parameter = type(tensor).__name__ == "Parameter"
-    lead = "tensor("
-    formatter: dict[str, Any] = {}
-    if array.dtype.kind == "f":
-        one = _float_text(array)
-
-        def text(value: Any) -> str:
-            return one(value) if np.isfinite(value) else str(float(value))
-
-        width = max((len(text(v)) for v in array.flat), default=0) if array.size <= 1000 else 0
-        formatter = {"float_kind": lambda v: text(v).rjust(width if array.ndim else 0)}
-    elif array.dtype.kind == "b":
-        formatter = {"bool": lambda v: (" " * (v and array.ndim > 0) + str(bool(v)))}
-    body = np.array2string(
-        array,
-        separator=", ",
-        prefix=lead,
-        formatter=formatter,  # type: ignore[call-overload,unused-ignore]
-        threshold=_THRESHOLD,
-        max_line_width=_LINE_WIDTH + len(lead),
-    )
-    tail = []
-    if array.size == 0 and array.ndim != 1:
-        body, tail = "[]", [f"size={array.shape}"]
+    prefix = "tensor("
+    indent = len(prefix)
+    summarize = array.size > _THRESHOLD
+    default = MODES.default_dtype.name
+    suffixes = []
     if tensor.device.type != "cpu":
-        tail.append(f"device='{tensor.device}'")
-    shown = {MODES.default_dtype.name, "bool"} | ({"int64"} if array.size else set())
-    if array.dtype.name not in shown:
-        tail.append(f"dtype={array.dtype.name}")
+        suffixes.append(f"device='{tensor.device}'")
+    if array.size:
+        body = _body(array, indent, summarize, _Formatter(_ends(array) if summarize else array))
+        known = {default, "int64", "bool"}
+    else:
+        body, known = "[]", {default}
+        if array.ndim != 1:
+            suffixes.append(f"size={array.shape}")
+    if array.dtype.name not in known:
+        suffixes.append(f"dtype={array.dtype.name}")
     if tensor.grad_fn is not None:
-        tail.append(f"grad_fn=<{tensor.grad_fn.name()}>")
-    elif tensor.requires_grad and not is_parameter:
-        tail.append("requires_grad=True")
-    text_ = lead + ", ".join([body, *tail]) + ")"
-    return f"Parameter containing:\n{text_[:-1]}, requires_grad=True)" if is_parameter else text_
+        suffixes.append(f"grad_fn=<{tensor.grad_fn.name()}>")
+    elif tensor.requires_grad:
+        suffixes.append("requires_grad=True")
+    text = prefix + body
+    line = len(text) - text.rfind("\n") + 1
+    for suffix in suffixes:
+        if line + len(suffix) + 2 > _LINE_WIDTH:
+            text += ",\n" + " " * indent + suffix
+            line = indent + len(suffix)
+        else:
+            text += ", " + suffix
+            line += len(suffix) + 2
+    return ("Parameter containing:\n" if type(tensor).__name__ == "Parameter" else "") + text + ")"

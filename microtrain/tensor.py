@@ -7,25 +7,32 @@ where its gradient ends. Nothing here points forward, so dropping a result drops
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
+from weakref import ref
 
 import numpy as np
 
-from .backend import ARRAYS, MODES, XP, as_dtype, device, device_of, to_host
+from .backend import ARRAYS, MODES, XP, device, device_of, to_host
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
 TENSORS: set[type] = set()
 
 
 class Version:
-    """How often an array was written in place, shared by a Tensor, its views and `detach()`."""
+    """How often an array was written in place, shared by a Tensor, its views and `detach()`.
 
-    __slots__ = ("n", "viewers")
+    Attributes:
+        n: the number of writes.
+        base: weakly, the Tensor that the views were taken from.
+        viewers: weak references to views with a graph of their own. A recorded in-place write to
+            their base would leave their history stale, so it is refused while one is alive.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("base", "n", "viewers")
+
+    def __init__(self, base: Any = None) -> None:
         self.n = 0
-        # Weak references to views that have a graph of their own: an in-place write to the base
-        # would leave their history stale, so it is refused while one is alive.
+        self.base = None if base is None else ref(base)
         self.viewers: list[Any] | None = None
 
 
@@ -68,8 +75,13 @@ class Tensor:
     def __init__(self, data: Any = (), *sizes: Any) -> None:
         if type(data) in TENSORS:
             array = data._array
-        elif isinstance(data, int | np.integer):
+        elif isinstance(data, int | np.integer) and not isinstance(data, bool):
             array = np.zeros((data, *sizes), MODES.default_dtype)
+        elif isinstance(data, float | bool | complex) or sizes:
+            raise TypeError(
+                f"Tensor(): data must be a sequence, got {type(data).__name__}; for one number "
+                "write mt.tensor(number)"
+            )
         else:
             array = np.array(data, MODES.default_dtype)
         self._array = array
@@ -146,7 +158,7 @@ class Tensor:
     def requires_grad(self, value: bool) -> None:
         self.requires_grad_(value)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set `requires_grad` in place and return self.
 
         Raises RuntimeError for a non-leaf that is switched off and for a dtype that is not a float.
@@ -218,25 +230,15 @@ class Tensor:
             extra.slot.assign(value._array)
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this computed Tensor in `.grad` during backward."""
+        """Keep the gradient of this computed Tensor in `.grad` during backward.
+
+        Raises RuntimeError where it does not require grad; for a leaf nothing has to be done.
+        """
         if not self._rg:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
-        extra = self.extra()
-        if self._edge is None or extra.retains_grad:
-            return
-        extra.retains_grad = True
-        import weakref
-
-        alive = weakref.ref(self)
-
-        def keep(grad: Tensor) -> None:
-            tensor = alive()
-            if tensor is not None:
-                before = tensor._grad
-                total = grad._array if before is None else before._array + grad._array
-                tensor._grad = wrap(total.copy()) if before is None else wrap(total)
-
-        self.grad_fn.add_hook(keep, self.output_nr)
+        if self._edge is not None:
+            self.extra().retains_grad = True
+            self.grad_fn.retain(self)
 
     @property
     def retains_grad(self) -> bool:
@@ -253,7 +255,7 @@ class Tensor:
     def version(self) -> Version:
         """The shared counter of in-place writes, made when first needed."""
         if self._version is None:
-            self._version = Version()
+            self._version = Version(self)
         return self._version
 
     # Other views of the same memory -----------------------------------------------------------
@@ -274,6 +276,7 @@ class Tensor:
         extra = self._extra
         if extra is None or extra.slot is None:
             self._array = value._array
+            self._version = None  # the memory is another; what was saved of the old one stays
         else:
             write(self, value, "data")
 
@@ -283,10 +286,12 @@ class Tensor:
         out._version = self.version
         return out
 
-    def detach_(self) -> Tensor:
+    def detach_(self) -> Self:
         """Cut this Tensor from its graph, in place: it becomes a leaf."""
         self._edge = None
         self._rg = False
+        if self._extra is not None:
+            self._extra.retains_grad = False
         return self
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -313,7 +318,7 @@ class Tensor:
         if self._array.size != 1:
             raise RuntimeError(
                 f"a Tensor with {self._array.size} elements cannot be converted to a number "
-                f"(shape {self._array.shape})"
+                f"(shape {self._array.shape}); use tolist(), or reduce it first"
             )
         return self._array.item()
 
@@ -336,33 +341,35 @@ class Tensor:
         return int(self.item())
 
     def __index__(self) -> int:
-        if self._array.dtype.kind not in "iub":
+        if self._array.dtype.kind not in "iub" or self._array.size != 1:
             raise TypeError("only integer Tensors with one element can be used as an index")
         return int(self.item())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self._array.ndim else str(self)
+        if type(self) is Tensor and not self._array.ndim:
+            return format(self.item(), spec)
+        return object.__format__(self, spec)
 
     def __repr__(self) -> str:
         from .formatting import tensor_text
 
         return tensor_text(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if self._edge is not None:
-            raise RuntimeError("only leaf Tensors can be copied deeply; detach() or clone() first")
-        out = type(self).__new__(type(self))
-        out._array = self._array.copy(order="K")
-        out._edge = out._version = out._extra = None
-        out._rg = self._rg
+            raise RuntimeError(
+                "only Tensors created explicitly by the user (graph leaves) can be copied deeply; "
+                "this one was computed: detach() it first"
+            )
+        out = _rebuild(type(self), self._array.copy(order="K"), self._rg)
         grad = self.grad
-        out._grad = None if grad is None else wrap(grad._array.copy())
+        out._grad = None if grad is None else wrap(grad._array.copy(order="K"))
         memo[id(self)] = out
         return out
 
     def __reduce__(self) -> Any:
         if self._edge is not None:
-            raise RuntimeError("only leaf Tensors can be pickled; detach() first")
+            raise RuntimeError("only leaf Tensors can be pickled; detach() this one first")
         return _rebuild, (type(self), to_host(self._array), self._rg)
 
 
@@ -395,12 +402,20 @@ def write(tensor: Tensor, value: Tensor, what: str) -> None:
     tensor.version.n += 1
 
 
+def one_dtype(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`array` with NumPy's one object for its dtype: unpickled arrays bring a copy of their own.
+
+    Operations compare dtypes by identity first, and would take the slow way round.
+    """
+    return array.view(np.dtype(array.dtype.char), np.ndarray)
+
+
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     out = kind.__new__(kind)
-    out._array = array
+    out._array = one_dtype(array) if type(array) is np.ndarray else array
     out._edge = out._grad = out._version = out._extra = None
     out._rg = requires_grad
     return out
 
 
-__all__ = ["TENSORS", "Tensor", "Version", "as_dtype", "normalise", "wrap", "write"]
+__all__ = ["TENSORS", "Tensor", "Version", "normalise", "one_dtype", "wrap", "write"]

@@ -1,7 +1,7 @@
 """Define-by-run automatic differentiation: the graph, the engine and user extension."""
 
 from . import function as function
-from .engine import backward, grad
+from .differentiate import backward, grad
 from .function import Function
 from .grad_mode import (
     enable_grad,
@@ -11,7 +11,8 @@ from .grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from .graph import AccumulateGrad, Node, RemovableHandle
+from .graph import AccumulateGrad, Node
+from .hooks import RemovableHandle
 
 __all__ = [
     "AccumulateGrad",

@@ -11,19 +11,29 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..backend import MODES
-from ..tensor import TENSORS, Tensor, wrap
+from ..backend import MODES, XP
+from ..tensor import TENSORS, Tensor, normalise, wrap
 from .graph import Node, edge_of, next_seq
 
 
 class _UserOperation:
-    """What a node needs to know of a Function class: its name."""
+    """What the engine needs to know of a Function class: its name, and how to run its nodes."""
 
-    __slots__ = ("node_name", "saves_arrays")
+    __slots__ = ("node_name",)
+    saves_arrays = True
 
     def __init__(self, name: str) -> None:
         self.node_name = name
-        self.saves_arrays = True
+
+    @staticmethod
+    def backward_arrays(node: FunctionCtx, g: Any) -> tuple[Any, ...]:
+        """The gradients of the inputs as arrays."""
+        return node.run(g, False)
+
+    @staticmethod
+    def backward_tensors(node: FunctionCtx, g: Any) -> tuple[Any, ...]:
+        """The gradients of the inputs as Tensors, recorded."""
+        return node.run(g, True)
 
 
 class FunctionCtx(Node):
@@ -31,19 +41,19 @@ class FunctionCtx(Node):
 
     # No __slots__: `ctx.anything = ...` is part of the interface.
 
-    def __init__(self, function: type[Function], inputs: tuple[Any, ...]) -> None:
-        self.op = _operation_of(function)
+    def __init__(self, function: type[Function], args: tuple[Any, ...]) -> None:
+        self.op = function._operation
         self.hooks = None
         self.versions = None
         self.saved = ()
-        self.shapes: tuple[tuple[int, ...], ...] = ()
+        self.shapes: tuple[Any, ...] = ()  # of the outputs; None for what is not a Tensor
+        self.needs_input_grad = tuple(type(x) in TENSORS and x._rg for x in args)
         self._function = function
-        self._numbers: tuple[int, ...] = ()
+        self._inputs = tuple(_kind(x) for x in args)
+        self._outputs: tuple[Any, ...] = ()
         self._to_save: tuple[Any, ...] = ()
-        self._non_differentiable: tuple[int, ...] = ()
+        self._non_differentiable: tuple[Tensor, ...] = ()
         self._materialize = True
-        self._outputs_like: tuple[Any, ...] = ()
-        self.needs_input_grad = tuple(type(x) in TENSORS and x._rg for x in inputs)
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep Tensors (inputs, outputs or others) for backward, checked for in-place writes."""
@@ -56,8 +66,8 @@ class FunctionCtx(Node):
         self._to_save = tensors
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
-        """Say that these outputs have no gradient."""
-        self._non_differentiable = tuple(id(t) for t in outputs)
+        """Say that these outputs have no gradient; integer outputs never have."""
+        self._non_differentiable = outputs
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether backward gets zeros (default) or None for outputs that got no gradient."""
@@ -83,76 +93,77 @@ class FunctionCtx(Node):
                     )
             if number is not None:  # an output: give it back its place in the graph
                 tensor = _alias(tensor)
-                tensor._edge = self if len(self.shapes) == 1 else (self, number)
+                tensor._edge = self if number < 0 else (self, number)
                 tensor._rg = True
             found.append(tensor)
         return tuple(found)
 
-    def run(self, grad: Any, create_graph: bool) -> tuple[Any, ...]:
+    def run(self, g: Any, create_graph: bool) -> tuple[Any, ...]:
         """Call the user's `backward` on Tensors and check what it returns."""
-        many = type(grad) is list
         given = [
-            None if g is None else (g if type(g) in TENSORS else wrap(g))
-            for g in (grad if many else [grad])
+            v if v is None or type(v) in TENSORS else wrap(normalise(v))
+            for v in (g if type(g) is list else [g])
         ]
         if self._materialize:
-            for number, g in enumerate(given):
-                if g is None:
-                    given[number] = wrap(self._outputs_like[number]())
-        before = MODES.grad
-        MODES.grad = create_graph
-        try:
-            returned = self._function.backward(self, *given)
-        finally:
-            MODES.grad = before
+            for number, (v, like) in enumerate(zip(given, self._outputs, strict=True)):
+                if v is None and like is not None:
+                    kind, shape, dtype = like
+                    given[number] = wrap(XP[kind].zeros(shape, dtype))
+        returned = self._function.backward(self, *given)
         grads = returned if type(returned) is tuple else (returned,)
-        name = self._function.__name__
-        count = len(self.needs_input_grad)
-        if len(grads) > count and all(g is None for g in grads[count:]):
+        name, count = self._function.__name__, len(self._inputs)
+        if len(grads) > count and all(v is None for v in grads[count:]):
             grads = grads[:count]
         if len(grads) != count:
             raise RuntimeError(
-                f"function {name}.backward returned an incorrect number of gradients (expected "
-                f"{count}, one for each input of forward, got {len(grads)})"
+                f"{name}.backward returned an incorrect number of gradients (expected {count}, "
+                f"one for each input of forward, got {len(grads)})"
             )
-        for number, (g, edge) in enumerate(zip(grads, self.edges, strict=True)):
-            if g is None:
-                continue
-            if type(g) not in TENSORS:
+        found: list[Any] = []
+        for number, (v, like) in enumerate(zip(grads, self._inputs, strict=True)):
+            if v is not None and type(v) not in TENSORS:
                 raise TypeError(
-                    f"function {name}.backward returned {type(g).__name__} as gradient {number}; "
-                    "expected a Tensor or None"
+                    f"{name}.backward returned {type(v).__name__} as gradient {number}; expected "
+                    "a Tensor or None"
                 )
-            shape = self._input_shapes[number]
-            if edge is not None and g._array.shape != shape:
-                lead = g._array.ndim - len(shape)
-                tail = g._array.shape[lead:] if lead >= 0 else ()
-                if lead < 0 or any(s not in (m, 1) for s, m in zip(shape, tail, strict=True)):
-                    raise RuntimeError(
-                        f"function {name}.backward returned an invalid gradient at index "
-                        f"{number}: got shape {g._array.shape}, expected {shape}"
-                    )
-        return tuple(g if g is None or create_graph else g._array for g in grads)
+            if v is None or self.edges[number] is None:
+                found.append(None)
+                continue
+            _, shape, dtype = like
+            if not _reduces(v._array.shape, shape):
+                raise RuntimeError(
+                    f"{name}.backward returned an invalid gradient at index {number}: got shape "
+                    f"{v._array.shape}, expected {shape}"
+                )
+            if v._array.dtype != dtype:
+                v = v.to(dtype)
+            found.append(v if create_graph else v._array)
+        return tuple(found)
 
-    def release(self) -> None:
-        """Drop what was saved for backward; a node that saved nothing may run again."""
-        if self.saved:
-            self.saved = None
+
+def _kind(x: Any) -> Any:
+    """The array type, shape and dtype of a Tensor; None for anything else."""
+    return (type(x._array), x._array.shape, x._array.dtype) if type(x) in TENSORS else None
+
+
+def _reduces(have: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether summing over broadcast dimensions brings shape `have` to `shape`."""
+    lead = len(have) - len(shape)
+    return lead >= 0 and all(s in (h, 1) for s, h in zip(shape, have[lead:], strict=True))
 
 
 def _alias(tensor: Tensor) -> Tensor:
     out = wrap(tensor._array)
-    out._version = tensor._version
+    out._version = tensor.version
     return out
-
-
-@functools.lru_cache(maxsize=None)
-def _operation_of(function: type) -> _UserOperation:
-    return _UserOperation(f"{function.__name__}Backward")
 
 
 class Function:
     """Base of operations of your own; use `YourFunction.apply(...)`.
+
+    `forward(ctx, ...)` gets what `apply` was given and returns a Tensor or a tuple. `backward(ctx,
+    ...)` gets one gradient for each output and returns one for each argument of `apply`, None
+    where there is none.
 
     Example:
         >>> class Square(mt.autograd.Function):
@@ -169,6 +180,12 @@ class Function:
         >>> x.grad
         tensor(6.)
     """
+
+    _operation = _UserOperation("FunctionBackward")
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._operation = _UserOperation(f"{cls.__name__}Backward")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(
@@ -188,10 +205,11 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward` and record the call; keyword arguments get no gradient."""
+        """Run `forward` and record the call; keyword arguments get no gradient.
+
+        Raises TypeError where forward returns no Tensor.
+        """
         ctx = FunctionCtx(cls, args)
-        ctx._input_shapes = tuple(x._array.shape if type(x) in TENSORS else None for x in args)
-        record = MODES.grad and any(ctx.needs_input_grad)
         before = MODES.grad
         MODES.grad = False
         try:
@@ -199,58 +217,57 @@ class Function:
         finally:
             MODES.grad = before
         outputs = returned if type(returned) is tuple else (returned,)
-        if not record:
-            return returned
         if not any(type(out) in TENSORS for out in outputs):
             raise TypeError(
                 f"{cls.__name__}.forward returned {type(returned).__name__}; expected a Tensor or "
                 "a tuple with Tensors"
             )
+        if not (before and any(ctx.needs_input_grad)):
+            return returned
         ctx.edges = tuple(edge_of(x) if type(x) in TENSORS else None for x in args)
         ctx.seq = next_seq()
-        given = {id(x): x for x in args if type(x) in TENSORS}
-        results: list[Any] = []
-        numbers: dict[int, int] = {}
-        shapes, likes = [], []
-        for out in outputs:
-            if type(out) not in TENSORS:
-                results.append(out)
-                continue
-            fresh = _alias(out) if id(out) in given else out
-            if id(out) in ctx._non_differentiable:
-                results.append(fresh)
-                continue
-            numbers[id(out)] = len(shapes)
-            shapes.append(out._array.shape)
-            likes.append(functools.partial(_zeros, type(out._array), out._array.shape, out.dtype))
-            results.append(fresh)
-        ctx.shapes = tuple(shapes)
-        ctx._outputs_like = tuple(likes)
-        single = len(shapes) == 1
-        if single:
-            ctx.shape = shapes[0]
-        saved = []
-        for tensor in ctx._to_save:
-            number = None if tensor is None or id(tensor) in given else numbers.get(id(tensor))
-            kept = tensor
-            if number is not None:  # an output: hold an alias, or the node would hold itself
-                tensor.version  # noqa: B018  (makes the counter that the alias shares)
-                kept = _alias(tensor)
-            version = 0 if tensor is None or tensor._version is None else tensor._version.n
-            saved.append((kept, version, number))
-        ctx.saved = tuple(saved)
-        ctx._to_save = ()
-        for out, fresh in zip(outputs, results, strict=True):
-            if type(fresh) in TENSORS and id(out) in numbers:
-                fresh._edge = ctx if single else (ctx, numbers[id(out)])
+        ctx._outputs = tuple(_kind(out) for out in outputs)
+        ctx.shapes = tuple(None if kind is None else kind[1] for kind in ctx._outputs)
+        ctx.shape = ctx.shapes[0]
+        results = _differentiable(ctx, outputs)
+        alone = type(returned) is not tuple
+        _save(ctx, args, outputs, results, alone)
+        for number, (out, fresh) in enumerate(zip(outputs, results, strict=True)):
+            if fresh is not None:
+                fresh._edge = ctx if alone else (ctx, number)
                 fresh._rg = True
-        return tuple(results) if type(returned) is tuple else results[0]
+            else:
+                results[number] = out
+        return results[0] if alone else tuple(results)
 
 
-def _zeros(kind: type, shape: tuple[int, ...], dtype: Any) -> Any:
-    from ..backend import XP
+def _differentiable(ctx: FunctionCtx, outputs: Any) -> list[Any]:
+    """The outputs that get a place in the graph; None for the others.
 
-    return XP[kind].zeros(shape, dtype)
+    Each is another Tensor over the same memory: an output may be an input, or a Tensor that
+    forward keeps somewhere, and neither must change.
+    """
+    excluded = {id(x) for x in ctx._non_differentiable}
+    return [
+        _alias(out)
+        if type(out) in TENSORS and out._array.dtype.kind == "f" and id(out) not in excluded
+        else None
+        for out in outputs
+    ]
+
+
+def _save(ctx: FunctionCtx, args: Any, outputs: Any, results: Any, alone: bool) -> None:
+    """Move what `save_for_backward` was given into the node, which must not hold its outputs."""
+    inputs = {id(x) for x in args}
+    places = {id(out): n for n, out in enumerate(outputs) if results[n] is not None}
+    saved = []
+    for tensor in ctx._to_save:
+        number = None if id(tensor) in inputs else places.get(id(tensor))
+        kept = tensor if number is None else _alias(tensor)
+        version = 0 if kept is None or kept._version is None else kept._version.n
+        saved.append((kept, version, -1 if alone and number is not None else number))
+    ctx.saved = tuple(saved)
+    ctx._to_save = ctx._non_differentiable = ()
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -264,31 +281,34 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         before = MODES.grad
         MODES.grad = False
         try:
-            returned = backward(ctx, *grads)
+            given = (g.detach() if type(g) in TENSORS else g for g in grads)
+            returned = backward(ctx, *given)
         finally:
             MODES.grad = before
         if not before:
             return returned
-        values = returned if type(returned) is tuple else (returned,)
-        marked = tuple(_Once.mark(v) if type(v) in TENSORS else v for v in values)
-        return marked if type(returned) is tuple else marked[0]
+        if type(returned) is tuple:
+            return tuple(_once(v) for v in returned)
+        return _once(returned)
 
     return wrapper
+
+
+def _once(value: Any) -> Any:
+    """`value` with a node behind it that raises when it is differentiated."""
+    if type(value) not in TENSORS:
+        return value
+    leaf = wrap(value._array)
+    leaf._rg = True
+    return _Once.apply(leaf)
 
 
 class _Once(Function):
     """An identity whose gradient is an error; marks results of once-differentiable code."""
 
     @staticmethod
-    def mark(value: Tensor) -> Tensor:
-        """`value` with a node behind it that raises."""
-        leaf = wrap(value._array)
-        leaf._rg = True
-        return _Once.apply(leaf)  # type: ignore[no-any-return]
-
-    @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return wrap(x._array)
+        return x
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

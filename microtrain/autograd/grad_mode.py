@@ -6,8 +6,9 @@ Each is a context manager and a decorator, and acts on the calling thread only.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, Self, TypeVar
 
 from ..backend import MODES
 
@@ -15,32 +16,63 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _Switch:
-    """Sets the grad mode while a block or a decorated function runs."""
+    """Sets the modes of this thread while a block or a decorated function runs."""
 
-    __slots__ = ("_before", "_mode")
+    def __init__(self, grad: bool, inference: bool | None = None) -> None:
+        self._grad = grad
+        self._inference = inference  # None: as it is
+        self._before: list[tuple[bool, bool]] = []  # a stack, because one switch may be nested
 
-    def __init__(self, mode: bool) -> None:
-        self._mode = mode
-        self._before: list[tuple[bool, bool]] = []
-
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._before.append((MODES.grad, MODES.inference))
-        MODES.grad = self._mode
+        if self._inference is not None:
+            MODES.inference = self._inference
+        MODES.grad = self._grad and not MODES.inference
+        return self
 
     def __exit__(self, *exc: object) -> None:
         MODES.grad, MODES.inference = self._before.pop()
 
     def __call__(self, function: _F) -> _F:
-        mode, kind = self._mode, type(self)
+        """Decorate `function`; of a generator every stretch between two yields runs inside."""
+        if not callable(function):
+            raise TypeError(f"{type(self).__name__} decorates functions, got {function!r}")
+        grad, inference = self._grad, self._inference
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+                return _switched(function(*args, **kwargs), _Switch(grad, inference))
+
+            return generator  # type: ignore[return-value]
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            switch = kind.__new__(kind)
-            _Switch.__init__(switch, mode)
-            with switch:
+            with _Switch(grad, inference):
                 return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
+
+
+def _switched(inner: Generator[Any, Any, Any], switch: _Switch) -> Generator[Any, Any, Any]:
+    """The values of `inner`, which runs under `switch` while its consumer does not."""
+    step: Any = functools.partial(next, inner)
+    try:
+        while True:
+            try:
+                with switch:
+                    value = step()
+            except StopIteration as end:
+                return end.value
+            try:
+                sent = yield value
+                step = functools.partial(inner.send, sent)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # thrown in by the consumer: for `inner` to handle
+                step = functools.partial(inner.throw, error)
+    finally:
+        inner.close()
 
 
 class no_grad(_Switch):
@@ -49,31 +81,27 @@ class no_grad(_Switch):
     Example:
         >>> with mt.no_grad():
         ...     w -= 0.1 * w.grad
+        >>> @mt.no_grad()
+        ... def accuracy(model, x, y): ...
     """
+
+    def __new__(cls, function: Any = None) -> Any:
+        """`no_grad()`, or the decorated function where it is used without parentheses."""
+        return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self) -> None:
         super().__init__(False)
-
-    def __new__(cls, function: Any = None) -> Any:  # @no_grad without parentheses
-        self = super().__new__(cls)
-        if function is None:
-            return self
-        _Switch.__init__(self, False)
-        return self(function)
 
 
 class enable_grad(_Switch):
     """Operations inside are recorded again, inside a `no_grad` block."""
 
+    def __new__(cls, function: Any = None) -> Any:
+        """`enable_grad()`, or the decorated function where it is used without parentheses."""
+        return super().__new__(cls) if function is None else cls()(function)
+
     def __init__(self) -> None:
         super().__init__(True)
-
-    def __new__(cls, function: Any = None) -> Any:
-        self = super().__new__(cls)
-        if function is None:
-            return self
-        _Switch.__init__(self, True)
-        return self(function)
 
 
 class set_grad_enabled(_Switch):
@@ -82,13 +110,11 @@ class set_grad_enabled(_Switch):
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
         self._at_call = MODES.grad
-        MODES.grad = self._mode
+        MODES.grad = self._grad
 
-    __slots__ = ("_at_call",)
-
-    def __enter__(self) -> None:
-        self._before.append((self._at_call, MODES.inference))
-        MODES.grad = self._mode
+    def __enter__(self) -> Self:
+        MODES.grad = self._at_call  # what the end of the block returns to
+        return super().__enter__()
 
     def __call__(self, function: _F) -> _F:
         MODES.grad = self._at_call  # as a decorator it acts inside the function only
@@ -96,15 +122,17 @@ class set_grad_enabled(_Switch):
 
 
 class inference_mode(_Switch):
-    """`no_grad` whose results raise when they are used in a recorded operation."""
+    """`no_grad` whose results raise when they are saved by a recorded operation.
+
+    `inference_mode(False)` inside such a block is the ordinary mode again.
+    """
+
+    def __new__(cls, mode: Any = True) -> Any:
+        """`inference_mode()`, or the decorated function where it is used without parentheses."""
+        return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
-        super().__init__(not mode)
-
-    def __enter__(self) -> None:
-        self._before.append((MODES.grad, MODES.inference))
-        if not self._mode:
-            MODES.grad, MODES.inference = False, True
+        super().__init__(not mode, bool(mode))
 
 
 def is_grad_enabled() -> bool:

@@ -11,46 +11,15 @@ graph by reference counting alone.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import TENSORS, Tensor
+from .hooks import NodeHooks, RemovableHandle
 
 # Creation order is a topological order: a node is younger than everything it points to.
 next_seq = itertools.count(1).__next__
-_next_hook = itertools.count(1).__next__
-
-
-class RemovableHandle:
-    """Returned by every `register_*hook`; `remove()` takes the hook out again."""
-
-    __slots__ = ("_hooks", "id")
-
-    def __init__(self, hooks: dict[int, Any], hook: Any) -> None:
-        self._hooks = hooks
-        self.id = _next_hook()
-        hooks[self.id] = hook
-
-    def remove(self) -> None:
-        """Take the hook out; a second call does nothing."""
-        self._hooks.pop(self.id, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
-
-
-class NodeHooks:
-    """The hooks of one node: on the gradient of an output, before it runs, after it ran."""
-
-    __slots__ = ("outputs", "post", "pre")
-
-    def __init__(self) -> None:
-        self.outputs: dict[int, dict[int, Any]] = {}
-        self.pre: dict[int, Any] = {}
-        self.post: dict[int, Any] = {}
 
 
 class Node:
@@ -87,18 +56,12 @@ class Node:
         """For each input: the node it came from and that node's output number."""
         return tuple(_function_of(edge) for edge in self.edges)
 
-    def run(self, grad: Any, create_graph: bool) -> tuple[Any, ...]:
-        """The gradients of the inputs: arrays from an array, Tensors under `create_graph`."""
-        op = self.op
-        return op.backward_tensors(self, grad) if create_graph else op.backward_arrays(self, grad)  # type: ignore[no-any-return]
-
-    def release(self) -> None:
-        """Drop what was saved for backward."""
-        if self.op.saves_arrays:
-            self.saved = None
-
     def __call__(self, *grads: Tensor) -> Any:
-        """Apply this node to the gradient of its output; one Tensor, or a tuple of several."""
+        """The gradients of the inputs from those of the outputs: a Tensor, or a tuple of several.
+
+        Raises TypeError for another number of gradients, RuntimeError for another shape or where
+        the saved values were freed.
+        """
         from .engine import call_node
 
         found = call_node(self, grads)
@@ -108,23 +71,29 @@ class Node:
 
     # Hooks ------------------------------------------------------------------------------------
 
-    def add_hook(self, hook: Callable[..., Any], output_nr: int = 0) -> RemovableHandle:
-        """Call `hook(grad)` when the gradient of output `output_nr` is complete."""
+    def _hooks(self) -> NodeHooks:
         if self.hooks is None:
             self.hooks = NodeHooks()
-        return RemovableHandle(self.hooks.outputs.setdefault(output_nr, {}), hook)
+        return self.hooks
+
+    def add_hook(self, hook: Callable[..., Any], output_nr: int = 0) -> RemovableHandle:
+        """Call `hook(grad)` when the gradient of output `output_nr` is complete."""
+        return RemovableHandle(self._hooks().outputs.setdefault(output_nr, {}), hook)
+
+    def retain(self, tensor: Tensor, wanted: bool = True) -> None:
+        """Put the gradient of the output that `tensor` is into its `.grad`, after all hooks."""
+        retained = self._hooks().retained
+        retained.pop(tensor.output_nr, None)
+        if wanted:
+            retained[tensor.output_nr] = weakref.ref(tensor)
 
     def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_outputs)` before the node runs; a tuple returned replaces them."""
-        if self.hooks is None:
-            self.hooks = NodeHooks()
-        return RemovableHandle(self.hooks.pre, hook)
+        return RemovableHandle(self._hooks().pre, hook)
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_inputs, grad_outputs)` after the node ran; a tuple replaces the first."""
-        if self.hooks is None:
-            self.hooks = NodeHooks()
-        return RemovableHandle(self.hooks.post, hook)
+        return RemovableHandle(self._hooks().post, hook)
 
 
 class AccumulateGrad:
@@ -186,7 +155,7 @@ def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:
     parents: dict[Any, list[Any]] = {}
     reached: list[Any] = []
     seen: set[Any] = set()
-    stack = [(edge, None) for edge in edges if edge is not None]
+    stack: list[tuple[Any, Any]] = [(edge, None) for edge in edges if edge is not None]
     while stack:
         edge, parent = stack.pop()
         key = edge[0] if type(edge) is tuple else edge
@@ -206,22 +175,3 @@ def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:
                 needed.add(parent)
                 reached.append(parent)
     return needed
-
-
-def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
-    """`grad` after each of `hooks` has seen it and perhaps replaced it."""
-    for hook in tuple(hooks.values()):
-        tensor = grad if create_graph else wrap(grad)
-        new = hook(tensor)
-        if new is not None:
-            if type(new) not in TENSORS:
-                raise TypeError(
-                    f"a gradient hook returned {type(new).__name__}; expected a Tensor or None"
-                )
-            if new._array.shape != tensor._array.shape:
-                raise RuntimeError(
-                    f"a gradient hook changed the shape of the gradient: {tensor._array.shape} "
-                    f"became {new._array.shape}"
-                )
-            grad = new if create_graph else new._array
-    return grad

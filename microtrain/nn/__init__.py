@@ -2,7 +2,7 @@
 
 from . import functional, init
 from .activation import ReLU, Sigmoid, Tanh
-from .container import Sequential
+from .container import ModuleList, Sequential
 from .linear import Linear
 from .loss import CrossEntropyLoss, MSELoss
 from .module import Module
@@ -13,6 +13,7 @@ __all__ = [
     "Linear",
     "MSELoss",
     "Module",
+    "ModuleList",
     "Parameter",
     "ReLU",
     "Sequential",

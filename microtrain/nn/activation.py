@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..ops.elementwise import relu, sigmoid, tanh
 from ..tensor import Tensor
+from .functional import relu, sigmoid, tanh
 from .module import Module
 
 
@@ -12,7 +12,7 @@ class ReLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply it to x of any shape."""
-        return relu(x)  # type: ignore[no-any-return]
+        return relu(x)
 
 
 class Sigmoid(Module):
@@ -20,7 +20,7 @@ class Sigmoid(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply it to x of any shape."""
-        return sigmoid(x)  # type: ignore[no-any-return]
+        return sigmoid(x)
 
 
 class Tanh(Module):
@@ -28,4 +28,4 @@ class Tanh(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply it to x of any shape."""
-        return tanh(x)  # type: ignore[no-any-return]
+        return tanh(x)

@@ -1,9 +1,24 @@
 """Layers and losses as functions."""
 
-from ..ops.elementwise import relu, sigmoid, tanh
-from ..ops.linear_algebra import linear
-from ..ops.losses import cross_entropy, mse_loss
-from ..ops.reductions import log_softmax, softmax
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ..ops import elementwise, linear_algebra, losses, reductions
+from ..tensor import Tensor
+
+# The operations also take and return arrays, for the gradient rules; users need not know.
+_Function: TypeAlias = Callable[..., Tensor]
+
+cross_entropy: _Function = losses.cross_entropy
+linear: _Function = linear_algebra.linear
+log_softmax: _Function = reductions.log_softmax
+mse_loss: _Function = losses.mse_loss
+relu: _Function = elementwise.relu
+sigmoid: _Function = elementwise.sigmoid
+softmax: _Function = reductions.softmax
+tanh: _Function = elementwise.tanh
 
 __all__ = [
     "cross_entropy",

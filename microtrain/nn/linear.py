@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from ..creation import empty
-from ..ops.linear_algebra import linear
 from ..tensor import Tensor, wrap
 from . import init
+from .functional import linear
 from .module import Module
 from .parameter import Parameter
 
@@ -53,7 +53,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x of shape (..., in_features)."""
-        return linear(x, self.weight, self.bias)  # type: ignore[no-any-return]
+        return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """The sizes."""

@@ -8,14 +8,22 @@ of everything: `parameters()`, flat storage, checkpoints, on every rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..autograd.graph import RemovableHandle
-from ..backend import as_dtype, resolve_device, to_device
+from ..autograd.hooks import RemovableHandle
+from ..backend import to_device
+from ..ops.methods import destination
 from ..tensor import TENSORS, Tensor, wrap, write
 from .parameter import Parameter
+
+
+class LoadedKeys(NamedTuple):
+    """What `load_state_dict` did not find, and what it did not use."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
 class Module:
@@ -33,30 +41,29 @@ class Module:
         4
     """
 
+    # Defaults on the class, so that a subclass that forgets super().__init__() works.
     training: bool = True
     _buffers: tuple[str, ...] = ()
     _transient: tuple[str, ...] = ()  # buffers that are not part of the state dict
-    _forward_hooks: dict[int, Callable[..., Any]] | None = None
-    _forward_pre_hooks: dict[int, Callable[..., Any]] | None = None
-
-    def __init__(self) -> None:
-        super().__init__()
+    _hooked: bool = False
+    _forward_hooks: Mapping[int, Callable[..., Any]] = {}
+    _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; every subclass defines it."""
         raise NotImplementedError(f"Module {type(self).__name__} must define forward(...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._forward_pre_hooks:
-            for hook in tuple(self._forward_pre_hooks.values()):
-                new = hook(self, args)
-                if new is not None:
-                    args = new if isinstance(new, tuple) else (new,)
+        if not self._hooked:
+            return self.forward(*args, **kwargs)
+        for hook in tuple(self._forward_pre_hooks.values()):
+            new = hook(self, args)
+            if new is not None:
+                args = new if isinstance(new, tuple) else (new,)
         out = self.forward(*args, **kwargs)
-        if self._forward_hooks:
-            for hook in tuple(self._forward_hooks.values()):
-                new = hook(self, args, out)
-                out = out if new is None else new
+        for hook in tuple(self._forward_hooks.values()):
+            new = hook(self, args, out)
+            out = out if new is None else new
         return out
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -68,10 +75,16 @@ class Module:
             )
         object.__setattr__(self, name, value)
 
-    # The tree -----------------------------------------------------------------------------------
-
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Keep a Tensor that is part of the state but not learned, as attribute `name`."""
+        """Keep a Tensor that is part of the state but not learned, as attribute `name`.
+
+        Raises TypeError for what is not a Tensor, KeyError for a name that cannot be an attribute
+        or is one already.
+        """
+        if tensor is not None and type(tensor) not in TENSORS:
+            raise TypeError(
+                f"buffer {name!r}: expected a Tensor or None, got {type(tensor).__name__}"
+            )
         if not name.isidentifier() or hasattr(self, name):
             raise KeyError(f"buffer name {name!r} is not an identifier or is taken")
         self._buffers = (*self._buffers, name)
@@ -81,19 +94,23 @@ class Module:
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Set attribute `name` to a Parameter or None."""
+        if param is not None and type(param) is not Parameter:
+            raise TypeError(f"parameter {name!r}: expected a Parameter, got {type(param).__name__}")
         setattr(self, name, param)
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args, output)` after forward; a result replaces the output."""
-        if self._forward_hooks is None:
-            self._forward_hooks = {}
-        return RemovableHandle(self._forward_hooks, hook)
+        hooks = self._forward_hooks = vars(self).get("_forward_hooks", {})
+        self._hooked = True
+        return RemovableHandle(hooks, hook)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args)` before forward; a result replaces the arguments."""
-        if self._forward_pre_hooks is None:
-            self._forward_pre_hooks = {}
-        return RemovableHandle(self._forward_pre_hooks, hook)
+        hooks = self._forward_pre_hooks = vars(self).get("_forward_pre_hooks", {})
+        self._hooked = True
+        return RemovableHandle(hooks, hook)
+
+    # The tree -----------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The direct sub-modules with their attribute names."""
@@ -108,7 +125,7 @@ class Module:
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all below it, each once, with dotted names."""
         seen: set[int] = set()
-        stack = [(prefix, self)]
+        stack: list[tuple[str, Module]] = [(prefix, self)]
         while stack:
             name, module = stack.pop()
             if id(module) in seen:
@@ -122,29 +139,28 @@ class Module:
         """This module and all below it, each once."""
         return (module for _, module in self.named_modules())
 
-    def _named_tensors(self, buffers: bool) -> Iterator[tuple[str, Module, str, Tensor]]:
-        """Every parameter or buffer where it is defined: full name, owner, attribute, Tensor.
-
-        Within a module its own Tensors and its children come in the order of definition.
-        """
-        yield from _walk(self, "", buffers, set())
-
-    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[Any]:
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
         """The parameters in definition order with dotted names, a tied one once."""
         seen: set[int] = set()
-        for name, owner, _, tensor in self._named_tensors(buffers=False):
-            if id(tensor) not in seen and (recurse or owner is self):
-                seen.add(id(tensor))
-                yield (f"{prefix}.{name}" if prefix else name), tensor
+        for place in _walk(self, prefix, buffers=False):
+            param = place.tensor
+            if id(param) not in seen and (recurse or place.owner is self):
+                seen.add(id(param))
+                yield place.name, param  # type: ignore[misc]
 
-    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters in definition order, a tied one once."""
         return (param for _, param in self.named_parameters(recurse=recurse))
 
     def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        """The buffers in definition order with dotted names."""
-        for name, _, _, tensor in self._named_tensors(buffers=True):
-            yield (f"{prefix}.{name}" if prefix else name), tensor
+        """The buffers in definition order with dotted names, a shared one once."""
+        seen: set[int] = set()
+        for place in _walk(self, prefix, buffers=True):
+            if id(place.tensor) not in seen:
+                seen.add(id(place.tensor))
+                yield place.name, place.tensor
 
     def buffers(self) -> Iterator[Tensor]:
         """The buffers in definition order."""
@@ -153,30 +169,32 @@ class Module:
     # State --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name, detached, sharing memory."""
-        state = {name: t.detach() for name, _, _, t in self._named_tensors(buffers=False)}
-        for name, owner, attribute, tensor in self._named_tensors(buffers=True):
-            if attribute not in owner._transient:
-                state[name] = tensor.detach()
+        """Parameters and persistent buffers, detached, sharing memory; a tied one by every name."""
+        state = {place.name: place.tensor.detach() for place in _walk(self, "", buffers=False)}
+        for place in _walk(self, "", buffers=True):
+            if place.attribute not in place.owner._transient:
+                state[place.name] = place.tensor.detach()
         return state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Copy values in, by name; Tensors or NumPy arrays.
 
-        All of the missing, unexpected and mismatched names are reported at once, and nothing is
-        changed unless everything fits (with `strict=False` missing and unexpected names are
-        allowed).
+        Returns the missing and the unexpected names. All that is wrong is reported at once, and
+        nothing is changed unless everything fits (with `strict=False` missing and unexpected names
+        are allowed, other shapes and dtypes are not).
 
-        Raises RuntimeError with those lists.
+        Raises RuntimeError with the missing, unexpected and mismatched names.
         """
         mine = self.state_dict()
-        missing = [name for name in mine if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in mine]
+        keys = LoadedKeys(
+            [name for name in mine if name not in state_dict],
+            [name for name in state_dict if name not in mine],
+        )
         problems = []
-        if strict and missing:
-            problems.append("Missing key(s): " + ", ".join(missing))
-        if strict and unexpected:
-            problems.append("Unexpected key(s): " + ", ".join(unexpected))
+        if strict and keys.missing_keys:
+            problems.append("Missing key(s): " + ", ".join(keys.missing_keys))
+        if strict and keys.unexpected_keys:
+            problems.append("Unexpected key(s): " + ", ".join(keys.unexpected_keys))
         incoming = {}
         for name, tensor in mine.items():
             if name not in state_dict:
@@ -191,79 +209,89 @@ class Module:
             incoming[name] = found
         if problems:
             lines = "\n  ".join(problems)
-            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n  {lines}")
+            raise RuntimeError(
+                f"Error(s) in loading state_dict for {type(self).__name__}:\n  {lines}"
+            )
         for name, found in incoming.items():
             write(mine[name], found, name)
+        return keys
 
     # Modes, dtype and device ----------------------------------------------------------------------
 
-    def train(self, mode: bool = True) -> Module:
+    def train(self, mode: bool = True) -> Self:
         """Switch this module and all below it to training (or evaluation) behaviour."""
+        if not isinstance(mode, bool):
+            raise ValueError(f"train(mode): expected True or False, got {mode!r}")
         for module in self.modules():
             module.training = mode
         return self
 
-    def eval(self) -> Module:
+    def eval(self) -> Self:
         """Switch to evaluation behaviour: `train(False)`."""
         return self.train(False)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Module:
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Freeze or unfreeze all parameters."""
         for param in self.parameters():
             param.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Mark all gradients absent, or set them to zeros."""
+        """Mark all gradients absent, or set those that are there to zeros."""
         for param in self.parameters():
             if set_to_none:
                 param.grad = None
             elif param.grad is not None:
-                param.grad._array[...] = 0
+                param.grad.detach().zero_()
 
-    def apply(self, function: Callable[[Module], Any]) -> Module:
+    def apply(self, function: Callable[[Module], Any]) -> Self:
         """Call `function` on every module below and on this one."""
         for child in self.children():
             child.apply(function)
         function(self)
         return self
 
-    def to(self, dtype: Any = None, device: Any = None) -> Module:
-        """Convert float parameters and buffers in place to a dtype, a device, or both.
+    def to(self, *args: Any, dtype: Any = None, device: Any = None) -> Self:
+        """Convert float parameters and buffers, with their gradients, in place.
 
-        Raises RuntimeError once an optimizer or DataParallel owns the parameters.
+        Takes a dtype, a device, both, or a Tensor to be like.
+
+        Raises RuntimeError once an optimizer or DataParallel owns the parameters, TypeError for a
+        dtype that is not a float.
         """
-        if isinstance(dtype, str) and dtype.partition(":")[0] in ("cpu", "cuda"):
-            dtype, device = None, dtype
-        elif type(dtype).__name__ == "device":
-            dtype, device = None, dtype
-        wanted = None if dtype is None else as_dtype(dtype)
-        where = None if device is None else resolve_device(device)
-        tensors = [t for b in (False, True) for *_, t in self._named_tensors(buffers=b)]
-        plans = []
-        for tensor in tensors:
-            array = tensor._array
-            if wanted is not None and array.dtype.kind == "f" and array.dtype != wanted:
-                array = array.astype(wanted, order="K")
-            if where is not None:
-                array = to_device(array, where)
-            if array is not tensor._array:
-                if tensor._extra is not None and tensor._extra.slot is not None:
-                    raise RuntimeError(
-                        "module.to(...): an optimizer or DataParallel owns the parameters' memory; "
-                        "move the model first"
-                    )
-                plans.append((tensor, array))
+        wanted, where = destination(args, dtype, device)
+        if wanted is not None and wanted.kind != "f":
+            raise TypeError(f"Module.to takes a floating point dtype, got {wanted.name}")
+
+        def converted(array: Any) -> Any:
+            if wanted is not None and array.dtype.kind == "f":
+                array = array.astype(wanted, order="K", copy=False)
+            return array if where is None else to_device(array, where)
+
+        places = [p for buffers in (False, True) for p in _walk(self, "", buffers=buffers)]
+        tensors = {id(place.tensor): place.tensor for place in places}.values()
+        plans = [(t, new) for t in tensors if (new := converted(t._array)) is not t._array]
+        if any(t._extra is not None and t._extra.slot is not None for t, _ in plans):
+            raise RuntimeError(
+                "module.to(...): an optimizer or DataParallel owns the parameters' memory; move "
+                "the model first"
+            )
         for tensor, array in plans:
-            tensor._array = array
-            tensor._grad = None
+            grad = tensor.grad
+            tensor.data = wrap(array)
+            if grad is not None:
+                tensor.grad = wrap(converted(grad._array))
         return self
 
-    def double(self) -> Module:
+    def half(self) -> Self:
+        """All float parameters and buffers as float16."""
+        return self.to("float16")
+
+    def double(self) -> Self:
         """All float parameters and buffers as float64."""
         return self.to("float64")
 
-    def float(self) -> Module:
+    def float(self) -> Self:
         """All float parameters and buffers as float32."""
         return self.to("float32")
 
@@ -281,20 +309,35 @@ class Module:
             lines.append(f"  ({name}): {text}")
         if not lines:
             return f"{type(self).__name__}({inner})"
-        return "\n".join([f"{type(self).__name__}({inner}", *lines, ")"])
+        if inner:
+            lines.insert(0, f"  {inner}")
+        return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
+
+class _Place(NamedTuple):
+    """Where a parameter or buffer stands in the tree."""
+
+    name: str
+    owner: Module
+    attribute: str
+    tensor: Tensor
 
 
 def _walk(
-    module: Module, prefix: str, buffers: bool, seen: set[int]
-) -> Iterator[tuple[str, Module, str, Tensor]]:
-    if id(module) in seen:
+    module: Module, prefix: str, *, buffers: bool, above: tuple[int, ...] = ()
+) -> Iterator[_Place]:
+    """Every place of a parameter or buffer; a module's own and its children's as defined.
+
+    A Tensor or module with two places is met twice; a module inside itself only at its first.
+    """
+    if id(module) in above:
         return
-    seen.add(id(module))
+    above = (*above, id(module))
     for name, value in list(vars(module).items()):
         full = f"{prefix}.{name}" if prefix else name
         if isinstance(value, Module):
-            yield from _walk(value, full, buffers, seen)
+            yield from _walk(value, full, buffers=buffers, above=above)
         elif type(value) in TENSORS and (
             name in module._buffers if buffers else type(value) is Parameter
         ):
-            yield full, module, name, value
+            yield _Place(full, module, name, value)

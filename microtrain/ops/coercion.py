@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import ARRAYS, MODES, XP, bool_, int64, promote_dtypes
+from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
 from ..tensor import TENSORS, Tensor, Version, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
 REGISTRY: dict[str, Any] = {}
 
-_NUMBERS = (bool, int, float, np.generic)
+NUMBERS = (bool, int, float, np.generic)
 
 
 def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -21,11 +21,12 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
     Raises TypeError for anything that is neither a Tensor nor, where promotion applies, a number.
     """
-    if len(arguments) == 2:  # the common case: a float Tensor and a number
+    if len(arguments) == 2 and op.promote:  # the common case: a float Tensor and a number
         x, y = arguments
         if type(x) in TENSORS and type(y) in (float, int) and x._array.dtype.kind == "f":
-            if op.promote:
-                return x, wrap(XP[type(x._array)].asarray(y, x._array.dtype))
+            return x, wrap(XP[type(x._array)].asarray(y, x._array.dtype))
+        if type(y) in TENSORS and type(x) in (float, int) and y._array.dtype.kind == "f":
+            return wrap(XP[type(y._array)].asarray(x, y._array.dtype)), y
     operands: list[tuple[Any, int]] = []
     like = None
     for name, value in zip(op.inputs, arguments, strict=True):
@@ -33,7 +34,7 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             like = value if like is None else like
             if name in op.promote:
                 operands.append((value._array.dtype, 2 if value._array.ndim else 1))
-        elif name in op.promote and isinstance(value, _NUMBERS):
+        elif name in op.promote and isinstance(value, NUMBERS):
             operands.append((_category(value), 0))
         elif value is not None or name not in op.optional:
             raise TypeError(_not_a_tensor(op, name, value))
@@ -70,10 +71,15 @@ def _not_a_tensor(op: Any, name: str, value: Any) -> str:
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:
-    """`tensor` in another dtype, recorded; itself where it has it already."""
-    if tensor._array.dtype == dtype:
+    """`tensor` (or array) in another dtype, recorded; itself where it has it already.
+
+    What is no float has no gradient, so a cast to one leaves the graph.
+    """
+    if tensor.dtype == dtype:
         return tensor
-    return REGISTRY["to"].apply(tensor, dtype=dtype)  # type: ignore[no-any-return]
+    if dtype.kind != "f" and type(tensor) in TENSORS:
+        tensor = wrap(tensor._array)
+    return REGISTRY["to"].apply(tensor, dtype)
 
 
 def promote(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -90,6 +96,11 @@ def to_float(tensor: Tensor) -> Tensor:
 def version_of(tensor: Tensor | None) -> int:
     """The number of in-place writes so far."""
     return 0 if tensor is None or tensor._version is None else tensor._version.n
+
+
+def shared(array: Any, result: Any) -> bool:
+    """Whether `result`, the reshaped `array`, is a view: a contiguous array never needs a copy."""
+    return bool(array.flags.c_contiguous or not array.size or address(array) == address(result))
 
 
 def watch(version: Version, view: Tensor) -> None:
@@ -140,16 +151,17 @@ def explain(op: Any, error: Exception, arrays: tuple[Any, ...]) -> Exception:
             f"{op.name}(): expected all Tensors on one device, found {' and '.join(sorted(kinds))}"
         )
     shapes = ", ".join(f"{tuple(a.shape)} {a.dtype.name}" for a in found)
-    if isinstance(error, IndexError | TypeError | MemoryError):
-        return type(error)(f"{op.name}(): {error} (inputs: {shapes})")
-    return RuntimeError(f"{op.name}(): {_without_numpy_words(error)} (inputs: {shapes})")
+    kind = next((k for k in (IndexError, MemoryError) if isinstance(error, k)), RuntimeError)
+    return kind(f"{op.name}(): {_without_numpy_words(error)} (inputs: {shapes})")
 
 
 def _without_numpy_words(error: Exception) -> str:
     text = str(error)
     if "could not be broadcast together" in text:
         return "the shapes cannot be broadcast together"
-    return text
+    if "not supported for the input types" in text:
+        return "not defined for these dtypes"
+    return text.replace("numpy ", "")
 
 
 class _InferenceVersion(Version):
@@ -158,7 +170,9 @@ class _InferenceVersion(Version):
     __slots__ = ()
 
     @property
-    def n(self) -> int:  # type: ignore[override]
+    def n(self) -> int:
+        if MODES.inference:
+            return 0
         raise RuntimeError(
             "Inference tensors cannot be saved for backward. Clone it outside inference_mode, or "
             "compute it under no_grad instead."
@@ -166,6 +180,14 @@ class _InferenceVersion(Version):
 
     @n.setter
     def n(self, value: int) -> None:
+        return None
+
+    @property
+    def base(self) -> Any:
+        return None  # one object serves all results, so it must not remember any
+
+    @base.setter
+    def base(self, value: Any) -> None:
         return None
 
     def __init__(self) -> None:

@@ -4,37 +4,121 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..backend import as_dtype
 from ..tensor import TENSORS
 from .coercion import cast
-from .registry import comparison, primitive, ufunc
+from .registry import primitive, ufunc
 
 # Arithmetic ---------------------------------------------------------------------------------
 
-add = ufunc("add", "add", x=lambda g: g, y=lambda g: g)
-sub = ufunc("sub", "subtract", x=lambda g: g, y=lambda g: -g)
-mul = ufunc("mul", "multiply", x=lambda g, y: g * y, y=lambda g, x: g * x)
+add = ufunc("add", "add", "`x + y`, broadcast.", x=lambda g: g, y=lambda g: g)
+sub = ufunc("sub", "subtract", "`x - y`, broadcast.", x=lambda g: g, y=lambda g: -g)
+mul = ufunc("mul", "multiply", "`x * y`, broadcast.", x=lambda g, y: g * y, y=lambda g, x: g * x)
 div = ufunc(
     "div",
     "divide",
+    "`x / y`, broadcast; integers give the default float type.",
     x=lambda g, y: g / y,
     y=lambda g, x, y: -g * (x / y / y),
     options={"floating": True},
 )
-neg = ufunc("neg", "negative", x=lambda g: -g)
+neg = ufunc("neg", "negative", "`-x`, elementwise.", x=lambda g: -g)
+
+
+def add_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    """`x + alpha * y`, broadcast."""
+    return add(x, y if alpha == 1 else mul(y, alpha))
+
+
+def sub_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    """`x - alpha * y`, broadcast."""
+    return sub(x, y if alpha == 1 else mul(y, alpha))
+
+
+def div_rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """`x / y`, broadcast; integers give the default float type.
+
+    Args:
+        x, y: Tensors or numbers.
+        rounding_mode: None; "floor", which is `floor_divide`; "trunc" rounds towards 0. With a
+            mode integers stay integers.
+
+    Raises RuntimeError for another rounding mode.
+    """
+    if rounding_mode is None:
+        return div(x, y)
+    if rounding_mode == "floor":
+        return floor_divide(x, y)
+    if rounding_mode == "trunc":
+        quotient = floor_divide(x, y)
+        return quotient + ((quotient < 0) & (remainder(x, y) != 0))
+    raise RuntimeError(
+        f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
+    )
+
+
+def _no_booleans(name: str, *arrays: Any) -> None:
+    """NumPy would turn booleans into int8 here."""
+    if all(array.dtype.kind == "b" for array in arrays):
+        raise TypeError(f"{name} is not defined for booleans; cast them, such as with .long()")
+
+
+def _no_zeros(xp: Any, x: Any, y: Any) -> None:
+    """Integers have no infinity; on a GPU looking at the values would wait for it."""
+    if x.dtype.kind != "f" and xp.kind == "cpu" and not xp.all(y):
+        raise ZeroDivisionError("integer division by zero")
+
+
+def _floor_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    """`x / y` rounded down, elementwise; integers stay integers."""
+    _no_booleans("floor_divide", x, y)
+    _no_zeros(xp, x, y)
+    return xp.floor_divide(x, y, out=out)
+
+
+def _remainder(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
+    _no_booleans("remainder", x, y)
+    _no_zeros(xp, x, y)
+    return xp.remainder(x, y, out=out)
+
+
+_PAIR = {"promote": ("x", "y")}
+floor_divide = primitive(
+    "floor_divide",
+    _floor_divide,
+    x=lambda g: zeros_like(g),
+    y=lambda g: zeros_like(g),
+    options=_PAIR,
+)
+remainder = primitive(
+    "remainder", _remainder, x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y), options=_PAIR
+)
+
+
+# Powers -------------------------------------------------------------------------------------
 
 
 def _pow(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     """`x ** y`, elementwise."""
+    _no_booleans("pow", x, y)
     return xp.power(x, y, out=out)
 
 
+def _pow_exponent(g: Any, x: Any, y: Any, result: Any) -> Any:
+    # At 0 the power is constant in y; the inner `where` keeps log(0) out of higher derivatives.
+    zero = (x == 0) & (y >= 0)
+    return where(zero, 0.0, g * (result * log(where(zero, 1.0, x))))
+
+
 pow_tensor = primitive(
-    "pow_tensor",
+    "pow",
     _pow,
     x=lambda g, x, y: where(y == 0, 0.0, g * (y * x ** (y - 1))),
-    y=lambda g, x, y, result: g * where((x == 0) & (y >= 0), 0.0, result * log(x)),
-    options={"promote": ("x", "y"), "node_name": "pow"},
+    y=_pow_exponent,
+    options=_PAIR,
 )
 
 
@@ -44,24 +128,24 @@ def _pow_scalar(xp: Any, x: Any, *, exponent: Any, out: Any = None) -> Any:
         return xp.multiply(x, x, out=out)
     if exponent == 3:
         return xp.multiply(xp.multiply(x, x), x, out=out)
-    if exponent == 1:
-        return xp.add(x, 0, out=out)
     if x.dtype.kind == "f":
         if exponent == 0.5:
             return xp.sqrt(x, out=out)
         if exponent == -1:
             return xp.reciprocal(x, out=out)
-    return xp.power(x, exponent, out=out)
+    return xp.power(x, xp.constant(exponent, x.dtype), out=out)
 
 
-pow_scalar = primitive(
-    "pow_scalar",
-    _pow_scalar,
-    x=lambda g, x, exponent: (
-        zeros_like(g) if exponent == 0 else g * (pow_scalar(x, exponent - 1) * exponent)
-    ),
-    options={"node_name": "pow"},
-)
+def _pow_base(g: Any, x: Any, exponent: Any) -> Any:
+    if exponent == 0:
+        return zeros_like(g)
+    if exponent == 1:
+        return g
+    lower = x if exponent == 2 else pow_scalar(x, exponent - 1)
+    return g * (lower * exponent)
+
+
+pow_scalar = primitive("pow_scalar", _pow_scalar, x=_pow_base, options={"node_name": "pow"})
 
 
 def pow(x: Any, exponent: Any) -> Any:
@@ -70,40 +154,95 @@ def pow(x: Any, exponent: Any) -> Any:
     Raises RuntimeError for integers to a negative integer power.
     """
     if type(exponent) in (int, float) and type(x) in TENSORS:
-        if type(exponent) is float and x._array.dtype.kind != "f":
-            x = cast(x, as_dtype(float))
-        if x._array.dtype.kind == "b":
-            x = cast(x, as_dtype("long"))
+        kind = x._array.dtype.kind
+        if kind != "f":
+            if type(exponent) is float:
+                x = cast(x, as_dtype(float))
+            elif exponent < 0:
+                raise RuntimeError(
+                    "pow: Integers to negative integer powers are not allowed; make the base or "
+                    "the exponent a float"
+                )
+            elif kind == "b":
+                x = cast(x, as_dtype("long"))
         return pow_scalar(x, exponent)
     return pow_tensor(x, exponent)
 
 
-def add_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    """`x + alpha * y`, broadcast."""
-    return add(x, y if alpha == 1 else mul(y, alpha))
-
-
-def div_scaled(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    """`x / y`, broadcast; integers give the default float type."""
-    if rounding_mode is not None:
-        raise ValueError("div: rounding_mode is not yet available; use floor on the quotient")
-    return div(x, y)
-
-
-def sub_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    """`x - alpha * y`, broadcast."""
-    return sub(x, y if alpha == 1 else mul(y, alpha))
+def square(x: Any) -> Any:
+    """`x * x`, elementwise."""
+    return pow(x, 2)
 
 
 # Functions of one real number -----------------------------------------------------------------
 
 _REAL = {"floating": True}
-exp = ufunc("exp", "exp", x=lambda g, result: g * result, options=_REAL)
-log = ufunc("log", "log", x=lambda g, x: g / x, options=_REAL)
-sqrt = ufunc("sqrt", "sqrt", x=lambda g, result: g / (result * 2), options=_REAL)
-tanh = ufunc("tanh", "tanh", x=lambda g, result: g * (1 - result * result), options=_REAL)
-abs = ufunc("abs", "absolute", x=lambda g, x: g * sign(x))
-sign = ufunc("sign", "sign", x=lambda g: zeros_like(g))
+exp = ufunc(
+    "exp",
+    "exp",
+    "`e ** x`, elementwise; integers give the default float type.",
+    x=lambda g, result: g * result,
+    options=_REAL,
+)
+log = ufunc(
+    "log",
+    "log",
+    "The natural logarithm, elementwise; -inf at 0, NaN below.",
+    x=lambda g, x: g / x,
+    options=_REAL,
+)
+sqrt = ufunc(
+    "sqrt",
+    "sqrt",
+    "The square root, elementwise; NaN below 0. Its derivative at 0 is infinite.",
+    x=lambda g, result: g / (result * 2),
+    options=_REAL,
+)
+tanh = ufunc(
+    "tanh",
+    "tanh",
+    "The hyperbolic tangent, elementwise.",
+    x=lambda g, result: g * (1 - result * result),
+    options=_REAL,
+)
+reciprocal = ufunc(
+    "reciprocal",
+    "reciprocal",
+    "`1 / x`, elementwise.",
+    x=lambda g, result: -g * (result * result),
+    options=_REAL,
+)
+abs = ufunc(
+    "abs",
+    "absolute",
+    "The absolute value, elementwise; its gradient at 0 is 0.",
+    x=lambda g, x: g * sign(x),
+)
+sign = ufunc(
+    "sign", "sign", "-1, 0 or 1, elementwise; its gradient is 0.", x=lambda g: zeros_like(g)
+)
+
+
+def _rounding(name: str, instruction: str, doc: str) -> Any:
+    """Declare a function that rounds; constant almost everywhere, so its gradient is 0."""
+
+    def kernel(xp: Any, x: Any, out: Any = None) -> Any:
+        if x.dtype.kind == "f":
+            return getattr(xp, instruction)(x, out=out)
+        _no_booleans(name, x)
+        return _clone(xp, x, out)
+
+    return primitive(name, kernel, doc, x=lambda g: zeros_like(g))
+
+
+floor = _rounding("floor", "floor", "`x` rounded down, elementwise; its gradient is 0.")
+ceil = _rounding("ceil", "ceil", "`x` rounded up, elementwise; its gradient is 0.")
+trunc = _rounding("trunc", "trunc", "`x` rounded towards 0, elementwise; its gradient is 0.")
+round = _rounding(
+    "round",
+    "rint",
+    "`x` rounded to the nearest integer, halves to the even one, elementwise; its gradient is 0.",
+)
 
 
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
@@ -123,7 +262,46 @@ def _relu(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.maximum(x, xp.constant(0, x.dtype), out=out)
 
 
-relu = primitive("relu", _relu, x=lambda g, result: where(result > 0, g, 0))
+# Written so that a NaN lets the gradient through, as in PyTorch.
+relu = primitive("relu", _relu, x=lambda g, result: where(result <= 0, 0, g))
+
+
+# Two numbers to one ---------------------------------------------------------------------------
+
+# A tie splits in halves; a NaN passes to both, as in PyTorch.
+maximum = ufunc(
+    "maximum",
+    "maximum",
+    "The larger of two, elementwise, NaN where one is; a tie shares the gradient in halves.",
+    x=lambda g, x, y: where(x < y, 0, where(x == y, g / 2, g)),
+    y=lambda g, x, y: where(y < x, 0, where(x == y, g / 2, g)),
+)
+minimum = ufunc(
+    "minimum",
+    "minimum",
+    "The smaller of two, elementwise, NaN where one is; a tie shares the gradient in halves.",
+    x=lambda g, x, y: where(x > y, 0, where(x == y, g / 2, g)),
+    y=lambda g, x, y: where(y > x, 0, where(x == y, g / 2, g)),
+)
+
+
+def _where(xp: Any, condition: Any, x: Any, y: Any, out: Any = None) -> Any:
+    """`x` where `condition`, else `y`, broadcast.
+
+    Raises RuntimeError for a condition that is not boolean.
+    """
+    if condition.dtype.kind != "b":
+        raise TypeError(f"expected a condition of dtype bool, got {condition.dtype.name}")
+    return xp.store(xp.where(condition, x, y), out)
+
+
+where = primitive(
+    "where",
+    _where,
+    x=lambda g, condition: where(condition, g, 0),
+    y=lambda g, condition: where(condition, 0, g),
+    options=_PAIR,
+)
 
 
 def _clamp(xp: Any, x: Any, *, min: Any = None, max: Any = None, out: Any = None) -> Any:
@@ -147,81 +325,34 @@ clamp_numbers = primitive(
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
-    """`x` limited to [min, max], numbers or Tensors; the gradient passes at the bounds.
+    """`x` limited to [min, max]; the gradient passes at the bounds.
+
+    Args:
+        x: a Tensor.
+        min, max: numbers or Tensors; one may be missing. Where min > max the result is max.
 
     Raises RuntimeError where both bounds are missing.
     """
     if min is None and max is None:
         raise RuntimeError("clamp: at least one of min and max must not be None")
     if type(min) in TENSORS or type(max) in TENSORS:
-        x = x if min is None else where(x < min, min, x)
-        return x if max is None else where(x > max, max, x)
-    if type(x) in TENSORS and x._array.dtype.kind in "iu" and float in (type(min), type(max)):
+        # `x != x` keeps a NaN; a bound that is NaN makes the result NaN.
+        x = x if min is None else where((x >= min) | (x != x), x, min)
+        return x if max is None else where((x <= max) | (x != x), x, max)
+    fraction = isinstance(min, float | np.floating) or isinstance(max, float | np.floating)
+    if fraction and x.dtype.kind != "f":
         x = cast(x, as_dtype(float))
     return clamp_numbers(x, min, max)
 
 
-# Two numbers to one ---------------------------------------------------------------------------
-
-# A tie splits in halves; a NaN passes to both, as in PyTorch.
-maximum = ufunc(
-    "maximum",
-    "maximum",
-    x=lambda g, x, y: where(x < y, 0, where(x == y, g / 2, g)),
-    y=lambda g, x, y: where(y < x, 0, where(x == y, g / 2, g)),
-)
-minimum = ufunc(
-    "minimum",
-    "minimum",
-    x=lambda g, x, y: where(x > y, 0, where(x == y, g / 2, g)),
-    y=lambda g, x, y: where(y > x, 0, where(x == y, g / 2, g)),
-)
-
-
-def _where(xp: Any, condition: Any, x: Any, y: Any, out: Any = None) -> Any:
-    """`x` where `condition`, else `y`, broadcast."""
-    if out is None:
-        return xp.where(condition, x, y)
-    xp.copyto(out, y)
-    xp.copyto(out, x, where=condition)
-    return out
-
-
-where = primitive(
-    "where",
-    _where,
-    x=lambda g, condition: where(condition, g, 0),
-    y=lambda g, condition: where(condition, 0, g),
-    options={"promote": ("x", "y")},
-)
-
-# Without a gradient ---------------------------------------------------------------------------
-
-eq = comparison("eq", "equal")
-ne = comparison("ne", "not_equal")
-lt = comparison("lt", "less")
-le = comparison("le", "less_equal")
-gt = comparison("gt", "greater")
-ge = comparison("ge", "greater_equal")
-logical_and = comparison("logical_and", "logical_and")
-logical_or = comparison("logical_or", "logical_or")
-logical_not = comparison("logical_not", "logical_not", ("x",))
-isnan = comparison("isnan", "isnan", ("x",))
-isfinite = comparison("isfinite", "isfinite", ("x",))
+# Copies ---------------------------------------------------------------------------------------
 
 
 def _zeros_like(xp: Any, x: Any, out: Any = None) -> Any:
     """Zeros in the shape and dtype of `x`."""
-    if out is None:
-        return xp.zeros(x.shape, x.dtype)
+    out = xp.empty(x.shape, x.dtype) if out is None else out
     xp.copyto(out, 0)
     return out
-
-
-zeros_like = primitive("zeros_like", _zeros_like)
-
-
-# Copies ---------------------------------------------------------------------------------------
 
 
 def _to(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
@@ -232,14 +363,21 @@ def _to(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
 
 
 def _clone(xp: Any, x: Any, out: Any = None) -> Any:
-    """A copy that keeps its place in the graph."""
-    out = xp.empty_like(x) if out is None else out
-    xp.copyto(out, x)
-    return out
+    """A copy, in the same memory order, that keeps its place in the graph."""
+    return xp.store(x, xp.empty_like(x) if out is None else out)
 
 
+def _contiguous(xp: Any, x: Any, out: Any = None) -> Any:
+    """A copy in row-major memory."""
+    return xp.store(x, xp.empty(x.shape, x.dtype) if out is None else out)
+
+
+zeros_like = primitive("zeros_like", _zeros_like)
 # The gradient is cast back to the dtype that the input had.
 to_dtype = primitive(
-    "to", _to, x=lambda g, x: to_dtype(g, dtype=x.dtype), options={"node_name": "to_copy"}
+    "to", _to, x=lambda g, x_dtype: to_dtype(g, x_dtype), options={"node_name": "to_copy"}
 )
 clone = primitive("clone", _clone, x=lambda g: g)
+contiguous_copy = primitive(
+    "contiguous", _contiguous, x=lambda g: g, options={"node_name": "clone"}
+)

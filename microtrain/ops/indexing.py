@@ -1,66 +1,137 @@
 """Indexing: `x[...]` for reading (a view or a copy), `x[...] = v`, and choosing along a dimension.
 
-An index is normalised once to what both NumPy and CuPy take: Tensors become arrays, a tuple stays a
-tuple. Integers, slices, `...` and None give a view; arrays of integers or booleans give a copy.
+An index is normalised once to what both NumPy and CuPy take: a tuple of integers, slices, `...`,
+None, and arrays on the device of the indexed Tensor. Without arrays it gives a view, with arrays of
+integers or booleans a copy.
 """
 
 from __future__ import annotations
 
+from operator import index as whole
 from typing import Any
 
 import numpy as np
 
+from ..backend import ARRAYS, MODES, XP, to_host
 from ..tensor import TENSORS, Tensor
 from .registry import primitive
+from .shapes import reshape_to
 
-_BASIC = (int, slice, type(Ellipsis), type(None), np.integer)
 
+def normal_index(index: Any, xp: Any) -> tuple[tuple[Any, ...], bool]:
+    """`index` as a tuple for arrays of `xp`, and whether it gives a view.
 
-def normal_index(index: Any) -> tuple[tuple[Any, ...], bool]:
-    """`index` as a tuple of what array libraries take, and whether it gives a view.
-
-    Raises IndexError for anything else, such as floats and text.
+    Raises IndexError for anything else, such as floats and text, ValueError for a slice backwards.
     """
     parts = index if type(index) is tuple else (index,)
     found: list[Any] = []
     basic = True
     for part in parts:
-        if type(part) in TENSORS:
-            array = part._array
-            if array.dtype.kind not in "iub":
-                raise IndexError(
-                    "tensors used as indices must be long, int, byte or bool tensors, got "
-                    f"{array.dtype.name}"
-                )
-            if not array.ndim and array.dtype.kind != "b":
-                found.append(int(array))
-                continue
-            found.append(array)
-            basic = False
-        elif isinstance(part, bool | np.bool_ | list | np.ndarray):
-            found.append(np.asarray(part) if isinstance(part, list) else part)
-            basic = False
-        elif isinstance(part, slice):
-            found.append(slice(*(_whole(p) for p in (part.start, part.stop, part.step))))
-            if found[-1].step is not None and found[-1].step <= 0:
-                raise ValueError("step must be greater than zero")
-        elif isinstance(part, _BASIC):
+        if part is None or part is Ellipsis:
             found.append(part)
+        elif isinstance(part, slice):
+            found.append(_normal_slice(part))
+        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            found.append(int(part))
         else:
-            raise IndexError(
-                "only integers, slices (`:`), ellipsis (`...`), None and long or byte Tensors are "
-                f"valid indices (got {type(part).__name__})"
-            )
+            array = _index_array(part)
+            if not array.ndim and array.dtype.kind == "i":
+                found.append(array.item())
+                continue
+            found.append(array if type(array) is xp.array_type else xp.asarray(to_host(array)))
+            basic = False
+    if basic and Ellipsis not in found:
+        # Else NumPy would give a number, not a 0-d view, where every dimension has an integer.
+        found.append(Ellipsis)
     return tuple(found), basic
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if type(value) in TENSORS else value
+def _normal_slice(part: slice) -> slice:
+    start, stop, step = (
+        None if p is None else whole(p) for p in (part.start, part.stop, part.step)
+    )
+    if step is not None and step <= 0:
+        raise ValueError(f"step must be greater than zero, got {step}; index with a list instead")
+    return slice(start, stop, step)
 
 
-def _getitem(xp: Any, x: Any, *, index: Any, out: Any = None) -> Any:
-    """`x[index]`."""
-    return x[index]
+def _index_array(part: Any) -> Any:
+    """An index that is a Tensor, an array, a list or a boolean, as an array."""
+    if type(part) in TENSORS:
+        array = part._array
+    elif type(part) in ARRAYS:
+        array = part
+    elif isinstance(part, bool | np.bool_ | list):
+        array = np.asarray(part) if part != [] else np.empty(0, np.int64)
+    else:
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`), None and long or bool Tensors are "
+            f"valid indices (got {type(part).__name__})"
+        )
+    if array.dtype.kind not in "ib":
+        hint = "; for a mask use .bool()" if array.dtype.kind == "u" else ""
+        raise IndexError(
+            "tensors used as indices must be of a signed integer dtype or bool, got "
+            f"{array.dtype.name}{hint}"
+        )
+    return array
+
+
+def integers_first(x: Any, index: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """`x[integers]` and the rest of an index with arrays.
+
+    PyTorch's order. NumPy broadcasts integers with the arrays, which moves dimensions where a slice
+    stands between them: x[0, :, [1, 2]] has the shape (2, n) there and (n, 2) here.
+    """
+    if not any(type(part) is int for part in index):
+        return x, index
+    first: list[Any] = []
+    rest: list[Any] = []
+    for part in index:
+        if type(part) is int:
+            first.append(part)
+        elif type(part) in ARRAYS:
+            first += [slice(None)] * (part.ndim if part.dtype.kind == "b" else 1)
+            rest.append(part)
+        else:
+            first.append(part)
+            rest.append(part if part is Ellipsis else slice(None))
+    if Ellipsis not in first:
+        first.append(Ellipsis)
+    return select(x, tuple(first)), tuple(rest)
+
+
+def kept_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`index` with arrays of its own: a graph must not see later writes to the user's."""
+    return tuple(part.copy() if type(part) in ARRAYS else part for part in index)
+
+
+def _may_repeat(index: tuple[Any, ...]) -> bool:
+    return any(type(part) in ARRAYS and part.dtype.kind != "b" for part in index)
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def _getitem(xp: Any, x: Any, *, index: Any) -> Any:
+    return xp.getitem(x, index)
+
+
+def _gather_index(xp: Any, x: Any, *, index: Any, out: Any = None) -> Any:
+    return xp.store(xp.getitem(x, index), out)
+
+
+def _unselect(xp: Any, x: Any, *, shape: Any, index: Any, out: Any = None) -> Any:
+    """Zeros of `shape` with `x` added at `index`: the reverse of `x[index]`."""
+    if out is None:
+        out = xp.zeros(shape, x.dtype)
+    else:
+        xp.copyto(out, 0)
+    if _may_repeat(index):
+        xp.scatter_add(out, index, x)
+    else:
+        xp.setitem(out, index, x)
+    return out
 
 
 # The index is part of the operation, not an input: a mask or list of rows has no gradient.
@@ -71,88 +142,80 @@ select = primitive(
     options={"view": True},
 )
 gather_index = primitive(
-    "index", _getitem, x=lambda g, x_shape, index: unselect(g, x_shape, index)
+    "index", _gather_index, x=lambda g, x_shape, index: unselect(g, x_shape, index)
 )
-
-
-def _unselect(xp: Any, x: Any, *, shape: Any, index: Any, out: Any = None) -> Any:
-    """Zeros of `shape` with `x` added at `index`: the reverse of `x[index]`."""
-    if out is None:
-        out = xp.zeros(shape, x.dtype)
-    else:
-        xp.copyto(out, 0)
-    if all(isinstance(part, _BASIC) for part in index):
-        out[index] = x
-    else:
-        xp.scatter_add(out, index, x)
-    return out
-
-
 unselect = primitive("unselect", _unselect, x=lambda g, index: gather_index(g, index))
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """`x[index]`: a view for integers, slices, `...` and None, a copy for masks and index lists."""
-    found, basic = normal_index(index)
-    return (select if basic else gather_index)(x, found)  # type: ignore[no-any-return]
+    found, basic = normal_index(index, XP[type(x._array)])
+    if basic:
+        return select(x, found)
+    x, found = integers_first(x, found)
+    return gather_index(x, kept_index(found) if x._rg and MODES.grad else found)
+
+
+# Writing ------------------------------------------------------------------------------------------
 
 
 def _index_put(xp: Any, x: Any, value: Any, *, index: Any, out: Any = None) -> Any:
     """A copy of `x` with `value` written at `index`."""
     out = xp.empty_like(x) if out is None else out
     xp.copyto(out, x)
-    out[index] = value
+    xp.setitem(out, index, value)
     return out
-
-
-def _index_put_input(g: Any, index: Any) -> Any:
-    return index_put(g, zeros_at(g, index), index)
-
-
-def zeros_at(g: Any, index: Any) -> Any:
-    """Zeros in the shape of `g[index]`."""
-    from .elementwise import zeros_like
-
-    return zeros_like(gather_index(g, index))
 
 
 # Repeated indices keep one of the values, as assignment does.
 index_put = primitive(
     "index_put",
     _index_put,
-    x=_index_put_input,
+    x=lambda g, index: index_put(g, 0, index),
     value=lambda g, index: gather_index(g, index),
+    options={"promote": ("x", "value")},
 )
+
+
+def without_leading_ones(value: Tensor) -> Tensor:
+    """A value to assign without leading dimensions of size 1, which assignment may ignore."""
+    shape = value._array.shape
+    lead = 0
+    while lead < len(shape) and shape[lead] == 1:
+        lead += 1
+    return reshape_to(value, shape[lead:]) if lead else value
+
+
+# Along one dimension ------------------------------------------------------------------------------
 
 
 def _take_along_dim(xp: Any, x: Any, indices: Any, *, dim: int, out: Any = None) -> Any:
     """The elements of `x` that `indices` choose along `dim`."""
-    return xp.take_along_axis(x, indices, axis=dim)
+    return xp.store(xp.take_along_axis(x, indices, axis=dim), out)
 
 
-take_along_dim = primitive(
-    "gather",
-    _take_along_dim,
-    x=lambda g, indices, x_shape, dim: put_along_dim(g, indices, dim, x_shape[dim]),
-)
-
-
-def _put_along_dim(
-    xp: Any, x: Any, indices: Any, *, dim: int, size: int, out: Any = None
-) -> Any:
-    """Zeros with `x` added along `dim` where `indices` say: the reverse of `gather`."""
-    shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
-    result = xp.zeros(shape, x.dtype)
+def _put_along_dim(xp: Any, x: Any, indices: Any, *, dim: int, size: int, out: Any = None) -> Any:
+    """Zeros with `x` added along `dim` where `indices` say: the reverse of `take_along_dim`."""
+    if out is None:
+        out = xp.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :]), x.dtype)
+    else:
+        xp.copyto(out, 0)
     grid = tuple(
         indices
         if axis == dim
-        else xp.reshape(xp.arange(n), tuple(n if a == axis else 1 for a in range(len(shape))))
+        else xp.reshape(xp.arange(n), tuple(n if a == axis else 1 for a in range(len(x.shape))))
         for axis, n in enumerate(x.shape)
     )
-    xp.scatter_add(result, grid, x)
-    return result
+    xp.scatter_add(out, grid, x)
+    return out
 
 
+take_along_dim = primitive(
+    "take_along_dim",
+    _take_along_dim,
+    x=lambda g, indices, x_shape, dim: put_along_dim(g, indices, dim, x_shape[dim]),
+    options={"node_name": "gather"},
+)
 put_along_dim = primitive(
     "put_along_dim",
     _put_along_dim,
@@ -162,8 +225,8 @@ put_along_dim = primitive(
 
 def _one_hot(xp: Any, x: Any, *, classes: int, dtype: Any, out: Any = None) -> Any:
     """For each class index a row of zeros with a one in its place."""
-    grid = xp.arange(classes)
-    return xp.asarray(xp.equal(xp.reshape(x, (*x.shape, 1)), grid), dtype)
+    hot = xp.equal(xp.reshape(x, (*x.shape, 1)), xp.arange(classes))
+    return xp.store(xp.asarray(hot, dtype), out)
 
 
 one_hot_rows = primitive("one_hot", _one_hot)

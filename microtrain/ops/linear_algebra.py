@@ -1,20 +1,21 @@
 """Products of matrices, and the linear layer as one operation.
 
 Matrix products are `dot` wherever both sides are matrices: half the call cost of `matmul`, and the
-same BLAS routine. `mm_into` is the one place that knows how to write a product into given memory.
+same BLAS routine. `_mm` is the one place that knows how to write a product into given memory.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NoReturn
 
 from ..backend import XP
+from ..tensor import TENSORS
 from .registry import primitive
-from .shapes import reshape_to
+from .shapes import expand_to, reshape_to, transpose
 
 
 def _mm(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
-    """The product of two matrices."""
     if out is None:
         return xp.dot(x, y)
     if out.flags.c_contiguous:
@@ -37,27 +38,34 @@ def mm_into(x: Any, y: Any, out: Any) -> Any:
     return mm_matrices(x, y) if out is None else _mm(XP[type(x)], x, y, out)
 
 
-def _check_matrices(name: str, x: Any, y: Any) -> None:
-    if x.dtype != y.dtype:
-        raise RuntimeError(
-            f"{name}: expected both inputs to have the same dtype, got {x.dtype.name} and "
-            f"{y.dtype.name}"
-        )
-
-
 def mm(x: Any, y: Any) -> Any:
     """The product of an (n, m) and an (m, p) matrix.
 
     Raises RuntimeError for other dimensions, sizes that do not fit, or different dtypes.
     """
-    if x.ndim != 2 or y.ndim != 2:
-        raise RuntimeError(f"mm: expected two matrices, got shapes {x.shape} and {y.shape}")
+    try:
+        dims = x.ndim, y.ndim
+    except AttributeError:
+        _refuse_kinds("mm", x, y)
+    if dims != (2, 2):
+        raise RuntimeError(
+            f"mm: expected two matrices, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        )
     _check_product("mm", x, y)
     return mm_matrices(x, y)
 
 
+def _refuse_kinds(name: str, *arguments: Any) -> NoReturn:
+    kinds = ", ".join(type(a).__name__ for a in arguments)
+    raise TypeError(
+        f"{name}(): expected Tensors, got {kinds}; mt.from_numpy(array) makes one of an array"
+    ) from None
+
+
 def _check_product(name: str, x: Any, y: Any) -> None:
-    _check_matrices(name, x, y)
+    if (type(x) in TENSORS) != (type(y) in TENSORS):
+        _refuse_kinds(name, x, y)
+    _check_dtypes(name, x, y)
     if x.shape[-1] != y.shape[-2 if y.ndim > 1 else -1]:
         raise RuntimeError(
             f"{name}: mat1 and mat2 shapes cannot be multiplied "
@@ -65,85 +73,86 @@ def _check_product(name: str, x: Any, y: Any) -> None:
         )
 
 
+def _check_dtypes(name: str, x: Any, y: Any) -> None:
+    if x.dtype != y.dtype:
+        raise RuntimeError(
+            f"{name}: expected both inputs to have the same dtype, got {x.dtype.name} and "
+            f"{y.dtype.name}"
+        )
+
+
 def _matmul(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
-    """Products of the matrices in the last two dimensions, broadcast over the others."""
     return xp.matmul(x, y, out=out)
 
 
-def swap(x: Any) -> Any:
+def _swap(x: Any) -> Any:
     """The last two dimensions exchanged."""
-    from .shapes import transpose
-
     return transpose(x, -2, -1)
 
 
 batched = primitive(
     "matmul",
     _matmul,
-    x=lambda g, y: batched(g, swap(y)),
-    y=lambda g, x: batched(swap(x), g),
+    x=lambda g, y: batched(g, _swap(y)),
+    y=lambda g, x: batched(_swap(x), g),
 )
 
 
 def matmul(x: Any, y: Any) -> Any:
     """The matrix product, with PyTorch's and NumPy's rules for vectors and batches.
 
-    A vector on the left is a row, on the right a column; leading dimensions broadcast.
+    A vector on the left is a row, on the right a column; leading dimensions broadcast:
+    (..., n, m) and (..., m, p) give (..., n, p).
     Raises RuntimeError for 0-d inputs, sizes that do not fit, or different dtypes.
     """
-    if x.ndim == 2 and y.ndim == 2:
+    try:
+        left, right = x.ndim, y.ndim
+    except AttributeError:
+        _refuse_kinds("matmul", x, y)
+    if left == 2 and right == 2:
         return mm(x, y)
-    if not x.ndim or not y.ndim:
-        raise RuntimeError("matmul: both arguments need to be at least 1D, but one is 0D")
+    if not left or not right:
+        raise RuntimeError(
+            f"matmul: both arguments need to be at least 1D, but they are {left}D and {right}D"
+        )
     _check_product("matmul", x, y)
-    if x.ndim == 1 and y.ndim == 1:
+    if left == 1 and right == 1:
         return reshape_to(mm(reshape_to(x, (1, -1)), reshape_to(y, (-1, 1))), ())
-    if x.ndim == 1:
+    if left == 1:
         out = matmul(reshape_to(x, (1, -1)), y)
         return reshape_to(out, (*out.shape[:-2], out.shape[-1]))
-    if y.ndim == 1:
+    if right == 1:
         out = matmul(x, reshape_to(y, (-1, 1)))
         return reshape_to(out, out.shape[:-1])
-    if y.ndim == 2:  # one large product instead of many small ones
-        rows = mm(reshape_to(x, (_rows(x.shape), x.shape[-1])), y)
-        return reshape_to(rows, (*x.shape[:-1], y.shape[-1]))
+    if right == 2:  # one large product instead of many small ones
+        return reshape_to(mm(_matrix(x), y), (*x.shape[:-1], y.shape[-1]))
     return batched(x, y)
-
-
-def _rows(shape: tuple[int, ...]) -> int:
-    n = 1
-    for size in shape[:-1]:
-        n *= size
-    return n
-
-
-def _sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
-    """The sum over the rows of a matrix, as a product with ones (faster than `sum`)."""
-    return xp.dot(xp.ones_of(x.shape[:1], x.dtype), x, out=out)
-
-
-sum_rows = primitive("sum_rows", _sum_rows, x=lambda g, x_shape: sum_to_rows(g, x_shape))
-
-
-def sum_to_rows(g: Any, shape: tuple[int, ...]) -> Any:
-    """`g` repeated for every row."""
-    from .shapes import expand_to
-
-    return expand_to(g, shape)
-
-
-def _linear(xp: Any, input: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Any:
-    """`input @ weight.T + bias`."""
-    if len(input.shape) == 2:
-        result = xp.dot(input, weight.T, out=out)
-    else:
-        result = xp.matmul(input, weight.T, out=out)
-    return result if bias is None else xp.add(result, bias, out=result if result.shape else None)
 
 
 def _matrix(x: Any) -> Any:
     """All dimensions but the last as rows."""
-    return x if x.ndim == 2 else reshape_to(x, (_rows(x.shape), x.shape[-1]))
+    return x if x.ndim == 2 else reshape_to(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+# The linear layer ---------------------------------------------------------------------------------
+
+
+def _sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
+    return xp.dot(xp.ones_of(x.shape[:1], x.dtype), x, out=out)
+
+
+# The sum over the rows of a matrix, as a product with ones: faster than `sum`.
+sum_rows = primitive("sum_rows", _sum_rows, x=lambda g, x_shape: expand_to(g, x_shape))
+
+
+def _linear(xp: Any, input: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Any:
+    if len(input.shape) == 2:
+        result = xp.dot(input, weight.T, out=out)
+        return result if bias is None else xp.add(result, bias, out=result)
+    # Other numbers of dimensions as one large product over all rows.
+    shape = (*input.shape[:-1], weight.shape[0])
+    rows = xp.reshape(input, (math.prod(shape[:-1]), weight.shape[1]))
+    return xp.store(xp.reshape(_linear(xp, rows, weight, bias), shape), out)
 
 
 def _linear_input(g: Any, weight: Any) -> Any:
@@ -166,22 +175,48 @@ linear_layer = primitive(
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """`input @ weight.T + bias`: (..., in) with (out, in) and (out,) gives (..., out).
+    """`input @ weight.T + bias`.
 
-    Raises RuntimeError where sizes or dtypes do not fit.
+    Args:
+        input: (..., in_features).
+        weight: (out_features, in_features), of the dtype of `input`.
+        bias: (out_features,), or None.
+
+    Returns a Tensor (..., out_features). Raises RuntimeError where sizes or dtypes do not fit,
+    TypeError for anything but Tensors.
     """
-    if input.shape[-1:] != weight.shape[1:] or input.dtype is not weight.dtype:
-        _refuse_linear(input, weight)
+    try:
+        x, w = input._array, weight._array
+        b = None if bias is None else bias._array
+    except AttributeError:
+        x, w, b = input, weight, bias
+        _check_linear(x, w, b)
+    shape, dtype = w.shape, w.dtype
+    if (
+        x.shape[-1:] != shape[1:]
+        or x.dtype is not dtype
+        or (b is not None and (b.shape != shape[:1] or b.dtype is not dtype))
+    ):
+        _check_linear(x, w, b)
     return linear_layer(input, weight, bias)
 
 
-def _refuse_linear(input: Any, weight: Any) -> None:
+def _check_linear(input: Any, weight: Any, bias: Any) -> None:
+    """TypeError or RuntimeError unless the three fit."""
+    given = (input, weight) if bias is None else (input, weight, bias)
+    if any(type(a) not in XP and type(a) not in TENSORS for a in given):
+        _refuse_kinds("linear", *given)
     if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
         raise RuntimeError(
             f"linear: an input of shape {tuple(input.shape)} does not fit a weight of shape "
-            f"{tuple(weight.shape)} (out_features, in_features): expected {weight.shape[-1]} in "
+            f"{tuple(weight.shape)} (out_features, in_features): expected {weight.shape[-1:]} in "
             "the input's last dimension"
         )
-    _check_matrices("linear", input, weight)
-
-
+    _check_dtypes("linear", input, weight)
+    if bias is not None:
+        _check_dtypes("linear", weight, bias)
+        if tuple(bias.shape) != tuple(weight.shape[:1]):
+            raise RuntimeError(
+                f"linear: a bias of shape {tuple(bias.shape)} does not fit a weight of shape "
+                f"{tuple(weight.shape)}: expected ({weight.shape[0]},)"
+            )

@@ -1,7 +1,7 @@
 """Tensor's operators and methods, from one table: the only late binding in the package.
 
-`METHODS` has one line per method. `tensor.pyi` is written from it and the class by
-`scripts/stubs`, and the suite fails when it is stale.
+`METHODS` has one line per method. `tensor.pyi` is written from the tables here and from the class
+by `scripts/stubs`, and the suite fails when it is stale.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..autograd import engine
-from ..autograd.graph import RemovableHandle
-from ..backend import CPU, as_dtype, resolve_device, to_device
+from ..autograd import differentiate, engine
+from ..autograd.function import Function
+from ..autograd.hooks import RemovableHandle
+from ..backend import ARRAYS, CPU, as_dtype, resolve_device, to_device
 from ..tensor import TENSORS, Tensor, wrap
+from . import comparison, extrema, indexing, linear_algebra, reductions, shapes
 from . import elementwise as e
-from . import indexing, linear_algebra, reductions, shapes
-from .coercion import cast
+from .coercion import NUMBERS, cast
 from .inplace import in_place, put
-
 
 engine.set_sum_to(shapes.sum_to)
 
@@ -31,54 +31,79 @@ def _reversed(operation: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-# Methods that are the function of the same name.
+def _equality(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Elementwise `==` with Tensors and numbers; anything else (None, text) is unequal."""
+
+    def method(self: Tensor, other: Any) -> Any:
+        if type(other) in TENSORS or isinstance(other, NUMBERS):
+            return operation(self, other)
+        return operation(self, other) if type(other) in ARRAYS else NotImplemented
+
+    return method
+
+
+def _where(self: Tensor, condition: Any, other: Any) -> Any:
+    """`self` where `condition`, else `other`, broadcast."""
+    return e.where(condition, self, other)
+
+
+# Methods that are the function of the same name, and operators.
 METHODS: dict[str, Callable[..., Any]] = {
     "abs": e.abs,
     "add": e.add_scaled,
     "all": reductions.all,
-    "amax": reductions.amax,
-    "amin": reductions.amin,
+    "amax": extrema.amax,
+    "amin": extrema.amin,
     "any": reductions.any,
-    "argmax": reductions.argmax,
-    "argmin": reductions.argmin,
+    "argmax": extrema.argmax,
+    "argmin": extrema.argmin,
     "broadcast_to": shapes.broadcast_to,
+    "ceil": e.ceil,
     "clamp": e.clamp,
     "clone": e.clone,
-    "div": e.div_scaled,
-    "eq": e.eq,
+    "div": e.div_rounded,
+    "eq": comparison.eq,
     "exp": e.exp,
     "expand": shapes.expand,
     "expand_as": shapes.expand_as,
     "flatten": shapes.flatten,
-    "ge": e.ge,
-    "gt": e.gt,
-    "isfinite": e.isfinite,
-    "isnan": e.isnan,
-    "le": e.le,
+    "floor": e.floor,
+    "floor_divide": e.floor_divide,
+    "ge": comparison.ge,
+    "gt": comparison.gt,
+    "isfinite": comparison.isfinite,
+    "isinf": comparison.isinf,
+    "isnan": comparison.isnan,
+    "le": comparison.le,
     "log": e.log,
     "log_softmax": reductions.log_softmax,
-    "logical_and": e.logical_and,
-    "logical_not": e.logical_not,
-    "logical_or": e.logical_or,
-    "lt": e.lt,
+    "logical_and": comparison.logical_and,
+    "logical_not": comparison.logical_not,
+    "logical_or": comparison.logical_or,
+    "logical_xor": comparison.logical_xor,
+    "lt": comparison.lt,
     "matmul": linear_algebra.matmul,
-    "max": reductions.max,
+    "max": extrema.max,
     "maximum": e.maximum,
     "mean": reductions.mean,
-    "min": reductions.min,
+    "min": extrema.min,
     "minimum": e.minimum,
     "mm": linear_algebra.mm,
     "mul": e.mul,
-    "ne": e.ne,
+    "ne": comparison.ne,
     "neg": e.neg,
     "permute": shapes.permute,
     "pow": e.pow,
+    "reciprocal": e.reciprocal,
     "relu": e.relu,
+    "remainder": e.remainder,
     "reshape": shapes.reshape,
+    "round": e.round,
     "sigmoid": e.sigmoid,
     "sign": e.sign,
     "softmax": reductions.softmax,
     "sqrt": e.sqrt,
+    "square": e.square,
     "squeeze": shapes.squeeze,
     "std": reductions.std,
     "sub": e.sub_scaled,
@@ -86,10 +111,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "t": shapes.t,
     "tanh": e.tanh,
     "transpose": shapes.transpose,
+    "trunc": e.trunc,
     "unsqueeze": shapes.unsqueeze,
     "var": reductions.var,
     "view": shapes.view,
-    "where": lambda self, condition, other: e.where(condition, self, other),
+    "where": _where,
 }
 
 OPERATORS: dict[str, Callable[..., Any]] = {
@@ -101,35 +127,37 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__rmul__": e.mul,
     "__truediv__": e.div,
     "__rtruediv__": _reversed(e.div),
+    "__floordiv__": e.floor_divide,
+    "__rfloordiv__": _reversed(e.floor_divide),
+    "__mod__": e.remainder,
+    "__rmod__": _reversed(e.remainder),
     "__neg__": e.neg,
     "__abs__": e.abs,
     "__pow__": e.pow,
     "__rpow__": _reversed(e.pow),
     "__matmul__": linear_algebra.matmul,
-    "__eq__": e.eq,
-    "__ne__": e.ne,
-    "__lt__": e.lt,
-    "__le__": e.le,
-    "__gt__": e.gt,
-    "__ge__": e.ge,
-    "__and__": e.logical_and,
-    "__or__": e.logical_or,
-    "__invert__": e.logical_not,
+    "__eq__": _equality(comparison.eq),
+    "__ne__": _equality(comparison.ne),
+    "__lt__": comparison.lt,
+    "__le__": comparison.le,
+    "__gt__": comparison.gt,
+    "__ge__": comparison.ge,
+    "__and__": comparison.bitwise_and,
+    "__or__": comparison.bitwise_or,
+    "__xor__": comparison.bitwise_xor,
+    "__invert__": comparison.bitwise_not,
     "__getitem__": indexing.getitem,
     "__setitem__": put,
 }
 
 # `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
 IN_PLACE = (
-    "abs add clamp div exp log mul neg pow relu sigmoid sqrt sub tanh"
+    "abs add ceil clamp div exp floor log mul neg pow reciprocal relu round sigmoid sqrt square "
+    "sub tanh trunc"
 ).split()
-AUGMENTED = {
-    "__iadd__": e.add,
-    "__isub__": e.sub,
-    "__imul__": e.mul,
-    "__itruediv__": e.div,
-    "__ipow__": e.pow,
-}
+AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
+             "__ipow__": "pow"}  # fmt: skip
+CASTS = ("half", "float", "double", "int", "long", "bool")
 
 
 def backward(
@@ -140,7 +168,7 @@ def backward(
     inputs: Any = None,
 ) -> None:
     """Accumulate the gradient of this Tensor into its leaves; see `autograd.backward`."""
-    engine.backward(self, gradient, retain_graph, create_graph, inputs)
+    differentiate.backward(self, gradient, retain_graph, create_graph, inputs)
 
 
 def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
@@ -148,7 +176,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     if not self._rg:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if self._edge is not None:
-        return self.grad_fn.add_hook(hook, self.output_nr)  # type: ignore[no-any-return]
+        return self.grad_fn.add_hook(hook, self.output_nr)
     extra = self.extra()
     if extra.hooks is None:
         extra.hooks = {}
@@ -167,97 +195,84 @@ def register_post_accumulate_grad_hook(
     return RemovableHandle(extra.post_hooks, hook)
 
 
-def fill_(self: Tensor, value: float) -> Tensor:
-    """Every element set to `value`, in place."""
-    return put_all(self, wrap(_like(self, value)))
+def fill_(self: Tensor, value: Any) -> Tensor:
+    """Every element set to `value`, a number or a 0-d Tensor, in place."""
+    put(self, ..., value)
+    return self
 
 
 def zero_(self: Tensor) -> Tensor:
     """Every element set to 0, in place."""
-    return put_all(self, wrap(_like(self, 0)))
+    put(self, ..., 0)
+    return self
 
 
 def copy_(self: Tensor, source: Tensor) -> Tensor:
-    """The elements of `source` (broadcast, cast), in place."""
+    """The elements of `source` (broadcast, cast, moved to this device), in place."""
     if type(source) not in TENSORS:
         raise TypeError(f"copy_: expected a Tensor, got {type(source).__name__}")
-    source = cast(to(source, self.device), self._array.dtype)
-    return put_all(self, source)
+    put(self, ..., to(source, self.device))
+    return self
 
 
-def put_all(self: Tensor, value: Tensor) -> Tensor:
-    """Write `value`, broadcast, over all of `self`."""
-    return in_place(self, lambda x: _replaced(x, value), "copy_")
-
-
-def _replaced(x: Tensor, value: Tensor) -> Tensor:
-    return e.clone(shapes.expand(value, x.shape))  # type: ignore[no-any-return]
-
-
-def _like(self: Tensor, value: Any) -> Any:
-    from ..backend import XP
-
-    return XP[type(self._array)].asarray(value, self._array.dtype)
-
-
-def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Any:
-    """This Tensor in another dtype or on another device; itself where nothing changes.
-
-    Takes a dtype, a device, both, or another Tensor to be like.
-    """
+def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
+    """The dtype and the device that the arguments of a `to(...)` name; None for one not named."""
     for arg in args:
         if type(arg) in TENSORS:
             dtype, device = arg.dtype, arg.device
-        elif isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda"):
-            device = arg
-        elif type(arg).__name__ == "device":
+        elif type(arg).__name__ == "device" or (
+            isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda")
+        ):
             device = arg
         else:
             dtype = arg
-    out = self if dtype is None else cast(self, as_dtype(dtype))
-    if device is not None and (where := resolve_device(device)) != self.device:
-        out = _to_device(out, where)
+    return (
+        None if dtype is None else as_dtype(dtype),
+        None if device is None else resolve_device(device),
+    )
+
+
+def to(
+    self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False
+) -> Tensor:
+    """This Tensor in another dtype or on another device; itself where nothing changes.
+
+    Takes a dtype, a device, both, or another Tensor to be like. Raises TypeError for what is not a
+    dtype, RuntimeError for an absent GPU.
+    """
+    wanted, where = destination(args, dtype, device)
+    out = self if wanted is None else cast(self, wanted)
+    if where is not None and where != self.device:
+        out = _ToDevice.apply(out, where)
     return e.clone(out) if copy and out is self else out
 
 
-def _to_device(x: Tensor, where: Any) -> Tensor:
-    from ..autograd.function import Function
+class _ToDevice(Function):
+    """A copy on another device; its gradient comes back."""
 
-    class ToDevice(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.device = x.device
-            return wrap(to_device(x._array, where))
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, where: Any) -> Tensor:
+        ctx.device = x.device
+        return wrap(to_device(x._array, where))
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return to(grads[0], ctx.device)
-
-    return ToDevice.apply(x)  # type: ignore[no-any-return]
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return to(grads[0], ctx.device), None
 
 
 def cpu(self: Tensor) -> Tensor:
     """This Tensor on the CPU."""
-    return to(self, device=CPU)  # type: ignore[no-any-return]
+    return to(self, device=CPU)
 
 
 def cuda(self: Tensor, device: Any = "cuda") -> Tensor:
     """This Tensor on a GPU; RuntimeError where there is none."""
-    return to(self, device=device)  # type: ignore[no-any-return]
+    return to(self, device=device)
 
 
 def contiguous(self: Tensor) -> Tensor:
     """This Tensor in row-major memory: itself where it is, else a copy."""
-    if self.is_contiguous():
-        return self
-    return reductions_free_copy(self)
-
-
-def reductions_free_copy(self: Tensor) -> Tensor:
-    """A row-major copy with its place in the graph."""
-    flat = shapes.reshape_to(self, (self.numel(),))
-    copied = e.clone(flat) if flat._array.base is not None else flat
-    return shapes.reshape_to(copied, self.shape)  # type: ignore[no-any-return]
+    return self if self.is_contiguous() else e.contiguous_copy(self)
 
 
 def _iterate(self: Tensor) -> Iterator[Tensor]:
@@ -266,41 +281,44 @@ def _iterate(self: Tensor) -> Iterator[Tensor]:
     return (indexing.getitem(self, i) for i in range(self._array.shape[0]))
 
 
-def _cast_method(name: str, dtype: Any) -> Callable[[Tensor], Tensor]:
-    def method(self: Tensor) -> Tensor:
-        return cast(self, as_dtype(dtype))
+def _cast_method(name: str) -> Callable[[Tensor], Tensor]:
+    dtype = as_dtype(name)
 
-    method.__doc__ = f"This Tensor as {as_dtype(dtype).name}."
-    method.__name__ = name
+    def method(self: Tensor) -> Tensor:
+        return cast(self, dtype)
+
+    method.__doc__ = f"This Tensor as {dtype.name}; itself where it is."
     return method
 
 
 def _in_place_method(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return in_place(self, lambda x: operation(x, *args, **kwargs), name)
+        def compute(x: Tensor) -> Tensor:
+            # `x.mul_(x)` is about the old x twice; the new one in its own graph would be a cycle.
+            return operation(x, *(x if arg is self else arg for arg in args), **kwargs)
 
-    method.__name__ = name
-    method.__doc__ = f"`{name.strip('_')}`, written into this Tensor."
+        return in_place(self, compute, name)
+
+    method.__doc__ = f"`{name[:-1]}`, written into this Tensor, which is returned."
     return method
 
 
+# Methods with code of their own.
+OTHERS = (
+    backward, contiguous, copy_, cpu, cuda, fill_, register_hook,
+    register_post_accumulate_grad_hook, to, zero_,
+)  # fmt: skip
+
+
 def _install() -> None:
-    for table in (METHODS, OPERATORS):
-        for name, function in table.items():
-            setattr(Tensor, name, function)
-    for name in IN_PLACE:
-        setattr(Tensor, f"{name}_", _in_place_method(f"{name}_", METHODS[name]))
-    for name, function in AUGMENTED.items():
-        setattr(Tensor, name, _in_place_method(name, function))
-    for name in ("half", "float", "double", "int", "long", "bool"):
-        setattr(Tensor, name, _cast_method(name, name))
-    for function in (
-        backward, contiguous, copy_, cpu, cuda, fill_, register_hook,
-        register_post_accumulate_grad_hook, to, zero_,
-    ):  # fmt: skip
-        setattr(Tensor, function.__name__, function)
-    Tensor.__iter__ = _iterate  # type: ignore[attr-defined]
-    Tensor.T = property(shapes.t, doc="The transpose of a matrix.")  # type: ignore[attr-defined]
+    table: dict[str, Any] = {**METHODS, **OPERATORS, **{f.__name__: f for f in OTHERS}}
+    table |= {f"{name}_": _in_place_method(f"{name}_", METHODS[name]) for name in IN_PLACE}
+    table |= {method: table[f"{name}_"] for method, name in AUGMENTED.items()}
+    table |= {name: _cast_method(name) for name in CASTS}
+    table["__iter__"] = _iterate
+    table["T"] = property(shapes.t, doc="The transpose of a matrix.")
+    for name, value in table.items():
+        setattr(Tensor, name, value)
 
 
 _install()

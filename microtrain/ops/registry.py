@@ -12,6 +12,7 @@ The names of a rule's parameters say what it needs, and nothing else is kept ali
     <extra>     an extra output of the kernel, with a formula that recomputes it from the inputs
     <attribute> an attribute of the call
     x_shape     the shape of input x, without keeping x
+    x_dtype     its dtype, likewise
     out         memory that the gradient may be written into, or None
 
 Rules use operators and the functions of `ops`, which take arrays and return arrays, or take Tensors
@@ -25,6 +26,7 @@ straight line of attribute reads, without loops over inputs. `Operation.source` 
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -38,12 +40,16 @@ from .coercion import (
     explain,
     promote,
     result_tensor,
+    shared,
     slot_of,
     stale,
     to_float,
     version_of,
     watch,
 )
+
+# The value of `view` for operations that copy where the memory leaves no other way.
+VIEW_IF_SHARED = "if shared"
 
 
 class Operation:
@@ -52,11 +58,15 @@ class Operation:
     Attributes:
         name: its name in PyTorch, which it is registered under.
         kernel: `kernel(xp, *arrays, out=None, **attrs)`; returns the result, or the result and the
-            extra outputs.
+            extra outputs. Views have no `out`.
         inputs: names of the array inputs; `optional` may be None.
         attrs: names of the attributes, with `defaults`.
         rules: gradient rule by input.
         extras: names of the kernel's further outputs; `recompute` has their formulas.
+        promote: the inputs that take numbers and are brought to one dtype.
+        floating: whether integers and booleans become floats first.
+        view: whether the result shares the memory of the first input; VIEW_IF_SHARED where that
+            depends on the memory.
         apply: the public function.
     """
 
@@ -71,8 +81,9 @@ class Operation:
         recompute: dict[str, Callable[..., Any]] | None = None,
         promote: tuple[str, ...] = (),
         floating: bool = False,
-        view: bool = False,
+        view: Any = False,
         node_name: str | None = None,
+        doc: str | None = None,
     ) -> None:
         self.name = name
         self.kernel = kernel
@@ -94,6 +105,7 @@ class Operation:
         self.writes_out = any(p.name == "out" for p in signature)
         self.needs = {i: tuple(inspect.signature(r).parameters) for i, r in rules.items()}
         self._call = call
+        self._doc = doc or kernel.__doc__
         self._check()
         self.source = self._write_source()
         self.apply = self._compile()
@@ -106,7 +118,7 @@ class Operation:
 
     def _check(self) -> None:
         known = {"g", "result", "out", *self.inputs, *self.extras, *self.attrs}
-        known |= {f"{i}_shape" for i in self.inputs}
+        known |= {f"{i}_{what}" for i in self.inputs for what in ("shape", "dtype")}
         for name, need in self.needs.items():
             unknown = set(need) - known
             if name not in self.inputs or unknown:
@@ -124,9 +136,7 @@ class Operation:
         """The text of `apply`, `backward_arrays` and `backward_tensors`."""
         ins, rules = self.inputs, self.rules
         parameters = [f"{i}=None" if i in self.optional else i for i in ins]
-        parameters += [
-            f"{a}=DEFAULTS[{a!r}]" if a in self.defaults else a for a in self.attrs
-        ]
+        parameters += [f"{a}=DEFAULTS[{a!r}]" if a in self.defaults else a for a in self.attrs]
         tests = {i: f"type({i}) in TENSORS" for i in ins}
         tests |= {i: f"({i} is None or {tests[i]})" for i in self.optional}
         all_tensors = " and ".join(tests.values())
@@ -178,7 +188,12 @@ class Operation:
             first = ins[0]
             emit(f"    v = {first}._version")
             emit("    if v is None:")
-            emit(f"        v = {first}._version = Version()")
+            emit(f"        v = {first}._version = Version({first})")
+            emit("    elif v.base is None:")
+            emit(f"        v.base = ref({first})")
+            if self.view == VIEW_IF_SHARED:
+                emit(f"    if not shared(a_{first}, r):")
+                emit("        v = Version(t)")
             emit("    t._version = v")
         else:
             emit("    t._version = None")
@@ -195,7 +210,7 @@ class Operation:
         return "\n".join(lines) + "\n"
 
     def _saved(self) -> list[str]:
-        """What a node keeps, in order: inputs, result, extras, attributes, shapes."""
+        """What a node keeps, in order: inputs, result, extras, attributes, shapes, dtypes."""
         needed = self._needed()
         if any(e in needed for e in self.extras):
             for formula in (self.recompute[e] for e in self.extras if e in needed):
@@ -204,8 +219,8 @@ class Operation:
         kept += ["result"] if "result" in needed else []
         kept += [e for e in self.extras if e in needed]
         kept += [a for a in self.attrs if a in needed]
-        kept += [f"{i}_shape" for i in self.inputs if f"{i}_shape" in needed]
-        return kept
+        facts = [f"{i}_{what}" for i in self.inputs for what in ("shape", "dtype")]
+        return kept + [fact for fact in facts if fact in needed]
 
     def _emit_record(self, emit: Callable[[str], None]) -> None:
         """The part of `apply` that makes the node."""
@@ -245,11 +260,13 @@ class Operation:
             elif name in self.attrs:
                 kept.append(name)
             else:
-                kept.append(f"a_{name[: -len('_shape')]}.shape")
+                name, _, what = name.rpartition("_")
+                kept.append(f"a_{name}.{what}")
         emit(f"        n.saved = ({', '.join(kept)}{',' if kept else ''})")
         if saved_inputs:
             none = " and ".join(
-                f"({i} is None or {i}._version is None)" if i in self.optional
+                f"({i} is None or {i}._version is None)"
+                if i in self.optional
                 else f"{i}._version is None"
                 for i in saved_inputs
             )
@@ -304,8 +321,11 @@ class Operation:
             for parameter in need:
                 if parameter != "out":
                     values.append(parameter)
-                elif mode == "arrays":
-                    values.append(f"slot_of(e_{i})")
+                elif mode == "arrays":  # one leaf as two inputs: both cannot have its memory
+                    others = [o for o in self.inputs if o in self.rules and o != i]
+                    same = " or ".join(f"e_{i} is e_{o}" for o in others)
+                    offer = f"slot_of(e_{i})"
+                    values.append(f"(None if {same} else {offer})" if same else offer)
                 else:
                     values.append("None")
             results.append(f"RULES[{i!r}]({', '.join(values)}) if e_{i} is not None else None")
@@ -320,8 +340,9 @@ class Operation:
             "Tensor": Tensor, "new": object.__new__, "Node": Node, "M": MODES,
             "Version": Version, "next_seq": next_seq, "coerce": coerce,
             "promote": promote, "to_float": to_float, "explain": explain, "stale": stale,
-            "version_of": version_of, "watch": watch, "result_tensor": result_tensor,
-            "slot_of": slot_of, "INFERENCE": INFERENCE,
+            "version_of": version_of, "watch": watch, "shared": shared,
+            "result_tensor": result_tensor, "slot_of": slot_of, "INFERENCE": INFERENCE,
+            "ref": weakref.ref,
         }  # fmt: skip
         source = self.source
         for i in rules:  # a global name is read faster than a dictionary entry
@@ -333,7 +354,7 @@ class Operation:
         apply: Callable[..., Any] = scope["apply"]
         apply.__name__ = apply.__qualname__ = self.name
         apply.__module__ = self.kernel.__module__
-        apply.__doc__ = self.kernel.__doc__
+        apply.__doc__ = self._doc
         apply.operation = self  # type: ignore[attr-defined]
         return apply
 
@@ -343,12 +364,22 @@ def _rule_named(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def primitive(name: str, kernel: Callable[..., Any], *, options: Any = None, **rules: Any) -> Any:
-    """Declare an operation and return its public function; see `Operation` for `options`."""
-    return Operation(name, kernel, rules, **(options or {})).apply
+def primitive(
+    name: str,
+    kernel: Callable[..., Any],
+    doc: str | None = None,
+    *,
+    options: Any = None,
+    **rules: Any,
+) -> Any:
+    """Declare an operation and return its public function; see `Operation` for `options`.
+
+    The function's docstring is `doc`, or that of the kernel.
+    """
+    return Operation(name, kernel, rules, doc=doc, **(options or {})).apply
 
 
-def ufunc(name: str, instruction: str, *, options: Any = None, **rules: Any) -> Any:
+def ufunc(name: str, instruction: str, doc: str, *, options: Any = None, **rules: Any) -> Any:
     """Declare an elementwise operation whose kernel is one instruction over its inputs.
 
     The inputs are the names of the rules; see `comparison` for those without rules.
@@ -356,15 +387,16 @@ def ufunc(name: str, instruction: str, *, options: Any = None, **rules: Any) -> 
     return primitive(
         name,
         _ufunc_kernel(instruction, tuple(rules)),
+        doc,
         options={"call": instruction, "promote": tuple(rules), **(options or {})},
         **rules,
     )
 
 
-def comparison(name: str, instruction: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
+def comparison(name: str, instruction: str, doc: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
     """Declare an elementwise operation without a gradient."""
     kernel = _ufunc_kernel(instruction, inputs)
-    return primitive(name, kernel, options={"call": instruction, "promote": inputs})
+    return primitive(name, kernel, doc, options={"call": instruction, "promote": inputs})
 
 
 def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
@@ -398,16 +430,19 @@ class Variadic:
         self.node_name = name[:1].upper() + name[1:] + "Backward0"
         REGISTRY[name] = self
 
+    def check(self, tensors: tuple[Any, ...], name: str) -> None:
+        """TypeError unless all of `tensors` are Tensors, or all are arrays."""
+        wanted = TENSORS if any(type(t) in TENSORS for t in tensors) else XP
+        for number, tensor in enumerate(tensors):
+            if type(tensor) not in wanted:
+                raise TypeError(
+                    f"{name}(): expected Tensors, got {type(tensor).__name__} at position {number}"
+                )
+
     def apply(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
         """Run the kernel on all `tensors` (or arrays) and record the call."""
-        if not any(type(t) in TENSORS for t in tensors):
+        if type(tensors[0]) not in TENSORS:
             return self.kernel(XP[type(tensors[0])], tensors, **attrs)
-        for number, tensor in enumerate(tensors):
-            if type(tensor) not in TENSORS:
-                raise TypeError(
-                    f"{self.name}(): expected Tensors, got {type(tensor).__name__} at position "
-                    f"{number}"
-                )
         if any(t._array.dtype is not tensors[0]._array.dtype for t in tensors):
             tensors = promote(tensors)
         arrays = tuple(t._array for t in tensors)
@@ -426,6 +461,8 @@ class Variadic:
             node.seq = next_seq()
             out._edge = node
             out._rg = True
+        elif MODES.inference:
+            out._version = INFERENCE
         return out
 
     def backward_arrays(self, node: Node, g: Any) -> tuple[Any, ...]:

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index as whole
 from typing import Any
 
 from ..backend import address
-from .registry import Variadic, primitive
+from ..tensor import TENSORS
+from .registry import VIEW_IF_SHARED, Variadic, primitive
 
 _VIEW = {"view": True}
 
 
 def normal_dim(dim: int, ndim: int) -> int:
     """`dim` counted from the front; IndexError out of range, in PyTorch's words."""
-    span = max(ndim, 1)
+    span = ndim or 1
+    if type(dim) is not int:
+        dim = whole(dim)
     if not -span <= dim < span:
         raise IndexError(
             f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got "
@@ -27,17 +31,18 @@ def normal_dim(dim: int, ndim: int) -> int:
 
 
 def normal_dims(dim: Any, ndim: int) -> tuple[int, ...] | None:
-    """One, several or all (None) dimensions as a tuple counted from the front; None for all.
+    """One, several or all (None, or an empty tuple) dimensions as a tuple counted from the front.
 
-    Raises RuntimeError for a dimension that appears twice.
+    All of them are None. Raises RuntimeError for a dimension that appears twice.
     """
     if dim is None:
         return None
-    if isinstance(dim, int):
-        return (normal_dim(dim, ndim),) if ndim else None
-    dims = tuple(normal_dim(d, ndim) for d in dim)
-    if len(set(dims)) != len(dims):
-        raise RuntimeError(f"dim {tuple(dim)}: a dimension appears more than once")
+    if not isinstance(dim, tuple | list):
+        dims: tuple[int, ...] = (normal_dim(dim, ndim),)
+    else:
+        dims = tuple(normal_dim(d, ndim) for d in dim)
+        if len(set(dims)) != len(dims):
+            raise RuntimeError(f"dim {tuple(dim)}: a dimension appears multiple times")
     return dims if dims and ndim else None
 
 
@@ -45,11 +50,13 @@ def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """The shape in a call that takes `f(2, 3)` as well as `f((2, 3))`."""
     if len(sizes) == 1 and isinstance(sizes[0], Sequence):
         sizes = tuple(sizes[0])
-    return tuple(int(size) for size in sizes)
+    return tuple(whole(size) for size in sizes)
 
 
-def _reshape(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
-    """The same elements in another shape; a view where the memory allows it."""
+# Other shapes of the same elements --------------------------------------------------------------
+
+
+def _reshape(xp: Any, x: Any, *, shape: Any) -> Any:
     return xp.reshape(x, shape)
 
 
@@ -57,14 +64,23 @@ reshape_to = primitive(
     "reshape",
     _reshape,
     x=lambda g, x_shape: reshape_to(g, x_shape),
-    options={**_VIEW, "node_name": "view"},
+    options={"view": VIEW_IF_SHARED, "node_name": "view"},
 )
 
 
 def reshape(x: Any, *shape: Any) -> Any:
-    """The same elements in another shape; one size may be -1.
+    """The same elements in another shape: a view where the memory allows it, else a copy.
+
+    Args:
+        x: a Tensor.
+        shape: sizes, one by one or as a tuple; one may be -1 and follows from the others.
 
     Raises RuntimeError where the sizes do not fit.
+
+    Example:
+        >>> mt.arange(6).reshape(2, -1)
+        tensor([[0, 1, 2],
+                [3, 4, 5]])
     """
     sizes = sizes_of(shape)
     known = math.prod(s for s in sizes if s != -1)
@@ -80,106 +96,10 @@ def view(x: Any, *shape: Any) -> Any:
     out = reshape(x, *shape)
     if out.numel() and address(out._array) != address(x._array):
         raise RuntimeError(
-            "view size is not compatible with input tensor's size and stride. Use .reshape(...) "
-            "instead."
+            f"view: memory of shape {tuple(x.shape)} that is not contiguous cannot be seen as "
+            f"{tuple(out.shape)} (size and stride are not compatible). Use .reshape(...) instead."
         )
     return out
-
-
-def _permute(xp: Any, x: Any, *, dims: Any, out: Any = None) -> Any:
-    """The dimensions in another order."""
-    return xp.transpose(x, dims)
-
-
-permute_dims = primitive(
-    "permute",
-    _permute,
-    x=lambda g, dims: permute_dims(g, _inverse(dims)),
-    options=_VIEW,
-)
-
-
-def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(dims)), key=dims.__getitem__))
-
-
-def permute(x: Any, *dims: Any) -> Any:
-    """The dimensions in the order `dims`, each once."""
-    order = tuple(normal_dim(d, x.ndim) for d in sizes_of(dims))
-    if sorted(order) != list(range(x.ndim)):
-        raise RuntimeError(f"permute: {dims} is not an order of {x.ndim} dimensions")
-    return permute_dims(x, order)
-
-
-def transpose(x: Any, dim0: int, dim1: int) -> Any:
-    """Two dimensions exchanged."""
-    a, b = normal_dim(dim0, x.ndim), normal_dim(dim1, x.ndim)
-    order = list(range(x.ndim))
-    if order:
-        order[a], order[b] = order[b], order[a]
-    return permute_dims(x, tuple(order))
-
-
-def t(x: Any) -> Any:
-    """The transpose of a matrix; a vector or number as it is."""
-    if x.ndim > 2:
-        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {x.ndim}D")
-    return permute_dims(x, tuple(range(x.ndim))[::-1])
-
-
-def _expand(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
-    """`x` broadcast to `shape` without copying."""
-    return xp.broadcast_to(x, shape)
-
-
-# The engine reduces the gradient of a broadcast result to the shape of the input.
-expand_to = primitive("expand", _expand, x=lambda g, x_shape: sum_to(g, x_shape), options=_VIEW)
-
-
-def expand(x: Any, *sizes: Any) -> Any:
-    """`x` broadcast to a shape without copying; -1 keeps a size."""
-    wanted = list(sizes_of(sizes))
-    lead = len(wanted) - x.ndim
-    if lead < 0:
-        raise RuntimeError(
-            f"expand: the number of sizes ({len(wanted)}) must not be less than the number of "
-            f"dimensions ({x.ndim})"
-        )
-    for i, size in enumerate(wanted):
-        if size == -1:
-            if i < lead:
-                raise RuntimeError("expand: -1 is not allowed in a leading, non-existing dimension")
-            wanted[i] = x.shape[i - lead]
-    return expand_to(x, tuple(wanted))
-
-
-def broadcast_to(x: Any, shape: Any) -> Any:
-    """`x` broadcast to `shape` without copying."""
-    return expand(x, shape)
-
-
-def expand_as(x: Any, other: Any) -> Any:
-    """`x` broadcast to the shape of `other` without copying."""
-    return expand(x, other.shape)
-
-
-def _sum_to(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
-    """`x` summed over the dimensions that broadcasting `shape` to it added or stretched."""
-    lead = len(x.shape) - len(shape)
-    axes = tuple(range(lead)) + tuple(
-        i + lead for i, size in enumerate(shape) if size == 1 and x.shape[i + lead] != 1
-    )
-    if axes:
-        x = xp.sum(x, axis=axes, keepdims=True)
-    return xp.reshape(xp.asarray(x), shape)
-
-
-sum_to_shape = primitive("sum_to_size", _sum_to, x=lambda g, x_shape: expand_to(g, x_shape))
-
-
-def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """The reverse of broadcasting: `x` itself where it has `shape` already."""
-    return x if x.shape == shape else sum_to_shape(x, shape)
 
 
 def squeeze(x: Any, dim: Any = None) -> Any:
@@ -195,7 +115,7 @@ def unsqueeze(x: Any, dim: int) -> Any:
 
 
 def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Dimensions `start_dim` to `end_dim` joined into one."""
+    """Dimensions `start_dim` to `end_dim`, both included, joined into one."""
     first, last = normal_dim(start_dim, x.ndim), normal_dim(end_dim, x.ndim)
     if first > last:
         raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
@@ -209,6 +129,107 @@ def restore_dims(g: Any, shape: tuple[int, ...], dims: Any, keepdim: bool) -> An
         return g
     kept = range(len(shape)) if dims is None else dims
     return reshape_to(g, tuple(1 if i in kept else s for i, s in enumerate(shape)))
+
+
+# Another order of the dimensions ----------------------------------------------------------------
+
+
+def _permute(xp: Any, x: Any, *, dims: Any) -> Any:
+    return xp.transpose(x, dims)
+
+
+permute_dims = primitive(
+    "permute", _permute, x=lambda g, dims: permute_dims(g, _inverse(dims)), options=_VIEW
+)
+
+
+def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(dims)), key=dims.__getitem__))
+
+
+def permute(x: Any, *dims: Any) -> Any:
+    """The dimensions in the order `dims`, each once; a view."""
+    order = tuple(normal_dim(d, x.ndim) for d in sizes_of(dims))
+    if sorted(order) != list(range(x.ndim)):
+        raise RuntimeError(f"permute: {dims} is not an order of {x.ndim} dimensions")
+    return permute_dims(x, order)
+
+
+def transpose(x: Any, dim0: int, dim1: int) -> Any:
+    """Two dimensions exchanged; a view."""
+    a, b = normal_dim(dim0, x.ndim), normal_dim(dim1, x.ndim)
+    order = list(range(x.ndim))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return permute_dims(x, tuple(order))
+
+
+def t(x: Any) -> Any:
+    """The transpose of a matrix; a vector or number as it is. A view."""
+    if x.ndim > 2:
+        raise RuntimeError(
+            f"t() expects a tensor with <= 2 dimensions, but self is {x.ndim}D; use transpose or "
+            "permute"
+        )
+    return permute_dims(x, tuple(range(x.ndim))[::-1])
+
+
+# Broadcasting -------------------------------------------------------------------------------------
+
+
+def _expand(xp: Any, x: Any, *, shape: Any) -> Any:
+    return xp.broadcast_to(x, shape)
+
+
+expand_to = primitive("expand", _expand, x=lambda g, x_shape: sum_to(g, x_shape), options=_VIEW)
+
+
+def expand(x: Any, *sizes: Any) -> Any:
+    """`x` broadcast to a shape without copying; -1 keeps a size.
+
+    Raises RuntimeError for a dimension that is neither 1 nor the size asked for.
+    """
+    wanted = list(sizes_of(sizes))
+    lead = len(wanted) - x.ndim
+    if lead < 0:
+        raise RuntimeError(
+            f"expand: the number of sizes ({len(wanted)}) must not be less than the number of "
+            f"dimensions ({x.ndim})"
+        )
+    for i, size in enumerate(wanted):
+        if size == -1 and i >= lead:
+            wanted[i] = x.shape[i - lead]
+        elif size < 0:
+            raise RuntimeError(f"expand: size {size} is not allowed in dimension {i}")
+    return expand_to(x, tuple(wanted))
+
+
+def broadcast_to(x: Any, shape: Any) -> Any:
+    """`x` broadcast to `shape` without copying."""
+    return expand(x, shape)
+
+
+def expand_as(x: Any, other: Any) -> Any:
+    """`x` broadcast to the shape of `other` without copying."""
+    return expand(x, other.shape)
+
+
+def _sum_to(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
+    lead = len(x.shape) - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        i + lead for i, size in enumerate(shape) if size == 1 and x.shape[i + lead] != 1
+    )
+    if axes:
+        x = xp.sum(x, axis=axes, keepdims=True)
+    return xp.store(xp.reshape(xp.asarray(x), shape), out)
+
+
+sum_to_shape = primitive("sum_to_size", _sum_to, x=lambda g, x_shape: expand_to(g, x_shape))
+
+
+def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """The reverse of broadcasting: `x` itself where it has `shape` already."""
+    return x if x.shape == shape else sum_to_shape(x, shape)
 
 
 # Joining ----------------------------------------------------------------------------------------
@@ -232,21 +253,43 @@ def _cat_rule(g: Any, shapes: Any, dim: int) -> list[Any]:
 _cat_operation = Variadic("cat", _cat, _cat_rule)
 
 
+def _listed(name: str, tensors: Any) -> tuple[Any, ...]:
+    if type(tensors) in TENSORS:
+        raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
+    found = tuple(tensors)
+    if not found:
+        error = ValueError if name == "cat" else RuntimeError  # PyTorch's kinds
+        raise error(f"{name}(): expected a non-empty list of Tensors")
+    _cat_operation.check(found, name)
+    return found
+
+
 def cat(tensors: Any, dim: int = 0) -> Any:
-    """The Tensors joined along an existing dimension; they agree in all other sizes."""
-    tensors = tuple(tensors)
-    if not tensors:
-        raise RuntimeError("cat(): expected a non-empty list of Tensors")
+    """The Tensors joined along an existing dimension; they agree in all other sizes.
+
+    Raises ValueError for an empty list, RuntimeError for a 0-d Tensor or sizes that do not agree.
+    """
+    tensors = _listed("cat", tensors)
+    for number, tensor in enumerate(tensors):
+        if not tensor.ndim:
+            raise RuntimeError(
+                f"cat(): zero-dimensional tensor (at position {number}) cannot be concatenated; "
+                "use stack"
+            )
     return _cat_operation.apply(tensors, dim=normal_dim(dim, tensors[0].ndim))
 
 
 def stack(tensors: Any, dim: int = 0) -> Any:
-    """Tensors of one shape joined along a new dimension before `dim`."""
-    tensors = tuple(tensors)
-    if not tensors:
-        raise RuntimeError("stack(): expected a non-empty list of Tensors")
-    shapes = {tuple(x.shape) for x in tensors}
-    if len(shapes) > 1:
-        raise RuntimeError(f"stack expects each tensor to be equal size, but got {sorted(shapes)}")
+    """Tensors of one shape joined along a new dimension before `dim`.
+
+    Raises RuntimeError for an empty list or shapes that differ.
+    """
+    tensors = _listed("stack", tensors)
+    for number, tensor in enumerate(tensors):
+        if tensor.shape != tensors[0].shape:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at "
+                f"entry 0 and {list(tensor.shape)} at entry {number}"
+            )
     at = normal_dim(dim, tensors[0].ndim + 1)
     return cat([unsqueeze(x, at) for x in tensors], at)

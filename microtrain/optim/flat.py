@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from ..backend import XP, device_of
+from ..backend import MODES, XP, device_of
 from ..tensor import TENSORS, Tensor, Version, wrap
 
 # Extra elements behind the flat gradient, which one allreduce carries along: sample counts, the
@@ -30,29 +30,34 @@ class Buffer:
         grad: their gradients, in the same places.
         wide: `grad` with the control lane behind it: LANE elements and one for each parameter.
         epoch: raised by `zero_grad()`.
+        graphs: the slots whose gradient has a graph of its own.
     """
 
-    __slots__ = ("__weakref__", "data", "epoch", "grad", "storage", "wide")
+    __slots__ = ("__weakref__", "data", "epoch", "grad", "graphs", "storage", "wide")
 
     def __init__(self, xp: Any, size: int, count: int, dtype: Any) -> None:
         self.data = xp.zeros(size, dtype)
         self.wide = xp.zeros(size + LANE + count, dtype)
         self.grad = self.wide[:size]
         self.epoch = 0
+        self.graphs: list[Slot] = []
         self.storage: Any = None
 
 
 class Slot:
     """The place of one parameter in a buffer, and whether its gradient is there."""
 
-    __slots__ = ("array", "buffer", "epoch", "graph", "start", "stop", "tensor", "version")
+    __slots__ = (
+        "array", "buffer", "epoch", "grad_version", "graph", "start", "stop", "tensor", "version",
+    )  # fmt: skip
 
     def __init__(self, buffer: Buffer, start: int, stop: int, like: Any, version: Version) -> None:
         self.buffer = buffer
         self.start = start
         self.stop = stop
-        self.array = _shaped(buffer.grad[start:stop], like)
+        self.array = shaped_like(buffer.grad[start:stop], like)
         self.tensor = wrap(self.array)
+        self.grad_version = self.tensor.version
         self.version = version
         self.graph: Tensor | None = None  # a gradient with a graph, until the next zero_grad()
         self.epoch = -1
@@ -64,33 +69,38 @@ class Slot:
         return self.tensor if self.graph is None else self.graph
 
     def free(self) -> Any:
-        """The memory for a first gradient to be written into; None where one is there."""
-        return self.array if self.epoch != self.buffer.epoch else None
+        """The memory for a first gradient to be written into; None where that may not be."""
+        return self.array if self.epoch != self.buffer.epoch and MODES.direct else None
 
     def add(self, g: Any) -> None:
         """Accumulate the array `g`; it may be this slot's own memory, already written."""
         buffer = self.buffer
         if self.epoch != buffer.epoch:
             self.epoch = buffer.epoch
-            self.graph = None
             if g is not self.array:
                 self.array[...] = g
         else:
             self.array += g
-            if self.graph is not None:
-                self.graph = None
+        self.grad_version.n += 1
+        if self.graph is not None:
+            self.graph = None
 
     def add_graph(self, g: Tensor) -> None:
-        """Accumulate a gradient that has a graph of its own."""
+        """Accumulate a gradient that has a graph of its own; its values live in the slot too."""
         before = self.gradient()
-        total = g if before is None else before + g  # type: ignore[operator]
+        total = g.clone() if before is None else before + g
         self.array[...] = total._array
+        total._array = self.array
+        if before is not None:
+            before.version.n += 1
         self.epoch = self.buffer.epoch
         self.graph = total
+        self.buffer.graphs.append(self)
 
     def assign(self, array: Any) -> None:
         """`param.grad = tensor`."""
         self.array[...] = array
+        self.grad_version.n += 1
         self.epoch = self.buffer.epoch
         self.graph = None
 
@@ -100,7 +110,7 @@ class Slot:
         self.graph = None
 
 
-def _shaped(flat: Any, like: Any) -> Any:
+def shaped_like(flat: Any, like: Any) -> Any:
     """A piece of a buffer in the shape and memory order of the array `like`."""
     if like.ndim == 2 and like.flags.f_contiguous and not like.flags.c_contiguous:
         return flat.reshape(like.shape[::-1]).T
@@ -112,14 +122,17 @@ class FlatStorage:
 
     Attributes:
         params: the parameters in definition order, tied ones once.
+        place: the number of each parameter.
         slots: their places, in the same order.
         buffers: one for each dtype and device, in order of first use.
         rows: for each buffer the numbers of its parameters, in the order of the buffer.
+        owners: who was given this storage, by name.
     """
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
         self.place = {param: number for number, param in enumerate(params)}
+        self.owners: list[str] = []
         groups: dict[Any, list[int]] = {}
         for number, param in enumerate(params):
             key = (param._array.dtype, device_of(param._array))
@@ -135,25 +148,10 @@ class FlatStorage:
             self.buffers.append(buffer)
             start = 0
             for n in numbers:
-                slots[n], start = self._adopt(params[n], buffer, start)
+                slots[n] = _adopt(params[n], buffer, start)
+                start = slots[n].stop
         self.slots: tuple[Slot, ...] = tuple(slots)
         self.versions = tuple(slot.version for slot in self.slots)
-
-    @staticmethod
-    def _adopt(param: Tensor, buffer: Buffer, start: int) -> tuple[Slot, int]:
-        """Move one parameter into the buffer, with the gradient that it may have."""
-        old = param._array
-        stop = start + old.size
-        before = param.grad
-        slot = Slot(buffer, start, stop, old, param.version)
-        home = _shaped(buffer.data[start:stop], old)
-        home[...] = old
-        param._array = home
-        param._grad = None
-        param.extra().slot = slot
-        if before is not None:
-            slot.assign(before._array)
-        return slot, stop
 
     @staticmethod
     def of(params: Iterable[Tensor], who: str) -> FlatStorage:
@@ -164,37 +162,34 @@ class FlatStorage:
             ValueError: no parameters, or one that is not a leaf of a float dtype.
             RuntimeError: some of them belong to a storage of another set.
         """
-        unique = tuple(dict.fromkeys(params))
+        unique = checked(params, who)
         if not unique:
             raise ValueError(f"{who} got an empty parameter list")
-        for param in unique:
-            if type(param) not in TENSORS:
-                raise TypeError(f"{who} takes Tensors, got {type(param).__name__}")
-            if param._edge is not None:
-                raise ValueError(f"{who}: can't optimize a non-leaf Tensor")
-            if param._array.dtype.kind != "f":
-                raise ValueError(f"{who}: a parameter has dtype {param._array.dtype.name}")
-        owners = {id(s): s for s in map(_owner, unique) if s is not None}
-        for storage in owners.values():
-            if set(storage.params) == set(unique):
-                return storage
+        found = next((s for s in map(owner, unique) if s is not None), None)
+        if found is None:
+            found = FlatStorage(unique)
+        elif set(found.params) != set(unique):
             raise RuntimeError(
-                f"{who} was given {len(unique)} parameters, some of which already belong to an "
-                f"optimizer or DataParallel with another set of {len(storage.params)}; give both "
-                "the same parameters"
+                f"{who} was given {len(unique)} parameters, some of which already belong to "
+                f"{' and '.join(found.owners)} with another set of {len(found.params)}; give all "
+                "of them the same parameters"
             )
-        return FlatStorage(unique)
+        found.owners.append(who)
+        return found
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark every gradient absent, or set those that are present to zeros."""
         if set_to_none:
             for buffer in self.buffers:
                 buffer.epoch += 1
+                if buffer.graphs:  # each leads back to its parameter: a cycle to be broken
+                    for slot in buffer.graphs:
+                        slot.graph = None
+                    buffer.graphs.clear()
             return
         for slot in self.slots:
             if slot.epoch == slot.buffer.epoch:
-                slot.array[...] = 0
-                slot.graph = None
+                slot.assign(0)
 
     def stamp(self) -> None:
         """Raise the version of every parameter: a graph that saved one is stale now."""
@@ -202,7 +197,37 @@ class FlatStorage:
             version.n += 1
 
 
-def _owner(param: Tensor) -> FlatStorage | None:
+def checked(params: Iterable[Tensor], who: str) -> tuple[Tensor, ...]:
+    """The parameters, each once; TypeError and ValueError for what cannot be one."""
+    unique = tuple(dict.fromkeys(params))
+    for param in unique:
+        if type(param) not in TENSORS:
+            raise TypeError(f"{who} takes Tensors, but one of the params is {type(param).__name__}")
+        if param._edge is not None:
+            raise ValueError(f"{who}: can't optimize a non-leaf Tensor")
+        if param._array.dtype.kind != "f":
+            raise ValueError(f"{who}: a parameter has dtype {param._array.dtype.name}, not a float")
+    return unique
+
+
+def _adopt(param: Tensor, buffer: Buffer, start: int) -> Slot:
+    """Move one parameter into the buffer, with the gradient that it may have."""
+    old, before = param._array, param.grad
+    stop = start + old.size
+    home = shaped_like(buffer.data[start:stop], old)
+    home[...] = old
+    version = Version(param)  # aliases taken earlier keep the old memory and the old counter
+    version.n = 0 if param._version is None else param._version.n
+    param._array, param._version, param._grad = home, version, None
+    slot = Slot(buffer, start, stop, old, version)
+    if before is not None:
+        slot.assign(before._array)
+    param.extra().slot = slot
+    return slot
+
+
+def owner(param: Tensor) -> FlatStorage | None:
+    """The storage that `param` belongs to, while something owns that."""
     extra = param._extra
     if extra is None or extra.slot is None:
         return None
@@ -212,7 +237,7 @@ def _owner(param: Tensor) -> FlatStorage | None:
 
 def is_flat(param: Tensor) -> bool:
     """Whether an optimizer or DataParallel owns the memory of `param`."""
-    return _owner(param) is not None
+    return owner(param) is not None
 
 
 def flat_like(buffer: Buffer) -> Any:
@@ -222,4 +247,4 @@ def flat_like(buffer: Buffer) -> Any:
 
 def shaped(flat: Any, slot: Slot) -> Any:
     """The part of a flat state that belongs to the parameter of `slot`, in its shape."""
-    return _shaped(flat[slot.start : slot.stop], slot.array)
+    return shaped_like(flat[slot.start : slot.stop], slot.array)

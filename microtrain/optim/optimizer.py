@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import itemgetter
 from typing import Any, ClassVar
 
+from ..autograd.grad_mode import enable_grad
 from ..tensor import TENSORS, Tensor, wrap
-from .flat import Buffer, FlatStorage, flat_like, shaped
+from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
 
 
 class Run:
@@ -14,23 +17,29 @@ class Run:
 
     Attributes:
         group: the parameter group.
+        options: the group's hyper-parameters when `constants` were made.
+        constants: what a subclass computes from the options, once.
         param, grad: the stretch of the parameters and of the gradients.
-        states: the stretch of each of the optimizer's flat states.
+        states: the stretch of each of the optimizer's flat states; none where the group needs none.
         scratch: memory of the same length.
         fresh: whether the states have not been used yet.
     """
 
-    __slots__ = ("constants", "fresh", "grad", "group", "key", "param", "scratch", "states")
+    __slots__ = (
+        "constants", "fresh", "grad", "group", "options", "param", "scratch", "states",
+    )  # fmt: skip
 
-    def __init__(self, group: dict[str, Any], fresh: bool) -> None:
+    def __init__(
+        self, group: dict[str, Any], options: tuple[Any, ...], param: Any, grad: Any, scratch: Any
+    ) -> None:
         self.group = group
-        self.fresh = fresh
-        self.key: Any = None
+        self.options = options
+        self.param = param
+        self.grad = grad
+        self.scratch = scratch
         self.constants: tuple[Any, ...] = ()
-        self.param: Any = None
-        self.grad: Any = None
         self.states: tuple[Any, ...] = ()
-        self.scratch: Any = None
+        self.fresh = False
 
 
 class Optimizer:
@@ -41,120 +50,183 @@ class Optimizer:
     Args:
         params: Tensors, or dicts with `params` and options of their own (parameter groups).
         defaults: the options that a group does not give.
+
+    Raises:
+        TypeError: what is given is not Tensors in an order (a Tensor, a set, text).
+        ValueError: no parameters, one twice, a computed Tensor, an unknown option.
+        RuntimeError: a parameter belongs to an optimizer with another set of them.
     """
 
     states: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[itemgetter[Any]]  # reads the hyper-parameters of a group
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        if type(params) in TENSORS:
+        if type(params) in TENSORS or isinstance(params, set | frozenset | dict | str):
             raise TypeError(
-                "params argument given to the optimizer should be an iterable of Tensors or "
-                "dicts, but got a Tensor"
+                "params argument given to the optimizer should be a list of Tensors or of dicts, "
+                f"in an order that is the same everywhere, but got {type(params).__name__}"
             )
         given = list(params)
-        if given and isinstance(given[0], dict):
-            groups = [dict(group) for group in given]
-        else:
-            groups = [{"params": given}]
+        if not given or not isinstance(given[0], dict):
+            given = [{"params": given}]
         self.defaults = defaults
-        self.param_groups: list[dict[str, Any]] = []
-        for group in groups:
-            unknown = set(group) - set(defaults) - {"params"}
-            if unknown:
-                raise ValueError(
-                    f"{type(self).__name__}: unknown option {sorted(unknown)[0]!r} in a parameter "
-                    f"group; there are {', '.join(defaults)}"
-                )
-            members = group["params"]
-            members = [members] if type(members) in TENSORS else list(members)
-            self.param_groups.append({**defaults, **group, "params": members})
-            self._check(self.param_groups[-1])
-        everything = [p for group in self.param_groups for p in group["params"]]
-        if len(set(everything)) != len(everything) and len(self.param_groups) > 1:
-            raise ValueError("some parameters appear in more than one parameter group")
+        self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
+        everything = self._everything(self.param_groups)
         self.storage = FlatStorage.of(everything, type(self).__name__)
+        self._use(self.storage)
+
+    def _group(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A complete parameter group; ValueError for unknown options and impossible values."""
+        name = type(self).__name__
+        if not isinstance(given, dict):
+            raise TypeError(
+                f"{name}: expected a parameter group, a dict, got {type(given).__name__}"
+            )
+        unknown = [key for key in given if key != "params" and key not in self.defaults]
+        if unknown or "params" not in given:
+            problem = f"unknown option {unknown[0]!r}" if unknown else "no 'params'"
+            raise ValueError(
+                f"{name}: {problem} in a parameter group; options are {', '.join(self.defaults)}"
+            )
+        members = given["params"]
+        members = [members] if type(members) in TENSORS else list(members)
+        group = {**self.defaults, **given, "params": members}
+        self._check(group)
+        return group
+
+    def _everything(self, groups: Iterable[dict[str, Any]]) -> tuple[Tensor, ...]:
+        """The parameters of all groups; ValueError where one appears twice."""
+        members = [p for group in groups for p in group["params"]]
+        unique = checked(members, type(self).__name__)
+        if len(unique) != len(members):
+            raise ValueError(
+                "some parameters appear more than once or in more than one parameter group; a "
+                "module's parameters() gives a tied one once"
+            )
+        return unique
+
+    def _use(self, storage: FlatStorage) -> None:
+        self.storage = storage
         self._group_of = {p: g for g in self.param_groups for p in g["params"]}
         self._flat: list[dict[str, Any]] = [
-            {name: None for name in (*self.states, "scratch")} for _ in self.storage.buffers
+            dict.fromkeys((*self.states, "scratch")) for _ in storage.buffers
         ]
-        self._used = [False] * len(self.storage.params)  # whose states have been used
-        self._whole: list[tuple[Buffer, Run]] | None = None  # the runs when no grad is missing
-        self._steps = 0
+        self._used = [False] * len(storage.params)  # whose states have been used
+        self._present: list[bool] | None = None  # which gradients the runs were made for
+        self._runs: list[Run] = []
+        self._written: tuple[Any, ...] = ()  # the versions of what the runs write
 
     def _check(self, group: dict[str, Any]) -> None:
         """Raise ValueError for options that make no sense."""
+
+    def _constants(self, run: Run) -> tuple[Any, ...]:
+        """What the update needs of `run.options`, in the form that is fastest to use."""
+        return run.options
+
+    def _wants_states(self, group: dict[str, Any]) -> bool:
+        return bool(self.states)
 
     def _update(self, run: Run) -> None:
         """Apply one step to one run."""
         raise NotImplementedError(f"{type(self).__name__} must define _update(run)")
 
-    def _wants_states(self, group: dict[str, Any]) -> bool:
-        return bool(self.states)
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Mark all gradients absent (`p.grad` reads None), or fill them with zeros."""
+        """Mark all gradients absent (`p.grad` reads None), or fill those there are with zeros."""
         self.storage.zero_grad(set_to_none)
 
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient; the others are skipped.
 
         Args:
-            closure: computes the loss anew and returns it, as in PyTorch.
+            closure: computes the loss anew, with gradients, and returns it.
         """
-        loss = None if closure is None else closure()
-        storage = self.storage
-        runs = self._whole
-        complete = True
-        for slot in storage.slots:
-            if slot.epoch != slot.buffer.epoch:
-                complete = False
-                break
-        if runs is None or not complete:
-            runs = self._runs()
-            self._whole = runs if complete and all(self._used) else None
-        for _, run in runs:
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        present = [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
+        read = self.options
+        if present != self._present:
+            self._make_runs(present)
+        else:
+            for run in self._runs:
+                if read(run.group) != run.options:
+                    self._make_runs(present)
+                    break
+        for run in self._runs:
             self._update(run)
-        self._steps += 1
-        storage.stamp()
+        for version in self._written:
+            version.n += 1
         return loss
 
-    def _runs(self) -> list[tuple[Buffer, Run]]:
+    def _make_runs(self, present: list[bool]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
-        found: list[tuple[Buffer, Run]] = []
         storage = self.storage
+        self._runs = []
         for buffer, numbers, flats in zip(storage.buffers, storage.rows, self._flat, strict=True):
             pieces: list[list[Any]] = []  # [group, fresh, start, stop]
             for n in numbers:
-                slot = storage.slots[n]
-                if slot.epoch != buffer.epoch:
+                if not present[n]:
                     continue
-                group = self._group_of[storage.params[n]]
+                slot, group = storage.slots[n], self._group_of[storage.params[n]]
                 fresh = self._wants_states(group) and not self._used[n]
-                self._used[n] = self._used[n] or not self.states or fresh
+                self._used[n] = self._used[n] or fresh
                 last = pieces[-1] if pieces else None
                 if last and last[0] is group and last[1] == fresh and last[3] == slot.start:
                     last[3] = slot.stop
                 else:
                     pieces.append([group, fresh, slot.start, slot.stop])
-            for group, fresh, start, stop in pieces:
-                run = Run(group, fresh)
-                names = self.states if self._wants_states(group) else ()
-                for name in (*names, "scratch"):
-                    if flats[name] is None:
-                        flats[name] = flat_like(buffer)
-                run.param = buffer.data[start:stop]
-                run.grad = buffer.grad[start:stop]
-                run.states = tuple(flats[name][start:stop] for name in names)
-                run.scratch = flats["scratch"][start:stop]
-                found.append((buffer, run))
-        return found
+            self._runs += [self._run(buffer, flats, *piece) for piece in pieces]
+        self._present = present
+        self._written = tuple(
+            version for version, there in zip(storage.versions, present, strict=True) if there
+        )
+
+    def _run(
+        self, buffer: Buffer, flats: dict[str, Any], group: Any, fresh: bool, start: int, stop: int
+    ) -> Run:
+        names = self.states if self._wants_states(group) else ()
+        for name in (*names, "scratch"):
+            if flats[name] is None:
+                flats[name] = flat_like(buffer)
+        part = slice(start, stop)
+        run = Run(
+            group,
+            self.options(group),
+            buffer.data[part],
+            buffer.grad[part],
+            flats["scratch"][part],
+        )
+        run.fresh = fresh
+        run.states = tuple(flats[name][part] for name in names)
+        run.constants = self._constants(run)
+        return run
 
     def add_param_group(self, group: dict[str, Any]) -> None:
-        """Refused: the flat storage is fixed; give all groups to the constructor."""
-        raise RuntimeError(
-            f"{type(self).__name__}.add_param_group: the flat storage of the parameters is fixed "
-            "when the optimizer is made; give all groups to the constructor"
-        )
+        """Add parameters with options of their own; the flat storage is laid out anew.
+
+        Arrays taken from the parameters before (`numpy()`, `detach()`) no longer follow them.
+
+        Raises RuntimeError where the storage is shared with another optimizer or DataParallel, or
+        a new parameter belongs to one; TypeError and ValueError as the constructor.
+        """
+        new = self._group(group)
+        everything = self._everything([*self.param_groups, new])
+        if len(self.storage.owners) > 1 or any(owner(p) is not None for p in new["params"]):
+            raise RuntimeError(
+                f"{type(self).__name__}.add_param_group: some of the parameters also belong to "
+                "another optimizer or DataParallel, which would be left with the old memory; give "
+                "all groups to the constructor"
+            )
+        old, used = self.storage, self._used
+        kept = {p: self.state_of(p) for p in old.params}
+        storage = FlatStorage(everything)
+        storage.owners = old.owners
+        self.param_groups.append(new)
+        self._use(storage)
+        for param, state in kept.items():
+            self.load_state_of(param, state)
+            self._used[storage.place[param]] = used[old.place[param]]
 
     # State --------------------------------------------------------------------------------------
 
@@ -170,71 +242,87 @@ class Optimizer:
         for param, number in numbers.items():
             found = self.state_of(param)
             if found:
-                state[number] = {name: wrap(array.copy()) for name, array in found.items()}
+                state[number] = {n: wrap(array.copy(order="K")) for n, array in found.items()}
         return {"state": state, "param_groups": groups}
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
         """The state arrays of one parameter in its shape, sharing memory; empty before use."""
         place = self.storage.place[param]
-        if not self._used[place] or not self._wants_states(self._group_of[param]):
+        if not self._used[place]:
             return {}
-        for numbers, flats in zip(self.storage.rows, self._flat, strict=True):
-            if place in numbers:
-                slot = self.storage.slots[place]
-                return {
-                    name: shaped(flats[name], slot)
-                    for name in self.states
-                    if flats[name] is not None
-                }
-        return {}
+        flats = self._flats(place)
+        slot = self.storage.slots[place]
+        return {n: shaped(flats[n], slot) for n in self.states if flats[n] is not None}
+
+    def _flats(self, place: int) -> dict[str, Any]:
+        """The flat states of the buffer that holds parameter number `place`."""
+        buffer = self.storage.slots[place].buffer
+        return self._flat[self.storage.buffers.index(buffer)]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict()`.
+        """Take over a `state_dict()`, of this class or of PyTorch's of the same name.
 
-        Raises ValueError where the groups or the shapes do not match.
+        Nothing is changed where something does not fit: ValueError for other numbers of groups or
+        parameters, other shapes, options and states that this optimizer does not have.
         """
-        groups = state_dict["param_groups"]
-        sizes = [len(g["params"]) for g in groups]
-        mine = [len(g["params"]) for g in self.param_groups]
+        given = state_dict["param_groups"]
+        sizes = [len(group["params"]) for group in given]
+        mine = [len(group["params"]) for group in self.param_groups]
         if sizes != mine:
             raise ValueError(
-                f"loaded state dict has parameter groups of sizes {sizes}, the optimizer {mine}"
+                f"loaded state dict has parameter groups of sizes {sizes}, the optimizer has {mine}"
             )
-        for group, given in zip(self.param_groups, groups, strict=True):
-            group.update({k: v for k, v in given.items() if k != "params"})
-        params = list(self._group_of)
-        for number, values in state_dict["state"].items():
-            self.load_state_of(params[int(number)], values)
-        self._whole = None
+        options = []
+        for group, loaded in zip(self.param_groups, given, strict=True):
+            # PyTorch's switches that are off (foreach, fused, maximize ...) mean nothing here.
+            off = [k for k, v in loaded.items() if k not in self.defaults and v in (None, False)]
+            found = {k: v for k, v in loaded.items() if k not in off}
+            options.append(self._group({**group, **found, "params": group["params"]}))
+        saved = chain.from_iterable(group["params"] for group in given)
+        params = dict(zip(saved, self._group_of, strict=True))
+        states = {int(number): values for number, values in state_dict["state"].items()}
+        for number, values in states.items():
+            if number not in params:
+                raise ValueError(f"loaded state dict has a state for parameter {number}, unknown")
+            self._fitting(params[number], values)
+        for group, found in zip(self.param_groups, options, strict=True):
+            group.update(found)
+        for place in range(len(self._used)):
+            self._used[place] = False
+        for number, values in states.items():
+            self.load_state_of(params[number], values)
+        self._present = None
+
+    def _fitting(self, param: Tensor, values: dict[str, Any]) -> dict[str, Any]:
+        """The arrays in `values`; ValueError for a name or a shape that does not fit."""
+        found = {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            if name not in self.states:
+                raise ValueError(f"{type(self).__name__} has no state {name!r}")
+            array = value._array if type(value) in TENSORS else value
+            if tuple(array.shape) != param.shape:
+                raise ValueError(
+                    f"state {name!r}: expected shape {param.shape}, got {tuple(array.shape)}"
+                )
+            found[name] = array
+        return found
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
         """Copy state arrays or Tensors (in the parameter's shape) into the flat state."""
         place = self.storage.place[param]
-        slot = self.storage.slots[place]
-        for buffer, numbers, flats in zip(
-            self.storage.buffers, self.storage.rows, self._flat, strict=True
-        ):
-            if place not in numbers:
-                continue
-            for name, value in values.items():
-                if name not in self.states:
-                    raise ValueError(f"{type(self).__name__} has no state {name!r}")
-                array = value._array if type(value) in TENSORS else value
-                if array is None:
-                    continue
-                if tuple(array.shape) != tuple(param.shape):
-                    raise ValueError(
-                        f"state {name!r}: expected shape {param.shape}, got {tuple(array.shape)}"
-                    )
-                if flats[name] is None:
-                    flats[name] = flat_like(buffer)
-                shaped(flats[name], slot)[...] = array
-                self._used[place] = True
-        self._whole = None
+        slot, flats = self.storage.slots[place], self._flats(place)
+        for name, array in self._fitting(param, values).items():
+            if flats[name] is None:
+                flats[name] = flat_like(slot.buffer)
+            shaped(flats[name], slot)[...] = array
+            self._used[place] = True
+        self._present = None
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
         for number, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {number}")
+            lines += [""] * (number > 0) + [f"Parameter Group {number}"]
             lines += [f"    {k}: {v}" for k, v in sorted(group.items()) if k != "params"]
         return "\n".join(lines) + "\n)"

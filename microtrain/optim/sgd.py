@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from ..backend import XP
 from .optimizer import Optimizer, Run
@@ -38,6 +41,7 @@ class SGD(Optimizer):
     """
 
     states = ("momentum_buffer",)
+    options = itemgetter("lr", "momentum", "dampening", "weight_decay", "nesterov")
 
     def __init__(
         self,
@@ -48,21 +52,20 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-            },
-        )
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, defaults)
 
     def _check(self, group: dict[str, Any]) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
+        for name in ("lr", "momentum", "dampening", "weight_decay"):
             value = group[name]
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+            if not number or not (value >= 0 or name == "dampening"):
                 raise ValueError(f"SGD: {name} must be a number of at least 0, got {value!r}")
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
@@ -70,41 +73,35 @@ class SGD(Optimizer):
     def _wants_states(self, group: dict[str, Any]) -> bool:
         return bool(group["momentum"])
 
+    def _constants(self, run: Run) -> tuple[Any, ...]:
+        lr, momentum, dampening, decay, nesterov = run.options
+        # Numbers as 0-d arrays, which a ufunc takes faster than Python's floats.
+        asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
+        return (
+            asarray(lr, dtype),
+            asarray(momentum, dtype) if momentum else None,
+            asarray(1 - dampening, dtype) if dampening else None,
+            asarray(decay, dtype) if decay else None,
+            nesterov,
+        )
+
     def _update(self, run: Run) -> None:
-        group = run.group
-        lr, momentum = group["lr"], group["momentum"]
-        decay, dampening = group["weight_decay"], group["dampening"]
-        param, work = run.param, run.scratch
+        lr, momentum, kept, decay, nesterov = run.constants
+        param, step, work = run.param, run.grad, run.scratch
         xp = XP[type(param)]
-        key = (lr, momentum, dampening, decay)
-        if key != run.key:  # numbers as 0-d arrays: a ufunc takes them faster than Python floats
-            asarray = xp.asarray
-            run.constants = tuple(asarray(v, param.dtype) for v in (*key, 1 - dampening))
-            run.key = key
-        c_lr, c_momentum, _, c_decay, c_keep = run.constants
         multiply, add = xp.multiply, xp.add
-        step = run.grad
-        if decay:
-            multiply(param, c_decay, work)
-            add(work, step, work)
-            step = work
-        if momentum:
+        if decay is not None:
+            multiply(param, decay, work)
+            step = add(work, step, work)
+        if momentum is not None:
             (velocity,) = run.states
             if run.fresh:
                 velocity[...] = step
                 run.fresh = False
             else:
-                multiply(velocity, c_momentum, velocity)
-                if dampening:
-                    # The product may go into `work` even where `step` is already there.
-                    scaled = multiply(step, c_keep, None if group["nesterov"] else work)
-                    add(velocity, scaled, velocity)
-                else:
-                    add(velocity, step, velocity)
-            if group["nesterov"]:
-                ahead = multiply(velocity, c_momentum)
-                step = add(step, ahead, work)
-            else:
-                step = velocity
-        multiply(step, c_lr, work)
+                multiply(velocity, momentum, velocity)
+                # `step` may be `work` itself; it is not read again unless nesterov (kept is None).
+                add(velocity, step if kept is None else multiply(step, kept, work), velocity)
+            step = add(step, multiply(velocity, momentum), work) if nesterov else velocity
+        multiply(step, lr, work)
         xp.subtract(param, work, param)

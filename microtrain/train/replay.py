@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import get_default_dtype, set_default_dtype
+from ..backend import default_dtype
 from ..data import Prepared, Preprocessing, prepare
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError
@@ -41,12 +41,8 @@ def load_run(path: str, *, trust: bool) -> tuple[Run, Section, Checkpoint, Prepa
         origin=f"data ({config.data.type})",
         preprocessing=Preprocessing.from_json(checkpoint.state["preprocessing"]),
     )
-    before = get_default_dtype()
-    set_default_dtype(config.dtype)
-    try:
+    with default_dtype(config.dtype):
         model = build_model(config, data).to(config.dtype)
-    finally:
-        set_default_dtype(before)
     try:
         model.load_state_dict(checkpoint.model)
     except RuntimeError as error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from .. import threads
-from ..backend import XP, resolve_device, set_default_dtype, to_host, use_gpu
+from ..backend import XP, default_dtype, resolve_device, to_host, use_gpu
 from ..data import Batch, DataLoader, Prepared, prepare
 from ..distributed.data_parallel import DataParallel
 from ..errors import ConfigError, DivergedError, LaunchError, UserError
@@ -74,16 +74,16 @@ class Trainer:
         self.output = output or Output(comm.rank)
         if config.distributed.blas_threads != "auto":
             threads.limit_blas_threads(config.distributed.blas_threads)
-        set_default_dtype(config.dtype)
         self.device = together(comm, lambda: _choose_device(config, comm))
         self.data: Prepared = together(comm, self._load_data)
-        module, self.loss, self.metrics = together(comm, self._build_model)
-        reduction = getattr(self.loss, "reduction", "mean")
-        self.model = DataParallel(module, comm, "sum" if reduction == "sum" else "mean")
-        self.optimizer: Optimizer = together(
-            comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
-        )
-        together(comm, self._try_out)
+        with default_dtype(config.dtype):  # for what the user's own model creates
+            module, self.loss, self.metrics = together(comm, self._build_model)
+            reduction = getattr(self.loss, "reduction", "mean")
+            self.model = DataParallel(module, comm, "sum" if reduction == "sum" else "mean")
+            self.optimizer: Optimizer = together(
+                comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
+            )
+            together(comm, self._try_out)
         self.loader = together(comm, self._make_loader)
         self.steps_per_epoch = len(self.loader)
         self.total_steps = Duration(config.train.duration).steps(self.steps_per_epoch)
@@ -123,7 +123,7 @@ class Trainer:
             target = self.data.train.arrays[-1]
             raise ConfigError(
                 f"loss {self.config.loss.type} compares classes, but the target is "
-                f"{target.dtype.name} of shape {target.shape}: a regression; use mse, or class codes"
+                f"{target.dtype.name} of shape {target.shape}: a regression; use mse or class codes"
             )
         rows = self.data.train.with_arrays(*self.data.train[:2])
         try:
@@ -159,7 +159,8 @@ class Trainer:
         started = time.perf_counter()
         try:
             self._report_header(hosts)
-            with np.errstate(all="ignore"):  # what is not finite is found and named below
+            # What is not finite is found and named below: NumPy need not warn of it.
+            with np.errstate(all="ignore"), default_dtype(self.config.dtype):
                 self._loop(started)
                 self._finish(started)
         except BaseException as error:

@@ -1,0 +1,203 @@
+"""`backward` and `grad`: what the user asks for, checked, and handed to the engine as one pass.
+
+Listeners (data parallelism) hear of a `backward` before it starts and when it has filled the
+gradients; post-accumulate hooks run after them, when every gradient is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backend import MODES, XP
+from ..tensor import TENSORS, Tensor, normalise, wrap
+from .engine import run
+from .graph import edge_of, leaves_of
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:
+    """Accumulate the gradient of `tensors` into the `.grad` of the leaves they depend on.
+
+    Args:
+        tensors: the roots; each a scalar unless its gradient is given.
+        grad_tensors: the gradient of each root, in its shape and dtype; None means 1.
+        retain_graph: keep what was saved for another pass; default `create_graph`.
+        create_graph: record the pass itself, for higher derivatives.
+        inputs: accumulate into these Tensors only.
+
+    Raises:
+        RuntimeError: a root does not require grad, is not a scalar and has no gradient, a gradient
+            has another shape or dtype, the graph was freed, a saved Tensor was modified in place.
+        TypeError: something is not a Tensor.
+    """
+    retain = create_graph if retain_graph is None else retain_graph
+    wanted = None
+    if inputs is not None:
+        wanted = _differentiated(inputs)
+        if not wanted:
+            raise RuntimeError("backward: inputs must not be empty")
+    roots: Any = (tensors,) if type(tensors) in TENSORS else tuple(tensors)
+    root = roots[0] if len(roots) == 1 else None
+    if grad_tensors is None and root is not None and root._rg and root._array.size == 1:
+        edges, seeds = (root._edge or root,), (_one(root, create_graph),)  # a loss: the usual case
+    else:
+        seeds = _seeds(roots, grad_tensors, create_graph)
+        edges = tuple(root._edge or root for root in roots)
+    if not MODES.listeners:
+        touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
+    else:
+        touched = _announced(roots, edges, seeds, retain, create_graph, wanted)
+    if touched:
+        _finish(touched)
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of the sum of `outputs` with respect to `inputs`; `.grad` stays untouched.
+
+    Args:
+        outputs: the roots; each a scalar unless its gradient is given.
+        inputs: Tensors of the graph, leaves or computed ones.
+        grad_outputs: the gradient of each output, in its shape and dtype; None means 1.
+        retain_graph: keep what was saved for another pass; default `create_graph`.
+        create_graph: record the pass itself, for higher derivatives.
+        allow_unused: None for an input that the outputs do not depend on, instead of an error.
+        materialize_grads: zeros for such an input.
+
+    Raises:
+        RuntimeError: as `backward`; an input does not require grad, or is not used.
+        TypeError: something is not a Tensor.
+
+    Example:
+        >>> x = mt.tensor(3.0, requires_grad=True)
+        >>> (first,) = mt.autograd.grad(x**3, x, create_graph=True)
+        >>> mt.autograd.grad(first, x)
+        (tensor(18.),)
+    """
+    if materialize_grads and allow_unused is False:
+        raise ValueError("grad: materialize_grads=True needs allow_unused to be None or True")
+    roots = _tuple(outputs)
+    wanted = _differentiated(inputs)
+    seeds = _seeds(roots, grad_outputs, create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    edges = [root._edge or root for root in roots]
+    captured, _ = run(edges, seeds, retain, create_graph, wanted, False)
+    found: list[Any] = []
+    for number, tensor in enumerate(wanted):
+        value = captured.get(edge_of(tensor))
+        if value is not None:
+            # A copy: the array may be a constant, or the gradient of another input as well.
+            found.append(value if create_graph else wrap(normalise(value).copy()))
+        elif materialize_grads:
+            found.append(wrap(XP[type(tensor._array)].zeros_like(tensor._array)))
+        elif allow_unused:
+            found.append(None)
+        else:
+            raise RuntimeError(
+                f"grad: input {number} was not used in the graph of the outputs; pass "
+                "allow_unused=True to get None for it"
+            )
+    return tuple(found)
+
+
+def _tuple(tensors: Any) -> tuple[Tensor, ...]:
+    return (tensors,) if type(tensors) in TENSORS else tuple(tensors)
+
+
+def _differentiated(inputs: Any) -> tuple[Tensor, ...]:
+    wanted = _tuple(inputs)
+    for number, tensor in enumerate(wanted):
+        if type(tensor) not in TENSORS:
+            raise TypeError(f"inputs are Tensors, got {type(tensor).__name__} at position {number}")
+        if not tensor._rg:
+            raise RuntimeError(
+                f"one of the differentiated Tensors does not require grad: input {number}; set "
+                "requires_grad=True before the computation"
+            )
+    return wanted
+
+
+def _one(root: Tensor, create_graph: bool) -> Any:
+    array = root._array
+    seed = XP[type(array)].ones_of(array.shape, array.dtype)
+    return wrap(seed) if create_graph else seed
+
+
+def _seeds(roots: tuple[Tensor, ...], grads: Any, create_graph: bool) -> tuple[Any, ...]:
+    """The gradient that the pass starts with at each root: arrays, or Tensors to record."""
+    if grads is None:
+        grads = (None,) * len(roots)
+    elif type(grads) in TENSORS:
+        grads = (grads,)
+    if len(roots) != len(grads):
+        raise RuntimeError(f"got {len(roots)} tensors and {len(grads)} gradients")
+    seeds = []
+    for number, (root, given) in enumerate(zip(roots, grads, strict=True)):
+        if type(root) not in TENSORS:
+            raise TypeError(f"backward: expected a Tensor, got {type(root).__name__}")
+        if not root._rg:
+            raise RuntimeError(
+                f"element {number} of tensors does not require grad and does not have a grad_fn"
+            )
+        array = root._array
+        if given is None:
+            if array.size != 1:
+                raise RuntimeError(
+                    "grad can be implicitly created only for scalar outputs; this one has shape "
+                    f"{array.shape}: pass gradient= of that shape, or reduce it with sum() or "
+                    "mean()"
+                )
+            seeds.append(_one(root, create_graph))
+            continue
+        if type(given) not in TENSORS:
+            raise TypeError(f"gradients are Tensors or None, got {type(given).__name__}")
+        if given._array.shape != array.shape or given._array.dtype != array.dtype:
+            raise RuntimeError(
+                f"Mismatch in shape or dtype: grad_output[{number}] has shape "
+                f"{given._array.shape} and dtype {given._array.dtype.name}, output[{number}] has "
+                f"shape {array.shape} and dtype {array.dtype.name}"
+            )
+        seeds.append(given if create_graph else given._array)
+    return tuple(seeds)
+
+
+def _announced(
+    roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
+) -> dict[Tensor, None]:
+    """A pass that the listeners concerned are told of; they may scale what it starts with."""
+    leaves = leaves_of(edges)
+    told = [one for ref in MODES.listeners if (one := ref()) and one.concerns(leaves)]
+    for one in told:
+        scale = one.begin(roots, create_graph)
+        if scale is not None:
+            seeds = [seed * scale for seed in seeds]
+            seeds = seeds if create_graph else [normalise(seed) for seed in seeds]
+    touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
+    for one in told:
+        one.end()
+    return touched
+
+
+def _finish(touched: dict[Tensor, None]) -> None:
+    """Post-accumulate hooks, when every gradient is final; nothing in them is recorded."""
+    before = MODES.grad
+    MODES.grad = False
+    try:
+        for leaf in touched:
+            for hook in tuple((leaf.extra().post_hooks or {}).values()):
+                hook(leaf)
+    finally:
+        MODES.grad = before

@@ -1,0 +1,133 @@
+"""Hooks: functions of the user's that see, and may replace, gradients on their way.
+
+The engine calls them only where a node or a leaf has some; everything here is off its hot path.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..tensor import TENSORS, Tensor, normalise, wrap
+
+_next_hook = itertools.count(1).__next__
+
+
+class RemovableHandle:
+    """Returned by every `register_*hook`; `remove()` takes the hook out again.
+
+    Example:
+        >>> with x.register_hook(print):      # removed when the block ends
+        ...     loss.backward()
+    """
+
+    __slots__ = ("_hooks", "id")
+
+    def __init__(self, hooks: dict[int, Any], hook: Callable[..., Any]) -> None:
+        if not callable(hook):
+            raise TypeError(f"a hook is a function, got {type(hook).__name__}")
+        self._hooks = hooks
+        self.id = _next_hook()
+        hooks[self.id] = hook
+
+    def remove(self) -> None:
+        """Take the hook out; a second call does nothing."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class NodeHooks:
+    """The hooks of one node.
+
+    Attributes:
+        outputs: by output number, hooks on the complete gradient of that output.
+        retained: by output number, the Tensor (weakly) that wants this gradient as its `.grad`.
+        pre, post: hooks before the node runs and after.
+    """
+
+    __slots__ = ("outputs", "post", "pre", "retained")
+
+    def __init__(self) -> None:
+        self.outputs: dict[int, dict[int, Any]] = {}
+        self.retained: dict[int, weakref.ref[Tensor]] = {}
+        self.pre: dict[int, Any] = {}
+        self.post: dict[int, Any] = {}
+
+    def before(self, g: Any, create_graph: bool) -> Any:
+        """`g`, the gradient of a node's output or a list of several, after all but `post`."""
+        many = type(g) is list
+        values = g if many else [g]
+        for number, found in self.outputs.items():
+            if values[number] is not None:
+                values[number] = run_hooks(found, values[number], create_graph)
+        for hook in tuple(self.pre.values()):
+            new = hook(_shown(values, create_graph))
+            if new is not None:
+                values = _taken(new, len(values), "pre-hook", create_graph)
+        for number, alive in self.retained.items():
+            tensor = alive()
+            if tensor is not None and values[number] is not None:
+                _keep(tensor, values[number])
+        return values if many else values[0]
+
+    def after(self, g: Any, grads: Any, create_graph: bool) -> Any:
+        """`grads`, the gradients of a node's inputs, after the `post` hooks."""
+        outputs = g if type(g) is list else [g]
+        for hook in tuple(self.post.values()):
+            new = hook(_shown(grads, create_graph), _shown(outputs, create_graph))
+            if new is not None:
+                grads = _taken(new, len(grads), "hook", create_graph)
+        return grads
+
+
+def _shown(values: Any, create_graph: bool) -> tuple[Any, ...]:
+    return tuple(v if v is None or create_graph else wrap(normalise(v)) for v in values)
+
+
+def _taken(new: Any, count: int, what: str, create_graph: bool) -> list[Any]:
+    values = [new] if type(new) in TENSORS else list(new)
+    if len(values) != count or any(v is not None and type(v) not in TENSORS for v in values):
+        raise TypeError(f"a node's {what} must return None or a tuple of {count} Tensors or None")
+    return [v if v is None or create_graph else v._array for v in values]
+
+
+def _keep(tensor: Tensor, g: Any) -> None:
+    """`retain_grad`: add `g` to the `.grad` of a computed Tensor, with its graph if it has one."""
+    have = tensor._grad
+    if type(g) in TENSORS:
+        tensor._grad = g if have is None else have + g
+    elif have is None:
+        tensor._grad = wrap(normalise(g).copy())
+    else:
+        tensor._grad = wrap(normalise(have._array + g))
+
+
+def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
+    """`grad` after each of `hooks` has seen it and perhaps replaced it.
+
+    Raises TypeError for a replacement that is not a Tensor, RuntimeError for one of another shape
+    or dtype.
+    """
+    for hook in tuple(hooks.values()):
+        tensor = grad if create_graph else wrap(normalise(grad))
+        new = hook(tensor)
+        if new is None:
+            continue
+        name = getattr(hook, "__name__", type(hook).__name__)
+        if type(new) not in TENSORS:
+            raise TypeError(f"hook {name!r} returned {type(new).__name__}, expected Tensor or None")
+        mine, other = tensor._array, new._array
+        if mine.shape != other.shape or mine.dtype != other.dtype:
+            raise RuntimeError(
+                f"hook {name!r} has changed the gradient from shape {mine.shape} and dtype "
+                f"{mine.dtype.name} to shape {other.shape} and dtype {other.dtype.name}"
+            )
+        grad = new if create_graph else other
+    return grad

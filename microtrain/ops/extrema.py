@@ -1,0 +1,136 @@
+"""The largest and the smallest: values, indices, and who gets the gradient."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..tensor import TENSORS
+from .comparison import isnan
+from .elementwise import clone, maximum, minimum, to_dtype
+from .indexing import take_along_dim
+from .reductions import count_of, sum_dims
+from .registry import primitive
+from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
+
+
+class Extremum(NamedTuple):
+    """What `max(dim)` and `min(dim)` return."""
+
+    values: Any
+    indices: Any
+
+
+def _has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexError) -> None:
+    if not count_of(x.shape, dims):
+        raise error(
+            f"{name}(): Expected reduction dim to have non-zero size; shape {tuple(x.shape)} has "
+            "no elements to choose from"
+        )
+
+
+def _share(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
+    """The gradient of an extremum: split evenly among the elements that reach it."""
+    reached = (x == restore_dims(result, x.shape, dims, keepdim)) | isnan(x)
+    ones = to_dtype(reached, g.dtype)
+    return ones * (restore_dims(g, x.shape, dims, keepdim) / sum_dims(ones, dims, True))
+
+
+def _amax(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    return xp.max(x, axis=dims, out=out, keepdims=keepdim)
+
+
+def _amin(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    return xp.min(x, axis=dims, out=out, keepdims=keepdim)
+
+
+amax_dims = primitive("amax", _amax, x=_share)
+amin_dims = primitive("amin", _amin, x=_share)
+
+
+def amax(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    """The largest element over `dim`, NaN where there is one; ties share the gradient evenly."""
+    dims = normal_dims(dim, x.ndim)
+    _has_elements("amax", x, dims)
+    return amax_dims(x, dims, keepdim)
+
+
+def amin(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    """The smallest element over `dim`, NaN where there is one; ties share the gradient evenly."""
+    dims = normal_dims(dim, x.ndim)
+    _has_elements("amin", x, dims)
+    return amin_dims(x, dims, keepdim)
+
+
+def _argmax(xp: Any, x: Any, *, dim: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    return xp.argmax(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
+
+
+def _argmin(xp: Any, x: Any, *, dim: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    return xp.argmin(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
+
+
+argmax_dim = primitive("argmax", _argmax)
+argmin_dim = primitive("argmin", _argmin)
+
+
+def _index_of(name: str, operation: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
+    at = None if dim is None else normal_dim(dim, x.ndim)
+    _has_elements(name, x, None if at is None or not x.ndim else (at,))
+    return operation(x, at, keepdim)
+
+
+def argmax(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The index (int64) of the largest element, the first among equals; a NaN counts as largest.
+
+    Without `dim` the index is into the flattened elements. Raises IndexError where there are none.
+    """
+    return _index_of("argmax", argmax_dim, x, dim, keepdim)
+
+
+def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The index (int64) of the smallest element, the first among equals; a NaN counts as smallest.
+
+    Without `dim` the index is into the flattened elements. Raises IndexError where there are none.
+    """
+    return _index_of("argmin", argmin_dim, x, dim, keepdim)
+
+
+def _along(name: str, argument: Any, x: Any, dim: int, keepdim: bool) -> Extremum:
+    """The extreme values along `dim`, chosen by their indices, which so get the gradient."""
+    indices = _index_of(name, argument, x, dim, True)
+    if not x.ndim:
+        return Extremum(clone(x), indices)
+    at = normal_dim(dim, x.ndim)
+    values = take_along_dim(x, indices, at)
+    if keepdim:
+        return Extremum(values, indices)
+    shape = x.shape[:at] + x.shape[at + 1 :]
+    return Extremum(reshape_to(values, shape), reshape_to(indices, shape))
+
+
+def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The largest element, or `(values, indices)` along `dim`; with a Tensor, `maximum`.
+
+    Ties share the gradient evenly without `dim`; with it the first of them gets it. NaN counts as
+    largest. Raises RuntimeError or, with `dim`, IndexError where there are no elements.
+    """
+    if type(dim) in TENSORS:
+        return maximum(x, dim)
+    if dim is not None:
+        return _along("max", argmax_dim, x, dim, keepdim)
+    _has_elements("max", x, None, RuntimeError)
+    return amax_dims(x)
+
+
+def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The smallest element, or `(values, indices)` along `dim`; with a Tensor, `minimum`.
+
+    Ties share the gradient evenly without `dim`; with it the first of them gets it. NaN counts as
+    smallest. Raises RuntimeError or, with `dim`, IndexError where there are no elements.
+    """
+    if type(dim) in TENSORS:
+        return minimum(x, dim)
+    if dim is not None:
+        return _along("min", argmin_dim, x, dim, keepdim)
+    _has_elements("min", x, None, RuntimeError)
+    return amin_dims(x)

@@ -1,0 +1,246 @@
+"""A stand-in for CuPy that runs without a GPU, for testing that no kernel assumes NumPy.
+
+It has only names that CuPy has too, over an array class that NumPy cannot touch: `np.asarray`,
+NumPy functions, ufuncs and conversions to Python numbers that would wait for the GPU (`float`,
+`bool`, `int`, iteration) raise. What crosses to the host must say so: `get()`, `item()`,
+`tolist()`. What crosses to the device must go through `asarray`.
+
+`test_fakecupy.py` compares the lists with the real CuPy where that is installed.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, NoReturn
+
+import numpy as np
+
+# Elementwise functions: `f(*arrays, out=None)`. All are cupy.ufunc.
+UFUNCS = """absolute add bitwise_and bitwise_or bitwise_xor ceil divide equal exp floor floor_divide
+    greater greater_equal invert isfinite isinf isnan less less_equal log logical_and logical_not
+    logical_or logical_xor maximum minimum multiply negative not_equal power reciprocal remainder
+    rint sign sqrt subtract tanh trunc""".split()
+# Other functions of arrays.
+FUNCTIONS = """all allclose any argmax argmin broadcast_to concatenate copyto dot empty_like matmul
+    take_along_axis where zeros_like""".split()
+# Functions that make arrays from numbers.
+CREATION = "arange empty full ones zeros".split()
+# Attributes and methods of cupy.ndarray.
+ATTRIBUTES = "T base device data dtype flags itemsize nbytes ndim shape size strides".split()
+METHODS = "argmax argmin astype copy fill max min reshape sum take transpose".split()
+CROSSINGS = "get item tolist".split()
+
+
+class FakeArray:
+    """An array on a device that does not exist; `_host` is where it really is."""
+
+    __slots__ = ("__weakref__", "_host")
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+
+    @property
+    def device(self) -> Device:
+        return Device(0)
+
+    @property
+    def data(self) -> Any:
+        return types.SimpleNamespace(ptr=self._host.__array_interface__["data"][0])
+
+    def get(self) -> Any:
+        return self._host.copy()
+
+    def item(self) -> Any:
+        return self._host.item()
+
+    def tolist(self) -> Any:
+        return self._host.tolist()
+
+    def fill(self, value: Any) -> None:
+        self._host.fill(value)
+
+    def __len__(self) -> int:
+        return len(self._host)
+
+    def __getitem__(self, index: Any) -> FakeArray:
+        parts = _index(index)
+        found = self._host[parts]
+        if not isinstance(found, np.ndarray):  # integers for all dimensions: a 0-d view
+            found = (
+                self._host[(*parts, ...)] if isinstance(parts, tuple) else self._host[parts, ...]
+            )
+        return FakeArray(found)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._host[_index(index)] = on_host(value)
+
+    def __repr__(self) -> str:
+        return f"FakeArray({self._host!r})"
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _refuse(what: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"{what} of an array on a device is not allowed; use .get() or .item()")
+
+    return method
+
+
+for _name in ("__array__", "__array_function__", "__array_ufunc__"):
+    setattr(FakeArray, _name, _refuse("implicit conversion to NumPy"))
+for _name in ("__bool__", "__float__", "__int__", "__index__", "__iter__", "__complex__"):
+    setattr(FakeArray, _name, _refuse("implicit conversion to a Python value"))
+
+
+def on_host(value: Any) -> Any:
+    """The argument of a device function where NumPy can work on it; no NumPy array gets through."""
+    if isinstance(value, FakeArray):
+        return value._host
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"Unsupported type {type(value)}")
+    if isinstance(value, tuple | list):
+        return type(value)(on_host(v) for v in value)
+    return value
+
+
+def on_device(value: Any) -> Any:
+    """A result of NumPy's as a device array."""
+    return FakeArray(np.asarray(value))
+
+
+def _index(index: Any) -> Any:
+    parts = index if isinstance(index, tuple) else (index,)
+    allowed = (int, slice, type(Ellipsis), type(None), FakeArray, np.integer)
+    for part in parts:
+        if not isinstance(part, allowed):
+            raise IndexError(f"arrays on a device cannot be indexed with {type(part).__name__}")
+    found = tuple(on_host(part) for part in parts)
+    return found if isinstance(index, tuple) else found[0]
+
+
+def _call(function: Any, arguments: Any, options: Any) -> Any:
+    out = options.get("out")
+    result = function(
+        *(on_host(a) for a in arguments), **{k: on_host(v) for k, v in options.items()}
+    )
+    if out is not None:
+        return out
+    return None if result is None else on_device(result)
+
+
+class FakeUfunc:
+    """An elementwise function; takes the array to write into by position, too, as CuPy's do."""
+
+    def __init__(self, name: str) -> None:
+        self.ufunc = getattr(np, name)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if len(arguments) > self.ufunc.nin:
+            *arguments, options["out"] = arguments  # type: ignore[assignment]
+        unknown = set(options) - {"out", "dtype", "casting"}
+        if unknown:
+            raise TypeError(f"unexpected arguments {unknown}")
+        return _call(self.ufunc, arguments, options)
+
+    def at(self, array: FakeArray, index: Any, values: Any) -> None:
+        if array.dtype.char not in "iefdIQ":
+            raise TypeError("scatter_add only supports int32, float16, float32, float64, uint32/64")
+        self.ufunc.at(array._host, _index(index), on_host(values))
+
+
+def _function(name: str) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
+        return _call(getattr(np, name), arguments, options)
+
+    return call
+
+
+def _creation(name: str) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
+        return on_device(getattr(np, name)(*arguments, **options))
+
+    return call
+
+
+def _method(name: str) -> Any:
+    def call(self: FakeArray, *arguments: Any, **options: Any) -> Any:
+        return _call(getattr(self._host, name), arguments, options)
+
+    return call
+
+
+def _attribute(name: str) -> Any:
+    def read(self: FakeArray) -> Any:
+        value = getattr(self._host, name)
+        return on_device(value) if name == "T" else value
+
+    return property(read)
+
+
+def _operator(name: str) -> Any:
+    def method(self: FakeArray, *others: Any) -> Any:
+        if any(isinstance(o, np.ndarray) for o in others):
+            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+        result = getattr(self._host, name)(*(on_host(o) for o in others))
+        return result if result is NotImplemented else on_device(result)
+
+    return method
+
+
+def _in_place(name: str) -> Any:
+    def method(self: FakeArray, other: Any) -> FakeArray:
+        getattr(self._host, name)(on_host(other))
+        return self
+
+    return method
+
+
+for _name in set(METHODS) - {"fill"}:
+    setattr(FakeArray, _name, _method(_name))
+for _name in set(ATTRIBUTES) - {"data", "device"}:
+    setattr(FakeArray, _name, _attribute(_name))
+for _name in "add sub mul truediv floordiv mod pow matmul and or xor".split():
+    setattr(FakeArray, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(FakeArray, f"__r{_name}__", _operator(f"__r{_name}__"))
+    setattr(FakeArray, f"__i{_name}__", _in_place(f"__i{_name}__"))
+for _name in "eq ne lt le gt ge neg abs invert".split():
+    setattr(FakeArray, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+class Device:
+    """`cupy.cuda.Device`; there is one, number 0."""
+
+    def __init__(self, id: int | None = None) -> None:
+        self.id = id or 0
+
+    def use(self) -> None:
+        """Nothing to do: there is only one."""
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+def asarray(value: Any, dtype: Any = None) -> FakeArray:
+    """The way onto the device: numbers and NumPy arrays are copied, device arrays cast."""
+    if isinstance(value, FakeArray):
+        same = dtype is None or value.dtype == dtype
+        return value if same else FakeArray(value._host.astype(dtype))
+    return FakeArray(np.array(value, dtype))
+
+
+module: Any = types.ModuleType("cupy")
+module.ndarray = FakeArray
+module.asarray = asarray
+module.cuda = types.SimpleNamespace(
+    Device=Device, runtime=types.SimpleNamespace(getDeviceCount=lambda: 1)
+)
+for _name in UFUNCS:
+    setattr(module, _name, FakeUfunc(_name))
+for _name in FUNCTIONS:
+    setattr(module, _name, _function(_name))
+for _name in CREATION:
+    setattr(module, _name, _creation(_name))

@@ -1,0 +1,491 @@
+"""Three or more samples for every operation in the registry, and what NumPy says about each.
+
+A sample is the arguments of one call: arrays (float64 where they are floats), numbers or None, and
+attributes. The tests of the registry run every one of them through every law. `REFERENCE` computes
+the value another way. Where `smooth` is False the point is a tie, a kink or a constant result, and
+finite differences say nothing about it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+_draws = itertools.count()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The arguments of one call of an operation."""
+
+    arrays: tuple[Any, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    smooth: bool = True
+
+    def __str__(self) -> str:
+        shapes = "-".join("x".join(map(str, getattr(a, "shape", "n"))) or "0d" for a in self.arrays)
+        attrs = ",".join(f"{k}={_short(v)}" for k, v in self.attrs.items())
+        return f"{shapes} {attrs}".strip().replace(" ", "_")
+
+
+def _short(value: Any) -> str:
+    return str(value).replace(" ", "").replace("\n", "")[:24]
+
+
+def normal(*shape: int) -> Any:
+    """Normal numbers, other ones at each call, the same in each run."""
+    return np.asarray(np.random.default_rng(next(_draws)).standard_normal(shape))
+
+
+def positive(*shape: int) -> Any:
+    """Numbers between 0.5 and 2."""
+    return np.asarray(np.random.default_rng(next(_draws)).uniform(0.5, 2, shape))
+
+
+def spread(*shape: int, off: float = 0.3) -> Any:
+    """Distinct numbers at least 0.3 from every integer: no ties, no kinks."""
+    n = int(np.prod(shape))
+    order = np.random.default_rng(next(_draws)).permutation(n)
+    return (order - n // 2 + off).reshape(shape)
+
+
+def coin(*shape: int) -> Any:
+    """Booleans."""
+    return np.asarray(np.random.default_rng(next(_draws)).random(shape) < 0.5)
+
+
+def whole(*shape: int, high: int = 5) -> Any:
+    """Integers from 0 up to `high`."""
+    return np.asarray(np.random.default_rng(next(_draws)).integers(0, high, shape))
+
+
+def turned(make: Callable[..., Any]) -> Any:
+    """A (2, 3, 4) array that is not contiguous."""
+    return make(4, 3, 2).T
+
+
+def unary(make: Callable[..., Any], *extra: Any, smooth: bool = True) -> list[Sample]:
+    """Samples for a function of one number."""
+    arrays = [make(), make(3, 4), make(2, 0), turned(make), *extra]
+    return [Sample((a,), smooth=smooth) for a in arrays]
+
+
+SHAPES = [((2, 3), (2, 3)), ((3, 1), (2, 1, 4)), ((), (3,)), ((2, 1), ()), ((0, 3), (1, 3))]
+
+
+def binary(
+    left: Callable[..., Any], right: Callable[..., Any], smooth: bool = True
+) -> list[Sample]:
+    """Samples for a function of two numbers: equal shapes, broadcasting, 0-d and zero size."""
+    found = [Sample((left(*a), right(*b)), smooth=smooth) for a, b in SHAPES]
+    return [*found, Sample((turned(left), right(4)), smooth=smooth)]
+
+
+def upper(*shape: int) -> Any:
+    return spread(*shape, off=0.7)
+
+
+def comparison() -> list[Sample]:
+    ties = np.array([1.0, 2.0, np.nan]), np.array([1.0, 1.0, np.nan])
+    return [*binary(spread, upper, smooth=False), Sample(ties, smooth=False)]
+
+
+def reduction(make: Callable[..., Any] = spread, **more: Any) -> list[Sample]:
+    """Samples for a reduction over `dims`."""
+    smooth = more.pop("smooth", True)
+    cases: list[tuple[Any, Any, bool]] = [
+        (make(3, 4), None, False),
+        (make(3, 4), None, True),
+        (make(), None, False),
+        (make(2, 3, 4), (1,), False),
+        (turned(make), (0, 2), True),
+        (make(0, 3), (1,), False),
+    ]
+    return [Sample((a,), {"dims": d, "keepdim": k, **more}, smooth) for a, d, k in cases]
+
+
+ZERO_SIZE_ALL = Sample((np.zeros((0, 3)),), {"dims": (0,)}, smooth=False)
+
+
+def argument() -> list[Sample]:
+    cases = [(spread(3, 4), None, False), (spread(3, 4), 1, False), (turned(spread), 0, True)]
+    cases += [(spread(), None, False), (spread(0, 3), 1, True), (np.array([1.0, 3, 3]), 0, False)]
+    return [Sample((a,), {"dim": d, "keepdim": k}, smooth=False) for a, d, k in cases]
+
+
+def truth() -> list[Sample]:
+    return [*reduction(coin, smooth=False), ZERO_SIZE_ALL]
+
+
+ALL = slice(None)
+ROWS = np.array([2, 0, 2])
+MASK = np.array([True, False, True])
+E = Ellipsis
+
+INDICES: list[tuple[Any, Any, tuple[int, ...]]] = [  # x, index, shape of x[index]
+    (normal(3, 4), (ROWS,), (3, 4)),
+    (normal(3, 4), (MASK,), (2, 4)),
+    (normal(3, 4, 2), (ALL, np.array([[1, 1], [0, 3]])), (3, 2, 2, 2)),
+    (normal(4, 3).T, (ROWS, np.array([1, 1, 1])), (3,)),
+    (normal(3, 4), (coin(3, 4) | True,), (12,)),
+    (normal(3, 0), (ROWS,), (3, 0)),
+]
+VIEWS: list[tuple[Any, Any, tuple[int, ...]]] = [
+    (normal(3, 4), (1, E), (4,)),
+    (normal(3, 4), (2, 3, E), ()),
+    (turned(normal), (ALL, slice(0, 3, 2), None, E), (2, 2, 1, 4)),
+    (normal(5), (slice(1, 1), E), (0,)),
+    (normal(0, 3), (slice(None), 1, E), (0,)),
+    (normal(), (None, E), (1,)),
+]
+
+SAMPLES: dict[str, list[Sample]] = {
+    "add": binary(normal, normal),
+    "sub": binary(normal, normal),
+    "mul": binary(normal, normal),
+    "div": binary(normal, positive),
+    "neg": unary(normal),
+    "floor_divide": binary(spread, positive),
+    "remainder": binary(spread, positive),
+    "pow": [*binary(positive, normal), Sample((np.zeros(2), np.array([2.0, 3.0])), smooth=False)],
+    "pow_scalar": [
+        Sample((a,), {"exponent": e})
+        for a, e in [(positive(3, 4), 0.5), (normal(), 2), (normal(2, 0), 3), (turned(normal), 3)]
+        + [(positive(3), -1), (positive(3), 2.5), (normal(3), 1), (normal(3), 0), (normal(2), 5)]
+    ],
+    "exp": unary(normal),
+    "log": unary(positive),
+    "sqrt": unary(positive),
+    "tanh": unary(normal),
+    "reciprocal": unary(positive),
+    "sigmoid": unary(normal, np.array([-800.0, 800.0, -36.0])),
+    "relu": [*unary(spread), Sample((np.array([0.0, -0.0, np.nan]),), smooth=False)],
+    "abs": [*unary(spread), Sample((np.zeros(3),), smooth=False)],
+    "sign": [*unary(spread), Sample((np.zeros(3),), smooth=False)],
+    "floor": unary(spread),
+    "ceil": unary(spread),
+    "trunc": unary(spread),
+    "round": unary(spread, np.array([0.3, 1.7])),
+    "maximum": [*binary(spread, upper), Sample((np.ones(3), np.ones(3)), smooth=False)],
+    "minimum": [*binary(spread, upper), Sample((np.ones(3), np.ones(3)), smooth=False)],
+    "where": [
+        Sample((coin(*c), normal(*a), normal(*b)))
+        for c, a, b in [((2, 3),) * 3, ((), (3,), (2, 1)), ((3, 1), (), (4,)), ((0, 3), (1,), (3,))]
+    ]
+    + [Sample((coin(3, 2).T, normal(3, 2).T, normal(3)))],
+    "clamp": [
+        Sample((a,), {"min": low, "max": high})
+        for a, low, high in [
+            (spread(3, 4), -2, 2.0),
+            (turned(spread), None, 1),
+            (spread(), 0, None),
+        ]
+        + [(spread(0, 2), -1, 1), (spread(5), 1, -1)]
+    ]
+    + [Sample((np.array([-1.0, 1.0, np.nan]),), {"min": -1, "max": 1}, smooth=False)],
+    **{name: comparison() for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"logical_{n}": binary(coin, coin, smooth=False) for n in ("and", "or", "xor")},
+    **{f"bitwise_{n}": binary(coin, whole, smooth=False) for n in ("and", "or", "xor")},
+    "logical_not": unary(coin, np.array([0.0, 2.0]), smooth=False),
+    "bitwise_not": unary(coin, whole(4), smooth=False),
+    **{
+        name: unary(normal, np.array([np.nan, np.inf, -np.inf, 0.0]), smooth=False)
+        for name in ("isnan", "isinf", "isfinite")
+    },
+    "zeros_like": unary(normal, smooth=False),
+    "clone": unary(normal),
+    "contiguous": unary(normal),
+    "to": [
+        Sample((normal(3, 4),), {"dtype": np.dtype(np.float32)}, smooth=False),
+        Sample((normal(),), {"dtype": np.dtype(np.float64)}),
+        Sample((whole(2, 3),), {"dtype": np.dtype(np.float64)}, smooth=False),
+        Sample((turned(coin),), {"dtype": np.dtype(np.int64)}, smooth=False),
+        Sample((normal(0, 2),), {"dtype": np.dtype(np.float32)}, smooth=False),
+    ],
+    "sum": [*reduction(normal), ZERO_SIZE_ALL],
+    "mean": [*reduction(normal), ZERO_SIZE_ALL],
+    "var": [
+        *reduction(normal, correction=0),
+        Sample((normal(3, 4),), {"dims": (0,), "correction": 1}),
+        Sample((normal(3, 4),), {"dims": (1,), "correction": 2.5, "keepdim": True}),
+        Sample((normal(3, 1),), {"dims": (1,), "correction": 1}, smooth=False),
+    ],
+    "std": [
+        Sample((normal(3, 4),), {"dims": d, "correction": c, "keepdim": k})
+        for d, c, k in [(None, 1, False), ((0,), 0, True), ((1,), 2.5, False)]
+    ]
+    + [
+        Sample((turned(normal),), {"dims": (0, 2), "correction": 1, "keepdim": True}),
+        Sample((normal(0, 3),), {"dims": (1,)}),
+        Sample((np.ones(3),), {"correction": 1}, smooth=False),
+    ],
+    "amax": [*reduction(), Sample((np.array([[2.0, 2.0], [1.0, 2.0]]),), smooth=False)],
+    "amin": [*reduction(), Sample((np.array([[2.0, 1.0], [1.0, 1.0]]),), smooth=False)],
+    "argmax": argument(),
+    "argmin": argument(),
+    "all": truth(),
+    "any": truth(),
+    **{
+        name: [
+            Sample((a,), {"dim": d})
+            for a, d in [(normal(3, 4), 1), (turned(normal), 1), (normal(), 0), (normal(3, 0), 1)]
+            + [(normal(0, 2), 1), (np.array([1000.0, 999.0, -1000.0]), 0)]
+        ]
+        for name in ("softmax", "log_softmax")
+    },
+    "reshape": [
+        Sample((a,), {"shape": s})
+        for a, s in [(normal(3, 4), (2, 6)), (normal(), (1, 1)), (normal(0, 3), (3, 0))]
+        + [(turned(normal), (6, -1)), (turned(normal), (2, 3, 1, 4))]
+    ],
+    "permute": [
+        Sample((a,), {"dims": d})
+        for a, d in [(normal(2, 3, 4), (2, 0, 1)), (normal(), ()), (normal(3, 0), (1, 0))]
+        + [(turned(normal), (0, 2, 1))]
+    ],
+    "expand": [
+        Sample((a,), {"shape": s})
+        for a, s in [(normal(3, 1), (2, 3, 4)), (normal(), (2, 2)), (normal(1, 3), (0, 3))]
+        + [(normal(1, 3).T, (3, 2)), (normal(3), (3,)), (normal(0, 1), (0, 4))]
+    ],
+    "sum_to_size": [
+        Sample((a,), {"shape": s})
+        for a, s in [(normal(2, 3, 4), (3, 1)), (normal(3, 4), ()), (normal(0, 3), (1, 3))]
+        + [(turned(normal), (1, 4)), (normal(3), (3,))]
+    ],
+    "cat": [
+        Sample((normal(2, 3), normal(1, 3), normal(0, 3)), {"dim": 0}),
+        Sample((normal(2, 3), normal(4, 2).T), {"dim": 1}),
+        Sample((normal(3),), {"dim": 0}),
+        Sample((normal(2, 1, 0), normal(2, 2, 0)), {"dim": 1}),
+    ],
+    "select": [Sample((x,), {"index": i}) for x, i, _ in VIEWS],
+    "index": [Sample((x,), {"index": i}) for x, i, _ in INDICES],
+    "unselect": [
+        Sample((normal(*s),), {"shape": x.shape, "index": i}) for x, i, s in INDICES + VIEWS
+    ],
+    "index_put": [
+        Sample((x, normal(*s)), {"index": i}) for x, i, s in [INDICES[1], INDICES[4], *VIEWS]
+    ]
+    + [
+        Sample((normal(3, 4), normal()), {"index": (np.array([2, 0]),)}),
+        Sample((normal(3, 4), normal(1, 4)), {"index": (slice(0, 2), E)}),
+    ],
+    "take_along_dim": [
+        Sample((a, whole(*i, high=3)), {"dim": d})
+        for a, i, d in [(normal(3, 4), (2, 4), 0), (normal(4, 3), (4, 5), 1), (normal(3), (0,), 0)]
+        + [(turned(normal), (2, 1, 4), 1)]
+    ],
+    "put_along_dim": [
+        Sample((a, whole(*i, high=3)), {"dim": d, "size": 3})
+        for a, i, d in [(normal(2, 4), (2, 4), 0), (normal(4, 5), (4, 5), 1), (normal(0), (0,), 0)]
+        + [(turned(normal), (2, 3, 4), 1)]
+    ],
+    "one_hot": [
+        Sample((whole(*s, high=3),), {"classes": 3, "dtype": np.dtype(np.float64)}, smooth=False)
+        for s in [(), (4,), (2, 3), (0,)]
+    ],
+    "mm": [
+        Sample((normal(3, 4), normal(4, 2))),
+        Sample((normal(4, 3).T, normal(2, 4).T)),
+        Sample((normal(3, 0), normal(0, 2))),
+        Sample((normal(0, 4), normal(4, 2))),
+    ],
+    "matmul": [
+        Sample((normal(2, 3, 4), normal(2, 4, 5))),
+        Sample((normal(2, 1, 3, 4), normal(5, 4, 2))),
+        Sample((turned(normal), normal(1, 4, 2))),
+        Sample((normal(0, 3, 4), normal(4, 2))),
+        Sample((normal(2, 3, 0), normal(2, 0, 2))),
+    ],
+    "linear": [
+        Sample((normal(5, 3), normal(4, 3), normal(4))),
+        Sample((normal(2, 5, 3), normal(3, 4).T, normal(4))),
+        Sample((normal(3), normal(4, 3), None)),
+        Sample((normal(0, 3), normal(4, 3), normal(4))),
+        Sample((normal(3, 5).T, normal(3, 4).T, None)),
+    ],
+    "sum_rows": [Sample((a,)) for a in (normal(5, 3), normal(3, 5).T, normal(0, 3), normal(1, 1))],
+    "mse_loss": [
+        Sample((normal(5, 3), normal(5, 3)), {"reduction": "mean"}),
+        Sample((normal(), normal()), {"reduction": "sum"}),
+        Sample((turned(normal), normal(2, 3, 4)), {"reduction": "sum"}),
+        Sample((normal(0, 3), normal(0, 3)), {"reduction": "sum"}),
+        Sample((normal(0, 3), normal(0, 3)), {"reduction": "mean"}, smooth=False),
+    ],
+    "cross_entropy": [
+        Sample((normal(5, 3), whole(5, high=3)), {"reduction": r}) for r in ("mean", "sum", "none")
+    ]
+    + [
+        Sample((normal(3, 4).T, whole(4, high=3).astype(np.int32)), {"reduction": "mean"}),
+        Sample((normal(0, 3), whole(0)), {"reduction": "sum"}),
+        Sample((normal(0, 3), whole(0)), {"reduction": "mean"}, smooth=False),
+    ],
+}
+
+
+# What NumPy says --------------------------------------------------------------------------------
+
+
+def _pick(x: Any, dim: Any, keepdim: bool, find: Any) -> Any:
+    return find(x) if dim is None else find(x, axis=dim, keepdims=keepdim)
+
+
+def _dispersion(find: Any) -> Callable[..., Any]:
+    def formula(x: Any, dims: Any = None, correction: Any = 1, keepdim: bool = False) -> Any:
+        n = x.size if dims is None else np.prod([x.shape[d] for d in dims])
+        if n <= correction:  # all elements are equal in these samples
+            result = x.sum(dims, keepdims=keepdim) * np.nan
+            return result * 0 if find is np.std and n > 1 else result
+        return find(x, axis=dims, ddof=correction, keepdims=keepdim)
+
+    return formula
+
+
+def _mean(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
+    n = x.size if dims is None else np.prod([x.shape[d] for d in dims])
+    return x.sum(dims, keepdims=keepdim) / n if n else x.sum(dims, keepdims=keepdim) * np.nan
+
+
+def _softmax(x: Any, dim: int) -> Any:
+    if not x.ndim or not x.size:
+        return np.ones_like(x)
+    e = np.exp(x - x.max(dim, keepdims=True))
+    return e / e.sum(dim, keepdims=True)
+
+
+def _log_softmax(x: Any, dim: int) -> Any:
+    if not x.ndim or not x.size:
+        return np.zeros_like(x)
+    top = x.max(dim, keepdims=True)
+    return x - top - np.log(np.exp(x - top).sum(dim, keepdims=True))
+
+
+def _sum_to(x: Any, shape: Any) -> Any:
+    lead = x.ndim - len(shape)
+    ones = tuple(d for d in range(lead, x.ndim) if shape[d - lead] == 1)
+    return x.sum(axis=(*range(lead), *ones), keepdims=True).reshape(shape)
+
+
+def _unselect(x: Any, shape: Any, index: Any) -> Any:
+    result = np.zeros(shape)
+    np.add.at(result, index, x)
+    return result
+
+
+def _index_put(x: Any, value: Any, index: Any) -> Any:
+    result = x.copy()
+    result[index] = value
+    return result
+
+
+def _put_along_dim(x: Any, indices: Any, dim: int, size: int) -> Any:
+    result = np.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :]))
+    for place in np.ndindex(x.shape):
+        target = (*place[:dim], indices[place], *place[dim + 1 :])
+        result[target] += x[place]
+    return result
+
+
+def _mse(input: Any, target: Any, reduction: str) -> Any:
+    squares = np.sum((input - target) ** 2)
+    return squares if reduction == "sum" else squares / input.size if input.size else np.nan
+
+
+def _cross_entropy(input: Any, target: Any, reduction: str) -> Any:
+    logs = np.array([_log_softmax(row, 0)[c] for row, c in zip(input, target, strict=True)])
+    losses = -logs.reshape(len(target))
+    if reduction == "none":
+        return losses
+    return (
+        losses.sum()
+        if reduction == "sum"
+        else losses.sum() / len(losses)
+        if len(losses)
+        else np.nan
+    )
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
+    "neg": np.negative,
+    "floor_divide": lambda x, y: np.floor(x / y),
+    "remainder": lambda x, y: x - y * np.floor(x / y),
+    "pow": np.float_power,
+    "pow_scalar": lambda x, exponent: np.float_power(x, exponent),
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "reciprocal": lambda x: 1 / x,
+    "sigmoid": lambda x: 0.5 * (1 + np.tanh(x / 2)),
+    "relu": lambda x: np.where(x < 0, 0, x),
+    "abs": lambda x: np.where(x < 0, -x, x),
+    "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.round,
+    "maximum": lambda x, y: np.where(x > y, x, y),
+    "minimum": lambda x, y: np.where(x < y, x, y),
+    "where": np.where,
+    "clamp": lambda x, min, max: np.clip(x, min, max),
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "bitwise_not": np.invert,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+    "zeros_like": np.zeros_like,
+    "clone": np.copy,
+    "contiguous": np.copy,
+    "to": lambda x, dtype: x.astype(dtype),
+    "sum": lambda x, dims=None, keepdim=False: x.sum(dims, keepdims=keepdim),
+    "mean": _mean,
+    "var": _dispersion(np.var),
+    "std": _dispersion(np.std),
+    "amax": lambda x, dims=None, keepdim=False: np.max(x, axis=dims, keepdims=keepdim),
+    "amin": lambda x, dims=None, keepdim=False: np.min(x, axis=dims, keepdims=keepdim),
+    "argmax": lambda x, dim, keepdim: _pick(x, dim, keepdim, np.argmax),
+    "argmin": lambda x, dim, keepdim: _pick(x, dim, keepdim, np.argmin),
+    "all": lambda x, dims=None, keepdim=False: np.all(x, axis=dims, keepdims=keepdim),
+    "any": lambda x, dims=None, keepdim=False: np.any(x, axis=dims, keepdims=keepdim),
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "reshape": lambda x, shape: np.reshape(x, shape),
+    "permute": lambda x, dims: np.transpose(x, dims),
+    "expand": lambda x, shape: np.broadcast_to(x, shape),
+    "sum_to_size": _sum_to,
+    "cat": lambda *arrays, dim: np.concatenate(arrays, dim),
+    "select": lambda x, index: x[index],
+    "index": lambda x, index: x[index],
+    "unselect": _unselect,
+    "index_put": _index_put,
+    "take_along_dim": lambda x, i, dim: np.take_along_axis(x, np.asarray(i), dim),
+    "put_along_dim": _put_along_dim,
+    "one_hot": lambda x, classes, dtype: np.eye(classes, dtype=dtype)[x],
+    "mm": lambda x, y: np.einsum("ij,jk->ik", x, y),
+    "matmul": np.matmul,
+    "linear": lambda x, w, b: np.einsum("...i,oi->...o", x, w) + (0 if b is None else b),
+    "sum_rows": lambda x: x.sum(0),
+    "mse_loss": _mse,
+    "cross_entropy": _cross_entropy,
+}

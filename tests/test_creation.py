@@ -1,0 +1,187 @@
+"""Making Tensors: dtypes, shapes, memory, random streams, and the same errors as torch."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+
+# Evaluated with L = torch and with L = microtrain: the printed Tensor, or the kind of error.
+AS_IN_TORCH = """
+L.tensor(3)                                L.tensor(1.5)
+L.tensor(True)                             L.tensor([])
+L.tensor([[]])                             L.tensor([1, 2.5])
+L.tensor([True, False])                    L.tensor((1, 2))
+L.tensor(range(3))                         L.tensor([[1, 2], [3, 4]])
+L.tensor([np.float64(1)])                  L.tensor(np.float64(1))
+L.tensor([np.float32(1)])                  L.tensor([np.int32(1)])
+L.tensor(np.ones(2))                       L.tensor(np.ones(2, np.float16))
+L.tensor([L.tensor(1.0), L.tensor(2.0)])   L.tensor([L.tensor(1.0, dtype=L.float64)])
+L.tensor([1, 2], dtype=L.float32)          L.tensor(1.5, dtype=L.int64)
+L.tensor('a')                              L.tensor('1', dtype=L.float32)
+L.tensor([[1], [1, 2]])                    L.tensor(2**40)
+L.tensor([1.0, 2.0], requires_grad=True)   L.tensor([1], dtype=L.int64, requires_grad=True)
+L.as_tensor([1.0, 2.0])                    L.as_tensor(np.ones(2))
+L.as_tensor(3)                             L.as_tensor(np.ones(2), dtype=L.float32)
+L.from_numpy(np.arange(3))                 L.from_numpy([1])
+L.from_numpy(np.array(['a']))              L.zeros(2, 3)
+L.zeros((2, 3))                            L.zeros([2])
+L.zeros(())                                L.zeros(0)
+L.zeros(-1)                                L.zeros(2.5)
+L.ones(2, dtype=L.int64)                   L.ones(2, 1, requires_grad=True)
+L.full((2,), 3)                            L.full((2,), 3.0)
+L.full((2,), True)                         L.full((), 1.5)
+L.full((2, 2), 1, dtype=L.float64)         L.eye(3)
+L.eye(2, 3)                                L.eye(-1)
+L.arange(5)                                L.arange(1, 5)
+L.arange(0, 1, 0.25)                       L.arange(5, 0, -2)
+L.arange(0, 1, 0.1)                        L.arange(1, 2, 0.1)
+L.arange(5.0)                              L.arange(0)
+L.arange(3, 3)                             L.arange(10**17, 10**17 + 3)
+L.arange(0, 5, 0)                          L.arange(0, 5, -1)
+L.arange(3, dtype=L.float64)               L.arange(3.0, requires_grad=True)
+L.linspace(0, 1, 5)                        L.linspace(0, 1, 1)
+L.linspace(0, 1, 0)                        L.linspace(0, 1, -1)
+L.linspace(3, -1, 4, dtype=L.float64)      L.randint(3, 3, (2,))
+L.zeros_like(L.ones(2, dtype=L.int32))     L.ones_like(L.zeros(2), dtype=L.float64)
+L.full_like(L.zeros(2), 7)                 L.zeros_like(L.ones(2), requires_grad=True)
+L.Tensor([1, 2])                           L.Tensor([[1], [2]])
+L.Tensor()                                 L.Tensor(2.5)
+"""
+CASES = [case.strip() for line in AS_IN_TORCH.split("\n") for case in line.split("   ") if case]
+
+
+def outcome(case: str, lib) -> str:
+    try:
+        return repr(eval(case, {"L": lib, "np": np})).replace("torch.", "")
+    except Exception as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case])
+def test_as_in_torch(case):
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert outcome(case, mt) == outcome(case, torch)
+
+
+@pytest.mark.parametrize(
+    "make, values",
+    [
+        (lambda: mt.tensor([1, 2], requires_grad=True), [1.0, 2.0]),
+        (lambda: mt.tensor(np.arange(2), requires_grad=True), [0.0, 1.0]),
+        (lambda: mt.arange(3, requires_grad=True), [0.0, 1.0, 2.0]),
+    ],
+)
+def test_integers_that_require_grad_become_floats_with_a_warning(make, values):
+    """The one deliberate difference: the tutorials do it."""
+    with pytest.warns(UserWarning, match="became float32"):
+        x = make()
+    assert (x.tolist(), x.dtype, x.requires_grad) == (values, mt.float32, True)
+
+
+@pytest.mark.parametrize("data", [None, "text", ["a"], object(), 1 + 2j, 2**70, [None]])
+def test_data_that_is_not_numbers(data):
+    with pytest.raises(TypeError, match="expected numbers or booleans"):
+        mt.tensor(data)
+
+
+def test_tensor_copies_and_as_tensor_shares():
+    array = np.zeros(2)
+    mt.tensor(array)[0] = 1
+    assert array[0] == 0
+    mt.as_tensor(array)[0] = 1
+    mt.from_numpy(array)[1] = 2
+    assert array.tolist() == [1.0, 2.0]
+    x = mt.ones(2)
+    assert mt.as_tensor(x) is x
+    assert mt.as_tensor(x, dtype=mt.float64).dtype == mt.float64
+    y = mt.tensor(x)
+    y[0] = 5
+    assert x[0] == 1
+
+
+def test_a_copy_of_a_tensor_is_outside_its_graph():
+    x = mt.ones(2, requires_grad=True) * 2
+    assert not mt.tensor(x).requires_grad
+    assert not mt.tensor([x[0], x[1]]).requires_grad
+
+
+def test_from_numpy_keeps_strides_and_refuses_what_it_cannot_share():
+    array = np.arange(6.0).reshape(2, 3)
+    assert mt.from_numpy(array.T).tolist() == array.T.tolist()
+    assert mt.from_numpy(array[::-1]).tolist() == array[::-1].tolist()
+    with pytest.raises(TypeError, match="expected a NumPy array, got list"):
+        mt.from_numpy([1.0])
+    with pytest.raises(TypeError, match="complex128"):
+        mt.from_numpy(np.ones(2, complex))
+    with pytest.raises(TypeError):
+        mt.from_numpy(np.ones(2, ">f8"))
+
+
+def test_default_dtype():
+    mt.set_default_dtype(mt.float64)
+    try:
+        assert mt.get_default_dtype() == mt.float64
+        for x in (mt.tensor(1.0), mt.zeros(1), mt.randn(1), mt.arange(1.0), mt.Tensor([1])):
+            assert x.dtype == mt.float64
+        assert mt.tensor(1).dtype == mt.int64
+    finally:
+        mt.set_default_dtype(mt.float32)
+    with pytest.raises(TypeError, match="floating type"):
+        mt.set_default_dtype(mt.int64)
+
+
+# Random numbers -----------------------------------------------------------------------------------
+
+DRAWS = {
+    "rand": lambda: mt.rand(1000),
+    "randn": lambda: mt.randn(1000),
+    "randint": lambda: mt.randint(0, 10, (1000,)),
+    "rand_like": lambda: mt.rand_like(mt.zeros(1000)),
+    "randn_like": lambda: mt.randn_like(mt.zeros(1000)),
+    "float64": lambda: mt.randn(1000, dtype=mt.float64),
+    "float16": lambda: mt.rand(1000, dtype=mt.float16),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_follow_the_seed(name):
+    mt.manual_seed(3)
+    first, second = DRAWS[name](), DRAWS[name]()
+    mt.manual_seed(3)
+    assert mt.equal(first, DRAWS[name]())
+    assert not mt.equal(first, second)
+    mt.manual_seed(4)
+    assert not mt.equal(first, DRAWS[name]())
+
+
+def test_distributions_and_shapes():
+    mt.manual_seed(0)
+    uniform, normal, whole = mt.rand(100_000), mt.randn(100_000), mt.randint(2, 5, (10_000,))
+    assert 0 <= uniform.min().item() < 1e-3
+    assert 1 - 1e-3 < uniform.max().item() < 1
+    assert abs(normal.mean().item()) < 0.02
+    assert abs(normal.std().item() - 1) < 0.02
+    assert set(whole.tolist()) == {2, 3, 4}
+    assert whole.dtype == mt.int64
+    assert mt.rand(()).shape == mt.randn(()).shape == ()
+    assert mt.randn(2, 0, 3).shape == (2, 0, 3)
+    assert mt.randint(5, (2, 2)).shape == (2, 2)
+
+
+# Comparisons --------------------------------------------------------------------------------------
+
+
+def test_equal_and_allclose():
+    x = mt.tensor([1.0, 2.0])
+    assert mt.equal(x, mt.tensor([1.0, 2.0]))
+    assert not mt.equal(x, mt.tensor([[1.0, 2.0]]))
+    assert mt.allclose(x, x + 1e-9)
+    assert not mt.allclose(x, x + 1e-3)
+    assert mt.allclose(x, x + 1e-3, atol=1e-2)
+    nan = mt.tensor([float("nan")])
+    assert not mt.allclose(nan, nan)
+    assert mt.allclose(nan, nan, equal_nan=True)

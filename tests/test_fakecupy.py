@@ -1,0 +1,202 @@
+"""No operation, layer or optimizer assumes NumPy: all of it on an array library that is not NumPy.
+
+`fakecupy` takes CuPy's place in `sys.modules`, so `device="cuda"` reaches it the way it reaches a
+GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import fakecupy
+import numpy as np
+import pytest
+from fakecupy import FakeArray
+from samples import SAMPLES, Sample
+
+import microtrain as mt
+from microtrain import backend
+from microtrain.ops import REGISTRY
+from microtrain.ops.registry import Operation
+from microtrain.tensor import TENSORS, Tensor, wrap
+
+CASES = [
+    pytest.param(name, sample, id=f"{name}-{number}-{sample}")
+    for name, samples in SAMPLES.items()
+    for number, sample in enumerate(samples)
+]
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with one GPU, as far as `backend` can see."""
+    monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
+    backend.cuda()
+    yield
+    backend.XP.pop(FakeArray, None)
+    backend.ARRAYS.discard(FakeArray)
+
+
+def put(array: Any, make: Any) -> Any:
+    return wrap(make(array)) if isinstance(array, np.ndarray) else array
+
+
+def index_on_device(value: Any) -> Any:
+    """An index whose arrays are on the device, as `getitem` hands it to the kernels."""
+    return tuple(FakeArray(p) if isinstance(p, np.ndarray) else p for p in value)
+
+
+def run(name: str, sample: Sample, device: bool) -> list[Any]:
+    """Value, gradients and second gradients, as NumPy arrays; None where there is none."""
+    op, attrs = REGISTRY[name], dict(sample.attrs)
+    if device and "index" in attrs:
+        attrs["index"] = index_on_device(attrs["index"])
+    make = (lambda a: FakeArray(a.copy(order="K"))) if device else (lambda a: a.copy(order="K"))
+    inputs = [put(a, make) for a in sample.arrays]
+    leaves = []
+    for number, x in enumerate(inputs):
+        ruled = not isinstance(op, Operation) or op.inputs[number] in op.rules
+        if type(x) in TENSORS and ruled and x.dtype.kind == "f":
+            leaves.append(x.requires_grad_())
+    result = op.apply(*inputs, **attrs) if isinstance(op, Operation) else op.apply(inputs, **attrs)
+    found = [result]
+    if result.requires_grad:
+        seed = np.random.default_rng(5).standard_normal(result.shape).astype(result.dtype)
+        g = put(np.asarray(seed), make).requires_grad_()
+        found += mt.autograd.grad(result, leaves, g, retain_graph=True)
+        first = mt.autograd.grad(result, leaves, g, create_graph=True)
+        found += first
+        total = sum(((f * f).sum() for f in first[1:]), (first[0] * first[0]).sum())
+        if total.requires_grad:
+            found += mt.autograd.grad(total, [*leaves, g], materialize_grads=True)
+    for tensor in found:
+        assert type(tensor._array) is (FakeArray if device else np.ndarray)
+    return [backend.to_host(tensor._array) for tensor in found]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ties and zeros have infinite derivatives
+@pytest.mark.parametrize(("name", "sample"), CASES)
+def test_every_operation_runs_and_equals_numpy(name: str, sample: Sample) -> None:
+    here, there = run(name, sample, False), run(name, sample, True)
+    assert len(here) == len(there)
+    for a, b in zip(here, there, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(b, a, rtol=1e-14, atol=1e-300)
+
+
+def test_instructions_are_names_of_cupy() -> None:
+    known = {*fakecupy.UFUNCS, *fakecupy.FUNCTIONS, *fakecupy.CREATION, "asarray"}
+    assert set(backend.INSTRUCTIONS) <= known
+
+
+@pytest.mark.gpu
+def test_the_lists_hold_for_the_real_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cupy")
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    for name in (*fakecupy.UFUNCS, *fakecupy.FUNCTIONS, *fakecupy.CREATION, "asarray"):
+        assert hasattr(cupy, name), name
+    for name in (*fakecupy.ATTRIBUTES, *fakecupy.METHODS, *fakecupy.CROSSINGS):
+        assert hasattr(cupy.ndarray, name), name
+    assert all(isinstance(getattr(cupy, name), cupy.ufunc) for name in fakecupy.UFUNCS)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, np.sin, np.sum, float, bool, int, list])
+def test_the_fake_refuses_what_a_gpu_array_refuses(convert: Any) -> None:
+    with pytest.raises(TypeError, match="not allowed"):
+        convert(FakeArray(np.ones(1)))
+
+
+def test_devices_do_not_mix() -> None:
+    here, there = mt.ones(3), mt.ones(3, device="cuda")
+    for mix in (lambda: here + there, lambda: there * here, lambda: mt.cat([here, there])):
+        with pytest.raises(RuntimeError, match="one device"):
+            mix()
+
+
+def test_a_tensor_goes_to_the_device_and_its_gradient_comes_back() -> None:
+    x = mt.tensor([1.0, 2.0], requires_grad=True)
+    y = x.cuda()
+    assert y.device == mt.device("cuda", 0)
+    (y * y).sum().backward()
+    assert x.grad.tolist() == [2.0, 4.0]
+    assert type(x.grad._array) is np.ndarray
+    with pytest.raises(RuntimeError, match=r"cpu\(\)"):
+        y.detach().numpy()
+    assert y.detach().cpu().numpy().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        1,
+        (0, 2),
+        slice(1, None),
+        None,
+        [0, 0, 1],
+        np.array([1, 0]),
+        np.array([True, False]),
+        (slice(None), [True, False, True]),
+        mt.tensor([1, 1]),
+        mt.tensor([[True, False, True], [False, True, True]]),
+        mt.tensor(1),
+    ],
+    ids=str,
+)
+def test_indexing_takes_host_and_device_indices(index: Any) -> None:
+    data = np.arange(6.0).reshape(2, 3)
+
+    def results(x: Tensor, at: Any) -> list[Any]:
+        x.requires_grad_()
+        picked = x[at]
+        picked.backward(mt.ones_like(picked))
+        y = x.detach().clone()
+        y[at] = 7.0
+        return [backend.to_host(t._array) for t in (picked, x.grad, y)]
+
+    here = results(mt.tensor(data), index)
+    there = results(mt.tensor(data, device="cuda"), index)
+    assert all(np.array_equal(a, b) for a, b in zip(here, there, strict=True))
+    if type(index) is Tensor:
+        there = results(mt.tensor(data, device="cuda"), index.cuda())
+        assert all(np.array_equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+def train(device: str) -> tuple[list[float], list[Any]]:
+    mt.manual_seed(3)
+    net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.ReLU(), mt.nn.Linear(8, 3)).to(device)
+    optimizer = mt.optim.SGD(
+        net.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3
+    )
+    x, y = mt.randn(16, 4).to(device), mt.randint(3, (16,)).to(device)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        scores = net(x)
+        loss = mt.nn.functional.cross_entropy(scores, y) + (scores * scores).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert {type(p._array) for p in net.parameters()} == {
+        FakeArray if device == "cuda" else np.ndarray
+    }
+    return losses, [p.detach().cpu().numpy() for p in net.parameters()]
+
+
+def test_training_equals_numpys() -> None:
+    (here, weights), (there, others) = train("cpu"), train("cuda")
+    assert here == pytest.approx(there, rel=1e-6)
+    for a, b in zip(weights, others, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-7)
+
+
+def test_public_functions_stay_on_the_device() -> None:
+    x = mt.tensor([[1.0, 5.0], [3.0, 2.0]], device="cuda", requires_grad=True)
+    values, indices = x.max(1)
+    results = [values, indices, x.std(), x.var(0), x.softmax(1), x.clamp(2, 4), x.clamp(x - 1, x)]
+    results += [x.argmax(), x // 2, x % 2, x.reshape(4), x.T.reshape(4), x[0, 1], x.contiguous()]
+    results += [mt.stack([x, x]), x @ x, x.round(), 1 / x, 2**x, x > 1, x.sum(dtype=mt.float64)]
+    assert {type(r._array) for r in results} == {FakeArray}
+    assert values.tolist() == [5.0, 3.0]
+    assert (x * 2).sum().item() == 22.0

@@ -1,0 +1,463 @@
+"""Modules: the tree, its state, its text; layers and losses; initialisation."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(mt.ones(2))
+        self.first = nn.Linear(3, 2)
+        self.register_buffer("mean", mt.zeros(2))
+        self.register_buffer("cache", mt.zeros(1), persistent=False)
+        self.act = nn.ReLU()
+        self.body = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1, bias=False))
+
+    def forward(self, x):
+        return self.body(self.act(self.first(x)) * self.scale)
+
+
+NAMES = ["scale", "first.weight", "first.bias", "body.0.weight", "body.0.bias", "body.2.weight"]
+
+# The tree -----------------------------------------------------------------------------------------
+
+
+def test_everything_comes_in_definition_order():
+    net = Net()
+    assert [name for name, _ in net.named_parameters()] == NAMES
+    assert [id(p) for p in net.parameters()] == [id(p) for _, p in net.named_parameters()]
+    assert [name for name, _ in net.named_buffers()] == ["mean", "cache"]
+    assert [name for name, _ in net.named_children()] == ["first", "act", "body"]
+    assert [name for name, _ in net.named_modules()] == [
+        "", "first", "act", "body", "body.0", "body.1", "body.2",
+    ]  # fmt: skip
+    assert [n for n, _ in net.named_parameters("net")] == [f"net.{name}" for name in NAMES]
+    assert [n for n, _ in net.named_parameters(recurse=False)] == ["scale"]
+    assert list(net.state_dict()) == [*NAMES, "mean"]
+
+
+def test_tied_parameters_are_listed_once_and_stored_by_every_name():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[1].weight = net[0].weight
+    assert [n for n, _ in net.named_parameters()] == ["0.weight", "0.bias", "1.bias"]
+    assert list(net.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    net.load_state_dict(net.state_dict())
+    clone = copy.deepcopy(net)
+    assert clone[1].weight is clone[0].weight is not net[0].weight
+
+
+def test_a_module_used_twice():
+    shared = nn.Linear(2, 2)
+    net = nn.Sequential(shared, nn.ReLU(), shared)
+    assert [n for n, _ in net.named_parameters()] == ["0.weight", "0.bias"]
+    assert list(net.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert [n for n, _ in net.named_modules()] == ["", "0", "1"]
+
+
+def test_a_module_that_knows_its_parent():
+    net = Net()
+    net.body.parent = net
+    assert list(net.state_dict()) == [*NAMES, "mean"]
+    assert len(list(net.parameters())) == 6
+
+
+def test_modules_in_a_plain_list_are_not_found_and_in_a_modulelist_they_are():
+    class Plain(nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.layers = kind([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+    assert list(Plain(list).parameters()) == []
+    assert list(Plain(nn.ModuleList).state_dict()) == [
+        "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias",
+    ]  # fmt: skip
+
+
+def test_forgetting_super_init_works():
+    class Forgetful(nn.Module):
+        def __init__(self):
+            self.layer = nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    net = Forgetful()
+    assert len(list(net.parameters())) == 2
+    assert net.training
+    assert not net.eval().training
+    assert net(mt.ones(3, 2)).shape == (3, 1)
+    calls = []
+    net.register_forward_hook(lambda *_: calls.append(1))
+    net(mt.ones(3, 2))
+    Forgetful()(mt.ones(3, 2))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("value", [mt.ones(2), 3, [1.0]])
+def test_only_a_parameter_or_none_takes_the_place_of_a_parameter(value):
+    layer = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"parameter 'bias'.*bias\.data"):
+        layer.bias = value
+    layer.bias = nn.Parameter(mt.zeros(2))
+    layer.bias = None
+    assert [n for n, _ in layer.named_parameters()] == ["weight"]
+
+
+def test_registering():
+    net = nn.Module()
+    net.register_parameter("w", nn.Parameter(mt.ones(1)))
+    net.register_parameter("none", None)
+    net.register_buffer("b", None)
+    net.b = mt.ones(1)
+    assert list(net.state_dict()) == ["w", "b"]
+    for wrong, error in (("w", KeyError), ("a.b", KeyError), ("forward", KeyError)):
+        with pytest.raises(error):
+            net.register_buffer(wrong, mt.ones(1))
+    with pytest.raises(TypeError, match="expected a Tensor"):
+        net.register_buffer("c", np.ones(1))
+    with pytest.raises(TypeError, match="expected a Parameter"):
+        net.register_parameter("c", mt.ones(1))
+
+
+def test_hooks_of_modules():
+    layer = nn.Linear(1, 1)
+    before = layer.register_forward_pre_hook(lambda module, args: args[0] * 0)
+    after = layer.register_forward_hook(lambda module, args, out: (args[0], out))
+    seen, out = layer(mt.ones(1, 1))
+    assert (seen.item(), out.item()) == (0.0, layer.bias.item())
+    before.remove()
+    after.remove()
+    assert layer(mt.ones(1, 1)).shape == (1, 1)
+
+
+def test_a_module_without_forward():
+    with pytest.raises(NotImplementedError, match=r"Module Module must define forward"):
+        nn.Module()(1)
+
+
+# Modes --------------------------------------------------------------------------------------------
+
+
+def test_train_and_eval_reach_all_modules():
+    net = Net()
+    assert all(module.training for module in net.modules())
+    assert net.eval() is net
+    assert not any(module.training for module in net.modules())
+    net.train()
+    assert all(module.training for module in net.modules())
+    with pytest.raises(ValueError, match="expected True or False"):
+        net.train(3)
+
+
+def test_requires_grad_and_apply_and_zero_grad():
+    net = Net()
+    net.body.requires_grad_(False)
+    net(mt.ones(2, 3)).sum().backward()
+    assert [p.grad is not None for p in net.parameters()] == [True] * 3 + [False] * 3
+    net.zero_grad(set_to_none=False)
+    assert net.scale.grad.tolist() == [0.0, 0.0]
+    net.zero_grad()
+    assert net.scale.grad is None
+    names = []
+    assert net.apply(lambda module: names.append(type(module).__name__)) is net
+    assert names == ["Linear", "ReLU", "Linear", "Tanh", "Linear", "Sequential", "Net"]
+
+
+# State --------------------------------------------------------------------------------------------
+
+
+def test_state_dict_shares_memory_and_load_copies():
+    net, other = Net(), Net()
+    state = net.state_dict()
+    assert not any(t.requires_grad for t in state.values())
+    state["scale"][0] = 5
+    assert net.scale[0].item() == 5
+    assert other.load_state_dict(state) == ([], [])
+    assert all(mt.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
+    net.scale.data.zero_()
+    assert other.scale[0].item() == 5
+
+
+def test_loading_numpy_arrays_and_noticing_the_write():
+    net = Net()
+    loss = (net.scale * net.scale).sum()
+    net.load_state_dict({name: t.numpy().copy() for name, t in net.state_dict().items()})
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        loss.backward()
+
+
+def test_all_that_does_not_fit_is_reported_at_once_and_nothing_is_changed():
+    net = Net()
+    before = {name: t.numpy().copy() for name, t in net.state_dict().items()}
+    state = {name: t + 1 for name, t in net.state_dict().items()}
+    del state["first.bias"], state["mean"]
+    state |= {"extra": mt.ones(1), "scale": mt.ones(3), "body.0.bias": mt.ones(4, dtype=mt.float64)}
+    with pytest.raises(RuntimeError) as error:
+        net.load_state_dict(state)
+    text = str(error.value)
+    for part in (
+        "loading state_dict for Net",
+        "Missing key(s): first.bias, mean",
+        "Unexpected key(s): extra",
+        "Mismatch for scale: expected float32[2], got float32[3]",
+        "Mismatch for body.0.bias: expected float32[4], got float64[4]",
+    ):
+        assert part in text
+    for name, tensor in net.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), before[name])
+
+
+def test_loading_without_strict():
+    net = Net()
+    keys = net.load_state_dict({"scale": mt.zeros(2), "extra": mt.ones(1)}, strict=False)
+    assert keys.missing_keys == [*NAMES[1:], "mean"]
+    assert keys.unexpected_keys == ["extra"]
+    assert net.scale.tolist() == [0.0, 0.0]
+    with pytest.raises(RuntimeError, match="Mismatch for scale"):
+        net.load_state_dict({"scale": mt.zeros(3)}, strict=False)
+
+
+def test_state_goes_to_torch_and_back():
+    torch = pytest.importorskip("torch")
+    ours = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    theirs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict({n: torch.tensor(t.numpy()) for n, t in ours.state_dict().items()})
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    expected = theirs(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(ours(mt.from_numpy(x)).detach().numpy(), expected, rtol=1e-5)
+    ours.load_state_dict({n: t.numpy() * 2 for n, t in theirs.state_dict().items()})
+    np.testing.assert_array_equal(
+        ours[0].weight.detach().numpy(), theirs[0].weight.detach().numpy() * 2
+    )
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_copies_of_models(copied):
+    net = Net()
+    optimizer = mt.optim.SGD(net.parameters(), lr=0.1)
+    net(mt.ones(2, 3)).sum().backward()
+    clone = copied(net)
+    values = [p.tolist() for p in net.parameters()]
+    assert [p.tolist() for p in clone.parameters()] == values
+    assert all(type(p) is nn.Parameter and p.requires_grad for p in clone.parameters())
+    optimizer.step()
+    assert [p.tolist() for p in clone.parameters()] == values
+    clone.double()  # nobody owns it
+    mt.optim.SGD(clone.parameters(), lr=0.1)
+    assert clone.first.weight._array.flags.f_contiguous
+
+
+# dtype and device ---------------------------------------------------------------------------------
+
+
+def test_to_converts_floats_in_place_with_their_gradients():
+    net = Net()
+    net.register_buffer("count", mt.zeros(1, dtype=mt.int64))
+    net(mt.ones(2, 3)).sum().backward()
+    params = list(net.parameters())
+    assert net.double() is net
+    assert [id(p) for p in params] == [id(p) for p in net.parameters()]
+    assert all(p.dtype == p.grad.dtype == mt.float64 for p in params)
+    assert (net.mean.dtype, net.count.dtype) == (mt.float64, mt.int64)
+    assert net.first.weight._array.flags.f_contiguous
+    assert net.float().scale.dtype == mt.float32
+    assert net.half().scale.dtype == mt.float16
+    assert net.to("cpu", mt.float64).scale.dtype == mt.float64
+    assert net.to(mt.zeros(1)).scale.dtype == mt.float32
+    with pytest.raises(TypeError, match="floating point dtype, got int64"):
+        net.to(mt.int64)
+
+
+def test_to_after_an_owner_exists():
+    net = Net()
+    optimizer = mt.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="move the model first"):
+        net.double()
+    assert all(p.dtype == mt.float32 for p in net.parameters())
+    assert net.mean.dtype == mt.float32
+    net.float()  # changes nothing
+    optimizer.step()
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+
+def models(lib):
+    module = lib.nn
+
+    class Inner(module.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = module.Linear(1, 2)
+            self.seq = module.Sequential(module.Tanh(), module.Sequential(module.Linear(2, 2)))
+
+        def extra_repr(self):
+            return "size=3"
+
+    class Empty(module.Module):
+        pass
+
+    yield module.Linear(3, 4, bias=False)
+    yield module.Sequential()
+    yield module.Sequential(module.Linear(1, 2), module.ReLU(), module.Sigmoid())
+    yield Inner()
+    yield Empty()
+    yield module.MSELoss()
+    yield module.CrossEntropyLoss()
+
+
+def test_text_is_as_in_torch():
+    torch = pytest.importorskip("torch")
+    for ours, theirs in zip(models(mt), models(torch), strict=True):
+        assert repr(ours) == repr(theirs)
+
+
+def test_text():
+    assert repr(nn.Sequential(nn.Linear(2, 1), nn.ReLU())) == (
+        "Sequential(\n  (0): Linear(in_features=2, out_features=1, bias=True)\n  (1): ReLU()\n)"
+    )
+
+
+# Parameter ----------------------------------------------------------------------------------------
+
+
+def test_parameter():
+    x = mt.ones(2)
+    p = nn.Parameter(x)
+    assert (p.requires_grad, p.is_leaf, type(p)) == (True, True, nn.Parameter)
+    x[0] = 3
+    assert p.tolist() == [3.0, 1.0]
+    assert type(p * 1) is type(p.detach()) is mt.Tensor
+    assert not nn.Parameter(mt.ones(1, dtype=mt.int64), requires_grad=False).requires_grad
+    assert nn.Parameter(mt.ones(2, requires_grad=True) * 2).is_leaf
+    assert repr(nn.Parameter(mt.ones(1))) == (
+        "Parameter containing:\ntensor([1.], requires_grad=True)"
+    )
+
+
+# Containers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda *m: nn.Sequential(*m), lambda *m: nn.ModuleList(m)])
+def test_containers(make):
+    a, b, c = nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1)
+    box = make(a, b)
+    assert box.append(c) is box
+    assert (len(box), list(box), box[0], box[-1]) == (3, [a, b, c], a, c)
+    assert type(box[:2]) is type(box)
+    assert list(box[1:]) == [b, c]
+    with pytest.raises(IndexError, match="3 modules, no 3"):
+        box[3]
+    with pytest.raises(TypeError, match="takes Modules, got int"):
+        box.append(3)
+    with pytest.raises(TypeError, match="the class ReLU; did you mean an instance"):
+        box.append(nn.ReLU)
+
+
+# Linear and initialisation ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3,), (2, 4, 3), (0, 3)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(shape, bias):
+    layer = nn.Linear(3, 2, bias=bias, dtype=mt.float64)
+    x = mt.randn(*shape, dtype=mt.float64)
+    expected = x.numpy() @ layer.weight.detach().numpy().T
+    if bias:
+        expected = expected + layer.bias.detach().numpy()
+    out = layer(x)
+    assert out.shape == (*shape[:-1], 2)
+    np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-13)
+
+
+def test_the_weight_is_stored_as_a_transposed_block():
+    layer = nn.Linear(3, 2)
+    assert layer.weight.shape == (2, 3)
+    assert layer.weight._array.flags.f_contiguous
+    layer(mt.ones(1, 3)).sum().backward()
+    optimizer = mt.optim.SGD(layer.parameters(), lr=0.1)
+    assert layer.weight._array.flags.f_contiguous
+    assert layer.weight.grad._array.flags.f_contiguous
+    assert optimizer.storage.buffers[0].data[:6].tolist() == layer.weight.T.reshape(6).tolist()
+
+
+def test_linear_starts_as_in_torch():
+    mt.manual_seed(0)
+    layer = nn.Linear(400, 300)
+    bound = 1 / math.sqrt(400)
+    for param in layer.parameters():
+        assert param.abs().max().item() <= bound
+        assert param.abs().max().item() > 0.98 * bound
+    weight = layer.weight.detach()
+    assert abs(weight.mean().item()) < 0.01 * bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+
+
+def test_initial_values_do_not_depend_on_the_memory_order():
+    mt.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    mt.manual_seed(0)
+    weight, bias = mt.empty(2, 3), mt.empty(2)
+    nn.init.kaiming_uniform_(weight, math.sqrt(5))
+    nn.init.uniform_(bias, -1 / math.sqrt(3), 1 / math.sqrt(3))
+    assert mt.equal(layer.weight, weight)
+    assert mt.equal(layer.bias, bias)
+
+
+def test_initialisers():
+    mt.manual_seed(0)
+    x = mt.empty(200, 200)
+    assert nn.init.normal_(x, 3.0, 2.0) is x
+    assert (x.mean().item(), x.std().item()) == pytest.approx((3.0, 2.0), abs=0.05)
+    nn.init.uniform_(x, -1, 3)
+    assert -1 <= x.min().item() < x.max().item() < 3
+    nn.init.kaiming_uniform_(x)
+    assert x.abs().max().item() <= math.sqrt(6 / 200)
+    assert nn.init.zeros_(x).abs().max().item() == 0
+    assert nn.init.ones_(x).min().item() == 1
+    assert nn.init.constant_(x, 2.5).max().item() == 2.5
+    w = nn.Parameter(mt.ones(2))
+    nn.init.zeros_(w)  # a leaf that requires grad
+    assert w.tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="fewer than 2 dimensions"):
+        nn.init.kaiming_uniform_(mt.ones(3))
+
+
+def test_linear_refuses():
+    with pytest.raises(ValueError, match="must not be negative"):
+        nn.Linear(-1, 2)
+    with pytest.raises(RuntimeError, match="linear.*"):
+        nn.Linear(2, 3)(mt.ones(3))
+    with pytest.raises(RuntimeError, match="dtype"):
+        nn.Linear(2, 3)(mt.ones(1, 2, dtype=mt.float64))
+    assert nn.Linear(0, 2)(mt.ones(3, 0)).shape == (3, 2)
+
+
+# Activations and losses ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ReLU", "Sigmoid", "Tanh"])
+def test_activations_are_the_functions(name):
+    x = mt.linspace(-2, 2, 9)
+    assert mt.equal(getattr(nn, name)()(x), getattr(nn.functional, name.lower())(x))
+
+
+@pytest.mark.parametrize("name, function", [("MSELoss", "mse_loss"),
+                                            ("CrossEntropyLoss", "cross_entropy")])  # fmt: skip
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses_are_the_functions(name, function, reduction):
+    x = mt.randn(4, 3)
+    y = mt.randn(4, 3) if name == "MSELoss" else mt.tensor([0, 2, 1, 1])
+    ours = getattr(nn, name)(reduction=reduction)(x, y)
+    assert mt.equal(ours, getattr(nn.functional, function)(x, y, reduction=reduction))
+    with pytest.raises(ValueError, match="not a reduction|reduction"):
+        getattr(nn, name)(reduction="average")
