@@ -24,8 +24,8 @@ class Version:
     Attributes:
         n: the number of writes.
         base: weakly, the Tensor that the views were taken from.
-        viewers: weak references to views with a graph of their own. A recorded in-place write to
-            their base would leave their history stale, so it is refused while one is alive.
+        viewers: weak references to the views, whose history a recorded write to any of them or to
+            the base renews. Those taken under no_grad are outside the graph, and not among them.
     """
 
     __slots__ = ("base", "n", "viewers")
@@ -34,6 +34,26 @@ class Version:
         self.n = 0
         self.base = None if base is None else ref(base)
         self.viewers: list[Any] | None = None
+
+
+class FollowingVersion(Version):
+    """The version of what `detach()` returns: the same count, but views of its own."""
+
+    __slots__ = ("origin",)
+
+    def __init__(self, base: Any, origin: Version) -> None:
+        self.origin = origin
+        super().__init__(base)
+
+    @property
+    def n(self) -> int:
+        """The number of writes to the memory, through whatever Tensor."""
+        return self.origin.n
+
+    @n.setter
+    def n(self, value: int) -> None:
+        if value:  # not the start at 0
+            self.origin.n = value
 
 
 class Extra:
@@ -62,11 +82,12 @@ class Tensor:
         tensor([2., 4.])
     """
 
-    __slots__ = ("__weakref__", "_array", "_edge", "_extra", "_grad", "_rg", "_version")
+    __slots__ = ("__weakref__", "_array", "_base", "_edge", "_extra", "_grad", "_rg", "_version")
     __array_priority__ = 1000  # NumPy arrays leave binary operators to us, which refuse the mix
 
     _array: Any
     _edge: Any  # the node that made this Tensor, or (node, output number), or None for a leaf
+    _base: Any  # keeps the Tensor alive that this one is a view of; not set on others
     _rg: bool
     _grad: Tensor | None
     _version: Version | None
@@ -206,7 +227,7 @@ class Tensor:
         extra = self._extra
         if extra is None or extra.slot is None:
             return self._grad
-        return extra.slot.gradient()
+        return extra.slot.gradient()  # type: ignore[no-any-return]
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -283,7 +304,7 @@ class Tensor:
     def detach(self) -> Tensor:
         """The same memory outside the graph; writes to it are seen by autograd's checks."""
         out = wrap(self._array)
-        out._version = self.version
+        out._version = FollowingVersion(out, self.version)
         return out
 
     def detach_(self) -> Self:
@@ -355,7 +376,7 @@ class Tensor:
 
         return tensor_text(self)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._edge is not None:
             raise RuntimeError(
                 "only Tensors created explicitly by the user (graph leaves) can be copied deeply; "

@@ -435,7 +435,7 @@ def test_initialisers():
 def test_linear_refuses():
     with pytest.raises(ValueError, match="must not be negative"):
         nn.Linear(-1, 2)
-    with pytest.raises(RuntimeError, match="linear.*"):
+    with pytest.raises(RuntimeError, match="linear"):
         nn.Linear(2, 3)(mt.ones(3))
     with pytest.raises(RuntimeError, match="dtype"):
         nn.Linear(2, 3)(mt.ones(1, 2, dtype=mt.float64))
@@ -459,5 +459,5 @@ def test_losses_are_the_functions(name, function, reduction):
     y = mt.randn(4, 3) if name == "MSELoss" else mt.tensor([0, 2, 1, 1])
     ours = getattr(nn, name)(reduction=reduction)(x, y)
     assert mt.equal(ours, getattr(nn.functional, function)(x, y, reduction=reduction))
-    with pytest.raises(ValueError, match="not a reduction|reduction"):
+    with pytest.raises(ValueError, match="reduction"):
         getattr(nn, name)(reduction="average")

@@ -182,7 +182,7 @@ def test_parameters_of_several_dtypes():
     assert len(optimizer.storage.buffers) == 2
 
 
-# zero_grad, closure, add_param_group ---------------------------------------------------------------
+# zero_grad, closure, add_param_group --------------------------------------------------------------
 
 
 def test_zero_grad():

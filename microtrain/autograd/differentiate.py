@@ -42,10 +42,11 @@ def backward(
         wanted = _differentiated(inputs)
         if not wanted:
             raise RuntimeError("backward: inputs must not be empty")
-    roots: Any = (tensors,) if type(tensors) in TENSORS else tuple(tensors)
-    root = roots[0] if len(roots) == 1 else None
-    if grad_tensors is None and root is not None and root._rg and root._array.size == 1:
-        edges, seeds = (root._edge or root,), (_one(root, create_graph),)  # a loss: the usual case
+    roots = _tuple(tensors)
+    edges: tuple[Any, ...]
+    loss = tensors
+    if isinstance(loss, Tensor) and grad_tensors is None and loss._rg and loss._array.size == 1:
+        edges, seeds = (loss._edge or loss,), (_one(loss, create_graph),)  # the usual case, faster
     else:
         seeds = _seeds(roots, grad_tensors, create_graph)
         edges = tuple(root._edge or root for root in roots)

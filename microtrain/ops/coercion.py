@@ -104,11 +104,16 @@ def shared(array: Any, result: Any) -> bool:
 
 
 def watch(version: Version, view: Tensor) -> None:
-    """Remember that `view` has a graph of its own over memory that others share."""
+    """Remember that `view` looks at memory whose history a write may change."""
+    base = None if version.base is None else version.base()
+    if base is None or base is view:
+        return
+    view._base = base
     viewers = version.viewers
     if viewers is None:
         viewers = version.viewers = []
-    elif len(viewers) > 8:
+    n = len(viewers)
+    if n >= 16 and not n & (n - 1):  # now and then, so that thousands of views stay cheap
         viewers[:] = [one for one in viewers if one() is not None]
     viewers.append(weakref.ref(view))
 

@@ -4,21 +4,23 @@ Outside recording an in-place operation computes and copies into the same memory
 takes the place of the result in the graph: an alias with the old history and the old values goes
 into the node, so the node does not hold its own output, and the Tensor's history starts at the new
 node. A write to a view re-bases its base likewise: from then on the base is what it was with the
-view's elements replaced. Either way the version counter rises, which is how backward notices that a
-saved value is gone.
+view's elements replaced, and all other views are parts of that. Either way the version counter
+rises, which is how backward notices that a saved value is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from ..backend import MODES, XP, address
 from ..tensor import TENSORS, Tensor, wrap
-from .coercion import NUMBERS, cast, watch
+from .coercion import NUMBERS, cast
 from .indexing import (
+    gather_index,
     index_put,
     integers_first,
     kept_index,
@@ -33,40 +35,76 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     Raises RuntimeError for a leaf that requires grad (outside no_grad), for a result of another
     shape or a dtype of a higher category, and where views would be left with a stale history.
     """
+    version = x.version
+    if version.base is None:
+        version.base = ref(x)
     alias = wrap(x._array)
-    alias._version = x.version
+    alias._version = version
     if not MODES.grad:
         _store(x, operation(alias), name)
         return x
-    base = _base(x)
-    if base is not None and base._rg and not x._rg:
-        base = None  # x is a view of what detach() returned, or was taken under no_grad
-    for leaf, what in ((x, "a leaf"), (base, "a view of a leaf")):
-        if leaf is not None and leaf._rg and leaf._edge is None:
-            raise RuntimeError(
-                f"{name}: {what} Variable that requires grad is being used in an in-place "
-                "operation; write to it under no_grad(), or to its .data"
-            )
+    root = _root(x, name)
+    if root._rg and root._edge is None:
+        what = "a leaf" if root is x else "a view of a leaf"
+        raise RuntimeError(
+            f"{name}: {what} Variable that requires grad is being used in an in-place operation; "
+            "write to it under no_grad(), or to its .data"
+        )
     alias._edge, alias._rg = x._edge, x._rg
     result = operation(alias)
     if not result._rg:
         _store(x, result, name)
         return x
-    _check_views(x, name)
     _check_memory(x, name)
     _check_result(x, result, name)
     result = cast(result, x._array.dtype)
     # What the nodes saved of x are its old values, in memory of their own.
     alias._array = x._array.copy(order="K")
     alias._version = None
-    if base is not None:
-        whole = wrap(base._array)
-        whole._edge, whole._rg = base._edge, base._rg
-        _continue(base, index_put(whole, result, _places(base._array, x._array)))
-        watch(x.version, x)
+    if root is not x:
+        whole = _outside_views(root)
+        _continue(root, index_put(whole, result, _places(root._array, x._array)))
     _store(x, result, name)
     _continue(x, result)
+    _renew_views(root, x)
     return x
+
+
+def _root(x: Tensor, name: str) -> Tensor:
+    """The Tensor whose memory `x` is a part of: the base while that is alive, else `x` itself."""
+    version = x.version
+    base = None if version.base is None else version.base()
+    if base is x:
+        return x
+    if base is None or base._version is not version:
+        if any(one() is not None and one() is not x for one in version.viewers or ()):
+            raise RuntimeError(
+                f"{name}: the base of this view is gone, and other views of it would silently "
+                "change; keep the base, or clone() this view first"
+            )
+        version.base = ref(x)
+        return x
+    if base._array is x._array:
+        raise RuntimeError(
+            f"{name}: this is the output of a Function that returned its input, and writing to it "
+            "would change the input as well; clone() it first"
+        )
+    return base
+
+
+def _outside_views(x: Tensor) -> Tensor:
+    """`x` for an operation of our own, which neither makes nor meets views."""
+    alias = wrap(x._array)
+    alias._edge, alias._rg = x._edge, x._rg
+    return alias
+
+
+def _renew_views(root: Tensor, x: Tensor) -> None:
+    """Let the history of every other view start at the new one of its base."""
+    for view in [one() for one in root.version.viewers or ()]:
+        if view is not None and view is not x and view is not root:
+            part = gather_index(_outside_views(root), _places(root._array, view._array))
+            _continue(view, part)
 
 
 def _continue(x: Tensor, result: Tensor) -> None:
@@ -119,38 +157,26 @@ def _store(x: Tensor, result: Tensor, name: str) -> None:
     x.version.n = n + 1
 
 
-def _check_views(x: Tensor, name: str) -> None:
-    """Refuse to give x a history that another view of the same memory would not have."""
-    for view in (one() for one in x.version.viewers or ()):
-        if view is not None and view is not x:
-            raise RuntimeError(
-                f"{name}: a view of the same memory is part of a graph and would silently change; "
-                "clone() the view or write before taking it"
-            )
-
-
-def _base(x: Tensor) -> Tensor | None:
-    """The Tensor that `x` is a view of, while it is alive; None where x is no view."""
-    version = x.version
-    base = None if version.base is None else version.base()
-    if base is None or base._version is not version or base._array is x._array:
-        return None
-    return base
-
-
 def _places(base: Any, view: Any) -> tuple[Any, ...]:
     """Where in the array `base` the elements of its view `view` are: an index array a dimension."""
     size = base.dtype.itemsize
-    rest = np.full(view.shape, (address(view) - address(base)) // size)
+    # Elements from the lowest address of the base to each element of the view ...
+    low = address(base) + sum(
+        stride * (count - 1)
+        for count, stride in zip(base.shape, base.strides, strict=True)
+        if stride < 0
+    )
+    rest = np.full(view.shape, (address(view) - low) // size)
     for dim, (count, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         steps = np.arange(count) * (stride // size)
         rest += steps.reshape((-1,) + (1,) * (view.ndim - dim - 1))
-    found: list[Any] = [None] * base.ndim
-    for dim in sorted(range(base.ndim), key=lambda d: -base.strides[d]):
-        if base.shape[dim] == 1:
-            found[dim] = np.zeros_like(rest)
-        else:
-            found[dim], rest = np.divmod(rest, base.strides[dim] // size)
+    # ... are so many strides of the longest, of the next, and so on.
+    found: list[Any] = [np.zeros_like(rest)] * base.ndim
+    for dim in sorted(range(base.ndim), key=lambda d: -abs(base.strides[d])):
+        if base.shape[dim] > 1:
+            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // size)
+            if base.strides[dim] < 0:
+                found[dim] = base.shape[dim] - 1 - found[dim]
     asarray = XP[type(base)].asarray
     return tuple(asarray(index) for index in found)
 

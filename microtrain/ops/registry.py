@@ -201,6 +201,9 @@ class Operation:
             self._emit_record(emit)
         emit("    t._rg = False")
         emit("    t._edge = None")
+        if self.view:
+            emit("    if M.grad:")
+            emit("        watch(v, t)")
         if rules:
             emit("    if M.inference:")
             emit("        t._version = INFERENCE")
