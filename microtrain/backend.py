@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 __all__ = [
     "ARRAYS",
     "INSTRUCTIONS",
+    "LISTENERS",
     "MODES",
     "XP",
     "Modes",
@@ -232,7 +234,6 @@ class Modes(threading.local):
         direct: whether gradient rules may write into the flat memory of a parameter's gradient.
         inference: whether results are marked as unusable in a recorded operation.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
-        listeners: weak references to what is told when `backward` begins and ends (DataParallel).
     """
 
     def __init__(self) -> None:
@@ -240,10 +241,12 @@ class Modes(threading.local):
         self.direct = True
         self.inference = False
         self.default_dtype = float32
-        self.listeners: list[Any] = []
 
 
 MODES = Modes()
+
+# Weak references to what is told when a `backward` in any thread begins and ends (DataParallel).
+LISTENERS: list[weakref.ref[Any]] = []
 
 
 def set_default_dtype(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 
@@ -210,6 +211,7 @@ ERRORS = {
     ),
     "second wrapper": (lambda model, inner: DataParallel(inner, model.comm), "wrapped already"),
     "negative count": (lambda model, inner: model.count(-1), "at least 0"),
+    "no count": (lambda model, inner: model.count(None), "at least 0"),
     "reduction": (lambda model, inner: DataParallel(inner, reduction="max"), "mean or sum"),
 }
 
@@ -321,3 +323,160 @@ def test_loader_and_wrapper_agree_on_empty_ranks():
         [(0, 2), (0, 2), (0, 1)],
         [(0, 2), (0, 2), (0, 1)],
     ]
+
+
+# Against the same loop with plain models, on one rank: the arithmetic must be the same ------------
+
+
+def test_two_wrapped_models_in_one_backward_are_scaled_once():
+    """The generator's step of a GAN reaches both models; n counts once, not once a model."""
+
+    def gradients(wrap):
+        mt.manual_seed(0)
+        first, second = mt.nn.Linear(2, 3, dtype="float64"), mt.nn.Linear(3, 1, dtype="float64")
+        outer, inner = wrap(second), wrap(first)
+        outer(inner(mt.ones(8, 2, dtype="float64"))).mean().backward()
+        return [p.grad.numpy().copy() for m in (first, second) for p in m.parameters()]
+
+    plain = gradients(lambda module: module)
+    wrapped = gradients(lambda module: DataParallel(module, SingleCommunicator()))
+    for found, expected in zip(wrapped, plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+def test_models_that_count_differently_in_one_backward_are_refused():
+    first = DataParallel(mt.nn.Linear(2, 3), SingleCommunicator())
+    second = DataParallel(mt.nn.Linear(3, 1), SingleCommunicator())
+    hidden = first(mt.ones(4, 2))
+    with pytest.raises(RuntimeError, match="count differently"):
+        second(mt.cat([hidden, hidden])).mean().backward()
+
+
+def test_leaves_outside_the_model_get_their_ordinary_gradient():
+    encoder = mt.nn.Linear(2, 2, dtype="float64")
+    model = DataParallel(mt.nn.Linear(2, 1, dtype="float64"), SingleCommunicator())
+    x = mt.ones(7, 2, dtype="float64", requires_grad=True)
+    outside = (x, encoder.weight)
+
+    def run(head):
+        for leaf in outside:
+            leaf.grad = mt.ones_like(leaf)  # something to accumulate onto
+        head(encoder(x)).mean().backward()
+        return [leaf.grad.numpy().copy() for leaf in outside]
+
+    plain = copy.deepcopy(model.module)
+    for found, expected in zip(run(model), run(plain), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+def test_backward_into_other_inputs_alone_is_not_ours():
+    model = DataParallel(mt.nn.Linear(2, 1, dtype="float64"), SingleCommunicator())
+    x = mt.ones(3, 2, dtype="float64", requires_grad=True)
+    loss = model(x).mean()
+    loss.backward(inputs=[x], retain_graph=True)
+    row = model.module.weight.detach().numpy() / 3
+    np.testing.assert_allclose(x.grad.numpy(), np.tile(row, (3, 1)), rtol=1e-14)
+    assert model.loss is None and model.module.weight.grad is None
+    loss.backward()
+    assert model.samples == 3
+
+
+def _step(model, value=1.0, fail=False):
+    x = mt.full((2, 1), value, dtype="float64")
+    out = model(x)
+    if fail:
+        out.register_hook(lambda g: 1 / 0)
+    out.mean().backward()
+
+
+def discard_unreduced(model):
+    with model.no_sync():
+        _step(model)
+    model.zero_grad()
+
+
+def discard_with_zeros(model):
+    with model.no_sync():
+        _step(model)
+    model.storage.zero_grad(set_to_none=False)
+
+
+def fail_in_backward(model):
+    with pytest.raises(ZeroDivisionError):
+        _step(model, fail=True)
+    model.zero_grad()
+
+
+def discard_what_was_kept(model):
+    _step(model)
+    with model.no_sync():
+        _step(model)
+    model.zero_grad()
+
+
+def fail_without_rows(model):
+    loss = model(mt.ones(0, 1, dtype="float64")).sum()
+    loss.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    model.zero_grad()
+
+
+def validate_with_grad_enabled(model):
+    model.eval()
+    model(mt.ones(5, 1, dtype="float64"))
+    model.train()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        discard_unreduced,
+        discard_with_zeros,
+        fail_in_backward,
+        discard_what_was_kept,
+        fail_without_rows,
+        validate_with_grad_enabled,
+    ],
+)
+def test_what_was_discarded_does_not_reach_the_next_step(before):
+    def run(comm):
+        model = DataParallel(mt.nn.Linear(1, 1, bias=False, dtype="float64"), comm)
+        before(model)
+        _step(model, value=3.0)
+        return model.module.weight.grad.item(), model.samples
+
+    assert in_process.run(1, run) == [(3.0, 2)]
+    assert in_process.run(2, run) == [(3.0, 4)] * 2
+
+
+def test_backward_in_another_thread_is_reduced_too():
+    def run(comm):
+        model = DataParallel(mt.nn.Linear(1, 1, bias=False, dtype="float64"), comm)
+        worker = threading.Thread(target=_step, args=(model, float(comm.rank)))
+        worker.start()
+        worker.join()
+        return model.module.weight.grad.item(), model.samples
+
+    assert in_process.run(2, run) == [(0.5, 4)] * 2
+
+
+def test_count_before_the_forward_replaces_it_as_well():
+    model = DataParallel(mt.nn.Linear(1, 1), SingleCommunicator())
+    model.count(10)
+    model(mt.ones(1, 1)).mean().backward()
+    assert model.samples == 10
+
+
+def test_an_argument_without_dimensions_is_not_a_number_of_samples():
+    class Scaled(mt.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = mt.nn.Linear(1, 1)
+
+        def forward(self, temperature, x):
+            return self.inner(x) * temperature
+
+    model = DataParallel(Scaled(), SingleCommunicator())
+    model(mt.tensor(2.0), mt.ones(4, 1)).mean().backward()
+    assert model.samples == 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..backend import MODES, XP
+from ..backend import LISTENERS, MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .engine import run
 from .graph import edge_of, leaves_of
@@ -50,7 +50,7 @@ def backward(
     else:
         seeds = _seeds(roots, grad_tensors, create_graph)
         edges = tuple(root._edge or root for root in roots)
-    if not MODES.listeners:
+    if not LISTENERS:
         touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
     else:
         touched = _announced(roots, edges, seeds, retain, create_graph, wanted)
@@ -179,17 +179,58 @@ def _announced(
     roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
 ) -> dict[Tensor, None]:
     """A pass that the listeners concerned are told of; they may scale what it starts with."""
-    leaves = leaves_of(edges)
-    told = [one for ref in MODES.listeners if (one := ref()) and one.concerns(leaves)]
-    for one in told:
-        scale = one.begin(roots, create_graph)
-        if scale is not None:
-            seeds = [seed * scale for seed in seeds]
-            seeds = seeds if create_graph else [normalise(seed) for seed in seeds]
-    touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
-    for one in told:
-        one.end()
+    leaves = leaves_of(edges) if wanted is None else dict.fromkeys(wanted)
+    told = [one for ref in tuple(LISTENERS) if (one := ref()) and one.concerns(leaves)]
+    if not told:
+        return run(edges, seeds, retain, create_graph, wanted, True)[1]
+    try:
+        scales = {one.begin(roots, create_graph) for one in told}
+        if len(scales) > 1:
+            raise RuntimeError(
+                "one backward reaches several DataParallel models that count differently "
+                f"({', '.join(map(str, sorted(scales, key=str)))}): it is unclear what its loss is "
+                "a mean over; give all the same model.count(n) and reduction"
+            )
+        (scale,) = scales
+        others: dict[Tensor, Tensor | None] = {}
+        if scale not in (None, 1):
+            seeds = [normalise(seed * scale) for seed in seeds]
+            for leaf in leaves:
+                if not any(one.owns(leaf) for one in told):
+                    others[leaf] = _set_aside(leaf)
+        touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
+        for leaf, earlier in others.items():
+            _unscale(leaf, scale, earlier)
+        for one in told:
+            one.end()
+    except BaseException:
+        for one in told:
+            one.cancel()
+        raise
     return touched
+
+
+def _set_aside(leaf: Tensor) -> Tensor | None:
+    """The gradient that a leaf has, taken away from it; a copy where its memory is a slot."""
+    earlier = leaf.grad
+    if earlier is not None and leaf._extra is not None and leaf._extra.slot is not None:
+        earlier = wrap(earlier._array.copy())
+    leaf.grad = None
+    return earlier
+
+
+def _unscale(leaf: Tensor, scale: Any, earlier: Tensor | None) -> None:
+    """Undo the scale for a leaf outside the listeners' models, and add what it had before."""
+    found = leaf.grad
+    if found is not None:
+        if scale:
+            found._array /= scale
+        else:
+            found._array[...] = 0  # nothing was counted: the pass contributes nothing
+        if earlier is not None:
+            earlier._array += found._array
+    if earlier is not None:
+        leaf.grad = earlier
 
 
 def _finish(touched: dict[Tensor, None]) -> None:

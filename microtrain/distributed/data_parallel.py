@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backend import MODES, XP, to_host
+from ..backend import LISTENERS, MODES, XP, to_host
 from ..nn.module import LoadedKeys, Module
 from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
@@ -44,9 +44,12 @@ class DataParallel(Module):
     Construction is collective: names, shapes and dtypes must agree, and rank 0's values are taken
     by all. It makes the flat storage of the parameters, or shares an optimizer's.
 
-    n is the leading dimension of the first Tensor argument of the forward calls with grad enabled
-    since the last backward, summed over calls; `count(n)` replaces it. A rank with n = 0 takes part
-    with zero rows and contributes exactly nothing.
+    n is the leading dimension of the first Tensor argument (that has dimensions) of the forward
+    calls with grad enabled since the last backward, summed over calls; `count(n)` replaces it. A
+    rank with n = 0 takes part with zero rows and contributes exactly nothing. Every rank must call
+    backward equally often: one that does not leaves the others waiting.
+
+    Leaves outside the model that the same backward reaches get their ordinary local gradient.
 
     Args:
         module: the model; `state_dict` names are its own.
@@ -87,6 +90,9 @@ class DataParallel(Module):
         self.comm_seconds = 0.0
         _verify(self.comm, module)
         self.storage = FlatStorage.of(module.parameters(), "DataParallel")
+        half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
+        if half and self.comm.size > 1:
+            raise RuntimeError(f"DataParallel: gradients of {half[0]} cannot be added over ranks")
         for buffer in self.storage.buffers:
             owner = _WRAPPED.get(buffer)
             if owner is not None and owner() is not None:
@@ -99,13 +105,15 @@ class DataParallel(Module):
         self._members = frozenset(self.storage.params)
         self._sync = True
         self._pending: int | None = None  # samples of the forward calls since the last backward
+        self._given: int | None = None  # what `count` was told instead
         self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
         self._reset()
-        MODES.listeners.append(weakref.ref(self))
+        LISTENERS.append(weakref.ref(self, LISTENERS.remove))
 
     def _reset(self) -> None:
         """Forget the passes since the last synchronising one."""
         self._open = False
+        self._cleared = self.storage.cleared
         self._n = 0
         self._nl = 0.0
         self._not_scalar = 0
@@ -115,13 +123,12 @@ class DataParallel(Module):
     # Forward ------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; with grad enabled, count the samples of the first Tensor argument."""
+        """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
         out = self.module(*args, **kwargs)
         if MODES.grad:
             for value in (*args, *kwargs.values()):
-                if type(value) in TENSORS:
-                    shape = value._array.shape
-                    self._pending = (self._pending or 0) + (shape[0] if shape else 1)
+                if type(value) in TENSORS and value._array.ndim:
+                    self._pending = (self._pending or 0) + value._array.shape[0]
                     break
         return out
 
@@ -130,9 +137,14 @@ class DataParallel(Module):
 
         Raises ValueError for a negative number or one that is not whole.
         """
-        if n < 0 or n != int(n):
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0:
             raise ValueError(f"count: expected a whole number of at least 0, got {n!r}")
-        self._pending = int(n)
+        self._given = int(n)
+
+    def train(self, mode: bool = True) -> Module:
+        """Switch mode; what was counted before (a validation with grad enabled) is forgotten."""
+        self._pending = None
+        return super().train(mode)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -153,6 +165,15 @@ class DataParallel(Module):
         """Whether a backward pass reaches this model's parameters."""
         return not self._members.isdisjoint(leaves)
 
+    def owns(self, leaf: Tensor) -> bool:
+        """Whether `leaf` is one of this model's parameters."""
+        return leaf in self._members
+
+    def cancel(self) -> None:
+        """A backward pass failed: forget it, and those that waited to be reduced with it."""
+        self._pending = self._given = self._empty = None
+        self._reset()
+
     def begin(self, roots: Sequence[Tensor], create_graph: bool) -> int | None:
         """Before a backward pass: what its seeds are multiplied by."""
         if create_graph:
@@ -161,23 +182,30 @@ class DataParallel(Module):
                 "gradients would be reduced without their graph; use autograd.grad for penalties "
                 "on gradients"
             )
-        n = self._pending
+        n = self._pending if self._given is None else self._given
+        self._pending = self._given = None
         mean = self.reduction == "mean"
         if n is None and mean:
             raise RuntimeError(
                 "backward into the parameters of a DataParallel model without a forward call of "
-                "that model since the last backward: the number of samples is unknown; call "
-                "model.count(n) before backward"
+                "that model (with a Tensor of rows as an argument) since the last backward: the "
+                "number of samples is unknown; call model.count(n) before backward"
             )
+        slots = self.storage.slots
+        if self._open and (
+            self._cleared != self.storage.cleared
+            or not any(slot.epoch == slot.buffer.epoch for slot in slots)
+        ):
+            self._reset()  # zero_grad() has discarded the passes that waited to be reduced
         if not self._open:
             self._open = True
+            self._cleared = self.storage.cleared
             self._keep_earlier()
         if len(roots) == 1 and roots[0]._array.size == 1:
             value = 0.0 if n == 0 else float(roots[0]._array.item())
             self._nl += n * value if mean and n is not None else value
         else:
             self._not_scalar += 1
-        self._pending = None
         self._counted = self._counted and n is not None
         self._n += n or 0
         if n == 0:

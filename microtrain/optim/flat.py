@@ -131,6 +131,7 @@ class FlatStorage:
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
+        self.cleared = 0  # how often `zero_grad` was called
         self.place = {param: number for number, param in enumerate(params)}
         self.owners: list[str] = []
         groups: dict[Any, list[int]] = {}
@@ -179,6 +180,7 @@ class FlatStorage:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark every gradient absent, or set those that are present to zeros."""
+        self.cleared += 1
         if set_to_none:
             for buffer in self.buffers:
                 buffer.epoch += 1
