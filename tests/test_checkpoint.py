@@ -238,7 +238,7 @@ def test_the_newest_whole_checkpoint_is_used_and_the_damaged_one_named(tmp_path)
     assert len(warnings) == 1
     assert "step-000020: model.safetensors has" in warnings[0]
     truncate(tmp_path / "step-000010" / "state.json")
-    with pytest.raises(DataError, match="no usable checkpoint: looked for"):
+    with pytest.raises(DataError, match="no usable checkpoint in"):
         load_newest_checkpoint(tmp_path, warnings.append)
 
 

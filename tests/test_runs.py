@@ -300,6 +300,125 @@ def test_evaluate_refuses_foreign_code_without_trust(tmp_path):
     assert "r2" in trusted.stdout
 
 
+PARTS = """
+import microtrain as mt
+import numpy as np
+
+class Random(mt.nn.Module):  # random values that are no parameters
+    def __init__(self, in_features):
+        super().__init__()
+        self.fixed = mt.randn(in_features, 4)
+        self.out = mt.nn.Linear(4, 1)
+    def forward(self, x):
+        return self.out(x @ self.fixed)
+
+class Wrong(mt.nn.Module):
+    def __init__(self, in_features):
+        super().__init__()
+        self.inner = mt.nn.Linear(in_features, 1)
+    def forward(self, x):
+        return self.inner(x), None
+
+class Frozen(mt.nn.Module):
+    def __init__(self, in_features):
+        super().__init__()
+        self.inner = mt.nn.Linear(in_features, 1).requires_grad_(False)
+    def forward(self, x):
+        return self.inner(x)
+
+class Breaks(mt.nn.Module):  # on the 200 points of a picture, which no batch has
+    def __init__(self, in_features):
+        super().__init__()
+        self.inner = mt.nn.Linear(in_features, 1)
+    def forward(self, x):
+        assert len(x) != 200
+        return self.inner(x)
+
+def float_loss():
+    return lambda prediction, target: 1.0
+
+def vector_loss():
+    return lambda prediction, target: (prediction - target) ** 2
+
+class Named:
+    higher_is_better = uses_target_mean = False
+    name = "step"
+    def sums(self, prediction, target):
+        return np.zeros(1)
+    def value(self, sums):
+        return 0.0
+
+def unseeded():
+    rng = np.random.default_rng()
+    x = rng.standard_normal((100, 1))
+    return x, 2 * x
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model=./parts.py:Wrong", "forward must return one Tensor"),
+        ("model=./parts.py:Frozen", "no parameter requires grad"),
+        ("loss=./parts.py:float_loss", "returned float; expected one number"),
+        ("loss=./parts.py:vector_loss", "expected one number"),
+        ("metrics=[./parts.py:Named]", "the name step is taken"),
+    ],
+)
+def test_parts_of_the_wrong_kind_are_refused_before_training(tmp_path, override, words):
+    (tmp_path / "parts.py").write_text(PARTS)
+    done = command("train", CONFIGS / "linreg.yaml", override, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_evaluate_makes_the_same_model_again(tmp_path):
+    (tmp_path / "parts.py").write_text(PARTS)
+    arguments = (CONFIGS / "linreg.yaml", "model=./parts.py:Random", "seed=3")
+    done = command("train", *arguments, "train.duration=1 epochs", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = run_of(tmp_path / "runs", "linreg")
+    last = [row for row in read_metrics(run / "metrics.jsonl") if row["split"] == "val"][-1]
+    again = command("evaluate", run, "--trust", cwd=tmp_path)
+    assert f"loss {last['loss']:.5g}" in again.stdout
+
+
+def test_a_picture_that_fails_does_not_fail_the_run(tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "parts.py").write_text(PARTS)
+    arguments = ("model=./parts.py:Breaks", "train.duration=1 epochs", "data.samples=1000")
+    done = command(
+        "train", CONFIGS / "linreg.yaml", *arguments, "data.split={train: 1}", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a picture could not be drawn: AssertionError" in done.stderr
+    info = json.loads((run_of(tmp_path / "runs", "linreg") / "run.json").read_text())
+    assert info["status"] == "finished"
+
+
+def test_a_run_without_a_checkpoint_is_named_by_its_status(tmp_path):
+    command("train", CONFIGS / "linreg.yaml", "optimizer.lr=1e30", cwd=tmp_path)
+    done = command("evaluate", "runs/linreg", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "has no checkpoint; its status is diverged" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["2024", "null", "a: b", "x # y", " blank"])
+def test_run_dir_is_taken_as_it_is_written(tmp_path, name):
+    arguments = ("train", CONFIGS / "linreg.yaml", "train.duration=2 steps", "--run-dir", name)
+    done = command(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / name / "linreg").is_dir()
+
+
+def test_classes_under_mse_are_refused_with_the_right_advice(tmp_path):
+    done = command("train", CONFIGS / "csv.yaml", "loss=mse", "metrics=[]", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "use cross_entropy" in done.stderr
+
+
 # Under MPI ------------------------------------------------------------------------------------
 
 
@@ -377,3 +496,28 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
             trainer._choose_device(config, comm)
     else:
         assert trainer._choose_device(config, comm) == outcome
+
+
+def test_data_that_differ_between_ranks_are_refused(mpirun, tmp_path):
+    (tmp_path / "parts.py").write_text(PARTS)
+    config = CONFIGS / "linreg.yaml"
+    job = mpirun(2, "-m", "microtrain", "train", config, "data=./parts.py:unseeded", cwd=tmp_path)
+    assert job.returncode == 3, job.stderr
+    assert "rank 1 has loaded other data than rank 0" in job.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["train", "--nonsense"], 2),
+        (["check", "gone.yaml"], 2),
+        (["evaluate", "gone"], 3),
+    ],
+)
+def test_what_every_rank_meets_is_said_once_and_without_an_abort(mpirun, tmp_path, arguments, code):
+    job = mpirun(3, "-m", "microtrain", *arguments, cwd=tmp_path)
+    said = job.stdout + job.stderr
+    assert job.returncode == code, said
+    assert "abort" not in said.lower()
+    assert said.count("Usage" if code == 0 else "error: ") == 1

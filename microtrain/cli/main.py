@@ -83,31 +83,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     and, where the ranks of an MPI job have not all met it together, also a UserError, so that the
     hooks of `distributed.abort` end the job.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     speaks = launch_environment().rank == 0
+    if not speaks and not {"-h", "--help", "--version"}.isdisjoint(given):
+        return 0
     try:
-        result = cli.main(
-            list(arguments) if arguments is not None else None,
-            prog_name="microtrain",
-            standalone_mode=False,
-        )
+        result = cli.main(given, prog_name="microtrain", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
         if speaks:
             command = getattr(error, "ctx", None)
             hint = f"\nhint: {command.command_path} --help" if command else ""
             click.echo(f"error: {error.format_message()}{hint}", err=True)
-        return error.exit_code
+        return _leave(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
     except UserError as error:
-        hooked = sys.excepthook.__module__ == "microtrain.distributed.abort"
-        agreed = error.agreed
-        if hooked and not agreed:
+        if _connected() and not error.agreed:
             raise
         if speaks:
             click.echo(f"error: {error}", err=True)
-        if hooked:
-            from microtrain.distributed.abort import agreed_exit
+        return _leave(error.exit_code)
 
-            agreed_exit(error.exit_code)
-        return error.exit_code
+
+def _connected() -> bool:
+    """Whether this process talks to other ranks, which must then hear of an error."""
+    mpi = sys.modules.get("microtrain.distributed.mpi")
+    return mpi is not None and mpi.running() is not None
+
+
+def _leave(code: int) -> int:
+    """The exit code; under a launcher in a way that says that every rank leaves with it."""
+    if sys.excepthook.__module__ == "microtrain.distributed.abort":
+        from microtrain.distributed.abort import agreed_exit
+
+        agreed_exit(code)
+    return code

@@ -14,11 +14,15 @@ def train(config: str, overrides: tuple[str, ...], run_dir: str | None) -> None:
 
     Under mpirun or srun all ranks train one model together; batch_size is that of all of them.
     """
+    import json
+
     from microtrain.distributed import connect, world
     from microtrain.train.config import load_config_everywhere
-    from microtrain.train.trainer import Trainer
+    from microtrain.train.trainer import Trainer, together
 
     if run_dir is not None:
-        overrides = (*overrides, f"run_dir={run_dir}")
-    settings = load_config_everywhere(world(), config, overrides)
-    Trainer(settings, connect(settings.distributed.backend)).train()
+        overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
+    ranks = world()
+    settings = load_config_everywhere(ranks, config, overrides)
+    comm = together(ranks, lambda: connect(settings.distributed.backend))
+    Trainer(settings, comm).train()

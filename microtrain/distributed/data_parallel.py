@@ -17,11 +17,12 @@ Counts and the loss travel as a high and a low part, because float32 has 24 bits
 from __future__ import annotations
 
 import math
+import operator
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -137,11 +138,15 @@ class DataParallel(Module):
 
         Raises ValueError for a negative number or one that is not whole.
         """
-        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 0:
+        try:
+            rows = operator.index(n)
+        except TypeError:
+            rows = -1
+        if rows < 0:
             raise ValueError(f"count: expected a whole number of at least 0, got {n!r}")
-        self._given = int(n)
+        self._given = rows
 
-    def train(self, mode: bool = True) -> Module:
+    def train(self, mode: bool = True) -> Self:
         """Switch mode; what was counted before (a validation with grad enabled) is forgotten."""
         self._pending = None
         return super().train(mode)

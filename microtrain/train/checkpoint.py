@@ -169,11 +169,8 @@ def load_newest_checkpoint(directory: str | Path, warn: Callable[[str], None]) -
         try:
             return load_checkpoint(path)
         except DataError as error:
-            warn(f"{error}; trying the one before")
-    raise DataError(
-        f"no usable checkpoint: looked for {Path(directory) / 'step-*' / MANIFEST}\n"
-        f"a run writes its first one when checkpoint.every has passed, and one at its last step"
-    )
+            warn(str(error))
+    raise DataError(f"no usable checkpoint in {Path(directory)}: a run writes one at its last step")
 
 
 def write_synced(path: Path, data: bytes) -> None:

@@ -42,9 +42,11 @@ def evaluate(
         model.eval()  # type: ignore[attr-defined]
     try:
         with no_grad():
-            # At least one pass: a rank without rows must know the metrics' lengths too.
-            for first in range(start, max(stop, start + 1), ROWS):
-                rows = dataset[first : min(first + ROWS, stop)]
+            # As many passes on every rank, the last ones perhaps without rows: a model may
+            # communicate, and a rank without rows must know the metrics' lengths too.
+            largest = -(-len(dataset) // comm.size)
+            for first in range(start, start + max(largest, 1), ROWS):
+                rows = dataset[min(first, stop) : min(first + ROWS, stop)]
                 *inputs, truth = (_tensor(array, device) for array in rows)
                 prediction = model(*inputs)
                 value = loss(prediction, truth).item()

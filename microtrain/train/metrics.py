@@ -31,6 +31,12 @@ __all__ = [
     "TopK",
 ]
 
+# Fields of metrics.jsonl that are not metrics.
+RESERVED = (
+    *("split", "step", "epoch", "samples", "loss"),
+    *("time", "samples_per_s", "comm_share"),
+)
+
 Array = NDArray[Any]
 Sums = NDArray[np.float64]
 
@@ -249,8 +255,10 @@ class MetricSet:
             raise ValueError(f"loss_reduction must be mean or sum, got {loss_reduction!r}")
         names = [metric.name for metric in metrics]
         for name in names:
-            if names.count(name) > 1 or name == "loss":
+            if names.count(name) > 1:
                 raise ConfigError(f"metrics: the name {name} is used twice")
+            if name in RESERVED:
+                raise ConfigError(f"metrics: the name {name} is taken by a field of every row")
         for metric in metrics:
             if target_mean is not None:
                 metric.prepare(target_mean)

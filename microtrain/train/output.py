@@ -197,7 +197,10 @@ class Output:
         self._warned.add(text)
         for line in _printable([f"warning (rank {self.rank}): {text}"]):
             if self._errors is not None:
-                _write(self._errors, line)
+                try:
+                    _write(self._errors, line)
+                except OSError:  # nobody reads it: the log does
+                    self._errors = None
             if self.rank == 0 and self.log is not None:
                 self.log(line)
 

@@ -11,6 +11,7 @@ from ..data import Prepared, Preprocessing, prepare
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError
 from ..nn import Module
+from ..random import manual_seed
 from .checkpoint import Checkpoint, load_newest_checkpoint
 from .components import build
 from .config import load_config
@@ -32,6 +33,9 @@ def load_run(path: str, *, trust: bool) -> tuple[Run, Section, Checkpoint, Prepa
     """
     run = open_run(path)
     config = load_config(run.path / "config.yaml", trust=trust)
+    if not run.checkpoints:
+        status = run.info.get("status", "unknown")
+        raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
     checkpoint = load_newest_checkpoint(run.path / "checkpoints", Output().warn)
     data = prepare(
         build(config.data, seed=config.seed),
@@ -41,6 +45,7 @@ def load_run(path: str, *, trust: bool) -> tuple[Run, Section, Checkpoint, Prepa
         origin=f"data ({config.data.type})",
         preprocessing=Preprocessing.from_json(checkpoint.state["preprocessing"]),
     )
+    manual_seed(config.seed)  # a model may hold random values that are no parameters
     with default_dtype(config.dtype):
         model = build_model(config, data).to(config.dtype)
     try:

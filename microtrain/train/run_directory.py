@@ -153,8 +153,12 @@ class RunDirectory:
         partial = self.path / f".{name}.partial"
         with self._refusing(f"cannot write {name} in"):
             partial.unlink(missing_ok=True)
-            write_synced(partial, text.encode())
-            partial.replace(self.path / name)
+            try:
+                write_synced(partial, text.encode())
+                partial.replace(self.path / name)
+            except OSError:
+                partial.unlink(missing_ok=True)  # on a full disk its space is wanted
+                raise
             sync_directory(self.path)
 
     @contextlib.contextmanager

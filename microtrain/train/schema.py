@@ -70,7 +70,7 @@ class Component(Section):
 
 
 class Split(Section):
-    """Fractions of the samples; what they leave over is not used."""
+    """Fractions of the samples, which add up to 1."""
 
     train: Fraction
     val: Part = None
@@ -209,9 +209,9 @@ NOT_YET: dict[str, tuple[object, ...] | str] = {
     "train.nan": ("stop",),
     "train.compile": ("off",),
     "train.init_from": (None,),
-    "checkpoint.every": ("1 epoch",),
-    "checkpoint.keep_last": (2,),
-    "checkpoint.keep_best": (1,),
+    "checkpoint.every": (),
+    "checkpoint.keep_last": (),
+    "checkpoint.keep_best": (),
     "checkpoint.monitor": (None, "val/loss", "train/loss"),
     "checkpoint.mode": ("min",),
     "log.every": MINUTES,
@@ -221,9 +221,9 @@ NOT_YET: dict[str, tuple[object, ...] | str] = {
     "distributed.compression": ("none",),
     "distributed.sync_batchnorm": (True,),
     "distributed.reproducible": ("run",),
-    "distributed.shards": (8,),
-    "distributed.warn_s": (30,),
-    "distributed.timeout_s": (600,),
+    "distributed.shards": (),
+    "distributed.warn_s": (),
+    "distributed.timeout_s": (),
 }
 
 

@@ -12,7 +12,9 @@ that all ranks leave with one message instead of some waiting for the others.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -21,11 +23,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from .. import threads
+from ..autograd import no_grad
 from ..backend import XP, default_dtype, resolve_device, to_host, use_gpu
-from ..data import Batch, DataLoader, Prepared, prepare
+from ..creation import from_numpy
+from ..data import ArrayDataset, Batch, DataLoader, Prepared, prepare
 from ..distributed.data_parallel import DataParallel
-from ..errors import ConfigError, DivergedError, LaunchError, UserError
-from ..nn import CrossEntropyLoss, Linear, Module
+from ..errors import ConfigError, DataError, DivergedError, LaunchError, UserError
+from ..nn import CrossEntropyLoss, Linear, Module, MSELoss
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
@@ -76,6 +80,7 @@ class Trainer:
             threads.limit_blas_threads(config.distributed.blas_threads)
         self.device = together(comm, lambda: _choose_device(config, comm))
         self.data: Prepared = together(comm, self._load_data)
+        together(comm, self._compare_data)
         with default_dtype(config.dtype):  # for what the user's own model creates
             module, self.loss, self.metrics = together(comm, self._build_model)
             reduction = getattr(self.loss, "reduction", "mean")
@@ -110,6 +115,24 @@ class Trainer:
             origin=origin,
         )
 
+    def _compare_data(self) -> None:
+        """DataError unless every rank has loaded the same rows: the batches are cut from them."""
+        if self.comm.size == 1:
+            return
+        digest = hashlib.blake2b()
+        for part in (self.data.train, self.data.val, self.data.test):
+            for array in () if part is None else part.arrays:
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        everyone = self.comm.all_gather_object((len(self.data.train), digest.hexdigest()))
+        for rank, (rows, found) in enumerate(everyone):
+            if found != everyone[0][1]:
+                raise DataError(
+                    f"data ({self.config.data.type}): rank {rank} has loaded other data than rank "
+                    f"0 ({rows:,} and {everyone[0][0]:,} training rows); every rank must load the "
+                    "same: draw random numbers from the seed that a component may take"
+                )
+
     def _build_model(self) -> tuple[Module, Any, list[Metric]]:
         """Model, loss and metrics; the model's initial values are equal on all ranks."""
         manual_seed(self.config.seed)
@@ -125,7 +148,13 @@ class Trainer:
                 f"loss {self.config.loss.type} compares classes, but the target is "
                 f"{target.dtype.name} of shape {target.shape}: a regression; use mse or class codes"
             )
+        if isinstance(self.loss, MSELoss) and self.data.classes is not None:
+            raise ConfigError(
+                f"loss {self.config.loss.type} compares numbers, but the target is one of "
+                f"{len(self.data.classes)} classes; use cross_entropy"
+            )
         rows = self.data.train.with_arrays(*self.data.train[:2])
+        self._check_kinds(rows)
         try:
             evaluate(self.model.module, self.loss, self.metrics, rows, _ALONE(), self.device)
         except (RuntimeError, IndexError, TypeError) as error:
@@ -136,6 +165,40 @@ class Trainer:
             raise ConfigError(
                 f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes "
                 f"{shapes}): {error}"
+            ) from error
+
+    def _check_kinds(self, rows: ArrayDataset) -> None:
+        """ConfigError where the user's model, loss or metric returns what training cannot use."""
+        if not any(param.requires_grad for param in self.model.parameters()):
+            raise ConfigError(f"model {self.config.model.type}: no parameter requires grad")
+        *inputs, target = (from_numpy(array).to(device=self.device) for array in rows.arrays)
+        with no_grad():
+            prediction = self.model.module(*inputs)
+            if not isinstance(prediction, Tensor):
+                raise ConfigError(
+                    f"model {self.config.model.type} returned a {type(prediction).__name__}; "
+                    "forward must return one Tensor"
+                )
+            loss = self._loss_to_check(prediction, target)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ConfigError(
+                f"loss {self.config.loss.type} returned {what}; expected one number as a Tensor"
+            )
+        for metric in self.metrics:
+            if not isinstance(getattr(metric, "name", None), str):
+                raise ConfigError(f"metric {type(metric).__name__} has no name")
+
+    def _loss_to_check(self, prediction: Tensor, target: Tensor) -> Any:
+        try:
+            return self.loss(prediction, target)
+        except (RuntimeError, IndexError, TypeError) as error:
+            if is_import_path(self.config.loss.type):
+                raise
+            shapes = ", ".join(str(array.shape[1:]) for array in self.data.train.arrays)
+            raise ConfigError(
+                f"model {self.config.model.type} and loss {self.config.loss.type} do not fit the "
+                f"data (rows of shapes {shapes}): {error}"
             ) from error
 
     def _make_loader(self) -> DataLoader:
@@ -254,7 +317,7 @@ class Trainer:
     @property
     def monitor(self) -> str:
         """The column whose best value is marked."""
-        return "val/loss" if self.data.val is not None else "train/loss"
+        return str(self.config.checkpoint.monitor)
 
     def _rows(self) -> Rows:
         part = "val" if self.data.val is not None else "train"
@@ -294,7 +357,9 @@ class Trainer:
 
     def _note_best(self, values: dict[str, float]) -> None:
         value = values.get(self.monitor)
-        if value is not None and (self._best is None or value < self._best[1]):
+        if value is None or math.isnan(value):
+            return
+        if self._best is None or value < self._best[1]:
             self._best = (self.monitor, value, self.step)
 
     def _report_row(self, rows: Rows, mark: _Mark, measured: dict[str, float]) -> None:
@@ -303,7 +368,7 @@ class Trainer:
         where = self._where()
         self._log({"split": "train", **where, "loss": loss, "time": seconds, **speed})
         values = {"train/loss": loss, **measured}
-        if self.data.val is None:
+        if self.monitor == "train/loss":
             self._note_best(values)
         best = self._best is not None and self._best[2] == self.step
         shown = {"step": self.step, "epoch": where["epoch"], **values, **speed}
@@ -371,7 +436,7 @@ class Trainer:
             comm_share=self.model.comm_seconds / seconds if self.comm.size > 1 else None,
             best=self._best,
             results=str(self._run.path),
-            next_command=f"microtrain evaluate {self._run.path}",
+            next_command=f"microtrain evaluate {shlex.quote(str(self._run.path))}",
         )
         self.output.say("", *summary.lines())
 
@@ -402,7 +467,6 @@ class Trainer:
             },
             config_text=resolved_yaml(self.config),
         )
-        warning = self._draw(run)
         from .provenance import params_sha256
 
         best = None
@@ -417,7 +481,10 @@ class Trainer:
             params_sha256=params_sha256(named),
             timings={"train_s": seconds, "comm_s": self.model.comm_seconds},
         )
-        return warning
+        try:
+            return self._draw(run)
+        except Exception as error:  # a finished run stays finished whatever a picture meets
+            return f"a picture could not be drawn: {type(error).__name__}: {error}"
 
     def _draw(self, run: RunDirectory) -> str | None:
         """The loss curve, and data with fitted line where there is one feature."""
@@ -434,12 +501,16 @@ class Trainer:
         mean, scale = (float(v[0]) for v in _mean_and_scale(self.data))
 
         def fitted(places: Any) -> Any:
-            from ..autograd import no_grad
             from ..creation import tensor
 
             inputs = tensor((places[:, None] - mean) / scale, dtype=x.dtype, device=self.device)
-            with no_grad():
-                return to_host(self.model.module(inputs)._array)
+            training = self.model.module.training
+            self.model.module.eval()
+            try:
+                with no_grad():
+                    return to_host(self.model.module(inputs)._array)
+            finally:
+                self.model.module.train(training)
 
         truth = train.truth
         line = self._line()

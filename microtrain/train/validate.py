@@ -209,8 +209,8 @@ class _Validator:
         split = self._right("data.split")
         if isinstance(split, dict):
             parts = [x for x in split.values() if isinstance(x, (int, float))]
-            if sum(parts) > 1 + 1e-9:
-                message = f"the fractions add up to {sum(parts):.6g}, more than the whole"
+            if parts and abs(sum(parts) - 1) > 1e-6:
+                message = f"the fractions add up to {sum(parts):.6g}; expected 1"
                 self._problem("data.split", message, self._where("data.split"))
         monitor = self._right("checkpoint.monitor")
         has_validation = isinstance(split, dict) and split.get("val")
