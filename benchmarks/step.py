@@ -135,15 +135,18 @@ def make_steps(name: str) -> tuple[dict[str, Step], list[str]]:
 
 
 def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:
-    """Median microseconds a step; rounds of all libraries take turns."""
-    for step in steps.values():
-        for _ in range(5):
-            step()
+    """Median microseconds a step; rounds of all libraries take turns.
+
+    A round is long enough (50 ms) that what the other library left in the caches hardly counts.
+    """
     counts = {}
     for name, step in steps.items():
-        start = time.perf_counter()
-        step()
-        counts[name] = max(1, int(0.01 / (time.perf_counter() - start)))
+        took = []
+        for _ in range(20):
+            start = time.perf_counter()
+            step()
+            took.append(time.perf_counter() - start)
+        counts[name] = max(1, int(0.05 / statistics.median(took)))
     rounds: dict[str, list[float]] = {name: [] for name in steps}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(next(iter(rounds.values()))) < 5:

@@ -70,14 +70,16 @@ def run(
                     continue
                 kind = type(edge)
                 if kind in TENSORS:
-                    if g.shape != edge._array.shape:
-                        g = _reduce(g, edge._array.shape, node)
                     extra = edge._extra
+                    slot = None if extra is None else extra.slot
+                    # What a rule has written into the slot itself has its shape.
+                    if (slot is None or g is not slot.array) and g.shape != edge._array.shape:
+                        g = _reduce(g, edge._array.shape, node)
                     if at_once and (extra is None or not extra.hooks):
-                        if extra is None or extra.slot is None:
+                        if slot is None:
                             _accumulate(edge, g)
                         else:
-                            extra.slot.add(g)
+                            slot.add(g)
                         if extra is not None and extra.post_hooks:
                             touched[edge] = None
                     elif wanted is None or edge in keys:

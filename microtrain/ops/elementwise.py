@@ -262,8 +262,18 @@ def _relu(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.maximum(x, xp.constant(0, x.dtype), out=out)
 
 
-# Written so that a NaN lets the gradient through, as in PyTorch.
-relu = primitive("relu", _relu, x=lambda g, result: where(result <= 0, 0, g))
+def _threshold_backward(xp: Any, x: Any, output: Any, out: Any = None) -> Any:
+    """`x` where the output of a ReLU is not 0 (a NaN lets it through), else 0."""
+    zero = xp.constant(0, x.dtype)
+    return xp.store(xp.where(xp.less_equal(output, zero), zero, x), out)
+
+
+threshold_backward = primitive(
+    "threshold_backward",
+    _threshold_backward,
+    x=lambda g, output: threshold_backward(g, output),
+)
+relu = primitive("relu", _relu, x=lambda g, result: threshold_backward(g, result))
 
 
 # Two numbers to one ---------------------------------------------------------------------------
