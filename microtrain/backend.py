@@ -347,8 +347,10 @@ def cuda() -> Namespace:
 
         cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # any failure without a driver means: no GPU
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        why = "CuPy is not installed" if absent else f"{type(error).__name__}: {error}"
         raise RuntimeError(
-            f"no usable GPU: {type(error).__name__}: {error}; install CuPy for your CUDA "
+            f"no usable GPU: {why}; install CuPy for your CUDA "
             "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
         ) from error
     known = XP.get(cupy.ndarray)

@@ -485,17 +485,17 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
 
     from microtrain import backend
     from microtrain.errors import LaunchError
-    from microtrain.train import trainer
+    from microtrain.train import parts
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
-    monkeypatch.setattr(trainer, "use_gpu", lambda index: index)
+    monkeypatch.setattr(backend, "use_gpu", lambda index: index)
     config = SimpleNamespace(device=asked, distributed=SimpleNamespace(share_gpu=share))
     comm = SimpleNamespace(local_rank=1, local_size=ranks)
     if isinstance(outcome, str):
         with pytest.raises(LaunchError, match=outcome):
-            trainer._choose_device(config, comm)
+            parts.choose_device(config, comm)
     else:
-        assert trainer._choose_device(config, comm) == outcome
+        assert parts.choose_device(config, comm) == outcome
 
 
 def test_data_that_differ_between_ranks_are_refused(mpirun, tmp_path):

@@ -38,7 +38,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
         "train": f"{train.duration}, {train.batch_size} samples a step over all ranks{cut}",
         "numbers": f"{run.dtype}, device {run.device}, seed {run.seed}",
     }
-    click.echo(f"{config}: no problems found")
+    click.echo(f"{config}: no problems found (the data were not read)")
     for title, text in rows.items():
         click.echo(f"  {title:<9}  {text}")
     click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")

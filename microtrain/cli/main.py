@@ -90,6 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(given, prog_name="microtrain", standalone_mode=False)
         return result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        if speaks:
+            click.echo(error.format_message())
+        return _leave(error.exit_code)
     except click.ClickException as error:
         if speaks:
             command = getattr(error, "ctx", None)

@@ -17,8 +17,9 @@ def train(config: str, overrides: tuple[str, ...], run_dir: str | None) -> None:
     import json
 
     from microtrain.distributed import connect, world
+    from microtrain.distributed.agreement import together
     from microtrain.train.config import load_config_everywhere
-    from microtrain.train.trainer import Trainer, together
+    from microtrain.train.trainer import Trainer
 
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML

@@ -17,10 +17,10 @@ from .components import build
 from .config import load_config
 from .evaluation import evaluate
 from .output import Output
+from .parts import build_model, data_hash
 from .rows import number
 from .run_directory import Run, open_run
 from .section import Section
-from .trainer import build_model
 
 __all__ = ["evaluate_run", "load_run"]
 
@@ -52,6 +52,11 @@ def load_run(path: str, *, trust: bool) -> tuple[Run, Section, Checkpoint, Prepa
         model.load_state_dict(checkpoint.model)
     except RuntimeError as error:
         raise DataError(f"{checkpoint.path} does not fit the model: {error}") from error
+    if data_hash(data) != checkpoint.state.get("data_hash"):
+        Output().warn(
+            f"the data have changed since the run {run.path}: its parts are cut from other rows "
+            "now, and rows it was trained on may be among val and test"
+        )
     return run, config, checkpoint, data, model
 
 

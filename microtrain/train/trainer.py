@@ -12,44 +12,41 @@ that all ranks leave with one message instead of some waiting for the others.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import shlex
 import socket
+import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import threads
-from ..autograd import no_grad
-from ..backend import XP, default_dtype, resolve_device, to_host, use_gpu
-from ..creation import from_numpy
-from ..data import ArrayDataset, Batch, DataLoader, Prepared, prepare
+from ..backend import default_dtype, to_host
+from ..data import Batch, DataLoader
+from ..distributed.agreement import together
 from ..distributed.data_parallel import DataParallel
-from ..errors import ConfigError, DataError, DivergedError, LaunchError, UserError
-from ..nn import CrossEntropyLoss, Linear, Module, MSELoss
+from ..errors import DivergedError, LaunchError
 from ..optim import Optimizer
-from ..random import manual_seed
 from ..tensor import Tensor
 from .checkpoint import save_checkpoint
 from .components import build, is_import_path
+from .divergence import check_finite
 from .duration import Duration
 from .evaluation import evaluate
-from .metrics import Metric
 from .output import Header, Output, Summary, truth_lines
+from .parts import build_parts, check_fit, choose_device, compare_data, data_hash, load_data
+from .pictures import draw, line_of
+from .progress import Progress
 from .resolved import resolved_yaml
-from .rows import Rows, RowSchedule
-from .run_directory import RunDirectory, read_metrics
+from .rows import Rows, RowSchedule, number
+from .run_directory import RunDirectory
 from .section import Section
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
 __all__ = ["Trainer"]
-
-T = TypeVar("T")
 
 
 class Trainer:
@@ -78,17 +75,18 @@ class Trainer:
         self.output = output or Output(comm.rank)
         if config.distributed.blas_threads != "auto":
             threads.limit_blas_threads(config.distributed.blas_threads)
-        self.device = together(comm, lambda: _choose_device(config, comm))
-        self.data: Prepared = together(comm, self._load_data)
-        together(comm, self._compare_data)
+        self.device = together(comm, lambda: choose_device(config, comm))
+        self.data = together(comm, lambda: load_data(config))
+        together(comm, lambda: compare_data(config, self.data, comm))
         with default_dtype(config.dtype):  # for what the user's own model creates
-            module, self.loss, self.metrics = together(comm, self._build_model)
+            parts = together(comm, lambda: build_parts(config, self.data, self.device))
+            module, self.loss, self.metrics = parts
+            together(comm, lambda: check_fit(config, self.data, *parts, self.device))
             reduction = getattr(self.loss, "reduction", "mean")
             self.model = DataParallel(module, comm, "sum" if reduction == "sum" else "mean")
             self.optimizer: Optimizer = together(
                 comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
             )
-            together(comm, self._try_out)
         self.loader = together(comm, self._make_loader)
         self.steps_per_epoch = len(self.loader)
         self.total_steps = Duration(config.train.duration).steps(self.steps_per_epoch)
@@ -99,107 +97,6 @@ class Trainer:
         self.samples = 0
         self._best: tuple[str, float, int] | None = None
         self._run: RunDirectory | None = None
-
-    # What is trained ------------------------------------------------------------------------------
-
-    def _load_data(self) -> Prepared:
-        data = self.config.data
-        origin = f"data ({data.type})"
-        loaded = build(data, seed=self.config.seed)
-        return prepare(
-            loaded,
-            split={part: f for part, f in data.split.items() if f},
-            standardize=data.standardize,
-            dtype=np.dtype(self.config.dtype),
-            seed=self.config.seed,
-            origin=origin,
-        )
-
-    def _compare_data(self) -> None:
-        """DataError unless every rank has loaded the same rows: the batches are cut from them."""
-        if self.comm.size == 1:
-            return
-        digest = hashlib.blake2b()
-        for part in (self.data.train, self.data.val, self.data.test):
-            for array in () if part is None else part.arrays:
-                digest.update(f"{array.dtype}{array.shape}".encode())
-                digest.update(np.ascontiguousarray(array).data)
-        everyone = self.comm.all_gather_object((len(self.data.train), digest.hexdigest()))
-        for rank, (rows, found) in enumerate(everyone):
-            if found != everyone[0][1]:
-                raise DataError(
-                    f"data ({self.config.data.type}): rank {rank} has loaded other data than rank "
-                    f"0 ({rows:,} and {everyone[0][0]:,} training rows); every rank must load the "
-                    "same: draw random numbers from the seed that a component may take"
-                )
-
-    def _build_model(self) -> tuple[Module, Any, list[Metric]]:
-        """Model, loss and metrics; the model's initial values are equal on all ranks."""
-        manual_seed(self.config.seed)
-        module = build_model(self.config, self.data)
-        module.to(self.config.dtype, self.device)
-        return module, build(self.config.loss), [build(one) for one in self.config.metrics]
-
-    def _try_out(self) -> None:
-        """Two rows through model, loss and metrics, so that what does not fit shows at once."""
-        if isinstance(self.loss, CrossEntropyLoss) and self.data.classes is None:
-            target = self.data.train.arrays[-1]
-            raise ConfigError(
-                f"loss {self.config.loss.type} compares classes, but the target is "
-                f"{target.dtype.name} of shape {target.shape}: a regression; use mse or class codes"
-            )
-        if isinstance(self.loss, MSELoss) and self.data.classes is not None:
-            raise ConfigError(
-                f"loss {self.config.loss.type} compares numbers, but the target is one of "
-                f"{len(self.data.classes)} classes; use cross_entropy"
-            )
-        rows = self.data.train.with_arrays(*self.data.train[:2])
-        self._check_kinds(rows)
-        try:
-            evaluate(self.model.module, self.loss, self.metrics, rows, _ALONE(), self.device)
-        except (RuntimeError, IndexError, TypeError) as error:
-            names = [self.config.model.type, self.config.loss.type]
-            if any(is_import_path(name) for name in names):
-                raise
-            shapes = ", ".join(str(array.shape[1:]) for array in self.data.train.arrays)
-            raise ConfigError(
-                f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes "
-                f"{shapes}): {error}"
-            ) from error
-
-    def _check_kinds(self, rows: ArrayDataset) -> None:
-        """ConfigError where the user's model, loss or metric returns what training cannot use."""
-        if not any(param.requires_grad for param in self.model.parameters()):
-            raise ConfigError(f"model {self.config.model.type}: no parameter requires grad")
-        *inputs, target = (from_numpy(array).to(device=self.device) for array in rows.arrays)
-        with no_grad():
-            prediction = self.model.module(*inputs)
-            if not isinstance(prediction, Tensor):
-                raise ConfigError(
-                    f"model {self.config.model.type} returned a {type(prediction).__name__}; "
-                    "forward must return one Tensor"
-                )
-            loss = self._loss_to_check(prediction, target)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            what = f"shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ConfigError(
-                f"loss {self.config.loss.type} returned {what}; expected one number as a Tensor"
-            )
-        for metric in self.metrics:
-            if not isinstance(getattr(metric, "name", None), str):
-                raise ConfigError(f"metric {type(metric).__name__} has no name")
-
-    def _loss_to_check(self, prediction: Tensor, target: Tensor) -> Any:
-        try:
-            return self.loss(prediction, target)
-        except (RuntimeError, IndexError, TypeError) as error:
-            if is_import_path(self.config.loss.type):
-                raise
-            shapes = ", ".join(str(array.shape[1:]) for array in self.data.train.arrays)
-            raise ConfigError(
-                f"model {self.config.model.type} and loss {self.config.loss.type} do not fit the "
-                f"data (rows of shapes {shapes}): {error}"
-            ) from error
 
     def _make_loader(self) -> DataLoader:
         train = self.config.train
@@ -238,7 +135,7 @@ class Trainer:
         schedule = RowSchedule(self.total_steps, self.steps_per_epoch, self._log_every())
         every_evaluation = self.total_steps / self.eval_every <= RowSchedule.limit
         self.output.say("", rows.heading())
-        mark = _Mark(started, self.model)
+        progress = Progress(started, self.model)
         while self.step < self.total_steps:
             for micro_batches in self.loader.steps():
                 self.optimizer.zero_grad()
@@ -246,16 +143,16 @@ class Trainer:
                     with self.model.no_sync():
                         self.train_step(batch).backward()
                 self.train_step(micro_batches[-1]).backward()
-                self._check_finite()
+                check_finite(self.model, self.step + 1, self.config.data.standardize)
                 self.optimizer.step()
                 self.step += 1
                 self.samples += self.loader.global_size
-                mark.add(self.model.loss, self.loader.global_size)
+                progress.add(self.model.loss, self.loader.global_size)
                 measured = {}
                 if self.step % self.eval_every == 0 or self.step == self.total_steps:
-                    measured = self._evaluate_during_training(mark)
+                    measured = self._evaluate_during_training(progress)
                 if schedule.due(self.step) or (measured and every_evaluation):
-                    self._report_row(rows, mark, measured)
+                    self._report_row(rows, progress, measured)
                 if self.step == self.total_steps:
                     break
 
@@ -267,50 +164,6 @@ class Trainer:
 
     def _moved(self, batch: Batch) -> list[Any]:
         return [tensor.to(device=self.device) for tensor in batch]
-
-    def _check_finite(self) -> None:
-        """Stop before an update with values that are not finite.
-
-        Loss and gradients are global, the same bits on every rank, so all ranks decide alike.
-        """
-        loss = self.model.loss
-        if loss is None or math.isfinite(loss):
-            for buffer in self.model.storage.buffers:
-                xp = XP[type(buffer.grad)]
-                # The sum of squares may overflow for finite values; only then look at each.
-                square = float(xp.dot(buffer.grad, buffer.grad))
-                if not math.isfinite(square) and not bool(xp.isfinite(buffer.grad).all()):
-                    break
-            else:
-                return
-        raise _agreed(DivergedError(self._divergence()))
-
-    def _divergence(self) -> str:
-        """Which step, which parameter, and what to do about it."""
-        lines = [f"training diverged at step {self.step + 1:,}: the loss is {self.model.loss}"]
-        worst, largest = "", -1.0
-        for name, param in self.model.named_parameters():
-            if param.grad is None:
-                continue
-            grad = to_host(param.grad._array)
-            bad = int(grad.size - np.isfinite(grad).sum())
-            where = f"{name} (layer {name.rpartition('.')[0] or type(self.model.module).__name__})"
-            if bad:
-                worst = (
-                    f"first parameter with a gradient that is not finite: {where}, "
-                    f"{bad:,} of {grad.size:,} values"
-                )
-                break
-            if grad.size and float(np.abs(grad).max()) > largest:
-                largest = float(np.abs(grad).max())
-                worst = f"gradients are finite; the largest is {largest:.5g}, of {where}"
-        lines += [worst] if worst else []
-        lines.append(
-            f"the update was not made; the parameters are those after step {self.step:,}, and no "
-            "checkpoint was written"
-        )
-        lines.append("hint: a smaller optimizer.lr, or data: {standardize: true}")
-        return "\n".join(lines)
 
     # Observing ------------------------------------------------------------------------------------
 
@@ -334,7 +187,7 @@ class Trainer:
     def _evaluate(self, dataset: Any) -> dict[str, float]:
         return evaluate(self.model.module, self.loss, self.metrics, dataset, self.comm, self.device)
 
-    def _evaluate_during_training(self, mark: _Mark) -> dict[str, float]:
+    def _evaluate_during_training(self, progress: Progress) -> dict[str, float]:
         """Values by column name: of the validation data, else metrics of the training data."""
         part = "val" if self.data.val is not None else "train"
         dataset = self.data.val or self.data.train
@@ -345,8 +198,8 @@ class Trainer:
         if part == "train":
             found.pop("loss")  # the row shows the loss of the steps themselves
         ended = time.perf_counter()
-        mark.paused += ended - began
-        self._log({"split": part, **self._where(), **found, "time": ended - mark.started})
+        progress.paused += ended - began
+        self._log({"split": part, **self._where(), **found, "time": ended - progress.started})
         measured = {f"{part}/{name}": value for name, value in found.items()}
         self._note_best(measured)
         return measured
@@ -362,9 +215,9 @@ class Trainer:
         if self._best is None or value < self._best[1]:
             self._best = (self.monitor, value, self.step)
 
-    def _report_row(self, rows: Rows, mark: _Mark, measured: dict[str, float]) -> None:
+    def _report_row(self, rows: Rows, progress: Progress, measured: dict[str, float]) -> None:
         """One line on the terminal and its values in metrics.jsonl."""
-        seconds, loss, speed = mark.take(self.samples)
+        seconds, loss, speed = progress.take(self.samples)
         where = self._where()
         self._log({"split": "train", **where, "loss": loss, "time": seconds, **speed})
         values = {"train/loss": loss, **measured}
@@ -423,8 +276,6 @@ class Trainer:
         if problem:
             self.output.warn(problem)
         if test is not None:
-            from .rows import number
-
             values = "  ".join(f"{name} {number(value)}" for name, value in test.items())
             self.output.say("", f"test  {values}")
         self._report_truth()
@@ -436,9 +287,17 @@ class Trainer:
             comm_share=self.model.comm_seconds / seconds if self.comm.size > 1 else None,
             best=self._best,
             results=str(self._run.path),
-            next_command=f"microtrain evaluate {shlex.quote(str(self._run.path))}",
+            next_command=self._next_command(self._run),
         )
         self.output.say("", *summary.lines())
+
+    def _next_command(self, run: RunDirectory) -> str:
+        """What to type next, as this run itself was started."""
+        program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
+        parts = [self.config.data, self.config.model, self.config.loss, *self.config.metrics]
+        own_code = any(is_import_path(part.type) for part in [*parts, self.config.optimizer])
+        trust = " --trust" if own_code else ""
+        return f"{program} evaluate {shlex.quote(str(run.path))}{trust}"
 
     def _write_end(self, test: dict[str, float] | None, seconds: float) -> str | None:
         """Everything on disk; rank 0 only. Returns a warning, if there is one to give."""
@@ -464,6 +323,7 @@ class Trainer:
                 **where,
                 "preprocessing": self.data.preprocessing.to_json(),
                 "classes": None if self.data.classes is None else list(self.data.classes),
+                "data_hash": data_hash(self.data),
             },
             config_text=resolved_yaml(self.config),
         )
@@ -482,64 +342,12 @@ class Trainer:
             timings={"train_s": seconds, "comm_s": self.model.comm_seconds},
         )
         try:
-            return self._draw(run)
+            return draw(run, self.config, self.model, self.data, self.device)
         except Exception as error:  # a finished run stays finished whatever a picture meets
             return f"a picture could not be drawn: {type(error).__name__}: {error}"
 
-    def _draw(self, run: RunDirectory) -> str | None:
-        """The loss curve, and data with fitted line where there is one feature."""
-        from .plots import Plots, line_label
-
-        told: list[str] = []
-        plots = Plots(run.plots, told.append, self.config.name)
-        plots.loss(read_metrics(run.metrics_file), self.monitor)
-        train = self.data.train
-        x, y = train.arrays[0], train.arrays[-1]
-        one_feature = len(train.arrays) == 2 and x.shape[1:] == (1,) == y.shape[1:]
-        if not one_feature or y.dtype.kind != "f":
-            return told[0] if told else None
-        mean, scale = (float(v[0]) for v in _mean_and_scale(self.data))
-
-        def fitted(places: Any) -> Any:
-            from ..creation import tensor
-
-            inputs = tensor((places[:, None] - mean) / scale, dtype=x.dtype, device=self.device)
-            training = self.model.module.training
-            self.model.module.eval()
-            try:
-                with no_grad():
-                    return to_host(self.model.module(inputs)._array)
-            finally:
-                self.model.module.train(training)
-
-        truth = train.truth
-        line = self._line()
-        plots.fit(
-            x.astype(np.float64) * scale + mean,
-            y,
-            fitted,
-            None if truth is None else lambda v: truth["weights"][0] * v + truth["bias"],
-            fitted_label="fitted" if line is None else line_label("fitted", line[0][0], line[1]),
-            true_label="true"
-            if truth is None
-            else line_label("true", truth["weights"][0], truth["bias"]),
-            feature=train.feature_names[0] if train.feature_names else "x",
-            target=train.target_name or "y",
-        )
-        return told[0] if told else None
-
-    def _line(self) -> tuple[list[float], float] | None:
-        """Weights and bias of a linear model with one output, in the units of the raw inputs."""
-        module = self.model.module
-        if not isinstance(module, Linear) or module.out_features != 1:
-            return None
-        mean, scale = _mean_and_scale(self.data)
-        weight = to_host(module.weight._array).astype(np.float64)[0] / scale
-        bias = 0.0 if module.bias is None else float(to_host(module.bias._array)[0])
-        return [float(w) for w in weight], bias - float((weight * mean).sum())
-
     def _report_truth(self) -> None:
-        line, truth = self._line(), self.data.train.truth
+        line, truth = line_of(self.model.module, self.data), self.data.train.truth
         if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
             return
         names = self.data.train.feature_names or [f"x{i}" for i in range(len(line[0]))]
@@ -565,116 +373,8 @@ class Trainer:
             )
             for line in lines:
                 self._run.log(line)
-
-
-class _Mark:
-    """What happened since the last row: the exact mean loss, and the time it took."""
-
-    def __init__(self, started: float, model: DataParallel) -> None:
-        self.started = self.since = started
-        self.model = model
-        self.mean = model.reduction == "mean"
-        self.total = self.weight = 0.0
-        self.samples = 0
-        self.comm = model.comm_seconds
-        self.paused = 0.0
-
-    def add(self, loss: float | None, samples: int) -> None:
-        """One optimiser step."""
-        weight = samples if self.mean else 1
-        self.total += math.nan if loss is None else loss * weight
-        self.weight += weight
-
-    def take(self, samples: int) -> tuple[float, float, dict[str, float]]:
-        """Seconds since the start, the loss, and the speed since the last row; then begin anew.
-
-        The loss is the mean over the steps since the last row, weighted by their samples; of a
-        loss that is a sum, the mean of the steps' sums.
-        """
-        now = time.perf_counter()
-        spent = max(now - self.since - self.paused, 1e-9)
-        speed = {"samples_per_s": (samples - self.samples) / spent}
-        if self.model.comm.size > 1:
-            speed["comm_share"] = (self.model.comm_seconds - self.comm) / spent
-        loss = self.total / self.weight if self.weight else math.nan
-        self.since, self.samples, self.paused = now, samples, 0.0
-        self.comm = self.model.comm_seconds
-        self.total = self.weight = 0.0
-        return now - self.started, loss, speed
-
-
-def build_model(config: Section, data: Prepared) -> Module:
-    """The configured model, with the sizes that the configuration leaves to the data.
-
-    Raises ConfigError where it is not a Module with parameters.
-    """
-    sizes = {"in_features": data.in_features, "out_features": data.out_features}
-    sizes["classes"] = None if data.classes is None else len(data.classes)
-    known = {name: size for name, size in sizes.items() if size is not None}
-    module = build(config.model, **known)
-    if not isinstance(module, Module) or not any(True for _ in module.parameters()):
-        raise ConfigError(
-            f"model {config.model.type} made a {type(module).__name__}; expected a "
-            "microtrain.nn.Module with parameters"
-        )
-    return module
-
-
-def together(comm: Communicator, function: Callable[[], T]) -> T:
-    """`function()` on every rank; a UserError on any of them is raised on all. Collective.
-
-    So a mistake that only some ranks can see ends the job in good order, with one message.
-    """
-    result: Any = None
-    mine: UserError | None = None
-    try:
-        result = function()
-    except UserError as error:
-        mine = error
-    for rank, found in enumerate(comm.all_gather_object(mine)):
-        if found is not None:
-            if mine is None and rank:
-                found = type(found)(f"rank {rank}: {found}")
-            raise _agreed(found if mine is None else mine) from None
-    return result  # type: ignore[no-any-return]
-
-
-def _agreed(error: UserError) -> UserError:
-    """Mark an error that every rank raises, so that the job may end without an abort."""
-    error.agreed = True
-    return error
-
-
-def _choose_device(config: Section, comm: Communicator) -> Any:
-    """None for the CPU, or the GPU of this rank: one for each rank of a host.
-
-    Raises LaunchError where a GPU is asked for and absent, or there are fewer than local ranks.
-    """
-    from ..backend import cuda_device_count
-
-    if config.device == "cpu":
-        return None
-    count = cuda_device_count()
-    if not count:
-        if config.device == "auto":
-            return None
-        try:
-            resolve_device("cuda")
-        except RuntimeError as error:
-            raise LaunchError(f"device: cuda was asked for, but there is {error}") from error
-    if comm.local_size > count and not config.distributed.share_gpu:
-        raise LaunchError(
-            f"{comm.local_size} ranks on host {socket.gethostname()}, but {count} GPU(s): start "
-            "fewer ranks, or set distributed.share_gpu to true, or device to cpu"
-        )
-    return use_gpu(comm.local_rank % count)
-
-
-def _mean_and_scale(data: Prepared) -> tuple[Any, Any]:
-    return data.preprocessing.mean, data.preprocessing.scale
-
-
-def _ALONE() -> Communicator:
-    from ..distributed.single import SingleCommunicator
-
-    return SingleCommunicator()
+        if isinstance(error, KeyboardInterrupt):
+            self.output.say(
+                f"interrupted after step {self.step:,}; the rows are in {self._run.path}, the "
+                "model was not saved"
+            )

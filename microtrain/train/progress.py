@@ -1,0 +1,51 @@
+"""What happened since the last row of a run: the exact mean loss, and the speed."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from ..distributed.data_parallel import DataParallel
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Adds up optimiser steps between two rows.
+
+    Attributes:
+        started: when training began, of `time.perf_counter`.
+        paused: seconds since the last row that were not spent training.
+    """
+
+    def __init__(self, started: float, model: DataParallel) -> None:
+        self.started = self.since = started
+        self.model = model
+        self.mean = model.reduction == "mean"
+        self.total = self.weight = 0.0
+        self.samples = 0
+        self.comm = model.comm_seconds
+        self.paused = 0.0
+
+    def add(self, loss: float | None, samples: int) -> None:
+        """One optimiser step."""
+        weight = samples if self.mean else 1
+        self.total += math.nan if loss is None else loss * weight
+        self.weight += weight
+
+    def take(self, samples: int) -> tuple[float, float, dict[str, float]]:
+        """Seconds since the start, the loss, and the speed since the last row; then begin anew.
+
+        The loss is the mean over the steps since the last row, weighted by their samples; of a
+        loss that is a sum, the mean of the steps' sums.
+        """
+        now = time.perf_counter()
+        spent = max(now - self.since - self.paused, 1e-9)
+        speed = {"samples_per_s": (samples - self.samples) / spent}
+        if self.model.comm.size > 1:
+            speed["comm_share"] = (self.model.comm_seconds - self.comm) / spent
+        loss = self.total / self.weight if self.weight else math.nan
+        self.since, self.samples, self.paused = now, samples, 0.0
+        self.comm = self.model.comm_seconds
+        self.total = self.weight = 0.0
+        return now - self.started, loss, speed
