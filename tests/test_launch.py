@@ -252,5 +252,5 @@ def test_a_broken_suite_under_mpirun_ends_and_tells_why_it_failed(
         assert job.returncode == 1, job
         assert all(words in output for words in expected), output
         assert output.count(" of 3: call of ") == 1
-    else:  # pytest-timeout leaves at once; whether its words or the launcher's kill come first varies
+    else:  # pytest-timeout leaves at once: its words or the launcher's kill may come first
         assert job.returncode != 0
