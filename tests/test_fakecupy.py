@@ -18,6 +18,7 @@ from samples import SAMPLES, Sample
 
 import microtrain as mt
 from microtrain import backend
+from microtrain.distributed import in_process
 from microtrain.ops import REGISTRY
 from microtrain.ops.registry import Operation
 from microtrain.tensor import TENSORS, Tensor, wrap
@@ -189,6 +190,55 @@ def test_training_equals_numpys() -> None:
     assert here == pytest.approx(there, rel=1e-6)
     for a, b in zip(weights, others, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-7)
+
+
+def parallel(comm: Any, device: str) -> tuple[list[float], list[Any]]:
+    """Three ranks, one of them without rows; two steps, the second with an earlier gradient."""
+    mt.manual_seed(3)
+    net = mt.nn.Sequential(mt.nn.Linear(4, 5), mt.nn.ReLU(), mt.nn.Linear(5, 2)).to(device)
+    model = mt.distributed.DataParallel(net, comm)
+    optimizer = mt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    rows = slice(0, (3, 2, 0)[comm.rank] if comm.size == 3 else None)
+    start = (0, 3, 5)[comm.rank]
+    x, y = mt.randn(5, 4)[start:][rows], mt.randn(5, 2)[start:][rows]
+    losses = []
+    with np.errstate(all="ignore"):
+        for _ in range(2):
+            loss = mt.nn.functional.mse_loss(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+            losses.append(model.loss)
+    return losses, [p.detach().cpu().numpy() for p in model.parameters()]
+
+
+def test_gradients_on_a_device_are_reduced_through_the_host() -> None:
+    here = in_process.run(3, parallel, "cpu")
+    there = in_process.run(3, parallel, "cuda")
+    (alone,) = in_process.run(1, parallel, "cpu")
+    for losses, weights in (*here, *there):
+        assert losses == pytest.approx(alone[0], rel=1e-5)
+        for found, expected in zip(weights, alone[1], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_run_from_yaml_trains_on_the_device(tmp_path: Any) -> None:
+    from pathlib import Path
+
+    from microtrain.distributed.single import SingleCommunicator
+    from microtrain.train import Trainer, load_config
+    from microtrain.train.output import Output
+
+    path = Path(__file__).parent.parent / "configs" / "linreg.yaml"
+    results = []
+    for device in ("cpu", "cuda"):
+        settings = ["train.duration=1 epochs", f"device={device}", f"run_dir={tmp_path}"]
+        with open("/dev/null", "w") as nowhere:
+            trainer = Trainer(
+                load_config(path, settings), SingleCommunicator(), Output(stream=nowhere)
+            )
+            trainer.train()
+        results.append([p.detach().cpu().item() for p in trainer.model.parameters()])
+    assert results[1] == pytest.approx(results[0], rel=1e-5)
 
 
 def test_public_functions_stay_on_the_device() -> None:

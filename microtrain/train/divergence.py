@@ -24,8 +24,8 @@ def check_finite(model: DataParallel, step: int, standardized: bool) -> None:
         for buffer in model.storage.buffers:
             xp = XP[type(buffer.grad)]
             # The sum of squares may overflow for finite values; only then look at each.
-            square = float(xp.dot(buffer.grad, buffer.grad))
-            if not math.isfinite(square) and not bool(xp.isfinite(buffer.grad).all()):
+            square = xp.dot(buffer.grad, buffer.grad).item()
+            if not math.isfinite(square) and not xp.isfinite(buffer.grad).all().item():
                 break
         else:
             return
