@@ -55,37 +55,15 @@ def arrays(batch: int, widths: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return x, rng.standard_normal((batch, widths[-1]), np.float32)
 
 
-def microtrain_step(batch: int, widths: list[int]) -> Step:
-    import microtrain as mt
-
+def training_step(library: Any, batch: int, widths: list[int]) -> Step:
+    """A step of a ReLU network; microtrain and torch have the same names for all of it."""
     layers: list[Any] = []
     for inputs, outputs in pairwise(widths):
-        layers += [mt.nn.Linear(inputs, outputs), mt.nn.ReLU()]
-    model = mt.nn.Sequential(*layers[:-1])
-    optimizer = mt.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    x, y = map(mt.from_numpy, arrays(batch, widths))
-    mse_loss = mt.nn.functional.mse_loss
-
-    def step() -> Any:
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
-def torch_step(batch: int, widths: list[int]) -> Step:
-    import torch
-
-    layers: list[Any] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers[:-1])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    x, y = map(torch.from_numpy, arrays(batch, widths))
-    mse_loss = torch.nn.functional.mse_loss
+        layers += [library.nn.Linear(inputs, outputs), library.nn.ReLU()]
+    model = library.nn.Sequential(*layers[:-1])
+    optimizer = library.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    x, y = map(library.from_numpy, arrays(batch, widths))
+    mse_loss = library.nn.functional.mse_loss
 
     def step() -> Any:
         optimizer.zero_grad()
@@ -123,15 +101,10 @@ def make_steps(name: str) -> tuple[dict[str, Step], list[str]]:
         missing = []
     except ImportError:
         torch, missing = None, ["torch (pip install torch==2.13.0)"]
+    libraries = {"microtrain eager": mt} | ({} if torch is None else {"torch eager": torch})
     if name in NETS:
-        steps = {"microtrain eager": microtrain_step(*NETS[name])}
-        if torch is not None:
-            steps["torch eager"] = torch_step(*NETS[name])
-    else:
-        steps = {"microtrain eager": chain_step(mt)}
-        if torch is not None:
-            steps["torch eager"] = chain_step(torch)
-    return steps, missing
+        return {key: training_step(one, *NETS[name]) for key, one in libraries.items()}, missing
+    return {key: chain_step(one) for key, one in libraries.items()}, missing
 
 
 def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:

@@ -59,12 +59,11 @@ class FollowingVersion(Version):
 class Extra:
     """What few Tensors have: hooks, a slot in a flat gradient, a gradient to retain."""
 
-    __slots__ = ("hooks", "post_hooks", "ready", "retains_grad", "slot")
+    __slots__ = ("hooks", "post_hooks", "retains_grad", "slot")
 
     def __init__(self) -> None:
         self.hooks: dict[int, Any] | None = None
         self.post_hooks: dict[int, Any] | None = None
-        self.ready: Any = None
         self.slot: Any = None
         self.retains_grad = False
 

@@ -30,7 +30,6 @@ class FollowingVersion:
 class Extra:
     hooks: dict[int, Any] | None
     post_hooks: dict[int, Any] | None
-    ready: Any
     slot: Any
     retains_grad: bool
     def __init__(self) -> None: ...
