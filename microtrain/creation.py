@@ -39,7 +39,12 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def tensor(
-    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    volatile: None = None,
 ) -> Tensor:
     """A new Tensor with a copy of `data`: numbers, nested sequences, a NumPy array, a Tensor.
 
@@ -48,7 +53,7 @@ def tensor(
     with a warning.
 
     Raises:
-        TypeError: data of an unsupported type (text, objects).
+        TypeError: data of an unsupported type (text, objects); `volatile`, which is no more.
         ValueError: nested sequences of unequal lengths.
         RuntimeError: requires_grad with an integer dtype, an absent device.
 
@@ -57,6 +62,11 @@ def tensor(
         tensor([[1., 2.],
                 [3., 4.]], requires_grad=True)
     """
+    if volatile is not None:
+        raise TypeError(
+            "tensor(): volatile is the legacy way; compute inside `with mt.no_grad():`, where "
+            "nothing is recorded"
+        )
     if type(data) in TENSORS:
         device = data.device if device is None else device
     array = np.array(_plain(data))

@@ -7,7 +7,7 @@ where its gradient ends. Nothing here points forward, so dropping a result drops
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from weakref import ref
 
 import numpy as np
@@ -248,6 +248,18 @@ class Tensor:
             extra.slot.drop()
         else:
             extra.slot.assign(value._array)
+
+    @property
+    def volatile(self) -> NoReturn:
+        """Gone: AttributeError that says what to write instead, for reading and setting."""
+        raise AttributeError(
+            "Tensor.volatile is the legacy way; compute inside `with mt.no_grad():`, where nothing "
+            "is recorded"
+        )
+
+    @volatile.setter
+    def volatile(self, value: Any) -> None:
+        _ = self.volatile
 
     def retain_grad(self) -> None:
         """Keep the gradient of this computed Tensor in `.grad` during backward.

@@ -228,6 +228,13 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((normal(0, 3),), {"dims": (1,)}),
         Sample((np.ones(3),), {"correction": 1}, smooth=False),
     ],
+    "norm": [
+        *reduction(normal),
+        *reduction(spread, p=3.0),
+        Sample((coin(3, 4) * normal(3, 4),), {"p": 0, "dims": (1,)}, smooth=False),
+        Sample((positive(2, 3),), {"p": 0.5, "dims": (1,)}),
+        Sample((np.zeros((2, 3)),), {"dims": (1,)}, smooth=False),
+    ],
     "amax": [*reduction(), Sample((np.array([[2.0, 2.0], [1.0, 2.0]]),), smooth=False)],
     "amin": [*reduction(), Sample((np.array([[2.0, 1.0], [1.0, 1.0]]),), smooth=False)],
     "argmax": argument(),
@@ -356,6 +363,12 @@ def _mean(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
     return x.sum(dims, keepdims=keepdim) / n if n else x.sum(dims, keepdims=keepdim) * np.nan
 
 
+def _norm(x: Any, p: float = 2, dims: Any = None, keepdim: bool = False) -> Any:
+    if p == 0:
+        return (x != 0).astype(x.dtype).sum(dims, keepdims=keepdim)
+    return (np.abs(x) ** p).sum(dims, keepdims=keepdim) ** (1 / p)
+
+
 def _softmax(x: Any, dim: int) -> Any:
     if not x.ndim or not x.size:
         return np.ones_like(x)
@@ -468,6 +481,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "mean": _mean,
     "var": _dispersion(np.var),
     "std": _dispersion(np.std),
+    "norm": _norm,
     "amax": lambda x, dims=None, keepdim=False: np.max(x, axis=dims, keepdims=keepdim),
     "amin": lambda x, dims=None, keepdim=False: np.min(x, axis=dims, keepdims=keepdim),
     "argmax": lambda x, dim, keepdim: _pick(x, dim, keepdim, np.argmax),

@@ -314,6 +314,21 @@ def test_gradient_of_a_standard_deviation_of_equal_elements() -> None:
     compare(lambda m, x: x.std(), np.full(3, 2.0), second=False)
 
 
+@pytest.mark.parametrize("p", ["fro", 2, 1, 3, 1.5, 0.5, INF, -INF])
+@pytest.mark.parametrize("dim", [None, 1, (0, 2)], ids=str)
+def test_norm(p: Any, dim: Any) -> None:
+    array = normal(2, 3, 4)
+    compare(lambda m, x: m.norm(x, p, dim), array)
+    compare(lambda m, x: x.norm(p, dim, True), array)
+    compare(lambda m, x: m.norm(x.detach(), 0, dim), array)  # torch has None for the gradient 0
+
+
+@pytest.mark.parametrize("p", [2, 1, 3, INF])
+def test_norm_with_zeros(p: float) -> None:
+    compare(lambda m, x: x.norm(p, 1), np.array([[0.0, 2.0], [0.0, 0.0]]), second=False)
+    compare(lambda m, x: x.norm(p), np.array([0.0, -2.0, 1.0]), second=p != 3)
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 @pytest.mark.parametrize("dim", [0, -1])
 @pytest.mark.parametrize("keepdim", [False, True])

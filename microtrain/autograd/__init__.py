@@ -1,5 +1,7 @@
 """Define-by-run automatic differentiation: the graph, the engine and user extension."""
 
+from typing import NoReturn
+
 from . import function as function
 from .differentiate import backward, grad
 from .function import Function
@@ -13,6 +15,20 @@ from .grad_mode import (
 )
 from .graph import AccumulateGrad, Node
 from .hooks import RemovableHandle
+
+
+def Variable(*args: object, **kwargs: object) -> NoReturn:
+    """Gone since Tensors record by themselves; calling it says what to write instead.
+
+    A function, so that `from microtrain.autograd import Variable` gets as far as that message.
+    Raises RuntimeError.
+    """
+    raise RuntimeError(
+        "autograd.Variable is the legacy way; Tensors record by themselves: write "
+        "mt.tensor(data, requires_grad=True), or tensor.requires_grad_(). For volatile=True "
+        "compute inside `with mt.no_grad():`"
+    )
+
 
 __all__ = [
     "AccumulateGrad",

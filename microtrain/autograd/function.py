@@ -98,6 +98,13 @@ class FunctionCtx(Node):
             found.append(tensor)
         return tuple(found)
 
+    def apply(self, *grads: Tensor) -> Any:
+        """What the class's own `backward` returns for these gradients, unchecked.
+
+        `node(*grads)` is what the engine makes of it: None for inputs that need no gradient.
+        """
+        return self._function.backward(self, *grads)
+
     def run(self, g: Any, create_graph: bool) -> tuple[Any, ...]:
         """Call the user's `backward` on Tensors and check what it returns."""
         given = [

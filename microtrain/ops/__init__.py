@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backend import XP
 from ..tensor import TENSORS
-from . import elementwise, extrema, reductions, shapes
+from . import elementwise, extrema, norms, reductions, shapes
 from . import methods as methods
 from .coercion import REGISTRY
 from .comparison import (
@@ -91,6 +91,7 @@ log_softmax = _checked(reductions.log_softmax)
 max = _checked(extrema.max)
 mean = _checked(reductions.mean)
 min = _checked(extrema.min)
+norm = _checked(norms.norm)
 permute = _checked(shapes.permute)
 reshape = _checked(shapes.reshape)
 softmax = _checked(reductions.softmax)
@@ -108,7 +109,7 @@ __all__ = [
     "cross_entropy", "div", "eq", "exp", "flatten", "floor", "floor_divide", "ge", "gt", "isfinite",
     "isinf", "isnan", "le", "log", "log_softmax", "logical_and", "logical_not", "logical_or",
     "logical_xor", "lt", "matmul", "max", "maximum", "mean", "methods", "min", "minimum", "mm",
-    "mse_loss", "mul", "ne", "neg", "permute", "pow", "reciprocal", "relu", "remainder", "reshape",
-    "round", "sigmoid", "sign", "softmax", "sqrt", "square", "squeeze", "stack", "std", "sub",
-    "sum", "t", "tanh", "transpose", "trunc", "unsqueeze", "var", "where",
+    "mse_loss", "mul", "ne", "neg", "norm", "permute", "pow", "reciprocal", "relu", "remainder",
+    "reshape", "round", "sigmoid", "sign", "softmax", "sqrt", "square", "squeeze", "stack", "std",
+    "sub", "sum", "t", "tanh", "transpose", "trunc", "unsqueeze", "var", "where",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from . import comparison, extrema, indexing, linear_algebra, reductions, shapes
 from . import elementwise as e
 from .coercion import NUMBERS, cast
 from .inplace import in_place, put
+from .norms import norm
 
 engine.set_sum_to(shapes.sum_to)
 
@@ -92,6 +93,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "mul": e.mul,
     "ne": comparison.ne,
     "neg": e.neg,
+    "norm": norm,
     "permute": shapes.permute,
     "pow": e.pow,
     "reciprocal": e.reciprocal,

@@ -1,0 +1,75 @@
+"""Vector norms: the length of all elements taken together, or of those along some dimensions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backend import as_dtype
+from .coercion import cast
+from .elementwise import abs, sign, where, zeros_like
+from .extrema import amax, amin
+from .reductions import sum, want_float
+from .registry import primitive
+from .shapes import expand_to, normal_dims, restore_dims
+
+
+def _norm(
+    xp: Any, x: Any, *, p: float = 2, dims: Any = None, keepdim: bool = False, out: Any = None
+) -> Any:
+    if p == 2:
+        return xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim), out=out)
+    if p == 0:
+        return xp.sum(xp.not_equal(x, 0), axis=dims, dtype=x.dtype, keepdims=keepdim, out=out)
+    powers = xp.power(xp.absolute(x), xp.constant(p, x.dtype))
+    total = xp.sum(powers, axis=dims, keepdims=keepdim)
+    return xp.power(total, xp.constant(1 / p, x.dtype), out=out)
+
+
+def _norm_rule(g: Any, x: Any, result: Any, p: float, dims: Any, keepdim: bool) -> Any:
+    if p == 0:
+        return zeros_like(x)
+    # 0 where the norm is 0, as in PyTorch; the inner `where` keeps 0 / 0 away.
+    zero = result == 0
+    scale = where(zero, 0, g / where(zero, 1, result) ** (p - 1))
+    scale = expand_to(restore_dims(scale, x.shape, dims, keepdim), x.shape)
+    if p == 2:
+        return scale * x
+    size = where(x == 0, 1, abs(x))  # below p = 1 the power of 0 is infinite
+    return scale * (sign(x) * size ** (p - 1))
+
+
+norm_dims = primitive("norm", _norm, x=_norm_rule)
+
+
+def norm(
+    x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """The p-norm of the elements as one vector, `sum(|x|^p)^(1/p)`; 0 has the gradient 0.
+
+    Args:
+        x: a Tensor of a float dtype (or `dtype` says which).
+        p: a number; "fro" is 2. `inf` is the largest and `-inf` the smallest absolute value, 0 the
+            number of elements that are not 0.
+        dim: an int, a tuple of ints, None for all.
+        keepdim: leave the reduced dimensions in place with size 1.
+        dtype: cast to this dtype first.
+
+    Raises RuntimeError for integers and booleans and for another `p`, IndexError for a dimension
+    out of range.
+
+    Example:
+        >>> mt.norm(mt.tensor([3.0, 4.0]))
+        tensor(5.)
+    """
+    x = x if dtype is None else cast(x, as_dtype(dtype))
+    want_float("norm", x)
+    p = 2 if p == "fro" else p
+    if not isinstance(p, int | float):
+        raise RuntimeError(f"norm(): expected a number or 'fro' for p, got {p!r}")
+    dims = None if dim is None else normal_dims(dim, x.ndim)
+    if math.isinf(p):
+        return (amax if p > 0 else amin)(abs(x), () if dims is None else dims, keepdim)
+    if p == 1:
+        return sum(abs(x), dims, keepdim)
+    return norm_dims(x, p, dims, keepdim)
