@@ -395,6 +395,12 @@ def test_book_property_8_gradient_argument() -> None:
     assert mt.equal(x.grad, expected)
 
 
+def test_book_text_gradients_may_be_a_sequence() -> None:
+    x = mt.tensor([1.0, 2.0], requires_grad=True)
+    mt.autograd.backward([x * x, x * 3], [mt.tensor([1.0, 0.5]), mt.ones(2)])
+    assert x.grad.tolist() == [5, 5]
+
+
 def test_book_property_9_the_graph_is_dynamic() -> None:
     x = mt.tensor(2.0, requires_grad=True)
     for power in (1, 2, 3):
@@ -419,7 +425,7 @@ def test_book_text_leaves_are_not_written_in_place() -> None:
 
 
 class Mul(Function):
-    """The notebook multiplies by x in `grad_x`: a misprint."""
+    """The notebook multiplies by x in `grad_x` and imports Function from torch: misprints."""
 
     @staticmethod
     def forward(ctx, w, x, b, x_requires_grad=True):
