@@ -21,7 +21,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-if __name__ == "__main__":  # before NumPy and torch start their threads
+if "numpy" not in sys.modules:  # before NumPy and torch start their threads
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -245,11 +245,17 @@ round = _rounding(
 )
 
 
+# The largest exponents whose exponential is finite; beyond them 1 / (1 + e) is 0 anyway.
+_EXPONENT = {"float16": 11.0, "float32": 88.0, "float64": 709.0}
+
+
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
-    """`1 / (1 + exp(-x))`, without overflow and accurate in both tails."""
-    e = xp.exp(xp.negative(xp.absolute(x)))
-    top = xp.where(xp.greater_equal(x, 0), 1, e)
-    return xp.divide(top, xp.add(e, 1), out=out)
+    """`1 / (1 + exp(-x))` in one piece of memory, without overflow."""
+    work = xp.asarray(xp.negative(x, out=out))
+    xp.minimum(work, xp.constant(_EXPONENT[x.dtype.name], x.dtype), out=work)
+    xp.exp(work, out=work)
+    xp.add(work, xp.constant(1, x.dtype), out=work)
+    return xp.reciprocal(work, out=work)
 
 
 sigmoid = primitive(
