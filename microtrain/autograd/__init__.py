@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from . import function as function
+from . import functional as functional
 from .differentiate import backward, grad
 from .function import Function
 from .grad_mode import (
@@ -13,6 +14,7 @@ from .grad_mode import (
     no_grad,
     set_grad_enabled,
 )
+from .gradcheck import GradcheckError, gradcheck, gradgradcheck
 from .graph import AccumulateGrad, Node
 from .hooks import RemovableHandle
 
@@ -33,12 +35,16 @@ def Variable(*args: object, **kwargs: object) -> NoReturn:
 __all__ = [
     "AccumulateGrad",
     "Function",
+    "GradcheckError",
     "Node",
     "RemovableHandle",
     "backward",
     "enable_grad",
     "function",
+    "functional",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",

@@ -1,0 +1,302 @@
+"""`gradcheck` and `gradgradcheck`: is a gradient right? The answer of central finite differences.
+
+Each entry of an input is moved by `eps` in place and put back to the last bit, as in PyTorch: the
+function may reach its inputs through a closure as well, as a module reaches its parameters.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..backend import XP, to_host
+from ..tensor import TENSORS, Tensor, wrap
+from .differentiate import grad
+from .grad_mode import enable_grad
+
+
+class GradcheckError(RuntimeError):
+    """A gradient that finite differences do not confirm."""
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+) -> bool:
+    """Whether autograd and central differences agree on the Jacobian of `func` at `inputs`.
+
+    Args:
+        func: takes `inputs`, returns a Tensor or a tuple of Tensors of any shape. Outputs that do
+            not require grad are left out; where none does, all have to be constant.
+        inputs: a Tensor, or a tuple of Tensors and anything else that `func` takes. Checked are the
+            Tensors that require grad; float64, or a UserWarning names the input.
+        eps: how far an entry is moved to either side.
+        atol: agreement is |analytical - numerical| <= atol + rtol * |numerical|.
+        rtol: see `atol`.
+        raise_exception: False returns False instead of raising GradcheckError.
+
+    Raises:
+        GradcheckError: the Jacobians differ (names output, input and the first such entry), a
+            backward ignores the gradient it is given, `eps` is lost in the precision of an entry.
+        RuntimeError: entries of an input share memory.
+        TypeError: `func` returns something that is not a Tensor.
+        ValueError: no input requires grad.
+
+    Example:
+        >>> x = mt.randn(3, 2, dtype=mt.float64, requires_grad=True)
+        >>> mt.autograd.gradcheck(lambda x: (x * x).exp(), x)
+        True
+    """
+    given = _tuple(inputs)
+    names = [f"input {number}" for number in range(len(given))]
+    try:
+        _check(func, given, names, "output {}".format, eps, atol, rtol)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+) -> bool:
+    """Whether autograd and central differences agree on the second derivatives of `func`.
+
+    Checks the gradients of the inputs as functions of the inputs and of `grad_outputs`. A gradient
+    that autograd takes for a constant, because a backward left the graph, has to be one.
+
+    Args:
+        func: as `gradcheck`.
+        inputs: as `gradcheck`.
+        grad_outputs: the gradient of each output that requires grad, in its shape and dtype, itself
+            requiring grad if it is to be checked; default fixed numbers from [-1, 1).
+        eps: as `gradcheck`.
+        atol: as `gradcheck`.
+        rtol: as `gradcheck`.
+        raise_exception: as `gradcheck`.
+
+    Raises:
+        GradcheckError: as `gradcheck`; no output of `func` requires grad.
+        RuntimeError: as `gradcheck`; a backward on the way is marked `once_differentiable`.
+        TypeError: as `gradcheck`.
+        ValueError: as `gradcheck`.
+
+    Example:
+        >>> x = mt.randn(3, dtype=mt.float64, requires_grad=True)
+        >>> mt.autograd.gradgradcheck(lambda x: x**3, x)
+        True
+    """
+    given = _tuple(inputs)
+    wanted = _wanted(given)
+    names = [f"input {number}" for number in range(len(given))]
+
+    def gradients(*args: Any) -> tuple[Any, ...]:
+        outputs = _differentiable(_outputs(func, args[: len(given)]))
+        seeds = args[len(given) :]
+        return grad(
+            outputs, tuple(wanted.values()), seeds, create_graph=True, materialize_grads=True
+        )
+
+    try:
+        with enable_grad():
+            outputs = _differentiable(_outputs(func, given))
+        if not outputs:
+            raise GradcheckError(
+                "gradgradcheck: no output of func requires grad; it has no gradient to check"
+            )
+        seeds = _random_like(outputs) if grad_outputs is None else _tuple(grad_outputs)
+        names += [f"grad_output {number}" for number in range(len(seeds))]
+        gradient_names = [f"gradient of {names[number]}" for number in wanted]
+        _check(
+            gradients, (*given, *seeds), names, gradient_names.__getitem__, eps, atol, rtol, True
+        )
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def _check(
+    func: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    names: list[str],
+    name_output: Callable[[int], str],
+    eps: float,
+    atol: float,
+    rtol: float,
+    every_output: bool = False,
+) -> None:
+    """Compare the two Jacobians of each pair of an output and an input that requires grad."""
+    wanted = _wanted(inputs)
+    for number, x in wanted.items():
+        if x.dtype != np.float64:
+            warnings.warn(
+                f"gradcheck: {names[number]} requires grad and is {x.dtype.name}; the check will "
+                "likely fail, finite differences need float64",
+                UserWarning,
+                stacklevel=3,
+            )
+        if x.numel() > 1 and 0 in x._array.strides:
+            raise RuntimeError(
+                f"gradcheck: entries of {names[number]} share memory (shape {x.shape}, strides "
+                f"{x._array.strides}), so none can be moved alone; pass its clone()"
+            )
+    tensors = tuple(wanted.values())
+    with enable_grad():
+        outputs = _outputs(func, inputs)
+        every_output = every_output or not _differentiable(outputs)
+        analytical = [_analytical(out, tensors) for out in outputs]
+        numerical = [
+            _numerical(func, inputs, x, names[number], outputs, eps) for number, x in wanted.items()
+        ]
+        for n, out in enumerate(outputs):
+            if not (every_output or out.requires_grad):
+                continue
+            for i, (number, x) in enumerate(wanted.items()):
+                a, b = analytical[n][i], numerical[i][n]
+                wrong = np.argwhere(~np.isclose(a, b, rtol=rtol, atol=atol))
+                if len(wrong):
+                    row, column = wrong[0]
+                    raise GradcheckError(
+                        f"Jacobian mismatch for {name_output(n)} with respect to {names[number]}, "
+                        f"{len(wrong)} of {a.size} entries; the first at entry "
+                        f"{_entry(row, out)} of the output, {_entry(column, x)} of the input: "
+                        f"numerical {b[row, column]:.9g}, analytical {a[row, column]:.9g} "
+                        f"(eps={eps:g}, atol={atol:g}, rtol={rtol:g})"
+                    )
+            _check_zero(out, tensors, name_output(n), [names[number] for number in wanted])
+
+
+def _numerical(
+    func: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    x: Tensor,
+    name: str,
+    outputs: tuple[Tensor, ...],
+    eps: float,
+) -> list[Any]:
+    """For each output its Jacobian with respect to `x`: (entries of the output, entries of x)."""
+
+    def moved_to(value: float) -> tuple[float, list[Any]]:
+        x._array[index] = value
+        found = [_host(out).ravel() for out in _outputs(func, inputs)]
+        return float(x._array[index]), found  # what the dtype of x has made of `value`
+
+    jacobians = [np.zeros((out.numel(), x.numel())) for out in outputs]
+    for column, index in enumerate(np.ndindex(x.shape)):
+        here = float(x._array[index])
+        try:
+            above, high = moved_to(here + eps)
+            below, low = moved_to(here - eps)
+        finally:
+            x._array[index] = here
+        if above == below:
+            raise GradcheckError(
+                f"gradcheck: {name}, entry {index}: eps={eps:g} is lost beside {here:g} in "
+                f"{x.dtype.name}; use float64, smaller numbers or a larger eps"
+            )
+        with np.errstate(invalid="ignore"):  # of infinite outputs; the comparison will tell
+            for jacobian, a, b in zip(jacobians, high, low, strict=True):
+                jacobian[:, column] = (a - b) / (above - below)
+    return jacobians
+
+
+def _analytical(out: Tensor, inputs: tuple[Tensor, ...]) -> list[Any]:
+    """For each input the Jacobian of `out`, one backward pass for each of its rows."""
+    jacobians = [np.zeros((out.numel(), x.numel())) for x in inputs]
+    if out.requires_grad:
+        for row, index in enumerate(np.ndindex(out.shape)):
+            for jacobian, found in zip(jacobians, _pulled_back(out, inputs, index), strict=True):
+                if found is not None:
+                    jacobian[row] = _host(found).ravel()
+    return jacobians
+
+
+def _pulled_back(out: Tensor, inputs: tuple[Tensor, ...], index: Any = None) -> tuple[Any, ...]:
+    """The gradients for a gradient of `out` that is one at `index` and zero elsewhere."""
+    seed = XP[type(out._array)].zeros(out.shape, out.dtype)
+    if index is not None:
+        seed[index] = 1
+    return grad(out, inputs, wrap(seed), retain_graph=True, allow_unused=True)
+
+
+def _check_zero(out: Tensor, inputs: tuple[Tensor, ...], name: str, names: list[str]) -> None:
+    """A backward that forgets `* grad_output` is right for a scalar until its gradient is not 1."""
+    if not out.requires_grad:
+        return
+    for x, input_name, found in zip(inputs, names, _pulled_back(out, inputs), strict=True):
+        wrong = np.flatnonzero(0 if found is None else _host(found))
+        if len(wrong):
+            raise GradcheckError(
+                f"backward not multiplied by grad_output: with a gradient of zero for {name}, "
+                f"{input_name} gets {_host(found).flat[wrong[0]]:.9g} at entry "
+                f"{_entry(wrong[0], x)}; expected 0"
+            )
+
+
+def _tuple(given: Any) -> tuple[Any, ...]:
+    return (given,) if type(given) in TENSORS else tuple(given)
+
+
+def _wanted(inputs: tuple[Any, ...]) -> dict[int, Tensor]:
+    """The Tensors that require grad, by their number."""
+    found = {n: x for n, x in enumerate(inputs) if type(x) in TENSORS and x.requires_grad}
+    if not found:
+        raise ValueError(
+            "gradcheck: no input requires grad, so there is no gradient to check; set "
+            "requires_grad=True on float64 Tensors"
+        )
+    return found
+
+
+def _outputs(func: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    returned = func(*inputs)
+    outputs = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    for number, out in enumerate(outputs):
+        if type(out) not in TENSORS:
+            raise TypeError(
+                f"gradcheck: func returned {type(out).__name__} as output {number}; expected a "
+                "Tensor or a tuple of Tensors"
+            )
+    return outputs
+
+
+def _differentiable(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(out for out in outputs if out.requires_grad)
+
+
+def _random_like(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Always the same numbers: a check that fails fails again."""
+    generator = np.random.default_rng(0)
+    return tuple(
+        wrap(
+            XP[type(out._array)].asarray(generator.uniform(-1, 1, out.shape), out.dtype)
+        ).requires_grad_()
+        for out in outputs
+    )
+
+
+def _host(tensor: Tensor) -> Any:
+    """A float64 copy: the output may be an input, which is about to change."""
+    return np.array(to_host(tensor._array), np.float64)
+
+
+def _entry(number: Any, tensor: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(number, tensor.shape))
