@@ -294,20 +294,27 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             MODES.grad = before
         if not before:
             return returned
+        sources = (*ctx.edges, *(edge_of(g) for g in grads if type(g) in TENSORS))
         if type(returned) is tuple:
-            return tuple(_once(v) for v in returned)
-        return _once(returned)
+            return tuple(_once(v, sources) for v in returned)
+        return _once(returned, sources)
 
     return wrapper
 
 
-def _once(value: Any) -> Any:
-    """`value` with a node behind it that raises when it is differentiated."""
+def _once(value: Any, sources: tuple[Any, ...]) -> Any:
+    """`value` with a node behind it that raises when it is differentiated.
+
+    It points to all that `value` was computed from: a pass towards one of these alone would
+    otherwise leave the node out, and take the second derivative for zero.
+    """
     if type(value) not in TENSORS:
         return value
     leaf = wrap(value._array)
     leaf._rg = True
-    return _Once.apply(leaf)
+    result = _Once.apply(leaf)
+    result.grad_fn.edges += sources
+    return result
 
 
 class _Once(Function):
