@@ -18,6 +18,7 @@ from samples import SAMPLES, Sample
 
 import microtrain as mt
 from microtrain import backend
+from microtrain.autograd import functional, gradcheck, gradgradcheck
 from microtrain.distributed import in_process
 from microtrain.ops import REGISTRY
 from microtrain.ops.registry import Operation
@@ -250,3 +251,24 @@ def test_public_functions_stay_on_the_device() -> None:
     assert {type(r._array) for r in results} == {FakeArray}
     assert values.tolist() == [5.0, 3.0]
     assert (x * 2).sum().item() == 22.0
+
+
+def test_derivatives_of_a_function_on_the_device() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * y).exp(), x.sum()
+
+    def scalar(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y * y).sum()
+
+    rows, row = np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([1.0, 2.0])
+    x, y = (wrap(FakeArray(a.copy())).requires_grad_() for a in (rows, row))
+    assert gradcheck(function, (x, y))
+    assert gradgradcheck(function, (x, y))
+    for create_graph in (False, True):
+        found = functional.hessian(scalar, (x, y), create_graph)[0][1]
+        assert type(found._array) is FakeArray
+        expected = np.zeros((2, 2, 2))
+        expected[:, [0, 1], [0, 1]] = 2 * row
+        np.testing.assert_allclose(found._array.get(), expected)
+    for product in (functional.vhp, functional.hvp):
+        assert type(product(scalar, (x, y), (x, y))[1][0]._array) is FakeArray

@@ -178,7 +178,7 @@ def test_strict_refuses_what_is_zeros_otherwise(call, message):
 
 
 def test_an_independent_input_gets_zeros():
-    outputs, (first, second) = vjp(lambda x, y: x.sum(), (P, mt.ones(3, 2)))
+    first, second = vjp(lambda x, y: x.sum(), (P, mt.ones(3, 2)))[1]
     assert first.tolist() == [1, 1] and second.tolist() == [[0, 0]] * 3
     assert jvp(lambda x: (x, P), P, P)[1][1].tolist() == [0, 0]
     assert hvp(lambda x: x.sum(), P, P)[1].tolist() == [0, 0]
@@ -251,7 +251,7 @@ SCALARS = {
     "mixed": (lambda x, y: ((x * y).tanh() ** 2).sum(), (X, Y)),
     "one unused": (lambda x, y: (x**3).sum(), (X, Y)),
     "linear": (lambda x, y: (x * 2).sum() + y.sum(), (X, Y)),
-    "one element, not 0-d": (lambda x: (x**2).sum().reshape(1, 1), (X,)),
+    "one element, not 0-d": (lambda x: (x**3).sum().reshape(1, 1), (X,)),
 }
 SEVERAL = {
     "tensor": (lambda x, y: x / y, (X, Y)),

@@ -197,11 +197,11 @@ def _numerical(
     def moved_to(value: float) -> tuple[float, list[Any]]:
         x._array[index] = value
         found = [_host(out).ravel() for out in _outputs(func, inputs)]
-        return float(x._array[index]), found  # what the dtype of x has made of `value`
+        return x._array[index].item(), found  # what the dtype of x has made of `value`
 
     jacobians = [np.zeros((out.numel(), x.numel())) for out in outputs]
     for column, index in enumerate(np.ndindex(x.shape)):
-        here = float(x._array[index])
+        here = x._array[index].item()
         try:
             above, high = moved_to(here + eps)
             below, low = moved_to(here - eps)
