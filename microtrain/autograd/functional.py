@@ -18,6 +18,7 @@ from .differentiate import grad
 from .function import Function
 from .grad_mode import enable_grad
 
+_Func = Callable[..., Any]
 _Tensors = tuple[Tensor, ...]
 
 # What strict mode speaks of.
@@ -25,11 +26,7 @@ _BY_INPUT = "the derivative of the output with respect to input {}"
 
 
 def vjp(
-    func: Callable[..., Any],
-    inputs: Any,
-    v: Any = None,
-    create_graph: bool = False,
-    strict: bool = False,
+    func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """The product of `v` and the Jacobian of `func`: one backward pass.
 
@@ -58,16 +55,12 @@ def vjp(
     single_output, ys = _outputs(func, xs, strict, "vjp")
     vs = _vector(v, ys, create_graph, "vjp", "output")
     found = _grad(ys, xs, vs, create_graph)
-    found = _filled(found, xs, strict, create_graph, f"vjp: {_BY_INPUT}")
+    found = _filled(found, xs, strict, create_graph, _BY_INPUT)
     return _result(ys, single_output, create_graph), _result(found, single, create_graph)
 
 
 def jvp(
-    func: Callable[..., Any],
-    inputs: Any,
-    v: Any = None,
-    create_graph: bool = False,
-    strict: bool = False,
+    func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """The product of the Jacobian of `func` and `v`: two backward passes.
 
@@ -93,16 +86,12 @@ def jvp(
     xs = _inputs(inputs, create_graph, "jvp")[1]
     vs = _vector(v, xs, create_graph, "jvp", "input")
     single_output, ys = _outputs(func, xs, strict, "jvp")
-    found = _pushed_forward(ys, xs, vs, create_graph, strict, "jvp", "output")
+    found = _pushed_forward(ys, xs, vs, create_graph, strict, "output")
     return _result(ys, single_output, create_graph), _result(found, single_output, create_graph)
 
 
 def vhp(
-    func: Callable[..., Any],
-    inputs: Any,
-    v: Any = None,
-    create_graph: bool = False,
-    strict: bool = False,
+    func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """The product of `v` and the Hessian of a scalar `func`: two backward passes.
 
@@ -130,17 +119,13 @@ def vhp(
     y, gradient = _scalar_and_gradient(func, xs, strict, "vhp")
     found = _grad(gradient, xs, vs, create_graph)
     found = _filled(
-        found, xs, strict, create_graph, f"vhp: the second {_BY_INPUT.removeprefix('the ')}"
+        found, xs, strict, create_graph, "the derivative of the gradient with respect to input {}"
     )
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
 def hvp(
-    func: Callable[..., Any],
-    inputs: Any,
-    v: Any = None,
-    create_graph: bool = False,
-    strict: bool = False,
+    func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
     """The product of the Hessian of a scalar `func` and `v`: three backward passes.
 
@@ -169,13 +154,11 @@ def hvp(
     single, xs = _inputs(inputs, create_graph, "hvp")
     vs = _vector(v, xs, create_graph, "hvp", "input")
     y, gradient = _scalar_and_gradient(func, xs, strict, "hvp")
-    found = _pushed_forward(gradient, xs, vs, create_graph, strict, "hvp", "gradient")
+    found = _pushed_forward(gradient, xs, vs, create_graph, strict, "gradient")
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
-def jacobian(
-    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False
-) -> Any:
+def jacobian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False) -> Any:
     """All derivatives of all outputs: one backward pass for each element of the outputs.
 
     Args:
@@ -203,16 +186,14 @@ def jacobian(
     single_output, ys = _outputs(func, xs, strict, "jacobian")
     found = []
     for number, y in enumerate(ys):
-        what = f"jacobian: the derivative of output {number} with respect to input {{}}"
+        what = f"the derivative of output {number} with respect to input {{}}"
         rows = [_filled(row, xs, strict, create_graph, what) for row in _rows(y, xs, create_graph)]
         blocks = tuple(_stacked([row[j] for row in rows], y, x) for j, x in enumerate(xs))
         found.append(_result(blocks, single, create_graph))
     return found[0] if single_output else tuple(found)
 
 
-def hessian(
-    func: Callable[..., Any], inputs: Any, create_graph: bool = False, strict: bool = False
-) -> Any:
+def hessian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False) -> Any:
     """All second derivatives of a scalar `func`: one pass for each element of the inputs.
 
     Args:
@@ -302,18 +283,16 @@ def _inputs(inputs: Any, create_graph: bool, name: str) -> tuple[bool, _Tensors]
     return single, _fresh(xs, create_graph, True)
 
 
-def _outputs(
-    func: Callable[..., Any], xs: _Tensors, strict: bool, name: str
-) -> tuple[bool, _Tensors]:
+def _outputs(func: _Func, xs: _Tensors, strict: bool, name: str) -> tuple[bool, _Tensors]:
     with enable_grad():
         single, ys = _tensors(func(*xs), f"{name}: outputs of func")
-    what = f"{name}: the derivative of output {{}} with respect to the inputs"
+    what = "the derivative of output {} with respect to the inputs"
     _filled([y if y.requires_grad else None for y in ys], ys, strict, False, what)
     return single, ys
 
 
 def _scalar_and_gradient(
-    func: Callable[..., Any], xs: _Tensors, strict: bool, name: str
+    func: _Func, xs: _Tensors, strict: bool, name: str
 ) -> tuple[Tensor, _Tensors]:
     """What `func` returns, one number, and its recorded gradient."""
     single, ys = _outputs(func, xs, strict, name)
@@ -321,7 +300,7 @@ def _scalar_and_gradient(
         got = f"a tuple of {len(ys)}" if not single else f"shape {ys[0].shape}"
         raise RuntimeError(f"{name}: func has to return one Tensor with one element, got {got}")
     found = _grad(ys, xs, (None,), True)
-    return ys[0], _filled(found, xs, strict, True, f"{name}: {_BY_INPUT}")
+    return ys[0], _filled(found, xs, strict, True, _BY_INPUT)
 
 
 def _vector(v: Any, like: _Tensors, create_graph: bool, name: str, what: str) -> tuple[Any, ...]:
@@ -355,19 +334,13 @@ def _grad(
 
 
 def _pushed_forward(
-    ys: _Tensors,
-    xs: _Tensors,
-    vs: tuple[Any, ...],
-    create_graph: bool,
-    strict: bool,
-    name: str,
-    noun: str,
+    ys: _Tensors, xs: _Tensors, vs: tuple[Any, ...], create_graph: bool, strict: bool, noun: str
 ) -> _Tensors:
     """The product of the Jacobian of `ys` and `vs`, by the double-backward trick."""
     us = tuple(_zeros(y).requires_grad_() for y in ys)
-    what = f"{name}: the derivative of the {noun} with respect to input {{}}"
+    what = f"the derivative of the {noun} with respect to input {{}}"
     pulled = _filled(_grad(ys, xs, us, True), xs, strict, False, what)
-    what = f"{name}: the derivative of {noun} {{}} with respect to the inputs"
+    what = f"the derivative of {noun} {{}} with respect to the inputs"
     return _filled(_grad(pulled, us, vs, create_graph), ys, strict, create_graph, what)
 
 

@@ -17,13 +17,16 @@ from ..tensor import TENSORS, Tensor, wrap
 from .differentiate import grad
 from .grad_mode import enable_grad
 
+_Func = Callable[..., Any]
+_Tensors = tuple[Tensor, ...]
+
 
 class GradcheckError(RuntimeError):
     """A gradient that finite differences do not confirm."""
 
 
 def gradcheck(
-    func: Callable[..., Any],
+    func: _Func,
     inputs: Any,
     *,
     eps: float = 1e-6,
@@ -67,7 +70,7 @@ def gradcheck(
 
 
 def gradgradcheck(
-    func: Callable[..., Any],
+    func: _Func,
     inputs: Any,
     grad_outputs: Any = None,
     *,
@@ -134,7 +137,7 @@ def gradgradcheck(
 
 
 def _check(
-    func: Callable[..., Any],
+    func: _Func,
     inputs: tuple[Any, ...],
     names: list[str],
     name_output: Callable[[int], str],
@@ -185,12 +188,7 @@ def _check(
 
 
 def _numerical(
-    func: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    x: Tensor,
-    name: str,
-    outputs: tuple[Tensor, ...],
-    eps: float,
+    func: _Func, inputs: tuple[Any, ...], x: Tensor, name: str, outputs: _Tensors, eps: float
 ) -> list[Any]:
     """For each output its Jacobian with respect to `x`: (entries of the output, entries of x)."""
 
@@ -218,7 +216,7 @@ def _numerical(
     return jacobians
 
 
-def _analytical(out: Tensor, inputs: tuple[Tensor, ...]) -> list[Any]:
+def _analytical(out: Tensor, inputs: _Tensors) -> list[Any]:
     """For each input the Jacobian of `out`, one backward pass for each of its rows."""
     jacobians = [np.zeros((out.numel(), x.numel())) for x in inputs]
     if out.requires_grad:
@@ -229,7 +227,7 @@ def _analytical(out: Tensor, inputs: tuple[Tensor, ...]) -> list[Any]:
     return jacobians
 
 
-def _pulled_back(out: Tensor, inputs: tuple[Tensor, ...], index: Any = None) -> tuple[Any, ...]:
+def _pulled_back(out: Tensor, inputs: _Tensors, index: Any = None) -> tuple[Any, ...]:
     """The gradients for a gradient of `out` that is one at `index` and zero elsewhere."""
     seed = XP[type(out._array)].zeros(out.shape, out.dtype)
     if index is not None:
@@ -237,7 +235,7 @@ def _pulled_back(out: Tensor, inputs: tuple[Tensor, ...], index: Any = None) -> 
     return grad(out, inputs, wrap(seed), retain_graph=True, allow_unused=True)
 
 
-def _check_zero(out: Tensor, inputs: tuple[Tensor, ...], name: str, names: list[str]) -> None:
+def _check_zero(out: Tensor, inputs: _Tensors, name: str, names: list[str]) -> None:
     """A backward that forgets `* grad_output` is right for a scalar until its gradient is not 1."""
     if not out.requires_grad:
         return
@@ -266,7 +264,7 @@ def _wanted(inputs: tuple[Any, ...]) -> dict[int, Tensor]:
     return found
 
 
-def _outputs(func: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+def _outputs(func: _Func, inputs: tuple[Any, ...]) -> _Tensors:
     returned = func(*inputs)
     outputs = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     for number, out in enumerate(outputs):
@@ -278,11 +276,11 @@ def _outputs(func: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Tensor,
     return outputs
 
 
-def _differentiable(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _differentiable(outputs: _Tensors) -> _Tensors:
     return tuple(out for out in outputs if out.requires_grad)
 
 
-def _random_like(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _random_like(outputs: _Tensors) -> _Tensors:
     """Always the same numbers: a check that fails fails again."""
     generator = np.random.default_rng(0)
     return tuple(
