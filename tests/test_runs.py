@@ -419,6 +419,17 @@ def test_classes_under_mse_are_refused_with_the_right_advice(tmp_path):
     assert "use cross_entropy" in done.stderr
 
 
+@pytest.mark.parametrize("scores", [2, 4])
+def test_another_number_of_scores_than_classes_is_refused_whatever_the_first_rows_hold(
+    tmp_path, scores
+):
+    model = f"model={{type: logistic_regression, classes: {scores}}}"
+    done = command("train", CONFIGS / "csv.yaml", model, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "3 classes" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 # Under MPI ------------------------------------------------------------------------------------
 
 

@@ -147,7 +147,7 @@ def check_fit(
             raise ConfigError(f"metric {type(metric).__name__} has no name")
     rows = data.train.with_arrays(*data.train[:2])
     try:
-        _check_kinds(names, module, loss, rows, device)
+        outputs = _check_kinds(names, module, loss, rows, device)
         evaluate(module, loss, metrics, rows, SingleCommunicator(), device)
     except (RuntimeError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names):
@@ -157,12 +157,18 @@ def check_fit(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
             f"{error}"
         ) from error
+    # Two rows need not hold the highest class.
+    if isinstance(loss, CrossEntropyLoss) and outputs[-1] != len(data.classes or ()):
+        raise ConfigError(
+            f"model {names[0]} gives {outputs[-1]} scores a row, but the data have "
+            f"{len(data.classes or ())} classes; leave out_features to the data"
+        )
 
 
 def _check_kinds(
     names: tuple[str, str], module: Module, loss: Any, rows: ArrayDataset, device: Any
-) -> None:
-    """ConfigError where the model or the loss returns what training cannot use."""
+) -> tuple[int, ...]:
+    """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
     *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
     with no_grad():
         prediction = module(*inputs)
@@ -175,3 +181,4 @@ def _check_kinds(
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")
+    return prediction.shape
