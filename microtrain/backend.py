@@ -1,6 +1,6 @@
 """Array libraries, devices and dtypes: the only module that knows NumPy from CuPy.
 
-Kernels are written against `xp`, a `Namespace` of about sixty instructions. Which one a call gets
+Kernels are written against `xp`, a `Namespace` of about ninety instructions. Which one a call gets
 is decided by the type of its first array (`XP[type(array)]`), so the same kernel runs on NumPy, on
 CuPy and on any other library that registers itself with `register`. Dtypes are NumPy's own dtype
 objects, on every device.
@@ -36,11 +36,14 @@ __all__ = [
 
 # What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
 INSTRUCTIONS = tuple(
-    """absolute add all any arange argmax argmin asarray bitwise_and bitwise_or bitwise_xor ceil
-    concatenate copyto divide dot empty empty_like equal exp floor floor_divide full greater
-    greater_equal invert isfinite isinf isnan less less_equal log logical_and logical_not logical_or
-    logical_xor matmul maximum minimum multiply negative not_equal ones power reciprocal remainder
-    rint sign sqrt subtract take_along_axis tanh trunc where zeros zeros_like""".split()
+    """absolute add all any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
+    argmin argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate copysign copyto
+    cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1 flip floor
+    floor_divide fmod full greater greater_equal hypot invert isfinite isinf isnan less
+    less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul
+    maximum minimum multiply negative nonzero not_equal ones power prod reciprocal remainder
+    repeat rint roll sign sin sinh sort sqrt subtract take_along_axis tan tanh tril triu trunc
+    where zeros zeros_like""".split()
 )
 
 
@@ -71,6 +74,11 @@ class Namespace:
         self.min = array_type.min
         self.take = array_type.take  # of the flattened array
         self.broadcast_to = module.broadcast_to
+        self.as_strided = module.lib.stride_tricks.as_strided
+        self.inverse = module.linalg.inv
+        self.solve = module.linalg.solve
+        self.cholesky = module.linalg.cholesky
+        self.slogdet = module.linalg.slogdet
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.

@@ -16,13 +16,17 @@ from typing import Any, NoReturn
 import numpy as np
 
 # Elementwise functions: `f(*arrays, out=None)`. All are cupy.ufunc.
-UFUNCS = """absolute add bitwise_and bitwise_or bitwise_xor ceil divide equal exp floor floor_divide
-    greater greater_equal invert isfinite isinf isnan less less_equal log logical_and logical_not
-    logical_or logical_xor maximum minimum multiply negative not_equal power reciprocal remainder
-    rint sign sqrt subtract tanh trunc""".split()
+UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and
+    bitwise_or bitwise_xor ceil copysign cos cosh divide equal exp exp2 expm1 floor floor_divide
+    fmod greater greater_equal hypot invert isfinite isinf isnan less less_equal log log10 log1p
+    log2 logical_and logical_not logical_or logical_xor maximum minimum multiply negative
+    not_equal power reciprocal remainder rint sign sin sinh sqrt subtract tan tanh trunc""".split()
 # Other functions of arrays.
-FUNCTIONS = """all allclose any argmax argmin broadcast_to concatenate copyto dot empty_like matmul
-    take_along_axis where zeros_like""".split()
+FUNCTIONS = """all allclose any argmax argmin argsort broadcast_to concatenate copyto cumprod cumsum
+    dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis tril triu where
+    zeros_like""".split()
+# Functions of cupy.linalg.
+LINEAR_ALGEBRA = "cholesky inv slogdet solve".split()
 # Functions that make arrays from numbers.
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
@@ -126,6 +130,8 @@ def _call(function: Any, arguments: Any, options: Any) -> Any:
     )
     if out is not None:
         return out
+    if isinstance(result, tuple):
+        return tuple(on_device(part) for part in result)
     return None if result is None else on_device(result)
 
 
@@ -149,11 +155,15 @@ class FakeUfunc:
         self.ufunc.at(array._host, _index(index), on_host(values))
 
 
-def _function(name: str) -> Any:
+def _function(name: str, home: Any = np) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
-        return _call(getattr(np, name), arguments, options)
+        return _call(getattr(home, name), arguments, options)
 
     return call
+
+
+def _as_strided(x: FakeArray, shape: Any, strides: Any) -> FakeArray:
+    return FakeArray(np.lib.stride_tricks.as_strided(x._host, shape, strides))
 
 
 def _creation(name: str) -> Any:
@@ -244,3 +254,7 @@ for _name in FUNCTIONS:
     setattr(module, _name, _function(_name))
 for _name in CREATION:
     setattr(module, _name, _creation(_name))
+module.linalg = types.SimpleNamespace(
+    **{_name: _function(_name, np.linalg) for _name in LINEAR_ALGEBRA}
+)
+module.lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(as_strided=_as_strided))

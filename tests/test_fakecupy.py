@@ -99,6 +99,8 @@ def test_the_lists_hold_for_the_real_cupy(monkeypatch: pytest.MonkeyPatch) -> No
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     for name in (*fakecupy.UFUNCS, *fakecupy.FUNCTIONS, *fakecupy.CREATION, "asarray"):
         assert hasattr(cupy, name), name
+    assert all(hasattr(cupy.linalg, name) for name in fakecupy.LINEAR_ALGEBRA)
+    assert callable(cupy.lib.stride_tricks.as_strided)
     for name in (*fakecupy.ATTRIBUTES, *fakecupy.METHODS, *fakecupy.CROSSINGS):
         assert hasattr(cupy.ndarray, name), name
     assert all(isinstance(getattr(cupy, name), cupy.ufunc) for name in fakecupy.UFUNCS)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-from ..backend import XP
-from ..tensor import TENSORS
-from . import elementwise, extrema, norms, reductions, shapes
+from . import (
+    activations,
+    elementwise,
+    extrema,
+    factorisations,
+    gathering,
+    norms,
+    products,
+    reductions,
+    scans,
+    shapes,
+    sorting,
+    special,
+    splitting,
+    triangles,
+)
 from . import methods as methods
-from .coercion import REGISTRY
+from .activations import *  # noqa: F403
+from .coercion import REGISTRY, public
 from .comparison import (
     bitwise_and,
     bitwise_not,
@@ -58,50 +68,44 @@ from .elementwise import (
 from .elementwise import add_scaled as add
 from .elementwise import div_rounded as div
 from .elementwise import sub_scaled as sub
+from .factorisations import *  # noqa: F403
+from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
 from .losses import cross_entropy, mse_loss
+from .products import *  # noqa: F403
+from .scans import *  # noqa: F403
 from .shapes import cat, stack
+from .sorting import *  # noqa: F403
 
+# Each of these lists its public names itself.
+from .special import *  # noqa: F403
+from .splitting import *  # noqa: F403
+from .triangles import *  # noqa: F403
 
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` that says so when its first argument is no Tensor, for use as `mt.function(x)`."""
-
-    @functools.wraps(function)
-    def checked(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) not in TENSORS and type(input) not in XP:
-            raise TypeError(
-                f"{function.__name__}(): argument 'input' must be a Tensor, not "
-                f"{type(input).__name__}; mt.tensor(...) makes one"
-            )
-        return function(input, *args, **kwargs)
-
-    return checked
-
-
-all = _checked(reductions.all)
-amax = _checked(extrema.amax)
-amin = _checked(extrema.amin)
-any = _checked(reductions.any)
-argmax = _checked(extrema.argmax)
-argmin = _checked(extrema.argmin)
-broadcast_to = _checked(shapes.broadcast_to)
-clamp = _checked(elementwise.clamp)
-flatten = _checked(shapes.flatten)
-log_softmax = _checked(reductions.log_softmax)
-max = _checked(extrema.max)
-mean = _checked(reductions.mean)
-min = _checked(extrema.min)
-norm = _checked(norms.norm)
-permute = _checked(shapes.permute)
-reshape = _checked(shapes.reshape)
-softmax = _checked(reductions.softmax)
-squeeze = _checked(shapes.squeeze)
-std = _checked(reductions.std)
-sum = _checked(reductions.sum)
-t = _checked(shapes.t)
-transpose = _checked(shapes.transpose)
-unsqueeze = _checked(shapes.unsqueeze)
-var = _checked(reductions.var)
+all = public(reductions.all)
+amax = public(extrema.amax)
+amin = public(extrema.amin)
+any = public(reductions.any)
+argmax = public(extrema.argmax)
+argmin = public(extrema.argmin)
+broadcast_to = public(shapes.broadcast_to)
+clamp = public(elementwise.clamp)
+flatten = public(shapes.flatten)
+log_softmax = public(reductions.log_softmax)
+max = public(extrema.max)
+mean = public(reductions.mean)
+min = public(extrema.min)
+norm = public(norms.norm)
+permute = public(shapes.permute)
+reshape = public(shapes.reshape)
+softmax = public(reductions.softmax)
+squeeze = public(shapes.squeeze)
+std = public(reductions.std)
+sum = public(reductions.sum)
+t = public(shapes.t)
+transpose = public(shapes.transpose)
+unsqueeze = public(shapes.unsqueeze)
+var = public(reductions.var)
 
 __all__ = [
     "REGISTRY", "abs", "add", "all", "amax", "amin", "any", "argmax", "argmin", "bitwise_and",
@@ -113,3 +117,12 @@ __all__ = [
     "reshape", "round", "sigmoid", "sign", "softmax", "sqrt", "square", "squeeze", "stack", "std",
     "sub", "sum", "t", "tanh", "transpose", "trunc", "unsqueeze", "var", "where",
 ]  # fmt: skip
+__all__ += special.__all__
+__all__ += activations.__all__
+__all__ += scans.__all__
+__all__ += sorting.__all__
+__all__ += gathering.__all__
+__all__ += products.__all__
+__all__ += factorisations.__all__
+__all__ += triangles.__all__
+__all__ += splitting.__all__

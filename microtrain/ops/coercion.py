@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -68,6 +70,27 @@ def _not_a_tensor(op: Any, name: str, value: Any) -> str:
         )
     wanted = "a Tensor or a number" if name in op.promote else "a Tensor"
     return f"{op.name}(): argument {name} must be {wanted}, got {type(value).__name__}"
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def public(function: _F) -> _F:
+    """`function` that says so when its first argument is no Tensor: `mt.function([1.0])`.
+
+    Operations made by `primitive` do so themselves. Tensor's methods skip the check.
+    """
+
+    @functools.wraps(function)
+    def checked(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(input) not in TENSORS and type(input) not in XP:
+            raise TypeError(
+                f"{function.__name__}(): argument 'input' must be a Tensor, not "
+                f"{type(input).__name__}; mt.tensor(...) makes one"
+            )
+        return function(input, *args, **kwargs)
+
+    return checked  # type: ignore[return-value]
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:

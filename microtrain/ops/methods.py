@@ -14,7 +14,23 @@ from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
 from ..backend import ARRAYS, CPU, as_dtype, resolve_device, to_device
 from ..tensor import TENSORS, Tensor, wrap
-from . import comparison, extrema, indexing, linear_algebra, reductions, shapes
+from . import (
+    activations,
+    comparison,
+    extrema,
+    factorisations,
+    gathering,
+    indexing,
+    linear_algebra,
+    products,
+    reductions,
+    scans,
+    shapes,
+    sorting,
+    special,
+    splitting,
+    triangles,
+)
 from . import elementwise as e
 from .coercion import NUMBERS, cast
 from .inplace import in_place, put
@@ -119,6 +135,24 @@ METHODS: dict[str, Callable[..., Any]] = {
     "view": shapes.view,
     "where": _where,
 }
+
+
+def _add(module: Any, names: str) -> None:
+    """The functions of `module` that are methods of the same name, without their first check."""
+    for name in names.split():
+        function = getattr(module, name)
+        METHODS[name] = getattr(function, "__wrapped__", function)
+
+
+_add(special, "")
+_add(activations, "")
+_add(scans, "")
+_add(sorting, "")
+_add(gathering, "")
+_add(products, "")
+_add(factorisations, "")
+_add(triangles, "")
+_add(splitting, "")
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__add__": e.add,

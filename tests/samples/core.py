@@ -1,125 +1,29 @@
-"""Three or more samples for every operation in the registry, and what NumPy says about each.
-
-A sample is the arguments of one call: arrays (float64 where they are floats), numbers or None, and
-attributes. The tests of the registry run every one of them through every law. `REFERENCE` computes
-the value another way. Where `smooth` is False the point is a tie, a kink or a constant result, and
-finite differences say nothing about it.
-"""
+"""Samples of the operations that the first training loops use."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-_draws = itertools.count()
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The arguments of one call of an operation."""
-
-    arrays: tuple[Any, ...]
-    attrs: dict[str, Any] = field(default_factory=dict)
-    smooth: bool = True
-
-    def __str__(self) -> str:
-        shapes = "-".join("x".join(map(str, getattr(a, "shape", "n"))) or "0d" for a in self.arrays)
-        attrs = ",".join(f"{k}={_short(v)}" for k, v in self.attrs.items())
-        return f"{shapes} {attrs}".strip().replace(" ", "_")
-
-
-def _short(value: Any) -> str:
-    return str(value).replace(" ", "").replace("\n", "")[:24]
-
-
-def normal(*shape: int) -> Any:
-    """Normal numbers, other ones at each call, the same in each run."""
-    return np.asarray(np.random.default_rng(next(_draws)).standard_normal(shape))
-
-
-def positive(*shape: int) -> Any:
-    """Numbers between 0.5 and 2."""
-    return np.asarray(np.random.default_rng(next(_draws)).uniform(0.5, 2, shape))
-
-
-def spread(*shape: int, off: float = 0.3) -> Any:
-    """Distinct numbers at least 0.3 from every integer: no ties, no kinks."""
-    n = int(np.prod(shape))
-    order = np.random.default_rng(next(_draws)).permutation(n)
-    return (order - n // 2 + off).reshape(shape)
-
-
-def coin(*shape: int) -> Any:
-    """Booleans."""
-    return np.asarray(np.random.default_rng(next(_draws)).random(shape) < 0.5)
-
-
-def whole(*shape: int, high: int = 5) -> Any:
-    """Integers from 0 up to `high`."""
-    return np.asarray(np.random.default_rng(next(_draws)).integers(0, high, shape))
-
-
-def turned(make: Callable[..., Any]) -> Any:
-    """A (2, 3, 4) array that is not contiguous."""
-    return make(4, 3, 2).T
-
-
-def unary(make: Callable[..., Any], *extra: Any, smooth: bool = True) -> list[Sample]:
-    """Samples for a function of one number."""
-    arrays = [make(), make(3, 4), make(2, 0), turned(make), *extra]
-    return [Sample((a,), smooth=smooth) for a in arrays]
-
-
-SHAPES = [((2, 3), (2, 3)), ((3, 1), (2, 1, 4)), ((), (3,)), ((2, 1), ()), ((0, 3), (1, 3))]
-
-
-def binary(
-    left: Callable[..., Any], right: Callable[..., Any], smooth: bool = True
-) -> list[Sample]:
-    """Samples for a function of two numbers: equal shapes, broadcasting, 0-d and zero size."""
-    found = [Sample((left(*a), right(*b)), smooth=smooth) for a, b in SHAPES]
-    return [*found, Sample((turned(left), right(4)), smooth=smooth)]
-
-
-def upper(*shape: int) -> Any:
-    return spread(*shape, off=0.7)
-
-
-def comparison() -> list[Sample]:
-    ties = np.array([1.0, 2.0, np.nan]), np.array([1.0, 1.0, np.nan])
-    return [*binary(spread, upper, smooth=False), Sample(ties, smooth=False)]
-
-
-def reduction(make: Callable[..., Any] = spread, **more: Any) -> list[Sample]:
-    """Samples for a reduction over `dims`."""
-    smooth = more.pop("smooth", True)
-    cases: list[tuple[Any, Any, bool]] = [
-        (make(3, 4), None, False),
-        (make(3, 4), None, True),
-        (make(), None, False),
-        (make(2, 3, 4), (1,), False),
-        (turned(make), (0, 2), True),
-        (make(0, 3), (1,), False),
-    ]
-    return [Sample((a,), {"dims": d, "keepdim": k, **more}, smooth) for a, d, k in cases]
-
-
-ZERO_SIZE_ALL = Sample((np.zeros((0, 3)),), {"dims": (0,)}, smooth=False)
-
-
-def argument() -> list[Sample]:
-    cases = [(spread(3, 4), None, False), (spread(3, 4), 1, False), (turned(spread), 0, True)]
-    cases += [(spread(), None, False), (spread(0, 3), 1, True), (np.array([1.0, 3, 3]), 0, False)]
-    return [Sample((a,), {"dim": d, "keepdim": k}, smooth=False) for a, d, k in cases]
-
-
-def truth() -> list[Sample]:
-    return [*reduction(coin, smooth=False), ZERO_SIZE_ALL]
-
+from .sample import (
+    ZERO_SIZE_ALL,
+    Sample,
+    argument,
+    binary,
+    coin,
+    comparison,
+    normal,
+    positive,
+    reduction,
+    spread,
+    truth,
+    turned,
+    unary,
+    upper,
+    whole,
+)
 
 ALL = slice(None)
 ROWS = np.array([2, 0, 2])
@@ -508,4 +412,96 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "sum_rows": lambda x: x.sum(0),
     "mse_loss": _mse,
     "cross_entropy": _cross_entropy,
+}
+
+
+# What PyTorch says ------------------------------------------------------------------------------
+
+
+def _named(name: str) -> Callable[..., Any]:
+    """The function of PyTorch of that name, over all its arguments."""
+    return lambda torch, *tensors, **attrs: getattr(torch, name)(*tensors, **attrs)
+
+
+def _reduced(name: str) -> Callable[..., Any]:
+    def call(torch: Any, x: Any, dims: Any = None, keepdim: bool = False, **attrs: Any) -> Any:
+        dims = tuple(range(x.ndim)) if dims is None else dims
+        return getattr(torch, name)(x, dim=dims, keepdim=keepdim, **attrs)
+
+    return call
+
+
+def _truth(name: str) -> Callable[..., Any]:
+    def call(torch: Any, x: Any, dims: Any = None, keepdim: bool = False) -> Any:
+        for dim in range(x.ndim) if dims is None else dims:
+            x = getattr(torch, name)(x, dim, keepdim=True)
+        kept = range(x.ndim) if dims is None else dims
+        shape = [n for i, n in enumerate(x.shape) if keepdim or i not in kept]
+        return x.reshape(shape)
+
+    return call
+
+
+def torch_index(torch: Any, index: Any) -> tuple[Any, ...]:
+    """An index with its arrays as Tensors of PyTorch."""
+    return tuple(torch.as_tensor(p) if isinstance(p, np.ndarray) else p for p in index)
+
+
+def torch_dtype(torch: Any, dtype: Any) -> Any:
+    return getattr(torch, dtype.name)
+
+
+def _torch_unselect(torch: Any, x: Any, shape: Any, index: Any) -> Any:
+    place = torch.arange(int(np.prod(shape))).reshape(shape)[torch_index(torch, index)]
+    zeros = torch.zeros(shape, dtype=x.dtype).reshape(-1)
+    return zeros.index_add(0, place.reshape(-1), x.reshape(-1)).reshape(shape)
+
+
+def _torch_index_put(torch: Any, x: Any, value: Any, index: Any) -> Any:
+    result = x.clone()
+    result[torch_index(torch, index)] = value
+    return result
+
+
+def _torch_put_along(torch: Any, x: Any, indices: Any, dim: int, size: int) -> Any:
+    zeros = torch.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :]), dtype=x.dtype)
+    return zeros.scatter_add(dim, indices.expand_as(x), x)
+
+
+SAME_NAME = """add sub mul div neg remainder pow exp log sqrt tanh reciprocal sigmoid
+    relu abs sign floor ceil trunc round maximum minimum where clamp eq ne lt le gt ge logical_and
+    logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not isnan isinf
+    isfinite zeros_like clone argmax argmin softmax log_softmax reshape permute take_along_dim mm
+    matmul""".split()
+
+TORCH: dict[str, Callable[..., Any]] = {
+    **{name: _named(name) for name in SAME_NAME},
+    **{name: _reduced(name) for name in ("sum", "mean", "var", "std", "amax", "amin", "norm")},
+    "all": _truth("all"),
+    "any": _truth("any"),
+    # torch's own floor_divide has no gradient
+    "floor_divide": lambda torch, x, y: torch.div(x, y, rounding_mode="floor"),
+    "pow_scalar": _named("pow"),
+    "threshold_backward": lambda torch, x, output: torch.where(output <= 0, 0, x),
+    "contiguous": lambda torch, x: x.clone(memory_format=torch.contiguous_format),
+    "to": lambda torch, x, dtype: x.to(torch_dtype(torch, dtype)),
+    "expand": lambda torch, x, shape: x.expand(shape),
+    "sum_to_size": lambda torch, x, shape: x.sum_to_size(shape),
+    "cat": lambda torch, *tensors, dim: torch.cat(tensors, dim),
+    "select": lambda torch, x, index: x[torch_index(torch, index)],
+    "index": lambda torch, x, index: x[torch_index(torch, index)],
+    "unselect": _torch_unselect,
+    "index_put": _torch_index_put,
+    "put_along_dim": _torch_put_along,
+    "one_hot": lambda torch, x, classes, dtype: torch.nn.functional.one_hot(x, classes).to(
+        torch_dtype(torch, dtype)
+    ),
+    "linear": lambda torch, x, w, b: torch.nn.functional.linear(x, w, b),
+    "sum_rows": lambda torch, x: x.sum(0),
+    "mse_loss": lambda torch, x, y, reduction: torch.nn.functional.mse_loss(
+        x, y, reduction=reduction
+    ),
+    "cross_entropy": lambda torch, x, y, reduction: torch.nn.functional.cross_entropy(
+        x, y.long(), reduction=reduction
+    ),
 }

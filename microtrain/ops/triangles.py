@@ -1,0 +1,5 @@
+"""Triangles and diagonals of matrices."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
