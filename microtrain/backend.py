@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .random import forward_words
+
 __all__ = [
     "ARRAYS",
     "INSTRUCTIONS",
@@ -90,6 +92,10 @@ class Namespace:
             return value
         self.copyto(out, value)
         return out
+
+    def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
+        """Draw number `draw` of this forward pass: the same bits on every device."""
+        return self.asarray(forward_words(shape, draw))
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """A number as an operand; never an array made per call."""

@@ -4,24 +4,37 @@ Data synthesis, the train/val/test split and the shuffling of an epoch each take
 own from `generator`, so none of them depends on how much another drew, on the number of ranks or
 on a resume. Initialisation and the creation functions share the one stream of `manual_seed`.
 
+What a forward pass draws (dropout) is a function of the seed, the optimizer steps taken, the number
+of the draw since the batch was taken, and the place of the element in the *global* batch. So masks
+depend neither on the number of ranks nor on accumulation or a resume: every rank draws its rows of
+one and the same stream.
+
 Streams are Philox keyed by a hash: the same 64-bit words on every machine. What NumPy makes of them
 (a permutation, a normal draw) it keeps as it is between its releases unless it says otherwise.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from typing import Any
 
 import numpy as np
 
+from .threads import LAUNCH
+
 __all__ = [
+    "begin_batch",
     "default_generator",
+    "end_step",
+    "forward_words",
     "generator",
     "get_rng_state",
     "initial_seed",
     "manual_seed",
+    "next_draw",
+    "place",
     "set_rng_state",
 ]
 
@@ -58,6 +71,11 @@ class _Stream(threading.local):
 
     seed = 0
     generator: np.random.Generator | None = None  # made at the first draw
+    step = 0  # optimizer steps taken since `manual_seed`
+    draw = 0  # draws of the forward pass since the batch was taken
+    # Where this rank's first row stands in the global batch. Without a loader that would know:
+    # so far apart that the rows of two ranks never meet.
+    first_row = LAUNCH.rank * 2**40
 
 
 _STREAM = _Stream()
@@ -75,6 +93,7 @@ def manual_seed(seed: int) -> np.random.Generator:
     """
     fresh = generator(seed, "default")
     _STREAM.seed, _STREAM.generator = operator.index(seed), fresh
+    _STREAM.step = _STREAM.draw = 0
     return fresh
 
 
@@ -90,11 +109,11 @@ def initial_seed() -> int:
 
 
 def get_rng_state() -> dict[str, Any]:
-    """The seed and the exact position of this thread's stream, as plain JSON-able values."""
+    """The seed and the exact position of this thread's streams, as plain JSON-able values."""
     state: dict[str, Any] = dict(default_generator().bit_generator.state)
     state["state"] = {name: words.tolist() for name, words in state["state"].items()}
     state["buffer"] = state["buffer"].tolist()
-    return {"seed": _STREAM.seed, **state}
+    return {"seed": _STREAM.seed, "step": _STREAM.step, "draw": _STREAM.draw, **state}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
@@ -112,6 +131,48 @@ def set_rng_state(state: dict[str, Any]) -> None:
             raise ValueError("buffer_pos lies outside the buffer")
         fresh.bit_generator.state = {**state, "state": inner, "buffer": buffer}
         seed = _integer(state["seed"], "seed")
+        step, draw = (_integer(state[name], name) for name in ("step", "draw"))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ValueError(f"set_rng_state: not a state from get_rng_state: {error!r}") from error
     _STREAM.seed, _STREAM.generator = seed, fresh
+    _STREAM.step, _STREAM.draw = step, draw
+
+
+# Draws of the forward pass ------------------------------------------------------------------------
+
+
+def begin_batch(first_row: int, draw: int = 0) -> None:
+    """A batch is taken whose first row stands at `first_row` of the global batch."""
+    _STREAM.first_row, _STREAM.draw = first_row, draw
+
+
+def place() -> tuple[int, int]:
+    """What `begin_batch` takes to come back to where the draws of this thread stand now."""
+    return _STREAM.first_row, _STREAM.draw
+
+
+def end_step() -> None:
+    """An optimizer has taken a step: the draws after it are others."""
+    _STREAM.step += 1
+    _STREAM.draw = 0
+
+
+def next_draw() -> int:
+    """The number of the draw that is made now; the next one has another."""
+    draw = _STREAM.draw
+    _STREAM.draw = draw + 1
+    return draw
+
+
+def forward_words(shape: tuple[int, ...], draw: int) -> Any:
+    """Random 32-bit words, a `uint32` array of `shape`: draw number `draw` of this forward pass.
+
+    The leading dimension is samples, and this rank gets the words of its rows.
+    """
+    start = _STREAM.first_row * math.prod(shape[1:])
+    skipped = start % 8  # a block of the counter gives four 64-bit words
+    bits: Any = generator(_STREAM.seed, "forward", _STREAM.step, draw).bit_generator
+    bits.advance(start // 8)
+    size = math.prod(shape)
+    words = bits.random_raw((skipped + size + 1) // 2)
+    return words.view(np.uint32)[skipped : skipped + size].reshape(shape)

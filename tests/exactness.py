@@ -22,11 +22,13 @@ def relative(found: Any, expected: Any) -> float:
 def train_regression(
     comm: Any, accumulate: int = 1, reduction: str = "mean", rows: int = 101, batch: int = 33
 ) -> dict[str, Any]:
-    """50 steps of a small network with momentum in float64; losses and final weights."""
+    """50 steps of a small network with dropout, in float64; losses and final weights."""
     rng = np.random.default_rng(0)
     data = ArrayDataset(rng.normal(size=(rows, 5)), rng.normal(size=(rows, 2)))
     mt.manual_seed(1)
-    net = mt.nn.Sequential(mt.nn.Linear(5, 7), mt.nn.ReLU(), mt.nn.Linear(7, 2)).double()
+    net = mt.nn.Sequential(
+        mt.nn.Linear(5, 7), mt.nn.ReLU(), mt.nn.Dropout(0.2), mt.nn.Linear(7, 2)
+    ).double()
     model = DataParallel(net, comm, reduction=reduction)
     lr = 0.02 if reduction == "mean" else 0.0005
     optimizer = mt.optim.SGD(model.parameters(), lr=lr, momentum=0.9)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..backend import as_dtype
 from ..distributed import world
 from ..errors import ConfigError
+from ..random import begin_batch, place
 from ..tensor import wrap
 from .dataset import ArrayDataset
 from .sampler import contiguous_slice, contiguous_slices, epoch_order
@@ -36,6 +37,15 @@ class Batch(tuple[Any, ...]):
 
     offset: int
     global_size: int
+
+
+class MicroBatches(list[Batch]):
+    """The micro-batches of one optimiser step; taking one apart places the random draws at it."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in super().__iter__():
+            begin_batch(batch.offset)
+            yield batch
 
 
 class DataLoader:
@@ -133,9 +143,9 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """One pass: for each global batch, this rank's rows as a tuple of Tensors."""
-        return (batches[0] for batches in self._new_pass(micro_batches=1))
+        return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
-    def steps(self) -> Iterator[list[Batch]]:
+    def steps(self) -> Iterator[MicroBatches]:
         """One pass by optimiser steps: for each global batch, a list of its micro-batches.
 
         The global batch is cut into `accumulate` slices first and each of these over the ranks.
@@ -150,28 +160,32 @@ class DataLoader:
         """
         return self._new_pass(self.accumulate)
 
-    def _new_pass(self, micro_batches: int) -> Iterator[list[Batch]]:
+    def _new_pass(self, micro_batches: int) -> Iterator[MicroBatches]:
         # Not part of the generator below: the pass counts from here, not from its first batch.
         if self._pass is not None:
             self._epoch += 1  # the pass before was left early
         self._pass = this_pass = object()
         return self._batches(self._epoch, micro_batches, this_pass)
 
-    def _batches(self, epoch: int, micro_batches: int, this_pass: object) -> Iterator[list[Batch]]:
+    def _batches(self, epoch: int, micro_batches: int, this_pass: object) -> Iterator[MicroBatches]:
         rows = len(self.dataset)
         order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
         cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            global_size = min(self.batch_size, rows - start)
-            if global_size not in cuts:
-                cuts[global_size] = self._cut(global_size, micro_batches)
-            batches = []
-            for first, last, micro_size in cuts[global_size]:
-                batch = self._take(order, start + first, start + last)
-                batch.offset, batch.global_size = first, micro_size
-                batches.append(batch)
-            self.offset, self.global_size = batches[0].offset, global_size
-            yield batches
+        before = place()
+        try:
+            for start in range(0, len(self) * self.batch_size, self.batch_size):
+                global_size = min(self.batch_size, rows - start)
+                if global_size not in cuts:
+                    cuts[global_size] = self._cut(global_size, micro_batches)
+                batches = MicroBatches()
+                for first, last, micro_size in cuts[global_size]:
+                    batch = self._take(order, start + first, start + last)
+                    batch.offset, batch.global_size = first, micro_size
+                    batches.append(batch)
+                self.offset, self.global_size = batches[0].offset, global_size
+                yield batches
+        finally:
+            begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
 

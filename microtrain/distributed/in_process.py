@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from ..random import begin_batch
 from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
 
 R = TypeVar("R")
@@ -160,6 +161,7 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
     def rank_main(rank: int) -> None:
         comm = InProcessCommunicator(rank, meeting)
         THIS_THREAD.communicator = comm
+        begin_batch(rank * 2**40)  # until a loader knows better, as in other processes
         try:
             results[rank] = function(comm, *args)
             comm.exchange("has returned", None, len)

@@ -3,6 +3,7 @@
 from . import functional, init
 from .activation import ReLU, Sigmoid, Tanh
 from .container import ModuleList, Sequential
+from .dropout import Dropout, Dropout1d, Dropout2d
 from .linear import Linear
 from .loss import CrossEntropyLoss, MSELoss
 from .module import Module
@@ -10,6 +11,9 @@ from .parameter import Parameter
 
 __all__ = [
     "CrossEntropyLoss",
+    "Dropout",
+    "Dropout1d",
+    "Dropout2d",
     "Linear",
     "MSELoss",
     "Module",

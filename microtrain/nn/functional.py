@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from ..ops import dropout as _dropout
 from ..ops import elementwise, linear_algebra, losses, reductions
 from ..tensor import Tensor
 
@@ -12,6 +13,9 @@ from ..tensor import Tensor
 _Function: TypeAlias = Callable[..., Tensor]
 
 cross_entropy: _Function = losses.cross_entropy
+dropout: _Function = _dropout.dropout
+dropout1d: _Function = _dropout.dropout1d
+dropout2d: _Function = _dropout.dropout2d
 linear: _Function = linear_algebra.linear
 log_softmax: _Function = reductions.log_softmax
 mse_loss: _Function = losses.mse_loss
@@ -22,6 +26,9 @@ tanh: _Function = elementwise.tanh
 
 __all__ = [
     "cross_entropy",
+    "dropout",
+    "dropout1d",
+    "dropout2d",
     "linear",
     "log_softmax",
     "mse_loss",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     activations,
+    dropout,  # noqa: F401
     elementwise,
     extrema,
     factorisations,

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from ..autograd.grad_mode import enable_grad
+from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
 
@@ -157,6 +158,7 @@ class Optimizer:
             self._update(run)
         for version in self._written:
             version.n += 1
+        end_step()
         return loss
 
     def _make_runs(self, present: list[bool]) -> None:

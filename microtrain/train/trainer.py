@@ -139,10 +139,10 @@ class Trainer:
         while self.step < self.total_steps:
             for micro_batches in self.loader.steps():
                 self.optimizer.zero_grad()
-                for batch in micro_batches[:-1]:
-                    with self.model.no_sync():
+                for nth, batch in enumerate(micro_batches, 1):
+                    last = nth == len(micro_batches)
+                    with contextlib.nullcontext() if last else self.model.no_sync():
                         self.train_step(batch).backward()
-                self.train_step(micro_batches[-1]).backward()
                 check_finite(self.model, self.step + 1, self.config.data.standardize)
                 self.optimizer.step()
                 self.step += 1

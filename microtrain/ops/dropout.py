@@ -1,0 +1,97 @@
+"""Dropout: elements or whole channels set to 0 at random while training.
+
+Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014; what
+is left is scaled up, so that evaluation needs no change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..random import next_draw
+from .elementwise import mul
+from .reductions import want_float
+from .registry import primitive
+
+_WORDS = 2**32
+
+
+def _keep(xp: Any, x: Any, *, p: float, draw: int, features: bool, out: Any = None) -> Any:
+    """1 / (1 - p) where an element of `x` (or a channel, `features`) is kept, 0 with probability p.
+
+    p counts to a resolution of 2 ** -32.
+    """
+    shape = x.shape
+    if features:
+        shape = (*shape[:2], *(1 for _ in shape[2:]))
+    if p == 1:
+        return xp.store(xp.zeros(shape, x.dtype), out)
+    words = xp.random_words(shape, draw)
+    threshold = xp.constant(min(round(p * _WORDS), _WORDS - 1), words.dtype)
+    kept = xp.greater_equal(words, threshold)
+    return xp.multiply(kept, xp.constant(1 / (1 - p), x.dtype), out=out)
+
+
+dropout_scale = primitive("dropout_scale", _keep)
+
+
+def _dropout(
+    name: str, x: Any, p: float, training: bool, inplace: bool, features: bool = False
+) -> Any:
+    check_probability(name, p)
+    if inplace:
+        raise RuntimeError(f"{name}: inplace=True is not supported; use the result instead")
+    if not training or not p:
+        return x
+    want_float(name, x)
+    return mul(x, dropout_scale(x, float(p), next_draw(), features))
+
+
+def check_probability(name: str, p: Any) -> None:
+    """ValueError unless 0 <= p <= 1."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"{name}: the probability has to be between 0 and 1, but got {p!r}")
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Every element set to 0 with probability `p`, and divided by 1 - p otherwise.
+
+    The leading dimension is samples: each rank draws its rows of one mask of the global batch, the
+    same at any number of ranks (see `microtrain.random`). PyTorch's masks are other ones.
+
+    Args:
+        input: a Tensor of a float dtype, any shape.
+        p: the probability of a 0, from 0 to 1.
+        training: False returns `input` itself.
+        inplace: only False.
+
+    Raises ValueError for another probability, RuntimeError for integers and `inplace=True`.
+
+    Example:
+        >>> mt.nn.functional.dropout(mt.ones(2, 3), 0.5).sum() > 6 or True
+        True
+    """
+    return _dropout("dropout", input, p, training, inplace)
+
+
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Whole channels of (N, C, L) set to 0 together; arguments and errors as `dropout`.
+
+    Raises RuntimeError for another number of dimensions: without the dimension of samples the masks
+    would depend on the number of ranks.
+    """
+    return _features("dropout1d", input, 3, p, training, inplace)
+
+
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Whole channels of (N, C, H, W) set to 0 together; arguments and errors as `dropout1d`."""
+    return _features("dropout2d", input, 4, p, training, inplace)
+
+
+def _features(name: str, x: Any, ndim: int, p: float, training: bool, inplace: bool) -> Any:
+    if x.ndim != ndim:
+        raise RuntimeError(
+            f"{name}: expected an input of {ndim} dimensions, samples first, got shape "
+            f"{tuple(x.shape)}"
+        )
+    return _dropout(name, x, p, training, inplace, features=True)
