@@ -19,6 +19,7 @@ from microtrain.nn import functional as F
 def _seeded() -> Any:
     before, place = mtr.get_rng_state(), mtr.place()
     mt.manual_seed(3)
+    mtr.begin_batch(0)
     yield
     mtr.set_rng_state(before)
     mtr.begin_batch(*place)
