@@ -1,0 +1,55 @@
+"""The documentation says what the code does: its examples run, its quotations are in the source."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOUR = (ROOT / "docs" / "autograd.md").read_text()
+
+
+def test_the_tour_of_autograd_runs() -> None:
+    examples = "".join(block for block in BLOCK.findall(TOUR) if block.startswith(">>>"))
+    names = {"mt": mt, "np": np}
+    test = doctest.DocTestParser().get_doctest(examples, names, "docs/autograd.md", None, 0)
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+    results = runner.run(test, out=report.append)
+    assert results.attempted > 40
+    assert not results.failed, "".join(report)
+
+
+QUOTED = [block for block in BLOCK.findall(TOUR) if not block.startswith(">>>")]
+
+
+@pytest.mark.parametrize("block", QUOTED, ids=lambda block: block.splitlines()[0])
+def test_what_the_tour_quotes_is_in_the_source(block: str) -> None:
+    where, _, quotation = block.partition("\n")
+    generated = where.partition("# generated for ")[2]
+    text = (
+        mt.ops.REGISTRY[generated].source
+        if generated
+        else (ROOT / where.removeprefix("# ")).read_text()
+    )
+    assert quotation in text
+
+
+def test_there_are_quotations() -> None:
+    assert len(QUOTED) >= 4
+
+
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    for target in LINK.findall((ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
