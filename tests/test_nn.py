@@ -138,6 +138,91 @@ def test_hooks_of_modules():
     assert layer(mt.ones(1, 1)).shape == (1, 1)
 
 
+class Two(nn.Module):
+    """Two outputs of two inputs and a number."""
+
+    def forward(self, x, y, factor):
+        return x * y * factor, x + y
+
+
+def backward_hooks(m, seen):
+    """What module hooks see and do in library `m`: gradients by hook."""
+    net = type("Two", (m.nn.Module,), {"forward": Two.forward})()
+    before = net.register_full_backward_pre_hook(lambda module, grads: (grads[0] * 2, grads[1]))
+
+    def hook(module, grad_input, grad_output):
+        assert module is net
+        seen.append([None if g is None else g.tolist() for g in (*grad_input, *grad_output)])
+        return tuple(None if g is None else g * 10 for g in grad_input)
+
+    after = net.register_full_backward_hook(hook)
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    for y in (m.tensor([3.0, 4.0], requires_grad=True), m.tensor([5.0, 6.0])):
+        a, b = net(x, y, 3)
+        (a.sum() + 2 * b.sum()).backward()
+        seen.append([x.grad.tolist(), None if y.grad is None else y.grad.tolist()])
+    w = m.tensor([1.0, 1.0], requires_grad=True)
+    a, b = net(m.ones(2), w * 1, 2)  # only one output is used
+    a.sum().backward()
+    seen.append([w.grad.tolist()])
+    with m.no_grad():
+        net(x, x, 1)
+    before.remove()
+    after.remove()
+    count = len(seen)
+    net(x, x, 1)[0].sum().backward()
+    assert len(seen) == count
+
+
+def test_backward_hooks_of_modules_are_torchs():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    ours, theirs = [], []
+    backward_hooks(mt, ours)
+    backward_hooks(torch, theirs)
+    assert ours == theirs
+    assert len(ours) == 6
+
+
+def test_a_backward_hook_of_a_module_without_differentiable_inputs():
+    seen = []
+    layer = nn.Linear(1, 1)
+    layer.register_full_backward_hook(lambda module, *grads: seen.append(grads))
+    layer(mt.ones(2, 1)).sum().backward()
+    ((inputs, outputs),) = seen
+    assert inputs == (None,)
+    assert outputs[0].tolist() == [[1.0], [1.0]]
+    assert layer.weight.grad.tolist() == [[2.0]]
+
+
+def test_what_backward_hooks_of_modules_cannot_do():
+    x = mt.ones(2, requires_grad=True)
+    net = type("Dictionary", (nn.Module,), {"forward": lambda self, x: {"y": x}})()
+    net.register_full_backward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="Tensor or a tuple of Tensors, got dict"):
+        net(x)
+    layer = nn.ReLU()
+    layer.register_full_backward_hook(lambda module, i, o: (i[0], i[0]))
+    with pytest.raises(RuntimeError, match="returned 2 gradients, expected 1"):
+        layer(x).sum().backward()
+
+
+def test_modules_and_parameters_by_name():
+    net = Net()
+    assert net.get_submodule("") is net
+    assert net.get_submodule("body.2") is net.body[2]
+    assert net.get_parameter("body.0.bias") is net.body[0].bias
+    for get, name in ((net.get_submodule, "body.9"), (net.get_parameter, "mean")):
+        with pytest.raises(AttributeError, match=f"has no .* '{name}'"):
+            get(name)
+    net.add_module("extra", nn.Tanh())
+    net.register_module("extra", None)
+    assert net.extra is None
+    for name, value, error in (("a.b", nn.Tanh(), KeyError), ("forward", nn.Tanh(), KeyError),
+                               ("a", mt.ones(1), TypeError)):  # fmt: skip
+        with pytest.raises(error):
+            net.add_module(name, value)
+
+
 def test_a_module_without_forward():
     with pytest.raises(NotImplementedError, match=r"Module Module must define forward"):
         nn.Module()(1)

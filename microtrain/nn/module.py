@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from ..autograd.hooks import RemovableHandle
-from ..backend import to_device
+from ..backend import MODES, to_device
 from ..ops.methods import destination
 from ..tensor import TENSORS, Tensor, wrap, write
+from .hooks import BackwardWatch
 from .parameter import Parameter
 
 
@@ -48,6 +49,8 @@ class Module:
     _hooked: bool = False
     _forward_hooks: Mapping[int, Callable[..., Any]] = {}
     _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
+    _backward_hooks: Mapping[int, Callable[..., Any]] = {}
+    _backward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; every subclass defines it."""
@@ -60,11 +63,15 @@ class Module:
             new = hook(self, args)
             if new is not None:
                 args = new if isinstance(new, tuple) else (new,)
+        watch = None
+        if MODES.grad and (self._backward_hooks or self._backward_pre_hooks):
+            watch = BackwardWatch(self, self._backward_pre_hooks, self._backward_hooks)
+            args = watch.enter(args)
         out = self.forward(*args, **kwargs)
         for hook in tuple(self._forward_hooks.values()):
             new = hook(self, args, out)
             out = out if new is None else new
-        return out
+        return out if watch is None else watch.leave(out)
 
     def __setattr__(self, name: str, value: Any) -> None:
         old = self.__dict__.get(name)
@@ -98,15 +105,55 @@ class Module:
             raise TypeError(f"parameter {name!r}: expected a Parameter, got {type(param).__name__}")
         setattr(self, name, param)
 
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Set attribute `name` to a module or None.
+
+        Raises TypeError for anything else, KeyError for a name with a dot or one that is taken.
+        """
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"module {name!r}: expected a Module, got {type(module).__name__}")
+        if not name or "." in name or (hasattr(self, name) and name not in vars(self)):
+            raise KeyError(f"module name {name!r} is empty, has a dot or is taken")
+        setattr(self, name, module)
+
+    register_module = add_module
+
+    def get_submodule(self, target: str) -> Module:
+        """The module of that dotted name, itself for ''; AttributeError where there is none."""
+        found = dict(self.named_modules()).get(target)
+        if found is None:
+            raise AttributeError(f"{type(self).__name__} has no module {target!r}")
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter of that dotted name; AttributeError where there is none."""
+        for place in _walk(self, "", buffers=False):
+            if place.name == target and type(place.tensor) is Parameter:
+                return place.tensor
+        raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+
     def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args, output)` after forward; a result replaces the output."""
-        hooks = self._forward_hooks = vars(self).get("_forward_hooks", {})
-        self._hooked = True
-        return RemovableHandle(hooks, hook)
+        return self._hook("_forward_hooks", hook)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, args)` before forward; a result replaces the arguments."""
-        hooks = self._forward_pre_hooks = vars(self).get("_forward_pre_hooks", {})
+        return self._hook("_forward_pre_hooks", hook)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, grad_input, grad_output)` in the backward pass of each call.
+
+        Both are tuples, of one gradient (or None) for each positional argument of the call and for
+        each output; a result replaces `grad_input`. The module returns a Tensor or a tuple of them.
+        """
+        return self._hook("_backward_hooks", hook)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, grad_output)` before that; a result replaces `grad_output`."""
+        return self._hook("_backward_pre_hooks", hook)
+
+    def _hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+        hooks = vars(self).setdefault(kind, {})
         self._hooked = True
         return RemovableHandle(hooks, hook)
 
@@ -282,6 +329,14 @@ class Module:
             if grad is not None:
                 tensor.grad = wrap(converted(grad._array))
         return self
+
+    def cpu(self) -> Self:
+        """All parameters and buffers on the CPU."""
+        return self.to(device="cpu")
+
+    def cuda(self, device: Any = "cuda") -> Self:
+        """All parameters and buffers on a GPU; RuntimeError where there is none."""
+        return self.to(device=device)
 
     def half(self) -> Self:
         """All float parameters and buffers as float16."""
