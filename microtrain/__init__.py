@@ -14,6 +14,8 @@ from . import autograd, nn, ops, optim
 from .autograd import (
     enable_grad,
     inference_mode,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
     is_grad_enabled,
     is_inference_mode_enabled,
     no_grad,
@@ -88,7 +90,8 @@ __all__ = [
     "Tensor", "allclose", "arange", "as_tensor", "autograd", "device", "dtype", "empty",
     "empty_like", "enable_grad", "equal", "eye", "float16", "float32", "float64", "from_numpy",
     "full", "full_like", "get_default_dtype", "inference_mode", "int8", "int16", "int32", "int64",
-    "is_grad_enabled", "is_inference_mode_enabled", "linspace", "manual_seed", "nn", "no_grad",
-    "ones", "ones_like", "ops", "optim", "rand", "rand_like", "randint", "randn", "randn_like",
-    "set_default_dtype", "set_grad_enabled", "tensor", "threads", "uint8", "zeros", "zeros_like",
+    "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "is_grad_enabled",
+    "is_inference_mode_enabled", "linspace", "manual_seed", "nn", "no_grad", "ones", "ones_like",
+    "ops", "optim", "rand", "rand_like", "randint", "randn", "randn_like", "set_default_dtype",
+    "set_grad_enabled", "tensor", "threads", "uint8", "zeros", "zeros_like",
 ]  # fmt: skip

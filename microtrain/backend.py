@@ -247,6 +247,7 @@ class Modes(threading.local):
         grad: whether operations record a graph.
         direct: whether gradient rules may write into the flat memory of a parameter's gradient.
         inference: whether results are marked as unusable in a recorded operation.
+        anomaly: what `detect_anomaly` set, None while it is off.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
     """
 
@@ -254,6 +255,7 @@ class Modes(threading.local):
         self.grad = True
         self.direct = True
         self.inference = False
+        self.anomaly: Any = None
         self.default_dtype = float32
 
 

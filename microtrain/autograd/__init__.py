@@ -4,6 +4,12 @@ from typing import NoReturn
 
 from . import function as function
 from . import functional as functional
+from .anomaly import (
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
 from .differentiate import backward, grad
 from .function import Function
 from .grad_mode import (
@@ -39,6 +45,7 @@ __all__ = [
     "Node",
     "RemovableHandle",
     "backward",
+    "detect_anomaly",
     "enable_grad",
     "function",
     "functional",
@@ -46,8 +53,11 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "inference_mode",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "no_grad",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]

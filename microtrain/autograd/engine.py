@@ -57,6 +57,8 @@ def run(
         needed = nodes_towards(roots, targets)
     at_once = wanted is None and not create_graph
     recording, direct = MODES.grad, wanted is None or MODES.direct
+    anomaly = MODES.anomaly
+    plain = not create_graph and anomaly is None
     MODES.grad = create_graph
     try:
         if wanted is not None:
@@ -118,7 +120,7 @@ def run(
             if saved is None:
                 raise _freed(node)
             op = node.op
-            grads = op.backward_tensors(node, g) if create_graph else op.backward_arrays(node, g)
+            grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
             if hooks is not None and hooks.post:
                 grads = hooks.after(g, grads, create_graph)
             if saved and not retain and op.saves_arrays:
@@ -143,6 +145,13 @@ def run(
         if wanted is not None:
             MODES.direct = direct
     return captured, touched
+
+
+def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
+    """What the rules of `node` return, recorded under `create_graph`, watched for anomalies."""
+    op = node.op
+    backward = op.backward_tensors if create_graph else op.backward_arrays
+    return backward(node, g) if anomaly is None else anomaly.watch(backward, node, g)
 
 
 def _reduce(g: Any, shape: tuple[int, ...], node: Any) -> Any:

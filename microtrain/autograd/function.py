@@ -13,7 +13,9 @@ from typing import Any
 
 from ..backend import MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
-from .graph import Node, edge_of, next_seq
+from .graph import NUMBERING, Node, edge_of, next_seq
+
+NUMBERING.append(globals())
 
 
 class _UserOperation:

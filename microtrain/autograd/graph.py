@@ -20,6 +20,8 @@ from .hooks import NodeHooks, RemovableHandle
 
 # Creation order is a topological order: a node is younger than everything it points to.
 next_seq = itertools.count(1).__next__
+# The globals of all code that makes nodes, for who wants to know of each: see `anomaly`.
+NUMBERING: list[dict[str, Any]] = []
 
 
 class Node:

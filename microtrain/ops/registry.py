@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..autograd.graph import Node, edge_of, next_seq
+from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import ARRAYS, MODES, XP
 from ..tensor import TENSORS, Tensor, Version, normalise, wrap
 from .coercion import (
@@ -47,6 +47,8 @@ from .coercion import (
     version_of,
     watch,
 )
+
+NUMBERING.append(globals())
 
 # The value of `view` for operations that copy where the memory leaves no other way.
 VIEW_IF_SHARED = "if shared"
@@ -352,6 +354,7 @@ class Operation:
             scope[f"rule_{i}"] = rules[i]
             source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
         exec(compile(source, f"<operation {self.name}>", "exec"), scope)
+        NUMBERING.append(scope)
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
         apply: Callable[..., Any] = scope["apply"]
