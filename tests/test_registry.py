@@ -214,6 +214,36 @@ def test_second_gradient_is_the_derivative_of_the_first(name: str, sample: Sampl
     assert ours == pytest.approx((first(STEP) - first(-STEP)) / (2 * STEP), rel=1e-6, abs=1e-7)
 
 
+def _size(case: Any) -> int:
+    return sum(np.size(a) for a in case.values[1].arrays)
+
+
+# The checkers move every entry of every input: the two smallest samples of each operation.
+SMALL = [
+    case
+    for name in SAMPLES
+    for case in sorted(
+        (c for c in SMOOTH if c.values[0] == name and all(map(np.size, c.values[1].arrays))),
+        key=_size,
+    )[:2]
+]
+
+
+def test_every_operation_with_a_smooth_sample_meets_the_checkers() -> None:
+    assert {case.values[0] for case in SMALL} == {case.values[0] for case in SMOOTH}
+
+
+@pytest.mark.parametrize(("name", "sample"), SMALL)
+def test_gradcheck_and_gradgradcheck_confirm_the_whole_jacobian(name: str, sample: Sample) -> None:
+    inputs = tensors(name, sample.arrays)
+
+    def function(*arguments: Any) -> Any:
+        return apply(name, arguments, sample.attrs)
+
+    assert mt.autograd.gradcheck(function, inputs, atol=1e-7, rtol=1e-6)
+    assert mt.autograd.gradgradcheck(function, inputs, atol=1e-7, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "sample"), DIFFERENTIABLE)
 def test_rules_give_the_same_bits_on_arrays_and_on_tensors(
