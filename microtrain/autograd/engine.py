@@ -67,7 +67,9 @@ def run(
         edges: Any = roots
         grads: Any = seeds
         while True:
-            for edge, g in zip(edges, grads, strict=True):
+            # As many of each: rules are generated so, and what users return is checked. Python's
+            # own check (strict=True) would take 7 % of a step of small operations.
+            for edge, g in zip(edges, grads):  # noqa: B905
                 if edge is None or g is None:
                     continue
                 kind = type(edge)

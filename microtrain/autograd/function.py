@@ -11,51 +11,37 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..backend import MODES, XP
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..backend import ARRAYS, MODES, XP
+from ..tensor import TENSORS, Tensor, Version, normalise, wrap
 from .graph import NUMBERING, Node, edge_of, next_seq
 
 NUMBERING.append(globals())
 
 
-class _UserOperation:
-    """What the engine needs to know of a Function class: its name, and how to run its nodes."""
-
-    __slots__ = ("node_name",)
-    saves_arrays = True
-
-    def __init__(self, name: str) -> None:
-        self.node_name = name
-
-    @staticmethod
-    def backward_arrays(node: FunctionCtx, g: Any) -> tuple[Any, ...]:
-        """The gradients of the inputs as arrays."""
-        return node.run(g, False)
-
-    @staticmethod
-    def backward_tensors(node: FunctionCtx, g: Any) -> tuple[Any, ...]:
-        """The gradients of the inputs as Tensors, recorded."""
-        return node.run(g, True)
-
-
 class FunctionCtx(Node):
-    """The node of one call of a `Function`; any attribute may be set on it."""
+    """The node of one call of a `Function`; any attribute may be set on it.
+
+    Every Function has a subclass of its own. What most calls have in common stands in the classes,
+    where it hides slots of Node; a call sets the rest.
+    """
 
     # No __slots__: `ctx.anything = ...` is part of the interface.
 
-    def __init__(self, function: type[Function], args: tuple[Any, ...]) -> None:
-        self.op = function._operation
-        self.hooks = None
-        self.versions = None
-        self.saved = ()
-        self.shapes: tuple[Any, ...] = ()  # of the outputs; None for what is not a Tensor
-        self.needs_input_grad = tuple(type(x) in TENSORS and x._rg for x in args)
-        self._function = function
-        self._inputs = tuple(_kind(x) for x in args)
-        self._outputs: tuple[Any, ...] = ()
-        self._to_save: tuple[Any, ...] = ()
-        self._non_differentiable: tuple[Tensor, ...] = ()
-        self._materialize = True
+    hooks = None
+    versions = None
+    saved: Any = ()
+    shapes: tuple[Any, ...]  # of several outputs, None for what is not a Tensor
+    _function: type[Function]
+    _inputs: tuple[Any, ...]  # shape and dtype of each input that requires grad, None for others
+    _outputs: tuple[Any, ...]  # array type, shape and dtype of each output that is a Tensor
+    _to_save: tuple[Any, ...] = ()
+    _non_differentiable: tuple[Tensor, ...] = ()
+    _materialize = True
+
+    @functools.cached_property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """For each argument of `apply` whether it is a Tensor that requires grad."""
+        return tuple(like is not None for like in self._inputs)
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep Tensors (inputs, outputs or others) for backward, checked for in-place writes."""
@@ -84,20 +70,18 @@ class FunctionCtx(Node):
                 "first backward"
             )
         found = []
-        for tensor, version, number in self.saved:
-            if tensor is not None and tensor._version is not None:
-                now = tensor._version.n
-                if now != version:
-                    raise RuntimeError(
-                        "one of the variables needed for gradient computation has been modified "
-                        f"by an inplace operation: a tensor of shape {tensor.shape} saved by "
-                        f"{self.name()} is at version {now}; expected version {version} instead"
-                    )
+        for kept, version, then, number in self.saved:
+            if number is None and kept is not None:
+                version = kept._version
+            if version is not None and version.n != then:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified "
+                    f"by an inplace operation: a tensor of shape {kept.shape} saved by "
+                    f"{self.name()} is at version {version.n}; expected version {then} instead"
+                )
             if number is not None:  # an output: give it back its place in the graph
-                tensor = _alias(tensor)
-                tensor._edge = self if number < 0 else (self, number)
-                tensor._rg = True
-            found.append(tensor)
+                kept = _placed(kept, version, self if number < 0 else (self, number))
+            found.append(kept)
         return tuple(found)
 
     def apply(self, *grads: Tensor) -> Any:
@@ -107,47 +91,77 @@ class FunctionCtx(Node):
         """
         return self._function.backward(self, *grads)
 
-    def run(self, g: Any, create_graph: bool) -> tuple[Any, ...]:
-        """Call the user's `backward` on Tensors and check what it returns."""
-        given = [
-            v if v is None or type(v) in TENSORS else wrap(normalise(v))
-            for v in (g if type(g) is list else [g])
-        ]
-        if self._materialize:
-            for number, (v, like) in enumerate(zip(given, self._outputs, strict=True)):
-                if v is None and like is not None:
-                    kind, shape, dtype = like
-                    given[number] = wrap(XP[kind].zeros(shape, dtype))
-        returned = self._function.backward(self, *given)
-        grads = returned if type(returned) is tuple else (returned,)
-        name, count = self._function.__name__, len(self._inputs)
-        if len(grads) > count and all(v is None for v in grads[count:]):
-            grads = grads[:count]
-        if len(grads) != count:
-            raise RuntimeError(
-                f"{name}.backward returned an incorrect number of gradients (expected {count}, "
-                f"one for each input of forward, got {len(grads)})"
+
+def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ...]:
+    """Call the user's `backward` on Tensors and check what it returns."""
+    function = node._function
+    if type(g) is list or g is None:
+        returned = function.backward(node, *_given(node, g))
+    else:
+        returned = function.backward(
+            node, g if create_graph else wrap(g if type(g) in ARRAYS else normalise(g))
+        )
+    grads = returned if type(returned) is tuple else (returned,)
+    if len(grads) != len(node._inputs):
+        grads = _as_many(node, grads)
+    found: list[Any] = []
+    for v, like in zip(grads, node._inputs, strict=True):
+        if v is None:
+            found.append(None)
+            continue
+        if type(v) not in TENSORS:
+            raise TypeError(
+                f"{function.__name__}.backward returned {type(v).__name__} as gradient "
+                f"{len(found)}; expected a Tensor or None"
             )
-        found: list[Any] = []
-        for number, (v, like) in enumerate(zip(grads, self._inputs, strict=True)):
-            if v is not None and type(v) not in TENSORS:
-                raise TypeError(
-                    f"{name}.backward returned {type(v).__name__} as gradient {number}; expected "
-                    "a Tensor or None"
-                )
-            if v is None or self.edges[number] is None:
-                found.append(None)
-                continue
-            _, shape, dtype = like
-            if not _reduces(v._array.shape, shape):
-                raise RuntimeError(
-                    f"{name}.backward returned an invalid gradient at index {number}: got shape "
-                    f"{v._array.shape}, expected {shape}"
-                )
-            if v._array.dtype != dtype:
-                v = v.to(dtype)
-            found.append(v if create_graph else v._array)
-        return tuple(found)
+        if like is None:
+            found.append(None)
+            continue
+        shape, dtype = like
+        array = v._array
+        if array.shape != shape and not _reduces(array.shape, shape):
+            raise RuntimeError(
+                f"{function.__name__}.backward returned an invalid gradient at index "
+                f"{len(found)}: got shape {array.shape}, expected {shape}"
+            )
+        if array.dtype != dtype:
+            v = v.to(dtype)
+        found.append(v if create_graph else v._array)
+    return tuple(found)
+
+
+def _given(node: FunctionCtx, g: Any) -> list[Any]:
+    """What backward gets for several outputs, some of which may have got no gradient."""
+    given = []
+    for v, like in zip(g if type(g) is list else [g], node._outputs, strict=True):
+        if v is None and like is not None and node._materialize:
+            kind, shape, dtype = like
+            v = XP[kind].zeros(shape, dtype)
+        given.append(v if v is None or type(v) in TENSORS else wrap(normalise(v)))
+    return given
+
+
+def _as_many(node: FunctionCtx, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`grads` without the Nones that are too many; RuntimeError where that is not all."""
+    count = len(node._inputs)
+    if len(grads) > count and all(v is None for v in grads[count:]):
+        return grads[:count]
+    raise RuntimeError(
+        f"{node._function.__name__}.backward returned an incorrect number of gradients (expected "
+        f"{count}, one for each input of forward, got {len(grads)})"
+    )
+
+
+class _UserOperation:
+    """What the engine needs to know of a Function class: its name, and how to run its nodes."""
+
+    __slots__ = ("node_name",)
+    saves_arrays = True
+    backward_arrays = staticmethod(_run)
+    backward_tensors = staticmethod(functools.partial(_run, create_graph=True))
+
+    def __init__(self, name: str) -> None:
+        self.node_name = name
 
 
 def _kind(x: Any) -> Any:
@@ -161,9 +175,12 @@ def _reduces(have: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return lead >= 0 and all(s in (h, 1) for s, h in zip(shape, have[lead:], strict=True))
 
 
-def _alias(tensor: Tensor) -> Tensor:
-    out = wrap(tensor._array)
-    out._version = tensor.version
+def _placed(array: Any, version: Version, edge: Any) -> Tensor:
+    """A Tensor at a place in the graph."""
+    out = wrap(array)
+    out._version = version
+    out._edge = edge
+    out._rg = True
     return out
 
 
@@ -190,11 +207,12 @@ class Function:
         tensor(6.)
     """
 
-    _operation = _UserOperation("FunctionBackward")
+    _node: type[FunctionCtx] = FunctionCtx
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._operation = _UserOperation(f"{cls.__name__}Backward")
+        name = f"{cls.__name__}Backward"
+        cls._node = type(name, (FunctionCtx,), {"op": _UserOperation(name), "_function": cls})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(
@@ -218,65 +236,86 @@ class Function:
 
         Raises TypeError where forward returns no Tensor.
         """
-        ctx = FunctionCtx(cls, args)
+        ctx = cls._node()
+        edges: list[Any] = []
+        likes: list[Any] = []
+        wanted = False
+        for x in args:
+            if type(x) in TENSORS and x._rg:
+                wanted = True
+                array = x._array
+                edges.append(x._edge or x)
+                likes.append((array.shape, array.dtype))
+            else:
+                edges.append(None)
+                likes.append(None)
+        ctx._inputs = tuple(likes)
         before = MODES.grad
         MODES.grad = False
         try:
             returned = cls.forward(ctx, *args, **kwargs)
         finally:
             MODES.grad = before
+        alone = type(returned) in TENSORS
         outputs = returned if type(returned) is tuple else (returned,)
-        if not any(type(out) in TENSORS for out in outputs):
+        if not alone and not any(type(out) in TENSORS for out in outputs):
             raise TypeError(
                 f"{cls.__name__}.forward returned {type(returned).__name__}; expected a Tensor or "
                 "a tuple with Tensors"
             )
-        if not (before and any(ctx.needs_input_grad)):
+        if not (before and wanted):
             return returned
-        ctx.edges = tuple(edge_of(x) if type(x) in TENSORS else None for x in args)
+        ctx.edges = tuple(edges)
         ctx.seq = next_seq()
-        ctx._outputs = tuple(_kind(out) for out in outputs)
-        ctx.shapes = tuple(None if kind is None else kind[1] for kind in ctx._outputs)
-        ctx.shape = ctx.shapes[0]
-        results = _differentiable(ctx, outputs)
-        alone = type(returned) is not tuple
-        _save(ctx, args, outputs, results, alone)
-        for number, (out, fresh) in enumerate(zip(outputs, results, strict=True)):
-            if fresh is not None:
-                fresh._edge = ctx if alone else (ctx, number)
-                fresh._rg = True
-            else:
-                results[number] = out
-        return results[0] if alone else tuple(results)
+        if alone:
+            array = returned._array
+            ctx.shape = array.shape
+            ctx._outputs = ((type(array), array.shape, array.dtype),)
+            results = (_result(returned, ctx, ctx),)
+        else:
+            ctx._outputs = tuple(_kind(out) for out in outputs)
+            ctx.shapes = tuple(None if kind is None else kind[1] for kind in ctx._outputs)
+            ctx.shape = ctx.shapes[0]
+            results = tuple(_result(out, ctx, (ctx, n)) for n, out in enumerate(outputs))
+        if ctx._to_save:
+            _save(ctx, args, outputs, results)
+        if ctx._non_differentiable:
+            ctx._non_differentiable = ()
+        return results[0] if alone else results
 
 
-def _differentiable(ctx: FunctionCtx, outputs: Any) -> list[Any]:
-    """The outputs that get a place in the graph; None for the others.
+def _result(out: Any, ctx: FunctionCtx, edge: Any) -> Any:
+    """`out` at its place in the graph; itself where it has none.
 
-    Each is another Tensor over the same memory: an output may be an input, or a Tensor that
-    forward keeps somewhere, and neither must change.
+    Another Tensor over the same memory: an output may be an input, or a Tensor that forward keeps
+    somewhere, and neither must change.
     """
-    excluded = {id(x) for x in ctx._non_differentiable}
-    return [
-        _alias(out)
-        if type(out) in TENSORS and out._array.dtype.kind == "f" and id(out) not in excluded
-        else None
-        for out in outputs
-    ]
+    if type(out) not in TENSORS or out._array.dtype.kind != "f":
+        return out
+    if ctx._non_differentiable and any(out is one for one in ctx._non_differentiable):
+        return out
+    version = out._version
+    if version is None:
+        version = out._version = Version(out)
+    return _placed(out._array, version, edge)
 
 
-def _save(ctx: FunctionCtx, args: Any, outputs: Any, results: Any, alone: bool) -> None:
+def _save(ctx: FunctionCtx, args: Any, outputs: Any, results: Any) -> None:
     """Move what `save_for_backward` was given into the node, which must not hold its outputs."""
-    inputs = {id(x) for x in args}
-    places = {id(out): n for n, out in enumerate(outputs) if results[n] is not None}
     saved = []
     for tensor in ctx._to_save:
-        number = None if id(tensor) in inputs else places.get(id(tensor))
-        kept = tensor if number is None else _alias(tensor)
-        version = 0 if kept is None or kept._version is None else kept._version.n
-        saved.append((kept, version, -1 if alone and number is not None else number))
+        number = None
+        for place, out in enumerate(outputs):
+            if out is tensor is not results[place]:
+                number = place if type(results[place]._edge) is tuple else -1
+        for x in args:
+            if x is tensor:  # an input that forward returned is saved as the input
+                number = None
+        version = None if tensor is None else tensor._version
+        then = 0 if version is None else version.n
+        saved.append((tensor if number is None else tensor._array, version, then, number))
     ctx.saved = tuple(saved)
-    ctx._to_save = ctx._non_differentiable = ()
+    ctx._to_save = ()
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
