@@ -43,8 +43,6 @@ def test_function_of_one_tensor(name: str, shape: Any) -> None:
 @pytest.mark.parametrize("name", UNARY)
 def test_special_values(name: str) -> None:
     x, t = both(SPECIAL, grad=False)
-    if name == "sign":  # torch's sign of NaN is 0; NumPy's, and ours, NaN
-        x, t = x[:4], t[:4]
     assert_same(getattr(mt, name)(x), getattr(torch, name)(t))
 
 

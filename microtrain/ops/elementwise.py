@@ -59,13 +59,13 @@ def div_rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     )
 
 
-def _no_booleans(name: str, *arrays: Any) -> None:
+def no_booleans(name: str, *arrays: Any) -> None:
     """NumPy would turn booleans into int8 here."""
     if all(array.dtype.kind == "b" for array in arrays):
         raise TypeError(f"{name} is not defined for booleans; cast them, such as with .long()")
 
 
-def _no_zeros(xp: Any, x: Any, y: Any) -> None:
+def no_zeros(xp: Any, x: Any, y: Any) -> None:
     """Integers have no infinity; on a GPU looking at the values would wait for it."""
     if x.dtype.kind != "f" and xp.kind == "cpu" and not xp.all(y):
         raise ZeroDivisionError("integer division by zero")
@@ -73,15 +73,15 @@ def _no_zeros(xp: Any, x: Any, y: Any) -> None:
 
 def _floor_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     """`x / y` rounded down, elementwise; integers stay integers."""
-    _no_booleans("floor_divide", x, y)
-    _no_zeros(xp, x, y)
+    no_booleans("floor_divide", x, y)
+    no_zeros(xp, x, y)
     return xp.floor_divide(x, y, out=out)
 
 
 def _remainder(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
-    _no_booleans("remainder", x, y)
-    _no_zeros(xp, x, y)
+    no_booleans("remainder", x, y)
+    no_zeros(xp, x, y)
     return xp.remainder(x, y, out=out)
 
 
@@ -103,7 +103,7 @@ remainder = primitive(
 
 def _pow(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     """`x ** y`, elementwise."""
-    _no_booleans("pow", x, y)
+    no_booleans("pow", x, y)
     return xp.power(x, y, out=out)
 
 
@@ -218,9 +218,19 @@ abs = ufunc(
     "The absolute value, elementwise; its gradient at 0 is 0.",
     x=lambda g, x: g * sign(x),
 )
-sign = ufunc(
-    "sign", "sign", "-1, 0 or 1, elementwise; its gradient is 0.", x=lambda g: zeros_like(g)
-)
+
+
+def _sign(xp: Any, x: Any, out: Any = None) -> Any:
+    """-1, 0 or 1, elementwise, 0 for NaN; its gradient is 0."""
+    if x.dtype.kind == "b":
+        return _clone(xp, x, out)
+    result = xp.sign(x, out=out)
+    if x.dtype.kind != "f":
+        return result
+    return xp.store(xp.where(xp.equal(x, x), result, xp.constant(0, x.dtype)), out)
+
+
+sign = primitive("sign", _sign, x=lambda g: zeros_like(g))
 
 
 def _rounding(name: str, instruction: str, doc: str) -> Any:
@@ -229,7 +239,7 @@ def _rounding(name: str, instruction: str, doc: str) -> Any:
     def kernel(xp: Any, x: Any, out: Any = None) -> Any:
         if x.dtype.kind == "f":
             return getattr(xp, instruction)(x, out=out)
-        _no_booleans(name, x)
+        no_booleans(name, x)
         return _clone(xp, x, out)
 
     return primitive(name, kernel, doc, x=lambda g: zeros_like(g))
