@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .random import forward_words
+from . import special as numpy_special
 
 __all__ = [
     "ARRAYS",
@@ -42,10 +43,10 @@ INSTRUCTIONS = tuple(
     argmin argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate copysign copyto
     cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1 flip floor
     floor_divide fmod full greater greater_equal hypot invert isfinite isinf isnan less
-    less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul
-    maximum minimum multiply negative nonzero not_equal ones power prod reciprocal remainder
-    repeat rint roll sign sin sinh sort sqrt subtract take_along_axis tan tanh tril triu trunc
-    where zeros zeros_like""".split()
+    less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor
+    matmul maximum minimum multiply negative nonzero not_equal ones power prod reciprocal
+    remainder repeat rint roll sign signbit sin sinh sort sqrt subtract take_along_axis tan tanh
+    tril triu trunc where zeros zeros_like""".split()
 )
 
 
@@ -56,13 +57,14 @@ class Namespace:
         module: `numpy`, `cupy`, or a module with the names of `INSTRUCTIONS`.
         array_type: the library's array class.
         kind: the device type of its arrays, "cpu" or "cuda".
+        special: where its `erf` and `erfc` are.
     """
 
     if TYPE_CHECKING:  # the instructions are attributes set by name
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init__(self, module: Any, array_type: Any, kind: str) -> None:
+    def __init__(self, module: Any, array_type: Any, kind: str, special: Any) -> None:
         for name in INSTRUCTIONS:
             setattr(self, name, getattr(module, name))
         self.module = module
@@ -81,6 +83,8 @@ class Namespace:
         self.solve = module.linalg.solve
         self.cholesky = module.linalg.cholesky
         self.slogdet = module.linalg.slogdet
+        self.erf = special.erf
+        self.erfc = special.erfc
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -119,7 +123,7 @@ class _NumpyNamespace(Namespace):
     LARGEST_KEPT = 16384  # elements
 
     def __init__(self) -> None:
-        super().__init__(np, np.ndarray, "cpu")
+        super().__init__(np, np.ndarray, "cpu", numpy_special)
         self._constants: dict[Any, Any] = {}
         self.sum = self._sum
         self.broadcast_to = self._broadcast_to
@@ -370,7 +374,11 @@ def cuda() -> Namespace:
             "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
         ) from error
     known = XP.get(cupy.ndarray)
-    return known or register(Namespace(cupy, cupy.ndarray, "cuda"))
+    if known is None:
+        from cupyx.scipy import special
+
+        known = register(Namespace(cupy, cupy.ndarray, "cuda", special))
+    return known
 
 
 def cuda_device_count() -> int:

@@ -15,18 +15,23 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from microtrain import special as numpy_special
+
 # Elementwise functions: `f(*arrays, out=None)`. All are cupy.ufunc.
 UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and
     bitwise_or bitwise_xor ceil copysign cos cosh divide equal exp exp2 expm1 floor floor_divide
     fmod greater greater_equal hypot invert isfinite isinf isnan less less_equal log log10 log1p
-    log2 logical_and logical_not logical_or logical_xor maximum minimum multiply negative
-    not_equal power reciprocal remainder rint sign sin sinh sqrt subtract tan tanh trunc""".split()
+    log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum multiply negative
+    not_equal power reciprocal remainder rint sign signbit sin sinh sqrt subtract tan tanh
+    trunc""".split()
 # Other functions of arrays.
 FUNCTIONS = """all allclose any argmax argmin argsort broadcast_to concatenate copyto cumprod cumsum
     dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis tril triu where
     zeros_like""".split()
 # Functions of cupy.linalg.
 LINEAR_ALGEBRA = "cholesky inv slogdet solve".split()
+# Functions of cupyx.scipy.special.
+SPECIAL = "erf erfc".split()
 # Functions that make arrays from numbers.
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
@@ -256,5 +261,9 @@ for _name in CREATION:
     setattr(module, _name, _creation(_name))
 module.linalg = types.SimpleNamespace(
     **{_name: _function(_name, np.linalg) for _name in LINEAR_ALGEBRA}
+)
+scipy: Any = types.ModuleType("cupyx.scipy")  # stands in sys.modules beside `module`
+scipy.special = types.SimpleNamespace(
+    **{_name: _function(_name, numpy_special) for _name in SPECIAL}
 )
 module.lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(as_strided=_as_strided))

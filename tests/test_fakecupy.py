@@ -6,6 +6,7 @@ GPU.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,7 @@ CASES = [
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with one GPU, as far as `backend` can see."""
     monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
+    monkeypatch.setitem(sys.modules, "cupyx.scipy", fakecupy.scipy)
     backend.cuda()
     yield
     backend.XP.pop(FakeArray, None)
@@ -96,10 +98,13 @@ def test_instructions_are_names_of_cupy() -> None:
 @pytest.mark.gpu
 def test_the_lists_hold_for_the_real_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "cupy")
+    monkeypatch.delitem(sys.modules, "cupyx.scipy")
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     for name in (*fakecupy.UFUNCS, *fakecupy.FUNCTIONS, *fakecupy.CREATION, "asarray"):
         assert hasattr(cupy, name), name
     assert all(hasattr(cupy.linalg, name) for name in fakecupy.LINEAR_ALGEBRA)
+    special = importlib.import_module("cupyx.scipy.special")
+    assert all(isinstance(getattr(special, name), cupy.ufunc) for name in fakecupy.SPECIAL)
     assert callable(cupy.lib.stride_tricks.as_strided)
     for name in (*fakecupy.ATTRIBUTES, *fakecupy.METHODS, *fakecupy.CROSSINGS):
         assert hasattr(cupy.ndarray, name), name

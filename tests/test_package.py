@@ -97,7 +97,7 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
 
 # Imports point to the same row or to one above, never below.
 LAYERS = [
-    {"errors", "threads"},
+    {"errors", "special", "threads"},
     {"backend", "random"},
     {"formatting"},
     {"tensor"},

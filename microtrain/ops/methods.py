@@ -144,7 +144,14 @@ def _add(module: Any, names: str) -> None:
         METHODS[name] = getattr(function, "__wrapped__", function)
 
 
-_add(special, "")
+_add(
+    special,
+    "absolute acos acosh addcdiv addcmul arccos arccosh arcsin arcsinh arctan arctan2 arctanh "
+    "asin asinh atan atan2 atanh clamp_max clamp_min clip copysign cos cosh deg2rad divide erf "
+    "erfc exp2 expm1 fix fmod frac hypot isclose lerp log10 log1p log2 logaddexp multiply "
+    "nan_to_num negative positive rad2deg rsqrt sgn signbit sin sinh subtract tan true_divide "
+    "xlogy",
+)
 _add(activations, "")
 _add(scans, "")
 _add(sorting, "")
@@ -188,8 +195,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 # `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
 IN_PLACE = (
-    "abs add ceil clamp div exp floor log mul neg pow reciprocal relu round sigmoid sqrt square "
-    "sub tanh trunc"
+    "abs add addcdiv addcmul ceil clamp clamp_max clamp_min cos div erf erfc exp exp2 expm1 "
+    "floor fmod frac lerp log log10 log1p log2 mul nan_to_num neg pow reciprocal relu round "
+    "rsqrt sigmoid sign sin sqrt square sub tan tanh trunc"
 ).split()
 AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
              "__ipow__": "pow"}  # fmt: skip
