@@ -64,7 +64,6 @@ from .elementwise import (
     square,
     tanh,
     trunc,
-    where,
 )
 from .elementwise import add_scaled as add
 from .elementwise import div_rounded as div
@@ -116,7 +115,7 @@ __all__ = [
     "logical_xor", "lt", "matmul", "max", "maximum", "mean", "methods", "min", "minimum", "mm",
     "mse_loss", "mul", "ne", "neg", "norm", "permute", "pow", "reciprocal", "relu", "remainder",
     "reshape", "round", "sigmoid", "sign", "softmax", "sqrt", "square", "squeeze", "stack", "std",
-    "sub", "sum", "t", "tanh", "transpose", "trunc", "unsqueeze", "var", "where",
+    "sub", "sum", "t", "tanh", "transpose", "trunc", "unsqueeze", "var",
 ]  # fmt: skip
 __all__ += special.__all__
 __all__ += activations.__all__

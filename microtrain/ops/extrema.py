@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..tensor import TENSORS
 from .comparison import isnan
 from .elementwise import clone, maximum, minimum, to_dtype
-from .indexing import take_along_dim
+from .indexing import gather_along
 from .reductions import count_of, sum_dims
 from .registry import primitive
 from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
@@ -101,7 +101,7 @@ def _along(name: str, argument: Any, x: Any, dim: int, keepdim: bool) -> Extremu
     if not x.ndim:
         return Extremum(clone(x), indices)
     at = normal_dim(dim, x.ndim)
-    values = take_along_dim(x, indices, at)
+    values = gather_along(x, indices, at)
     if keepdim:
         return Extremum(values, indices)
     shape = x.shape[:at] + x.shape[at + 1 :]

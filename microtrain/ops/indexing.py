@@ -7,6 +7,7 @@ integers or booleans a copy.
 
 from __future__ import annotations
 
+import math
 from operator import index as whole
 from typing import Any
 
@@ -127,11 +128,21 @@ def _unselect(xp: Any, x: Any, *, shape: Any, index: Any, out: Any = None) -> An
         out = xp.zeros(shape, x.dtype)
     else:
         xp.copyto(out, 0)
-    if _may_repeat(index):
-        xp.scatter_add(out, index, x)
-    else:
+    if not _may_repeat(index):
         xp.setitem(out, index, x)
+    elif len(index) == 1 and x.shape == index[0].shape + shape[1:] and _row(shape) > 1:
+        # NumPy adds at a flat list of places several times as fast as row by row.
+        row = _row(shape)
+        rows = xp.multiply(xp.reshape(index[0], (-1, 1)), row)
+        places = xp.reshape(xp.add(rows, xp.arange(row)), -1)
+        xp.scatter_add(xp.reshape(out, -1), places, xp.reshape(x, -1))
+    else:
+        xp.scatter_add(out, index, x)
     return out
+
+
+def _row(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[1:])
 
 
 # The index is part of the operation, not an input: a mask or list of rows has no gradient.
@@ -189,37 +200,47 @@ def without_leading_ones(value: Tensor) -> Tensor:
 # Along one dimension ------------------------------------------------------------------------------
 
 
-def _take_along_dim(xp: Any, x: Any, indices: Any, *, dim: int, out: Any = None) -> Any:
-    """The elements of `x` that `indices` choose along `dim`."""
-    return xp.store(xp.take_along_axis(x, indices, axis=dim), out)
+def _steps(shape: tuple[int, ...]) -> list[int]:
+    """How far apart neighbours are along each dimension of the flattened array."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
-def _put_along_dim(xp: Any, x: Any, indices: Any, *, dim: int, size: int, out: Any = None) -> Any:
-    """Zeros with `x` added along `dim` where `indices` say: the reverse of `take_along_dim`."""
+def places_along(xp: Any, index: Any, shape: tuple[int, ...], dim: int) -> Any:
+    """Where in the flattened array of `shape` the elements lie that `index` names along `dim`."""
+    steps = _steps(shape)
+    places = index if steps[dim] == 1 else xp.multiply(index, steps[dim])
+    rest: Any = None
+    for axis, n in enumerate(index.shape):
+        if axis != dim and n > 1:
+            here = xp.multiply(xp.arange(n), steps[axis])
+            here = xp.reshape(here, (n,) + (1,) * (len(shape) - axis - 1))
+            rest = here if rest is None else xp.add(rest, here)
+    return places if rest is None else xp.add(places, rest)
+
+
+def _gather(xp: Any, x: Any, index: Any, *, dim: int, out: Any = None) -> Any:
+    """The elements of `x` that `index` names along `dim`."""
+    # A flat `take` at computed places costs half of `take_along_axis`.
+    return xp.store(xp.take(x, places_along(xp, index, x.shape, dim)), out)
+
+
+def _ungather(xp: Any, x: Any, index: Any, *, dim: int, shape: Any, out: Any = None) -> Any:
+    """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
     if out is None:
-        out = xp.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :]), x.dtype)
+        out = xp.zeros(shape, x.dtype)
     else:
         xp.copyto(out, 0)
-    grid = tuple(
-        indices
-        if axis == dim
-        else xp.reshape(xp.arange(n), tuple(n if a == axis else 1 for a in range(len(x.shape))))
-        for axis, n in enumerate(x.shape)
-    )
-    xp.scatter_add(out, grid, x)
+    flat, places = xp.reshape(out, -1), xp.reshape(places_along(xp, index, shape, dim), -1)
+    write = xp.setitem if index.shape[dim] == 1 else xp.scatter_add  # one each cannot repeat
+    write(flat, places, xp.reshape(x, -1))
     return out
 
 
-take_along_dim = primitive(
-    "take_along_dim",
-    _take_along_dim,
-    x=lambda g, indices, x_shape, dim: put_along_dim(g, indices, dim, x_shape[dim]),
-    options={"node_name": "gather"},
+gather_along = primitive(
+    "gather", _gather, x=lambda g, index, x_shape, dim: ungather(g, index, dim, x_shape)
 )
-put_along_dim = primitive(
-    "put_along_dim",
-    _put_along_dim,
-    x=lambda g, indices, dim: take_along_dim(g, indices, dim),
+ungather = primitive(
+    "gather_backward", _ungather, x=lambda g, index, dim: gather_along(g, index, dim)
 )
 
 

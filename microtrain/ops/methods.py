@@ -155,7 +155,11 @@ _add(
 _add(activations, "")
 _add(scans, "")
 _add(sorting, "")
-_add(gathering, "")
+_add(
+    gathering,
+    "argwhere gather index_add index_copy index_fill index_put index_select masked_fill "
+    "masked_scatter masked_select nonzero scatter scatter_add take take_along_dim",
+)
 _add(products, "")
 _add(factorisations, "")
 _add(triangles, "")
@@ -196,8 +200,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 # `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
 IN_PLACE = (
     "abs add addcdiv addcmul ceil clamp clamp_max clamp_min cos div erf erfc exp exp2 expm1 "
-    "floor fmod frac lerp log log10 log1p log2 mul nan_to_num neg pow reciprocal relu round "
-    "rsqrt sigmoid sign sin sqrt square sub tan tanh trunc"
+    "floor fmod frac index_add index_copy index_fill index_put lerp log log10 log1p log2 "
+    "masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu round rsqrt scatter "
+    "scatter_add sigmoid sign sin sqrt square sub tan tanh trunc"
 ).split()
 AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
              "__ipow__": "pow"}  # fmt: skip

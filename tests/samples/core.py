@@ -191,16 +191,6 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((normal(3, 4), normal()), {"index": (np.array([2, 0]),)}),
         Sample((normal(3, 4), normal(1, 4)), {"index": (slice(0, 2), E)}),
     ],
-    "take_along_dim": [
-        Sample((a, whole(*i, high=3)), {"dim": d})
-        for a, i, d in [(normal(3, 4), (2, 4), 0), (normal(4, 3), (4, 5), 1), (normal(3), (0,), 0)]
-        + [(turned(normal), (2, 1, 4), 1)]
-    ],
-    "put_along_dim": [
-        Sample((a, whole(*i, high=3)), {"dim": d, "size": 3})
-        for a, i, d in [(normal(2, 4), (2, 4), 0), (normal(4, 5), (4, 5), 1), (normal(0), (0,), 0)]
-        + [(turned(normal), (2, 3, 4), 1)]
-    ],
     "one_hot": [
         Sample((whole(*s, high=3),), {"classes": 3, "dtype": np.dtype(np.float64)}, smooth=False)
         for s in [(), (4,), (2, 3), (0,)]
@@ -305,14 +295,6 @@ def _index_put(x: Any, value: Any, index: Any) -> Any:
     return result
 
 
-def _put_along_dim(x: Any, indices: Any, dim: int, size: int) -> Any:
-    result = np.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :]))
-    for place in np.ndindex(x.shape):
-        target = (*place[:dim], indices[place], *place[dim + 1 :])
-        result[target] += x[place]
-    return result
-
-
 def _mse(input: Any, target: Any, reduction: str) -> Any:
     squares = np.sum((input - target) ** 2)
     return squares if reduction == "sum" else squares / input.size if input.size else np.nan
@@ -403,8 +385,6 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "index": lambda x, index: x[index],
     "unselect": _unselect,
     "index_put": _index_put,
-    "take_along_dim": lambda x, i, dim: np.take_along_axis(x, np.asarray(i), dim),
-    "put_along_dim": _put_along_dim,
     "one_hot": lambda x, classes, dtype: np.eye(classes, dtype=dtype)[x],
     "mm": lambda x, y: np.einsum("ij,jk->ik", x, y),
     "matmul": np.matmul,
@@ -463,15 +443,10 @@ def _torch_index_put(torch: Any, x: Any, value: Any, index: Any) -> Any:
     return result
 
 
-def _torch_put_along(torch: Any, x: Any, indices: Any, dim: int, size: int) -> Any:
-    zeros = torch.zeros((*x.shape[:dim], size, *x.shape[dim + 1 :]), dtype=x.dtype)
-    return zeros.scatter_add(dim, indices.expand_as(x), x)
-
-
 SAME_NAME = """add sub mul div neg remainder pow exp log sqrt tanh reciprocal sigmoid
     relu abs sign floor ceil trunc round maximum minimum where clamp eq ne lt le gt ge logical_and
     logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not isnan isinf
-    isfinite zeros_like clone argmax argmin softmax log_softmax reshape permute take_along_dim mm
+    isfinite zeros_like clone argmax argmin softmax log_softmax reshape permute mm
     matmul""".split()
 
 TORCH: dict[str, Callable[..., Any]] = {
@@ -492,7 +467,6 @@ TORCH: dict[str, Callable[..., Any]] = {
     "index": lambda torch, x, index: x[torch_index(torch, index)],
     "unselect": _torch_unselect,
     "index_put": _torch_index_put,
-    "put_along_dim": _torch_put_along,
     "one_hot": lambda torch, x, classes, dtype: torch.nn.functional.one_hot(x, classes).to(
         torch_dtype(torch, dtype)
     ),
