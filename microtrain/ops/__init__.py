@@ -11,6 +11,7 @@ from . import (
     gathering,
     norms,
     products,
+    rearranging,
     reductions,
     scans,
     shapes,
@@ -73,6 +74,7 @@ from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
 from .losses import cross_entropy, mse_loss
 from .products import *  # noqa: F403
+from .rearranging import *  # noqa: F403
 from .scans import *  # noqa: F403
 from .shapes import cat, stack
 from .sorting import *  # noqa: F403
@@ -123,6 +125,7 @@ __all__ += scans.__all__
 __all__ += sorting.__all__
 __all__ += gathering.__all__
 __all__ += products.__all__
+__all__ += rearranging.__all__
 __all__ += factorisations.__all__
 __all__ += triangles.__all__
 __all__ += splitting.__all__

@@ -21,8 +21,10 @@ from . import (
     factorisations,
     gathering,
     indexing,
+    likeness,
     linear_algebra,
     products,
+    rearranging,
     reductions,
     scans,
     shapes,
@@ -162,8 +164,22 @@ _add(
 )
 _add(products, "")
 _add(factorisations, "")
-_add(triangles, "")
-_add(splitting, "")
+_add(triangles, "diag diag_embed diagonal trace tril triu")
+_add(
+    splitting,
+    "chunk narrow ravel reshape_as select split split_with_sizes tensor_split unbind unflatten "
+    "view_as",
+)
+_add(
+    rearranging,
+    "flip fliplr flipud moveaxis movedim repeat repeat_interleave roll rot90 swapaxes swapdims "
+    "tile",
+)
+_add(
+    likeness,
+    "element_size ndimension nelement new_empty new_full new_ones new_tensor new_zeros stride "
+    "type_as",
+)
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__add__": e.add,
@@ -327,7 +343,7 @@ def contiguous(self: Tensor) -> Tensor:
 def _iterate(self: Tensor) -> Iterator[Tensor]:
     if not self._array.ndim:
         raise TypeError("iteration over a 0-d tensor")
-    return (indexing.getitem(self, i) for i in range(self._array.shape[0]))
+    return iter(splitting.unbind(self))
 
 
 def _cast_method(name: str) -> Callable[[Tensor], Tensor]:
@@ -358,6 +374,8 @@ OTHERS = (
     register_post_accumulate_grad_hook, to, zero_,
 )  # fmt: skip
 
+PROPERTIES: dict[str, Callable[[Tensor], Any]] = {"H": shapes.h, "T": shapes.t, "mT": shapes.mt}
+
 
 def _install() -> None:
     table: dict[str, Any] = {**METHODS, **OPERATORS, **{f.__name__: f for f in OTHERS}}
@@ -365,7 +383,7 @@ def _install() -> None:
     table |= {method: table[f"{name}_"] for method, name in AUGMENTED.items()}
     table |= {name: _cast_method(name) for name in CASTS}
     table["__iter__"] = _iterate
-    table["T"] = property(shapes.t, doc="The transpose of a matrix.")
+    table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
     for name, value in table.items():
         setattr(Tensor, name, value)
 

@@ -174,6 +174,20 @@ def t(x: Any) -> Any:
     return permute_dims(x, tuple(range(x.ndim))[::-1])
 
 
+def h(x: Any) -> Any:
+    """The transpose of a matrix, here without complex numbers; a view."""
+    if x.ndim not in (0, 2):
+        raise RuntimeError(f"tensor.H is only supported on matrices, got {x.ndim}D; use .mT")
+    return t(x)
+
+
+def mt(x: Any) -> Any:
+    """The transposes of a batch of matrices, shape (..., n, m); a view."""
+    if x.ndim == 1:
+        raise RuntimeError("tensor.mT is only supported on matrices or batches of them, got 1D")
+    return transpose(x, -2, -1)
+
+
 # Broadcasting -------------------------------------------------------------------------------------
 
 
@@ -253,14 +267,20 @@ def _cat_rule(g: Any, shapes: Any, dim: int) -> list[Any]:
 _cat_operation = Variadic("cat", _cat, _cat_rule)
 
 
+def checked_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
+    """`tensors` as a tuple; TypeError unless all of them are Tensors, or all are arrays."""
+    found = tuple(tensors)
+    _cat_operation.check(found, name)
+    return found
+
+
 def _listed(name: str, tensors: Any) -> tuple[Any, ...]:
     if type(tensors) in TENSORS:
         raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
-    found = tuple(tensors)
+    found = checked_tensors(name, tensors)
     if not found:
         error = ValueError if name == "cat" else RuntimeError  # PyTorch's kinds
         raise error(f"{name}(): expected a non-empty list of Tensors")
-    _cat_operation.check(found, name)
     return found
 
 

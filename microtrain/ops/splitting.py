@@ -1,5 +1,346 @@
-"""Cutting a Tensor into parts, and repeating, turning and moving parts of it."""
+"""Taking Tensors apart and putting them together: split, chunk, unbind, unflatten, hstack.
+
+The parts of one Tensor share its memory. When all of them together are the Tensor, they are the
+outputs of one node, whose gradient joins theirs in one pass; a node for each part would make
+zeros of the whole for every one of them, quadratic work in a loop over time steps.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from operator import index as whole
+from typing import Any
+
+from ..autograd.graph import Node, edge_of, next_seq
+from ..backend import XP
+from ..tensor import TENSORS, wrap
+from . import indexing
+from .coercion import public
+from .shapes import cat, checked_tensors, flatten, normal_dim, reshape_to, stack
+
+__all__ = [
+    "atleast_1d", "atleast_2d", "atleast_3d", "chunk", "column_stack", "concat", "concatenate",
+    "dstack", "hstack", "narrow", "ravel", "row_stack", "select", "split", "split_with_sizes",
+    "tensor_split", "unbind", "unflatten", "vstack",
+]  # fmt: skip
+
+
+def integer(name: str, what: str, value: Any) -> int:
+    """`value` as an int; TypeError unless it is one."""
+    try:
+        return whole(value)
+    except TypeError:
+        kind = type(value).__name__
+        raise TypeError(f"{name}(): {what} must be an int, got {kind}") from None
+
+
+def integers(name: str, what: str, values: Any) -> tuple[int, ...]:
+    """`values` as a tuple of ints; TypeError unless it is a list or tuple of such."""
+    if not isinstance(values, tuple | list):
+        kind = type(values).__name__
+        raise TypeError(f"{name}(): {what} must be a tuple of ints, got {kind}")
+    return tuple(integer(name, what, value) for value in values)
+
+
+def dim_of(name: str, x: Any, dim: int, error: type[Exception] = IndexError) -> int:
+    """`dim` counted from the front; a 0-d Tensor, which has none, is an error."""
+    if not x.ndim:
+        raise error(f"{name}() expects at least a 1-dimensional tensor, got a 0-dim tensor")
+    return normal_dim(dim, x.ndim)
+
+
+def _at(dim: int, part: Any) -> tuple[Any, ...]:
+    """The index that is `part` in dimension `dim` and everything elsewhere."""
+    return (*(slice(None),) * dim, part, Ellipsis)
+
+
+# One part -----------------------------------------------------------------------------------------
+
+
+@public
+def narrow(x: Any, dim: int, start: Any, length: int) -> Any:
+    """The elements `start` to `start + length` of dimension `dim`; a view.
+
+    Raises IndexError for a start outside the dimension, RuntimeError for a 0-d Tensor and a length
+    that is negative or too large.
+    """
+    at = dim_of("narrow", x, dim, RuntimeError)
+    size = x.shape[at]
+    first, count = integer("narrow", "start", start), integer("narrow", "length", length)
+    if not -size <= first <= size:
+        raise IndexError(
+            f"narrow(): start out of range (expected to be in range of [{-size}, {size}], but got "
+            f"{first})"
+        )
+    first += size if first < 0 else 0
+    if count < 0 or first + count > size:
+        raise RuntimeError(
+            f"narrow(): start ({first}) + length ({count}) does not fit dimension {at} of size "
+            f"{size}"
+        )
+    return indexing.select(x, _at(at, slice(first, first + count)))
+
+
+@public
+def select(x: Any, dim: int, index: Any) -> Any:
+    """The elements with `index` in dimension `dim`, without that dimension; a view."""
+    at, place = dim_of("select", x, dim), integer("select", "index", index)
+    if not -x.shape[at] <= place < x.shape[at]:
+        raise IndexError(
+            f"select(): index {place} out of range for tensor of size {list(x.shape)} at "
+            f"dimension {at}"
+        )
+    return indexing.select(x, _at(at, place))
+
+
+# All parts ----------------------------------------------------------------------------------------
+
+
+class _PartsNode(Node):
+    """The node of a Tensor's parts."""
+
+    __slots__ = ("shapes",)
+
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class _Parts:
+    """What the engine needs to know of the parts of a Tensor: how to join their gradients."""
+
+    saves_arrays = False
+
+    def __init__(self, node_name: str, join: Callable[[Any, int], Any]) -> None:
+        self.node_name = node_name
+        self.join = join
+
+    def apply(self, x: Any, dim: int, indices: list[Any]) -> tuple[Any, ...]:
+        """The views at `indices`, which cover dimension `dim` once and in order."""
+        parts = tuple(indexing.select(x, _at(dim, index)) for index in indices)
+        if len(parts) > 1 and type(x) in TENSORS and parts[0]._rg:
+            node = _PartsNode()
+            node.op = self
+            node.edges = (edge_of(x),)
+            node.saved = (dim,)
+            node.versions = node.hooks = None
+            node.shapes = tuple(part._array.shape for part in parts)
+            node.shape = node.shapes[0]
+            node.seq = next_seq()
+            for number, part in enumerate(parts):
+                part._edge = node, number
+        return parts
+
+    def backward_arrays(self, node: Any, grads: Any) -> tuple[Any]:
+        """The gradient of the whole; parts that got none count as zeros."""
+        like = next(g for g in grads if g is not None)
+        found = [
+            _zeros(like, shape) if g is None else g
+            for g, shape in zip(grads, node.shapes, strict=True)
+        ]
+        return (self.join(found, *node.saved),)
+
+    backward_tensors = backward_arrays
+
+
+def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
+    array = like._array if type(like) in TENSORS else like
+    zeros = XP[type(array)].zeros(shape, array.dtype)
+    return wrap(zeros) if type(like) in TENSORS else zeros
+
+
+_split_parts = _Parts("SplitBackward0", cat)
+_unbind_parts = _Parts("UnbindBackward0", stack)
+
+
+def _pieces(x: Any, dim: int, sizes: list[int]) -> tuple[Any, ...]:
+    """Parts of these sizes along `dim`, which add up to all of it."""
+    ends = [0]
+    for size in sizes:
+        ends.append(ends[-1] + size)
+    return _split_parts.apply(x, dim, [slice(a, b) for a, b in pairwise(ends)])
+
+
+@public
+def split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Parts of one size along `dim`, the last perhaps smaller, or of the sizes in a list; views.
+
+    Raises RuntimeError for a 0-d Tensor, a negative size and sizes that do not add up to that of
+    the dimension.
+
+    Example:
+        >>> mt.arange(5).split(2)
+        (tensor([0, 1]), tensor([2, 3]), tensor([4]))
+    """
+    at = dim_of("split", x, dim, RuntimeError)
+    if isinstance(split_size_or_sections, tuple | list):
+        return split_with_sizes(x, split_size_or_sections, at)
+    size, have = integer("split", "split_size", split_size_or_sections), x.shape[at]
+    if size < 0 or (have and not size):
+        raise RuntimeError(
+            f"split(): split_size must be positive (0 only where the dimension is), got {size} for "
+            f"dimension {at} of size {have}"
+        )
+    return _pieces(x, at, [min(size, have - i) for i in range(0, have, size or 1)] or [0])
+
+
+@public
+def split_with_sizes(x: Any, split_sizes: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Parts of the given sizes along `dim`, which add up to its size; views."""
+    at = dim_of("split_with_sizes", x, dim)
+    sizes = integers("split_with_sizes", "split_sizes", split_sizes)
+    if any(size < 0 for size in sizes) or sum(sizes) != x.shape[at]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes that are not negative and sum exactly to "
+            f"{x.shape[at]}, the size of dimension {at}, but got split_sizes={list(sizes)}"
+        )
+    return _pieces(x, at, list(sizes))
+
+
+@public
+def chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+    """At most `chunks` parts of one size along `dim`, the last perhaps smaller; views."""
+    at, count = dim_of("chunk", x, dim, RuntimeError), integer("chunk", "chunks", chunks)
+    if count < 1:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {count}")
+    if not x.shape[at]:
+        return _pieces(x, at, [0] * count)
+    return split(x, -(-x.shape[at] // count), at)
+
+
+@public
+def tensor_split(x: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """So many parts along `dim`, the first ones larger by one, or the parts between indices; views.
+
+    Args:
+        x: a Tensor.
+        indices_or_sections: a number of parts, or a tuple, list or 1-d Tensor of indices.
+        dim: the dimension to split.
+
+    Raises RuntimeError for a 0-d Tensor or no parts.
+    """
+    at = dim_of("tensor_split", x, dim, RuntimeError)
+    have, wanted = x.shape[at], indices_or_sections
+    if type(wanted) in TENSORS:
+        wanted = wanted.tolist()
+    if isinstance(wanted, tuple | list):
+        places = [0, *integers("tensor_split", "indices", wanted), have]
+        cuts = [slice(a, b).indices(have)[:2] for a, b in pairwise(places)]
+        if all(0 <= a <= b <= have for a, b in pairwise(places)):
+            return _pieces(x, at, [b - a for a, b in cuts])
+        return tuple(indexing.select(x, _at(at, slice(a, max(a, b)))) for a, b in cuts)
+    count = integer("tensor_split", "sections", wanted)
+    if count < 1:
+        raise RuntimeError(f"number of sections must be larger than 0, got {count}")
+    size, more = divmod(have, count)
+    return _pieces(x, at, [size + (i < more) for i in range(count)])
+
+
+@public
+def unbind(x: Any, dim: int = 0) -> tuple[Any, ...]:
+    """The Tensors along `dim`, without that dimension; views."""
+    at = dim_of("unbind", x, dim)
+    return _unbind_parts.apply(x, at, list(range(x.shape[at])))
+
+
+# Dimensions ---------------------------------------------------------------------------------------
+
+
+@public
+def unflatten(x: Any, dim: int, sizes: Any) -> Any:
+    """Dimension `dim` as several of `sizes`, one of which may be -1; a view where possible."""
+    at = dim_of("unflatten", x, dim, RuntimeError)
+    parts = integers("unflatten", "sizes", sizes)
+    known = math.prod(size for size in parts if size != -1)
+    have = x.shape[at]
+    inferred = parts.count(-1)
+    fits = known and not have % known if inferred else known == have
+    if not parts or inferred > 1 or min(parts) < -1 or not fits:
+        raise RuntimeError(
+            f"unflatten: sizes {list(parts)} don't multiply up to the size of dim {at} ({have})"
+        )
+    found = tuple(have // known if size == -1 else size for size in parts)
+    return reshape_to(x, (*x.shape[:at], *found, *x.shape[at + 1 :]))
+
+
+@public
+def ravel(x: Any) -> Any:
+    """All elements in one dimension; a view where the memory allows it."""
+    return flatten(x) if x.ndim else reshape_to(x, (1,))
+
+
+def view_as(x: Any, other: Any) -> Any:
+    """`x.view(other.shape)`."""
+    return x.view(other.shape)
+
+
+def reshape_as(x: Any, other: Any) -> Any:
+    """`x.reshape(other.shape)`."""
+    return x.reshape(other.shape)
+
+
+def _at_least(count: int) -> Callable[..., Any]:
+    name = f"atleast_{count}d"
+
+    def convert(*tensors: Any) -> Any:
+        if len(tensors) == 1 and not isinstance(tensors[0], tuple | list):
+            return _with_dims(checked_tensors(name, tensors)[0], count)
+        given = tensors[0] if len(tensors) == 1 else tensors
+        return tuple(_with_dims(x, count) for x in checked_tensors(name, given))
+
+    convert.__name__ = convert.__qualname__ = name
+    convert.__doc__ = f"One Tensor, or each of several, with at least {count} dimension(s); views."
+    return convert
+
+
+def _with_dims(x: Any, count: int) -> Any:
+    """A matrix gets a third dimension behind it, a vector one before and one behind."""
+    if x.ndim >= count:
+        return x
+    if not x.ndim:
+        return reshape_to(x, (1,) * count)
+    if x.ndim == 1:
+        return reshape_to(x, (1, *x.shape) if count == 2 else (1, *x.shape, 1))
+    return reshape_to(x, (*x.shape, 1))
+
+
+atleast_1d, atleast_2d, atleast_3d = (_at_least(count) for count in (1, 2, 3))
+
+
+# Joining ------------------------------------------------------------------------------------------
+
+
+def _given(name: str, tensors: Any, count: int) -> list[Any]:
+    """The Tensors of a list with at least `count` dimensions."""
+    if type(tensors) in TENSORS:
+        raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
+    found = [_with_dims(x, count) for x in checked_tensors(name, tensors)]
+    if not found:
+        raise RuntimeError(f"{name} expects a non-empty list of Tensors")
+    return found
+
+
+def hstack(tensors: Any) -> Any:
+    """Joined along the second dimension; vectors along the first."""
+    found = _given("hstack", tensors, 1)
+    return cat(found, min(found[0].ndim - 1, 1))
+
+
+def vstack(tensors: Any) -> Any:
+    """Joined along the first dimension; vectors are rows."""
+    return cat(_given("vstack", tensors, 2), 0)
+
+
+def dstack(tensors: Any) -> Any:
+    """Joined along the third dimension."""
+    return cat(_given("dstack", tensors, 3), 2)
+
+
+def column_stack(tensors: Any) -> Any:
+    """Joined along the second dimension; vectors are columns."""
+    found = _given("column_stack", tensors, 0)
+    return cat([reshape_to(x, (math.prod(x.shape), 1)) if x.ndim < 2 else x for x in found], 1)
+
+
+row_stack = vstack
+concat = concatenate = cat

@@ -1,5 +1,166 @@
-"""Triangles and diagonals of matrices."""
+"""Triangles and diagonals of matrices, and matrices made of them."""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from typing import Any
+
+import numpy as np
+
+from ..backend import as_dtype, int64, resolve_device, to_device
+from ..tensor import Tensor, wrap
+from .coercion import public
+from .elementwise import clone
+from .reductions import sum
+from .registry import primitive
+from .shapes import normal_dim, permute_dims
+from .splitting import integer
+
+__all__ = [
+    "diag", "diag_embed", "diagonal", "trace", "tril", "tril_indices", "triu", "triu_indices",
+]  # fmt: skip
+
+# Triangles ----------------------------------------------------------------------------------------
+
+
+def _triangle(name: str, zeroed: str) -> Any:
+    """The primitive and the public function `tril` or `triu`."""
+
+    def kernel(xp: Any, x: Any, *, diagonal: int = 0, out: Any = None) -> Any:
+        return xp.store(getattr(xp, name)(x, diagonal), out)
+
+    operation = primitive(name, kernel, x=lambda g, diagonal: operation(g, diagonal))
+
+    def function(x: Any, diagonal: int = 0) -> Any:
+        if x.ndim < 2:
+            raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
+        return operation(x, integer(name, "diagonal", diagonal))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"Matrices with zeros {zeroed} diagonal number `diagonal` (above the main one: positive)."
+    )
+    return operation, public(function)
+
+
+lower_triangle, tril = _triangle("tril", "above")
+upper_triangle, triu = _triangle("triu", "below")
+
+
+def _indices(name: str) -> Any:
+    find = getattr(np, name)
+
+    def function(
+        row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None
+    ) -> Tensor:
+        rows, columns = integer(name, "row", row), integer(name, "col", col)
+        if rows < 0 or columns < 0:
+            raise RuntimeError(f"{name}: row and col must be non-negative, got {rows}, {columns}")
+        kind = int64 if dtype is None else as_dtype(dtype)
+        if kind.name not in ("int32", "int64"):
+            raise RuntimeError(f"{name}: expected dtype int32 or int64, got {kind.name}")
+        found = np.stack(find(rows, integer(name, "offset", offset), columns)).astype(kind)
+        return wrap(to_device(found, resolve_device(device)))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"The rows and the columns, as a (2, n) Tensor, of what `{name[:4]}` keeps of a (row, col) "
+        "matrix."
+    )
+    return function
+
+
+tril_indices, triu_indices = _indices("tril_indices"), _indices("triu_indices")
+
+# Diagonals ----------------------------------------------------------------------------------------
+
+
+def _diagonal_of(xp: Any, x: Any, offset: int) -> Any:
+    """Diagonal number `offset` of the last two dimensions, sharing memory."""
+    rows, columns = x.shape[-2:]
+    down, right = max(-offset, 0), max(offset, 0)
+    length = max(min(rows - down, columns - right), 0)
+    if length:
+        x = xp.getitem(x, (Ellipsis, slice(down, None), slice(right, None)))
+    step = x.strides[-2] + x.strides[-1]
+    return xp.as_strided(x, (*x.shape[:-2], length), (*x.strides[:-2], step))
+
+
+def _diagonal(xp: Any, x: Any, *, offset: int = 0) -> Any:
+    return _diagonal_of(xp, x, offset)
+
+
+def _diag_embed(xp: Any, x: Any, *, shape: Any, offset: int = 0, out: Any = None) -> Any:
+    """Zeros of `shape` with `x` on diagonal number `offset`: the reverse of `diagonal`."""
+    if out is None:
+        out = xp.zeros(shape, x.dtype)
+    else:
+        xp.copyto(out, 0)
+    xp.copyto(_diagonal_of(xp, out, offset), x)
+    return out
+
+
+diagonal_of = primitive(
+    "diagonal",
+    _diagonal,
+    x=lambda g, x_shape, offset: with_diagonal(g, x_shape, offset),
+    options={"view": True},
+)
+with_diagonal = primitive("diag_embed", _diag_embed, x=lambda g, offset: diagonal_of(g, offset))
+
+
+def _plane(dim1: int, dim2: int, ndim: int) -> tuple[int, int]:
+    found = normal_dim(dim1, ndim), normal_dim(dim2, ndim)
+    if found[0] == found[1]:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    return found
+
+
+@public
+def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """A diagonal of dimensions `dim1` and `dim2`, as the last dimension; a view.
+
+    Args:
+        x: a Tensor of at least 2 dimensions.
+        offset: 0 is the main diagonal, positive numbers are above it, negative ones below.
+        dim1, dim2: the rows and the columns.
+
+    Raises IndexError for a dimension out of range, RuntimeError where both are the same.
+    """
+    a, b = _plane(dim1, dim2, x.ndim)
+    others = [d for d in range(x.ndim) if d not in (a, b)]
+    return diagonal_of(permute_dims(x, (*others, a, b)), integer("diagonal", "offset", offset))
+
+
+@public
+def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    """Matrices of zeros with the last dimension of `x` on a diagonal; arguments as `diagonal`'s."""
+    a, b = _plane(dim1, dim2, x.ndim + 1)
+    size = x.shape[-1] + abs(integer("diag_embed", "offset", offset))
+    made = with_diagonal(x, (*x.shape[:-1], size, size), offset)
+    order = list(range(x.ndim - 1))
+    for place, dim in sorted([(a, x.ndim - 1), (b, x.ndim)]):
+        order.insert(place, dim)
+    return permute_dims(made, tuple(order))
+
+
+@public
+def diag(x: Any, diagonal: int = 0) -> Any:
+    """A matrix with the vector `x` on a diagonal, or a copy of a diagonal of the matrix `x`.
+
+    Raises RuntimeError for another number of dimensions.
+    """
+    if x.ndim == 1:
+        return diag_embed(x, diagonal)
+    if x.ndim != 2:
+        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {x.ndim}D")
+    return clone(diagonal_of(x, integer("diag", "diagonal", diagonal)))
+
+
+@public
+def trace(x: Any) -> Any:
+    """The sum of the diagonal of a matrix; RuntimeError for anything else and for booleans."""
+    if x.ndim != 2 or x.dtype.kind == "b":
+        raise RuntimeError(
+            f"trace: expected a matrix of numbers, got {x.dtype.name} of shape {tuple(x.shape)}"
+        )
+    return sum(diagonal_of(x))
