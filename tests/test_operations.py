@@ -295,7 +295,7 @@ def test_losses_take_zero_rows(reduction: str) -> None:
         (mt.nn.functional.cross_entropy, mt.zeros(0, dtype=mt.int64)),
         (mt.nn.functional.mse_loss, mt.zeros(0, 3)),
     ]:
-        value = loss(scores, target, reduction)
+        value = loss(scores, target, reduction=reduction)
         assert np.all(np.isnan(value.detach().numpy())) or reduction != "mean"
         value.sum().backward()
         assert scores.grad.shape == (0, 3)

@@ -7,6 +7,15 @@ from typing import TypeAlias
 
 from ..ops import dropout as _dropout
 from ..ops import elementwise, linear_algebra, losses, reductions
+from ..ops import (
+    classification_losses,
+    elementwise,
+    embedding_losses,
+    linear_algebra,
+    probability_losses,
+    reductions,
+    regression_losses,
+)
 from ..tensor import Tensor
 
 # The operations also take and return arrays, for the gradient rules; users need not know.
@@ -16,24 +25,53 @@ cross_entropy: _Function = losses.cross_entropy
 dropout: _Function = _dropout.dropout
 dropout1d: _Function = _dropout.dropout1d
 dropout2d: _Function = _dropout.dropout2d
+binary_cross_entropy: _Function = probability_losses.binary_cross_entropy
+binary_cross_entropy_with_logits: _Function = probability_losses.binary_cross_entropy_with_logits
+cosine_embedding_loss: _Function = embedding_losses.cosine_embedding_loss
+cross_entropy: _Function = classification_losses.cross_entropy
+gaussian_nll_loss: _Function = regression_losses.gaussian_nll_loss
+hinge_embedding_loss: _Function = embedding_losses.hinge_embedding_loss
+huber_loss: _Function = regression_losses.huber_loss
+kl_div: _Function = probability_losses.kl_div
+l1_loss: _Function = regression_losses.l1_loss
 linear: _Function = linear_algebra.linear
 log_softmax: _Function = reductions.log_softmax
-mse_loss: _Function = losses.mse_loss
+margin_ranking_loss: _Function = embedding_losses.margin_ranking_loss
+mse_loss: _Function = regression_losses.mse_loss
+nll_loss: _Function = classification_losses.nll_loss
+poisson_nll_loss: _Function = regression_losses.poisson_nll_loss
 relu: _Function = elementwise.relu
 sigmoid: _Function = elementwise.sigmoid
+smooth_l1_loss: _Function = regression_losses.smooth_l1_loss
+soft_margin_loss: _Function = embedding_losses.soft_margin_loss
 softmax: _Function = reductions.softmax
 tanh: _Function = elementwise.tanh
+triplet_margin_loss: _Function = embedding_losses.triplet_margin_loss
 
 __all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
     "cross_entropy",
     "dropout",
     "dropout1d",
     "dropout2d",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
     "linear",
     "log_softmax",
+    "margin_ranking_loss",
     "mse_loss",
+    "nll_loss",
+    "poisson_nll_loss",
     "relu",
     "sigmoid",
+    "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "tanh",
+    "triplet_margin_loss",
 ]

@@ -22,6 +22,7 @@ from . import (
 )
 from . import methods as methods
 from .activations import *  # noqa: F403
+from .classification_losses import cross_entropy
 from .coercion import REGISTRY, public
 from .comparison import (
     bitwise_and,
@@ -72,9 +73,9 @@ from .elementwise import sub_scaled as sub
 from .factorisations import *  # noqa: F403
 from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
-from .losses import cross_entropy, mse_loss
 from .products import *  # noqa: F403
 from .rearranging import *  # noqa: F403
+from .regression_losses import mse_loss
 from .scans import *  # noqa: F403
 from .shapes import cat, stack
 from .sorting import *  # noqa: F403

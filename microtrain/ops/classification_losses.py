@@ -1,0 +1,263 @@
+"""Losses of classes: the cross entropy of scores, the negative log-likelihood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .coercion import cast
+from .comparison import ne
+from .elementwise import mul, where
+from .indexing import one_hot_rows, take_along_dim
+from .losses import REDUCTIONS, average, check_reduction, reduced, want_tensors
+from .reductions import log_softmax_dim, softmax_dim, sum, want_float
+from .registry import primitive
+from .shapes import permute_dims, reshape_to
+
+# Cross entropy ------------------------------------------------------------------------------------
+
+
+def _cross_entropy(
+    xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any = None
+) -> Any:
+    """The negative log-probabilities of the target classes, reduced, and all probabilities."""
+    rows, classes = input.shape
+    z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if rows else input
+    e = xp.exp(z)
+    total = xp.sum(e, axis=1, keepdims=True)
+    places = xp.add(xp.multiply(xp.arange(rows), classes), target)
+    losses = xp.subtract(xp.reshape(xp.log(total), -1), xp.take(z, places))
+    probabilities = xp.divide(e, total)
+    if reduction == "none":
+        return xp.store(losses, out), probabilities
+    if reduction == "sum":
+        return xp.sum(losses, out=out), probabilities
+    return average(xp, xp.asarray(xp.sum(losses)), rows, out), probabilities
+
+
+def _cross_entropy_rule(g: Any, probabilities: Any, target: Any, reduction: str) -> Any:
+    rows, classes = probabilities.shape
+    above = probabilities - one_hot_rows(target, classes, probabilities.dtype)
+    if reduction == "none":
+        return above * reshape_to(g, (rows, 1))
+    return above * (g / (rows or 1) if reduction == "mean" else g)
+
+
+cross_entropy_classes = primitive(
+    "cross_entropy",
+    _cross_entropy,
+    input=_cross_entropy_rule,
+    options={
+        "extras": ("probabilities",),
+        "recompute": {"probabilities": lambda input: softmax_dim(input, 1)},
+        "node_name": "nll_loss",
+    },
+)
+
+
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """The cross entropy of unnormalised scores with class indices or class probabilities.
+
+    Args:
+        input: scores, (n, classes), (n, classes, d1, ...) or (classes,), of a float dtype.
+        target: class indices as integers, in the shape of `input` without the classes, or
+            probabilities in the shape of `input`.
+        weight: (classes,), a factor for each class. The mean over class indices is divided by the
+            sum of the weights of the targets.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        ignore_index: a class index whose samples count for nothing.
+        reduction: "mean" over the samples, "sum", or "none" for one loss a sample.
+        label_smoothing: how much of the target, 0 to 1, is spread evenly over all classes (C.
+            Szegedy et al., "Rethinking the inception architecture for computer vision", 2016).
+
+    Raises:
+        TypeError: not Tensors.
+        IndexError: a class index outside 0 .. classes - 1 (not checked on a GPU).
+        RuntimeError: shapes or dtypes that do not fit, a label smoothing outside 0 .. 1.
+        ValueError: an unknown reduction, or another number of indices than of scores.
+
+    Example:
+        >>> mt.nn.functional.cross_entropy(mt.tensor([[0.0, 0.0]]), mt.tensor([1]))
+        tensor(0.6931)
+    """
+    want_tensors("cross_entropy", input=input, target=target)
+    if reduction not in REDUCTIONS or size_average is not None or reduce is not None:
+        check_reduction(reduction, size_average, reduce)
+    want_float("cross_entropy", input)
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(
+            f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}"
+        )
+    if not input.ndim:
+        raise RuntimeError(
+            "cross_entropy: expected scores of shape (n, classes, ...) or (classes,), got ()"
+        )
+    if target.dtype.kind == "f":
+        if ignore_index >= 0:
+            raise RuntimeError(
+                "cross_entropy: ignore_index is for class indices, not probabilities"
+            )
+        return _with_probabilities(input, target, weight, reduction, label_smoothing)
+    rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
+    if weight is None and kept is None and not label_smoothing and input.ndim == 2:
+        return cross_entropy_classes(rows, indices, reduction)
+    if not label_smoothing:
+        losses, spread = cross_entropy_classes(rows, indices, "none"), None
+    else:
+        logs = log_softmax_dim(rows, 1)
+        losses = -_chosen(logs, indices)
+        spread = sum(logs if weight is None else logs * weight, 1)
+    scale = None if weight is None else take_along_dim(weight, indices, 0)
+    losses = losses if scale is None else mul(losses, scale)
+    if spread is not None:
+        losses = losses * (1 - label_smoothing) - spread * (label_smoothing / rows.shape[1])
+    return _total(losses, scale, kept, reduction, target.shape if input.ndim > 1 else ())
+
+
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """The negative log-likelihood of class indices; `cross_entropy` takes unnormalised scores.
+
+    Args:
+        input: logarithms of probabilities, (n, classes), (n, classes, d1, ...) or (classes,).
+        target: class indices as integers, in the shape of `input` without the classes.
+        weight: (classes,), a factor for each class. The mean is divided by the sum of the weights
+            of the targets.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        ignore_index: a class index whose samples count for nothing.
+        reduction: "mean" over the samples, "sum", or "none" for one loss a sample.
+
+    Raises:
+        TypeError: not Tensors.
+        IndexError: a class index outside 0 .. classes - 1 (not checked on a GPU).
+        RuntimeError: shapes or dtypes that do not fit.
+        ValueError: an unknown reduction, or another number of indices than of rows.
+    """
+    want_tensors("nll_loss", input=input, target=target)
+    check_reduction(reduction, size_average, reduce)
+    want_float("nll_loss", input)
+    if not input.ndim:
+        raise RuntimeError("nll_loss: expected (n, classes, ...) or (classes,), got ()")
+    rows, indices, kept = _rows("nll_loss", input, target, weight, ignore_index)
+    scale = None if weight is None else take_along_dim(weight, indices, 0)
+    losses = -_chosen(rows, indices)
+    losses = losses if scale is None else mul(losses, scale)
+    return _total(losses, scale, kept, reduction, target.shape if input.ndim > 1 else ())
+
+
+def _chosen(rows: Any, indices: Any) -> Any:
+    """The element of each row that its index chooses."""
+    n = indices.shape[0]
+    return reshape_to(take_along_dim(rows, reshape_to(indices, (n, 1)), 1), (n,))
+
+
+def _total(losses: Any, scale: Any, kept: Any, reduction: str, shape: tuple[int, ...]) -> Any:
+    """The losses of all rows reduced, or in the shape of the target.
+
+    Args:
+        losses: (n,), already multiplied with `scale`, the weights of the rows or None.
+        kept: which rows are not ignored, or None for all.
+    """
+    losses = losses if kept is None else where(kept, losses, 0)
+    if reduction == "none":
+        return reshape_to(losses, shape)
+    if reduction == "sum" or (scale is None and kept is None):
+        return reduced(losses, reduction)
+    weights = cast(kept, losses.dtype) if scale is None else scale
+    return sum(losses) / sum(weights if kept is None else where(kept, weights, 0))
+
+
+def _rows(
+    name: str, input: Any, target: Any, weight: Any, ignore_index: int
+) -> tuple[Any, Any, Any]:
+    """The scores as (rows, classes), the class indices (rows,), and which rows are not ignored.
+
+    The last is None where no row is ignored. Ignored rows get class 0.
+    """
+    if target.dtype.kind not in "iu":
+        raise RuntimeError(f"{name}: expected class indices as integers, got {target.dtype.name}")
+    dim = 1 if input.ndim > 1 else 0
+    expected = (*input.shape[:dim], *input.shape[dim + 1 :])
+    if target.shape != expected and not (input.ndim == 1 and target.shape == (1,)):
+        kind = ValueError if target.shape[:1] != expected[:1] else RuntimeError
+        raise kind(
+            f"{name}: input of shape {tuple(input.shape)} needs class indices of shape "
+            f"{expected}, got {tuple(target.shape)}"
+        )
+    classes = input.shape[dim]
+    if weight is not None:
+        want_tensors(name, weight=weight)
+        if weight.shape != (classes,) or weight.dtype != input.dtype or weight.requires_grad:
+            raise RuntimeError(
+                f"{name}: expected one weight for each of the {classes} classes, of dtype "
+                f"{input.dtype.name} and without a gradient, got {tuple(weight.shape)} of "
+                f"{weight.dtype.name}"
+            )
+    if input.ndim != 2:
+        n = target.numel()
+        order = (0, *range(2, input.ndim), 1) if dim else (0,)
+        input = reshape_to(permute_dims(input, order), (n, classes))
+        target = reshape_to(target, (n,))
+    if not _may_ignore(target._array, classes, ignore_index):
+        return input, target, None
+    kept = ne(target, ignore_index)
+    return input, where(kept, target, 0), kept
+
+
+def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
+    """Whether a class index may be the ignored one; IndexError for one that does not exist."""
+    # On a GPU looking at the values would wait for it.
+    if type(target) is not np.ndarray:
+        return True
+    if not target.size:
+        return False
+    low, high = target.min(), target.max()
+    if low >= 0 and high < classes:
+        return bool(low <= ignore_index <= high)
+    wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
+    if wrong.size:
+        raise IndexError(
+            f"Target {int(wrong[0])} is out of bounds: the scores have {classes} classes, so "
+            f"class indices are 0 to {classes - 1}"
+        )
+    return True
+
+
+def _with_probabilities(
+    input: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
+) -> Any:
+    if target.shape != input.shape:
+        raise RuntimeError(
+            f"cross_entropy: probabilities of shape {tuple(target.shape)} must have the shape of "
+            f"the scores, {tuple(input.shape)}"
+        )
+    dim = 1 if input.ndim > 1 else 0
+    classes = input.shape[dim]
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        want_tensors("cross_entropy", weight=weight)
+        if weight.shape != (classes,):
+            raise RuntimeError(
+                f"cross_entropy: expected one weight for each of the {classes} classes, got "
+                f"{tuple(weight.shape)}"
+            )
+        target = target * reshape_to(weight, (classes, *(1,) * (input.ndim - dim - 1)))
+    return reduced(-sum(log_softmax_dim(input, dim) * target, dim), reduction)

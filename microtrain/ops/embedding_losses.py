@@ -1,0 +1,149 @@
+"""Losses of pairs and triples: which of two is larger, which are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .elementwise import clamp, minimum, sqrt, where
+from .losses import check_pair, check_reduction, reduced, want_tensors
+from .norms import norm
+from .probability_losses import bce_with_logits
+from .reductions import sum
+
+
+def soft_margin_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """`log(1 + exp(-target * input))` for targets of -1 or 1, without overflow."""
+    check_pair("soft_margin_loss", input, target)
+    check_reduction(reduction, size_average, reduce)
+    return reduced(bce_with_logits(target * input, 1, "none"), reduction)
+
+
+def hinge_embedding_loss(
+    input: Any,
+    target: Any,
+    margin: float = 1.0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """A distance `input` where the target is 1, `max(margin - input, 0)` where it is -1."""
+    check_pair("hinge_embedding_loss", input, target)
+    check_reduction(reduction, size_average, reduce)
+    apart = where(target != 1, clamp(margin - input, min=0), 0)
+    return reduced(apart + where(target != -1, input, 0), reduction)
+
+
+def margin_ranking_loss(
+    input1: Any,
+    input2: Any,
+    target: Any,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """`max(margin - target * (input1 - input2), 0)`: target 1 wants the first larger, -1 smaller.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: other numbers of dimensions, shapes that do not broadcast.
+        ValueError: an unknown reduction.
+    """
+    name = "margin_ranking_loss"
+    want_tensors(name, input1=input1, input2=input2, target=target)
+    check_reduction(reduction, size_average, reduce)
+    if not input1.ndim == input2.ndim == target.ndim:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (input1, input2, target))
+        raise RuntimeError(f"{name}: expected one number of dimensions, got shapes {shapes}")
+    return reduced(clamp(margin - target * (input1 - input2), min=0), reduction)
+
+
+def cosine_embedding_loss(
+    input1: Any,
+    input2: Any,
+    target: Any,
+    margin: float = 0,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """How far the cosine of two vectors is from 1 (target 1) or above `margin` (target -1).
+
+    Args:
+        input1, input2: vectors (d,) or rows of them (n, d).
+        target: 1 or -1, () or (n,).
+        margin: the largest cosine that costs nothing where the target is -1.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "mean", "sum", or "none" for one loss a row.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: shapes that do not fit.
+        ValueError: an unknown reduction.
+    """
+    name = "cosine_embedding_loss"
+    want_tensors(name, input1=input1, input2=input2, target=target)
+    check_reduction(reduction, size_average, reduce)
+    if target.ndim > 1 or not input1.ndim == input2.ndim == target.ndim + 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (input1, input2, target))
+        raise RuntimeError(f"{name}: expected (n, d), (n, d) and (n,), or (d,), (d,) and (), got "
+                           f"{shapes}")  # fmt: skip
+    lengths = (sum(input1 * input1, -1) + 1e-12) * (sum(input2 * input2, -1) + 1e-12)
+    cosine = sum(input1 * input2, -1) / sqrt(lengths)
+    apart = where(target == -1, clamp(cosine - margin, min=0), 0)
+    return reduced(where(target == 1, 1 - cosine, 0) + apart, reduction)
+
+
+def triplet_margin_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """`max(margin + |anchor - positive| - |anchor - negative|, 0)` over vectors.
+
+    V. Balntas, E. Riba, D. Ponsa and K. Mikolajczyk, "Learning local feature descriptors with
+    triplets and shallow convolutional neural networks", 2016.
+
+    Args:
+        anchor, positive, negative: vectors along the last dimension, broadcast.
+        margin: greater than 0.
+        p: which norm the distance is.
+        eps: added to differences, so that the distance of equal vectors has a derivative.
+        swap: use the distance from `positive` to `negative` where that is smaller.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "mean", "sum", or "none" for one loss a vector.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: other numbers of dimensions, shapes that do not broadcast.
+        ValueError: an unknown reduction, a margin that is not positive.
+    """
+    name = "triplet_margin_loss"
+    want_tensors(name, anchor=anchor, positive=positive, negative=negative)
+    check_reduction(reduction, size_average, reduce)
+    if not margin > 0:
+        raise ValueError(f"{name}: margin must be greater than 0, got {margin}")
+    if not anchor.ndim == positive.ndim == negative.ndim:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (anchor, positive, negative))
+        raise RuntimeError(f"{name}: expected one number of dimensions, got shapes {shapes}")
+
+    def distance(x: Any, y: Any) -> Any:
+        return norm(x - y + eps, p, -1)
+
+    far = distance(anchor, negative)
+    if swap:
+        far = minimum(far, distance(positive, negative))
+    return reduced(clamp(distance(anchor, positive) - far + margin, min=0), reduction)

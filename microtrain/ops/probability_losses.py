@@ -1,0 +1,213 @@
+"""Losses of probabilities: yes or no, and one distribution against another."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .elementwise import clamp, exp, log, mul, sigmoid, where
+from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
+from .reductions import sum, want_float
+from .registry import primitive
+from .shapes import expand
+
+# Yes or no ----------------------------------------------------------------------------------------
+
+
+def _bce_with_logits(
+    xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any = None
+) -> Any:
+    """`(1 - target) * input - log(sigmoid(input))`, reduced, without overflow."""
+    one = xp.constant(1, input.dtype)
+    work = xp.asarray(xp.absolute(input))
+    xp.negative(work, out=work)
+    xp.exp(work, out=work)
+    xp.log1p(work, out=work)
+    xp.subtract(work, xp.minimum(input, xp.constant(0, input.dtype)), out=work)
+    losses = xp.add(work, xp.multiply(xp.subtract(one, target), input))
+    if reduction == "none":
+        return xp.store(losses, out)
+    total = xp.asarray(xp.sum(losses))
+    if reduction == "sum":
+        return xp.store(total, out)
+    return average(xp, total, math.prod(losses.shape), out)
+
+
+def _share(g: Any, shape: tuple[int, ...], reduction: str) -> Any:
+    """The gradient of each loss."""
+    return g / (math.prod(shape) or 1) if reduction == "mean" else g
+
+
+bce_with_logits = primitive(
+    "binary_cross_entropy_with_logits",
+    _bce_with_logits,
+    input=lambda g, input, target, reduction: (
+        (sigmoid(input) - target) * _share(g, input.shape, reduction)
+    ),
+    target=lambda g, input, reduction: -input * _share(g, input.shape, reduction),
+    options={"promote": ("input", "target")},
+)
+
+
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Any:
+    """The binary cross entropy of scores: `binary_cross_entropy(sigmoid(input), target)`, stable.
+
+    Args:
+        input: scores, any shape.
+        target: probabilities from 0 to 1 in the shape of `input`.
+        weight: a factor for each loss, broadcast.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "mean" (over all elements), "sum", or "none" for the elements.
+        pos_weight: a factor for the part of the targets that is 1, broadcast; for instance the
+            number of negatives for each positive.
+
+    Raises:
+        TypeError: not Tensors.
+        ValueError: the shapes differ, or an unknown reduction.
+        RuntimeError: integers, or a weight that does not broadcast to the shape of `input`.
+
+    Example:
+        >>> loss = mt.nn.functional.binary_cross_entropy_with_logits
+        >>> loss(mt.tensor([0.0, 1000.0]), mt.tensor([1.0, 1.0]), reduction="none")
+        tensor([0.6931, 0.0000])
+    """
+    name = "binary_cross_entropy_with_logits"
+    check_pair(name, input, target, ValueError)
+    check_reduction(reduction, size_average, reduce)
+    want_float(name, input)
+    want_float(name, target)
+    if weight is None and pos_weight is None:
+        return bce_with_logits(input, target, reduction)
+    if pos_weight is None:
+        losses = bce_with_logits(input, target, "none")
+    else:
+        want_tensors(name, pos_weight=pos_weight)
+        positive = (pos_weight - 1) * target + 1
+        # With target 1 the loss is -log(sigmoid(input)).
+        losses = (1 - target) * input + positive * bce_with_logits(input, 1, "none")
+    if weight is not None:
+        losses = _weighted(name, losses, weight)
+    if losses.shape != input.shape:
+        raise RuntimeError(
+            f"{name}: pos_weight of shape {tuple(pos_weight.shape)} does not broadcast to the "
+            f"input, {tuple(input.shape)}"
+        )
+    return reduced(losses, reduction)
+
+
+def _weighted(name: str, losses: Any, weight: Any) -> Any:
+    want_tensors(name, weight=weight)
+    return mul(losses, expand(weight, losses.shape))
+
+
+def _bce(xp: Any, input: Any, target: Any, out: Any = None) -> Any:
+    """`-target * log(input) - (1 - target) * log(1 - input)`, no logarithm below -100."""
+    one, least = xp.constant(1, input.dtype), xp.constant(-100, input.dtype)
+    yes = xp.maximum(xp.log(input), least)
+    no = xp.maximum(xp.log1p(xp.negative(input)), least)
+    # PyTorch's order of the terms, for the same rounding.
+    return xp.subtract(xp.multiply(xp.subtract(target, one), no), xp.multiply(target, yes), out=out)
+
+
+# The derivatives are PyTorch's: that in `input` is large but finite at 0 and 1. The bound is 1e-12
+# in float32, for all dtypes.
+_LEAST = 9.999999960041972e-13
+bce = primitive(
+    "binary_cross_entropy",
+    _bce,
+    input=lambda g, input, target: g * (input - target) / clamp((1 - input) * input, min=_LEAST),
+    target=lambda g, input: g * (log(1 - input) - log(input)),
+)
+
+
+def binary_cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """The binary cross entropy of probabilities; for scores see the `_with_logits` form.
+
+    Args:
+        input: probabilities from 0 to 1, any shape, such as a sigmoid's.
+        target: probabilities in the shape and dtype of `input`.
+        weight: a factor for each loss; it broadcasts to their shape.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "mean" (over all elements), "sum", or "none" for the elements.
+
+    Raises:
+        TypeError: not Tensors.
+        ValueError: the shapes differ, or an unknown reduction.
+        RuntimeError: an input outside 0 to 1 (not checked on a GPU), dtypes that differ, a weight
+            that does not broadcast.
+    """
+    name = "binary_cross_entropy"
+    check_pair(name, input, target, ValueError)
+    check_reduction(reduction, size_average, reduce)
+    if input.dtype.kind != "f" or input.dtype != target.dtype:
+        raise RuntimeError(
+            f"{name}: expected input and target of one float dtype, got {input.dtype.name} and "
+            f"{target.dtype.name}"
+        )
+    array = input._array
+    # On a GPU looking at the values would wait for it. A NaN passes.
+    if type(array) is np.ndarray and array.size and (array.min() < 0 or array.max() > 1):
+        raise RuntimeError(
+            f"{name}: all elements of input should be between 0 and 1, found "
+            f"{array.min()} to {array.max()}; apply a sigmoid, or use {name}_with_logits"
+        )
+    losses = bce(input, target)
+    if weight is not None:
+        losses = _weighted(name, losses, weight)
+    return reduced(losses, reduction)
+
+
+# Distributions ------------------------------------------------------------------------------------
+
+
+def kl_div(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Any:
+    """The Kullback-Leibler divergence, `target * (log(target) - input)`.
+
+    Args:
+        input: logarithms of probabilities, any shape.
+        target: probabilities in the shape of `input`, or their logarithms.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "batchmean", the sum divided by the number of rows, is the divergence of the
+            definition; "mean" (over all elements), "sum", "none" for the elements.
+        log_target: whether `target` is the logarithm of the probabilities.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: the shapes differ.
+        ValueError: an unknown reduction.
+    """
+    check_pair("kl_div", input, target)
+    check_reduction(reduction, size_average, reduce, (*REDUCTIONS, "batchmean"))
+    want_float("kl_div", input)
+    want_float("kl_div", target)
+    if log_target:
+        losses = exp(target) * (target - input)
+    else:  # 0 * log(0) is 0 here
+        losses = target * log(where(target == 0, 1, target)) - target * input
+    if reduction == "batchmean":
+        return sum(losses) / input.shape[0] if input.ndim else sum(losses)
+    return reduced(losses, reduction)
