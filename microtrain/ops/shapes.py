@@ -230,12 +230,29 @@ def expand_as(x: Any, other: Any) -> Any:
 
 def _sum_to(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
     lead = len(x.shape) - len(shape)
-    axes = tuple(range(lead)) + tuple(
-        i + lead for i, size in enumerate(shape) if size == 1 and x.shape[i + lead] != 1
-    )
-    if axes:
-        x = xp.sum(x, axis=axes, keepdims=True)
+    kept = [i + lead for i, size in enumerate(shape) if size != 1]
+    summed = [i for i, size in enumerate(x.shape) if size != 1 and i not in kept]
+    if summed and kept and x.dtype.kind == "f":
+        first, last = kept[0], kept[-1] + 1
+        if all(i < first or i >= last for i in summed):
+            return xp.store(xp.reshape(_sum_around(xp, x, first, last), shape), out)
+    if summed:
+        x = xp.sum(x, axis=tuple(summed), keepdims=True)
     return xp.store(xp.reshape(xp.asarray(x), shape), out)
+
+
+def _sum_around(xp: Any, x: Any, first: int, last: int) -> Any:
+    """The sum over the dimensions before `first` and from `last` on, flat.
+
+    Products with ones: several times as fast as `sum`.
+    """
+    before, kept = math.prod(x.shape[:first]), math.prod(x.shape[first:last])
+    after = math.prod(x.shape[last:])
+    if after != 1:
+        x = xp.dot(xp.reshape(x, (before * kept, after)), xp.ones_of((after,), x.dtype))
+    if before != 1:
+        x = xp.dot(xp.ones_of((before,), x.dtype), xp.reshape(x, (before, kept)))
+    return x
 
 
 sum_to_shape = primitive("sum_to_size", _sum_to, x=lambda g, x_shape: expand_to(g, x_shape))
