@@ -16,11 +16,14 @@ from ..ops import (
     reductions,
     regression_losses,
 )
+from ..ops import elementwise, linear_algebra, losses, normalization, reductions
 from ..tensor import Tensor
 
 # The operations also take and return arrays, for the gradient rules; users need not know.
 _Function: TypeAlias = Callable[..., Tensor]
 
+batch_norm: _Function = normalization.batch_norm
+cosine_similarity: _Function = normalization.cosine_similarity
 cross_entropy: _Function = losses.cross_entropy
 dropout: _Function = _dropout.dropout
 dropout1d: _Function = _dropout.dropout1d
@@ -40,7 +43,16 @@ margin_ranking_loss: _Function = embedding_losses.margin_ranking_loss
 mse_loss: _Function = regression_losses.mse_loss
 nll_loss: _Function = classification_losses.nll_loss
 poisson_nll_loss: _Function = regression_losses.poisson_nll_loss
+group_norm: _Function = normalization.group_norm
+instance_norm: _Function = normalization.instance_norm
+layer_norm: _Function = normalization.layer_norm
+linear: _Function = linear_algebra.linear
+log_softmax: _Function = reductions.log_softmax
+mse_loss: _Function = losses.mse_loss
+normalize: _Function = normalization.normalize
+pairwise_distance: _Function = normalization.pairwise_distance
 relu: _Function = elementwise.relu
+rms_norm: _Function = normalization.rms_norm
 sigmoid: _Function = elementwise.sigmoid
 smooth_l1_loss: _Function = regression_losses.smooth_l1_loss
 soft_margin_loss: _Function = embedding_losses.soft_margin_loss
@@ -61,13 +73,22 @@ __all__ = [
     "huber_loss",
     "kl_div",
     "l1_loss",
+    "batch_norm",
+    "cosine_similarity",
+    "cross_entropy",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
     "linear",
     "log_softmax",
     "margin_ranking_loss",
     "mse_loss",
     "nll_loss",
     "poisson_nll_loss",
+    "normalize",
+    "pairwise_distance",
     "relu",
+    "rms_norm",
     "sigmoid",
     "smooth_l1_loss",
     "soft_margin_loss",

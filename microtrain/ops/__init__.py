@@ -9,6 +9,7 @@ from . import (
     extrema,
     factorisations,
     gathering,
+    normalization,
     norms,
     products,
     rearranging,
@@ -73,6 +74,8 @@ from .elementwise import sub_scaled as sub
 from .factorisations import *  # noqa: F403
 from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
+from .losses import cross_entropy, mse_loss
+from .normalization import *  # noqa: F403
 from .products import *  # noqa: F403
 from .rearranging import *  # noqa: F403
 from .regression_losses import mse_loss
@@ -130,3 +133,4 @@ __all__ += rearranging.__all__
 __all__ += factorisations.__all__
 __all__ += triangles.__all__
 __all__ += splitting.__all__
+__all__ += normalization.__all__
