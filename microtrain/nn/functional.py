@@ -17,6 +17,7 @@ from ..ops import (
     regression_losses,
 )
 from ..ops import elementwise, linear_algebra, losses, normalization, reductions
+from ..ops import embedding as embeddings
 from ..tensor import Tensor
 
 # The operations also take and return arrays, for the gradient rules; users need not know.
@@ -43,6 +44,7 @@ margin_ranking_loss: _Function = embedding_losses.margin_ranking_loss
 mse_loss: _Function = regression_losses.mse_loss
 nll_loss: _Function = classification_losses.nll_loss
 poisson_nll_loss: _Function = regression_losses.poisson_nll_loss
+embedding: _Function = embeddings.embedding
 group_norm: _Function = normalization.group_norm
 instance_norm: _Function = normalization.instance_norm
 layer_norm: _Function = normalization.layer_norm
@@ -50,6 +52,7 @@ linear: _Function = linear_algebra.linear
 log_softmax: _Function = reductions.log_softmax
 mse_loss: _Function = losses.mse_loss
 normalize: _Function = normalization.normalize
+one_hot: _Function = embeddings.one_hot
 pairwise_distance: _Function = normalization.pairwise_distance
 relu: _Function = elementwise.relu
 rms_norm: _Function = normalization.rms_norm
@@ -76,6 +79,7 @@ __all__ = [
     "batch_norm",
     "cosine_similarity",
     "cross_entropy",
+    "embedding",
     "group_norm",
     "instance_norm",
     "layer_norm",
@@ -86,6 +90,7 @@ __all__ = [
     "nll_loss",
     "poisson_nll_loss",
     "normalize",
+    "one_hot",
     "pairwise_distance",
     "relu",
     "rms_norm",
