@@ -17,6 +17,7 @@ from ..ops import (
     regression_losses,
 )
 from ..ops import elementwise, linear_algebra, losses, normalization, reductions
+from ..ops import attention, elementwise, linear_algebra, losses, normalization, reductions
 from ..ops import embedding as embeddings
 from ..tensor import Tensor
 
@@ -56,6 +57,7 @@ one_hot: _Function = embeddings.one_hot
 pairwise_distance: _Function = normalization.pairwise_distance
 relu: _Function = elementwise.relu
 rms_norm: _Function = normalization.rms_norm
+scaled_dot_product_attention: _Function = attention.scaled_dot_product_attention
 sigmoid: _Function = elementwise.sigmoid
 smooth_l1_loss: _Function = regression_losses.smooth_l1_loss
 soft_margin_loss: _Function = embedding_losses.soft_margin_loss
@@ -94,6 +96,7 @@ __all__ = [
     "pairwise_distance",
     "relu",
     "rms_norm",
+    "scaled_dot_product_attention",
     "sigmoid",
     "smooth_l1_loss",
     "soft_margin_loss",
