@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .random import forward_words
 from . import special as numpy_special
+from .random import forward_words
 
 __all__ = [
     "ARRAYS",

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..ops import dropout as _dropout
-from ..ops import elementwise, linear_algebra, losses, reductions
 from ..ops import (
+    attention,
     classification_losses,
     elementwise,
     embedding_losses,
     linear_algebra,
+    normalization,
     probability_losses,
     reductions,
     regression_losses,
 )
-from ..ops import elementwise, linear_algebra, losses, normalization, reductions
-from ..ops import attention, elementwise, linear_algebra, losses, normalization, reductions
+from ..ops import dropout as _dropout
 from ..ops import embedding as embeddings
 from ..tensor import Tensor
 
@@ -25,36 +24,32 @@ from ..tensor import Tensor
 _Function: TypeAlias = Callable[..., Tensor]
 
 batch_norm: _Function = normalization.batch_norm
-cosine_similarity: _Function = normalization.cosine_similarity
-cross_entropy: _Function = losses.cross_entropy
-dropout: _Function = _dropout.dropout
-dropout1d: _Function = _dropout.dropout1d
-dropout2d: _Function = _dropout.dropout2d
 binary_cross_entropy: _Function = probability_losses.binary_cross_entropy
 binary_cross_entropy_with_logits: _Function = probability_losses.binary_cross_entropy_with_logits
 cosine_embedding_loss: _Function = embedding_losses.cosine_embedding_loss
+cosine_similarity: _Function = normalization.cosine_similarity
 cross_entropy: _Function = classification_losses.cross_entropy
+dropout: _Function = _dropout.dropout
+dropout1d: _Function = _dropout.dropout1d
+dropout2d: _Function = _dropout.dropout2d
+embedding: _Function = embeddings.embedding
 gaussian_nll_loss: _Function = regression_losses.gaussian_nll_loss
+group_norm: _Function = normalization.group_norm
 hinge_embedding_loss: _Function = embedding_losses.hinge_embedding_loss
 huber_loss: _Function = regression_losses.huber_loss
+instance_norm: _Function = normalization.instance_norm
 kl_div: _Function = probability_losses.kl_div
 l1_loss: _Function = regression_losses.l1_loss
+layer_norm: _Function = normalization.layer_norm
 linear: _Function = linear_algebra.linear
 log_softmax: _Function = reductions.log_softmax
 margin_ranking_loss: _Function = embedding_losses.margin_ranking_loss
 mse_loss: _Function = regression_losses.mse_loss
 nll_loss: _Function = classification_losses.nll_loss
-poisson_nll_loss: _Function = regression_losses.poisson_nll_loss
-embedding: _Function = embeddings.embedding
-group_norm: _Function = normalization.group_norm
-instance_norm: _Function = normalization.instance_norm
-layer_norm: _Function = normalization.layer_norm
-linear: _Function = linear_algebra.linear
-log_softmax: _Function = reductions.log_softmax
-mse_loss: _Function = losses.mse_loss
 normalize: _Function = normalization.normalize
 one_hot: _Function = embeddings.one_hot
 pairwise_distance: _Function = normalization.pairwise_distance
+poisson_nll_loss: _Function = regression_losses.poisson_nll_loss
 relu: _Function = elementwise.relu
 rms_norm: _Function = normalization.rms_norm
 scaled_dot_product_attention: _Function = attention.scaled_dot_product_attention
@@ -66,34 +61,33 @@ tanh: _Function = elementwise.tanh
 triplet_margin_loss: _Function = embedding_losses.triplet_margin_loss
 
 __all__ = [
+    "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cosine_embedding_loss",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "dropout1d",
     "dropout2d",
+    "embedding",
     "gaussian_nll_loss",
+    "group_norm",
     "hinge_embedding_loss",
     "huber_loss",
+    "instance_norm",
     "kl_div",
     "l1_loss",
-    "batch_norm",
-    "cosine_similarity",
-    "cross_entropy",
-    "embedding",
-    "group_norm",
-    "instance_norm",
     "layer_norm",
     "linear",
     "log_softmax",
     "margin_ranking_loss",
     "mse_loss",
     "nll_loss",
-    "poisson_nll_loss",
     "normalize",
     "one_hot",
     "pairwise_distance",
+    "poisson_nll_loss",
     "relu",
     "rms_norm",
     "scaled_dot_product_attention",

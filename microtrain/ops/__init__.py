@@ -74,7 +74,6 @@ from .elementwise import sub_scaled as sub
 from .factorisations import *  # noqa: F403
 from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
-from .losses import cross_entropy, mse_loss
 from .normalization import *  # noqa: F403
 from .products import *  # noqa: F403
 from .rearranging import *  # noqa: F403

@@ -9,7 +9,7 @@ import numpy as np
 from .coercion import cast
 from .comparison import ne
 from .elementwise import mul, where
-from .indexing import one_hot_rows, take_along_dim
+from .indexing import gather_along, one_hot_rows
 from .losses import REDUCTIONS, average, check_reduction, reduced, want_tensors
 from .reductions import log_softmax_dim, softmax_dim, sum, want_float
 from .registry import primitive
@@ -117,7 +117,7 @@ def cross_entropy(
         logs = log_softmax_dim(rows, 1)
         losses = -_chosen(logs, indices)
         spread = sum(logs if weight is None else logs * weight, 1)
-    scale = None if weight is None else take_along_dim(weight, indices, 0)
+    scale = None if weight is None else gather_along(weight, indices, 0)
     losses = losses if scale is None else mul(losses, scale)
     if spread is not None:
         losses = losses * (1 - label_smoothing) - spread * (label_smoothing / rows.shape[1])
@@ -156,7 +156,7 @@ def nll_loss(
     if not input.ndim:
         raise RuntimeError("nll_loss: expected (n, classes, ...) or (classes,), got ()")
     rows, indices, kept = _rows("nll_loss", input, target, weight, ignore_index)
-    scale = None if weight is None else take_along_dim(weight, indices, 0)
+    scale = None if weight is None else gather_along(weight, indices, 0)
     losses = -_chosen(rows, indices)
     losses = losses if scale is None else mul(losses, scale)
     return _total(losses, scale, kept, reduction, target.shape if input.ndim > 1 else ())
@@ -165,7 +165,7 @@ def nll_loss(
 def _chosen(rows: Any, indices: Any) -> Any:
     """The element of each row that its index chooses."""
     n = indices.shape[0]
-    return reshape_to(take_along_dim(rows, reshape_to(indices, (n, 1)), 1), (n,))
+    return reshape_to(gather_along(rows, reshape_to(indices, (n, 1)), 1), (n,))
 
 
 def _total(losses: Any, scale: Any, kept: Any, reduction: str, shape: tuple[int, ...]) -> Any:
