@@ -16,6 +16,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOUR = (ROOT / "docs" / "autograd.md").read_text()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinity times 0
 def test_the_tour_of_autograd_runs() -> None:
     examples = "".join(block for block in BLOCK.findall(TOUR) if block.startswith(">>>"))
     names = {"mt": mt, "np": np}
