@@ -4,6 +4,33 @@ from . import functional, init
 from .activation import ReLU, Sigmoid, Tanh
 from .container import ModuleList, Sequential
 from .dropout import Dropout, Dropout1d, Dropout2d
+from .activation import (
+    CELU,
+    ELU,
+    GELU,
+    GLU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyReLU,
+    LogSigmoid,
+    LogSoftmax,
+    Mish,
+    PReLU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softmin,
+    Softplus,
+    Softsign,
+    Tanh,
+    Tanhshrink,
+    Threshold,
+)
+from .container import ModuleDict, ModuleList, Sequential
 from .linear import Linear
 from .loss import (
     BCELoss,
@@ -25,6 +52,7 @@ from .loss import (
 )
 from .module import Module
 from .parameter import Parameter
+from .reshaping import Flatten, Identity, Unflatten
 
 __all__ = [
     "BCELoss",
@@ -39,21 +67,48 @@ __all__ = [
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
+    "CELU",
+    "ELU",
+    "GELU",
+    "GLU",
+    "SELU",
+    "CrossEntropyLoss",
+    "Flatten",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "Identity",
+    "LeakyReLU",
     "Linear",
+    "LogSigmoid",
+    "LogSoftmax",
     "MSELoss",
     "MarginRankingLoss",
+    "Mish",
     "Module",
+    "ModuleDict",
     "ModuleList",
     "NLLLoss",
+    "PReLU",
     "Parameter",
     "PoissonNLLLoss",
     "ReLU",
+    "ReLU6",
     "Sequential",
+    "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
     "SoftMarginLoss",
     "Tanh",
     "TripletMarginLoss",
+    "Softmax",
+    "Softmin",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+    "Threshold",
+    "Unflatten",
     "functional",
     "init",
 ]

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
 from .module import Module
+
+
+def _module(owner: Module, module: Any) -> Module:
+    """`module`; TypeError for anything that is none."""
+    name = type(owner).__name__
+    if isinstance(module, type):
+        raise TypeError(f"{name}: got the class {module.__name__}; did you mean an instance?")
+    if not isinstance(module, Module):
+        raise TypeError(f"{name} takes Modules, got {type(module).__name__}")
+    return module
 
 
 class _Numbered(Module):
@@ -18,12 +28,7 @@ class _Numbered(Module):
 
     def append(self, module: Module) -> Any:
         """Add a module at the end; TypeError for anything else. Returns self."""
-        name = type(self).__name__
-        if isinstance(module, type):
-            raise TypeError(f"{name}: got the class {module.__name__}; did you mean an instance?")
-        if not isinstance(module, Module):
-            raise TypeError(f"{name} takes Modules, got {type(module).__name__}")
-        setattr(self, str(len(self)), module)
+        setattr(self, str(len(self)), _module(self, module))
         return self
 
     def __len__(self) -> int:
@@ -95,3 +100,82 @@ class ModuleList(_Numbered):
         """One module, or a ModuleList of several, which shares them."""
         found = self._chosen(number)
         return ModuleList(found) if isinstance(number, slice) else found
+
+
+class ModuleDict(Module):
+    """A dictionary whose modules are found by `parameters()`, in the order they were put in.
+
+    Args:
+        modules: a mapping from names to modules, or pairs of them. A name must not be empty, hold a
+            dot, or be that of an attribute or method.
+
+    Example:
+        >>> heads = mt.nn.ModuleDict({"mean": mt.nn.Linear(8, 1), "spread": mt.nn.Linear(8, 1)})
+        >>> heads["mean"](mt.zeros(2, 8)).shape
+        (2, 1)
+    """
+
+    def __init__(
+        self, modules: Mapping[str, Module] | ModuleDict | Iterable[tuple[str, Module]] = ()
+    ) -> None:
+        super().__init__()
+        self.update(modules)
+
+    def __getitem__(self, name: str) -> Module:
+        """The module of that name; KeyError where there is none."""
+        if name not in self:
+            raise KeyError(f"ModuleDict has no {name!r}; there are {', '.join(self) or 'none'}")
+        found: Module = vars(self)[name]
+        return found
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        """Put a module in; TypeError for anything else, KeyError for a name that cannot be one."""
+        if not isinstance(name, str):
+            raise TypeError(f"ModuleDict: names are text, got {type(name).__name__}")
+        if not name or "." in name or (name not in self and hasattr(self, name)):
+            why = "is an attribute or method" if hasattr(self, name) else "is empty or holds a dot"
+            raise KeyError(f"ModuleDict: the name {name!r} {why}; choose another")
+        setattr(self, name, _module(self, module))
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(vars(self).get(name), Module)  # type: ignore[call-overload]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.named_children())
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return list(self)
+
+    def values(self) -> Iterable[Module]:
+        """The modules."""
+        return list(self.children())
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """The names with their modules."""
+        return list(self.named_children())
+
+    def pop(self, name: str) -> Module:
+        """Take a module out and return it; KeyError where there is none."""
+        found = self[name]
+        delattr(self, name)
+        return found
+
+    def clear(self) -> None:
+        """Take all modules out."""
+        for name in self.keys():
+            delattr(self, name)
+
+    def update(
+        self, modules: Mapping[str, Module] | ModuleDict | Iterable[tuple[str, Module]]
+    ) -> None:
+        """Put in what a mapping or pairs hold; a name that is there keeps its place."""
+        pairs = modules.items() if isinstance(modules, Mapping | ModuleDict) else modules
+        for name, module in pairs:
+            self[name] = module

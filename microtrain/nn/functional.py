@@ -18,6 +18,7 @@ from ..ops import (
 )
 from ..ops import dropout as _dropout
 from ..ops import embedding as embeddings
+from ..ops import activations, elementwise, linear_algebra, losses, reductions
 from ..tensor import Tensor
 
 # The operations also take and return arrays, for the gradient rules; users need not know.
@@ -56,7 +57,30 @@ scaled_dot_product_attention: _Function = attention.scaled_dot_product_attention
 sigmoid: _Function = elementwise.sigmoid
 smooth_l1_loss: _Function = regression_losses.smooth_l1_loss
 soft_margin_loss: _Function = embedding_losses.soft_margin_loss
+celu: _Function = activations.celu
+cross_entropy: _Function = losses.cross_entropy
+elu: _Function = activations.elu
+gelu: _Function = activations.gelu
+glu: _Function = activations.glu
+hardsigmoid: _Function = activations.hardsigmoid
+hardswish: _Function = activations.hardswish
+hardtanh: _Function = activations.hardtanh
+leaky_relu: _Function = activations.leaky_relu
+linear: _Function = linear_algebra.linear
+log_softmax: _Function = reductions.log_softmax
+logsigmoid: _Function = activations.logsigmoid
+mish: _Function = activations.mish
+mse_loss: _Function = losses.mse_loss
+prelu: _Function = activations.prelu
+relu6: _Function = activations.relu6
+relu: _Function = activations.relu
+selu: _Function = activations.selu
+sigmoid: _Function = elementwise.sigmoid
+silu: _Function = activations.silu
 softmax: _Function = reductions.softmax
+softmin: _Function = activations.softmin
+softplus: _Function = activations.softplus
+softsign: _Function = activations.softsign
 tanh: _Function = elementwise.tanh
 triplet_margin_loss: _Function = embedding_losses.triplet_margin_loss
 
@@ -94,7 +118,36 @@ __all__ = [
     "sigmoid",
     "smooth_l1_loss",
     "soft_margin_loss",
+tanhshrink: _Function = activations.tanhshrink
+threshold: _Function = activations.threshold
+
+__all__ = [
+    "celu",
+    "cross_entropy",
+    "elu",
+    "gelu",
+    "glu",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "logsigmoid",
+    "mish",
+    "mse_loss",
+    "prelu",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
     "softmax",
+    "softmin",
+    "softplus",
+    "softsign",
     "tanh",
     "triplet_margin_loss",
+    "tanhshrink",
+    "threshold",
 ]

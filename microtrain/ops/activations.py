@@ -1,5 +1,353 @@
-"""Activation functions of `nn.functional`, as one operation each where that is faster."""
+"""Activation functions of `nn.functional`: the frequent ones an operation each, others composed."""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..backend import XP
+from ..tensor import TENSORS
+from . import elementwise as e
+from .coercion import public
+from .elementwise import abs, exp, sigmoid, tanh, where
+from .indexing import getitem
+from .inplace import in_place
+from .reductions import softmax, want_float
+from .registry import primitive
+from .shapes import normal_dim, reshape_to
+from .special import erf, expm1
+
+__all__: list[str] = []  # none is torch's at top level, as they are here
+
+
+def _activated(
+    name: str, input: Any, inplace: bool, function: Callable[[Any], Any], floats: bool = True
+) -> Any:
+    """`function(input)`, written into `input` where that is wanted, behind the checks of all."""
+    if type(input) not in TENSORS and (inplace or type(input) not in XP):
+        raise TypeError(f"{name}(): input must be a Tensor, got {type(input).__name__}")
+    if floats:
+        want_float(name, input)
+    return in_place(input, function, f"{name}_") if inplace else function(input)
+
+
+def relu(input: Any, inplace: bool = False) -> Any:
+    """`max(x, 0)`, elementwise; its gradient at 0 is 0. `inplace` writes it into `input`."""
+    return _activated("relu", input, True, e.relu, False) if inplace else e.relu(input)
+
+
+# x times a gate between 0 and 1 -------------------------------------------------------------------
+
+
+def _gated(name: str, gate: Any, formula: Any, slope: Any, doc: str) -> Any:
+    """Declare `x * gate(x)`, which keeps the gate for its gradient.
+
+    Args:
+        gate: `gate(xp, x)`, the kernel of the gate, in memory of its own.
+        formula: the same in operations.
+        slope: `slope(x, gate)`, the derivative of the gate.
+    """
+
+    def kernel(xp: Any, x: Any, out: Any = None) -> Any:
+        opening = gate(xp, x)
+        return xp.multiply(x, opening, out=out), opening
+
+    return primitive(
+        name,
+        kernel,
+        doc,
+        x=lambda g, x, gate: (slope(x, gate) * x + gate) * g,
+        options={"extras": ("gate",), "recompute": {"gate": formula}},
+    )
+
+
+def _half_more(xp: Any, work: Any, dtype: Any) -> Any:
+    """`(work + 1) / 2`, from [-1, 1] to [0, 1], in place."""
+    xp.add(work, xp.constant(1, dtype), out=work)
+    return xp.multiply(work, xp.constant(0.5, dtype), out=work)
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # of the normal distribution at 0
+
+
+def _normal(xp: Any, x: Any) -> Any:
+    """The share of the normal distribution that lies below `x`."""
+    work = xp.asarray(xp.multiply(x, xp.constant(_ROOT_HALF, x.dtype)))
+    return _half_more(xp, xp.erf(work, out=work), x.dtype)
+
+
+# That share is about (1 + tanh(x * (STEEP + CUBIC * x * x))) / 2.
+_STEEP = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _STEEP
+
+
+def _nearly_normal(xp: Any, x: Any) -> Any:
+    work = xp.asarray(xp.multiply(x, x))
+    xp.multiply(work, xp.constant(_CUBIC, x.dtype), out=work)
+    xp.add(work, xp.constant(_STEEP, x.dtype), out=work)
+    xp.multiply(work, x, out=work)
+    return _half_more(xp, xp.tanh(work, out=work), x.dtype)
+
+
+_gelu = _gated(
+    "gelu",
+    _normal,
+    lambda x: (erf(x * _ROOT_HALF) + 1) * 0.5,
+    lambda x, gate: exp(x * x * -0.5) * _DENSITY,
+    "`x` times the share of the normal distribution below it, elementwise.",
+)
+_gelu_tanh = _gated(
+    "gelu_tanh",
+    _nearly_normal,
+    lambda x: (tanh((x * x * _CUBIC + _STEEP) * x) + 1) * 0.5,
+    lambda x, gate: (x * x * (6 * _CUBIC) + 2 * _STEEP) * gate * (1 - gate),
+    "`gelu` with the share below `x` approximated by a hyperbolic tangent.",
+)
+_silu = _gated(
+    "silu",
+    e.sigmoid_kernel,
+    sigmoid,
+    lambda x, gate: gate * (1 - gate),
+    "`x * sigmoid(x)`, elementwise.",
+)
+
+
+@public
+def gelu(input: Any, *, approximate: str = "none") -> Any:
+    """`x` times the share of the normal distribution below it, elementwise.
+
+    From Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
+
+    Args:
+        input: a Tensor of a float dtype.
+        approximate: "none", or "tanh" for `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+
+    Raises RuntimeError for integers, and for another approximation.
+    """
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    want_float("gelu", input)
+    return _gelu(input) if approximate == "none" else _gelu_tanh(input)
+
+
+def silu(input: Any, inplace: bool = False) -> Any:
+    """`x * sigmoid(x)`, elementwise, also called swish. `inplace` writes it into `input`."""
+    return _activated("silu", input, inplace, _silu)
+
+
+# Softplus and what is made of it ------------------------------------------------------------------
+
+
+def _softplus(
+    xp: Any, x: Any, *, beta: Any = 1.0, threshold: Any = math.inf, out: Any = None
+) -> Any:
+    """`log(1 + exp(beta * x)) / beta` without overflow; `x` where `beta * x > threshold`."""
+    zero = xp.constant(0, x.dtype)
+    z = x if beta == 1 else xp.multiply(x, xp.constant(beta, x.dtype))
+    work = xp.asarray(xp.absolute(z, out=out))
+    xp.exp(xp.negative(work, out=work), out=work)
+    xp.add(xp.log1p(work, out=work), xp.maximum(z, zero), out=work)
+    if beta != 1:
+        xp.divide(work, xp.constant(beta, x.dtype), out=work)
+    if threshold == math.inf:
+        return work
+    return xp.store(xp.where(xp.greater(z, xp.constant(threshold, x.dtype)), x, work), out)
+
+
+def _softplus_rule(g: Any, x: Any, beta: Any, threshold: Any) -> Any:
+    slope = g * sigmoid(x * beta)
+    return slope if threshold == math.inf else where(x * beta > threshold, g, slope)
+
+
+_softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
+
+
+@public
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """`log(1 + exp(beta * x)) / beta`, elementwise: a smooth `relu`.
+
+    Args:
+        input: a Tensor of a float dtype.
+        beta: how sharp the bend at 0 is.
+        threshold: where `beta * x` is above it, the result is `x` itself.
+
+    Raises RuntimeError for integers.
+    """
+    want_float("softplus", input)
+    return _softplus_of(input, beta, threshold)
+
+
+@public
+def logsigmoid(input: Any) -> Any:
+    """`log(sigmoid(x))`, elementwise, without underflow; RuntimeError for integers."""
+    want_float("logsigmoid", input)
+    return -_softplus_of(-input)
+
+
+def mish(input: Any, inplace: bool = False) -> Any:
+    """`x * tanh(softplus(x))`, elementwise (Misra 2019). `inplace` writes it into `input`."""
+    return _activated("mish", input, inplace, lambda x: x * tanh(_softplus_of(x)))
+
+
+# Bent at 0 ----------------------------------------------------------------------------------------
+
+
+def _leaky_relu(xp: Any, x: Any, *, negative_slope: Any, out: Any = None) -> Any:
+    """`x` above 0, `negative_slope * x` elsewhere."""
+    below = xp.multiply(x, xp.constant(negative_slope, x.dtype))
+    return xp.store(xp.where(xp.greater(x, xp.constant(0, x.dtype)), x, below), out)
+
+
+_leaky_relu_of = primitive(
+    "leaky_relu",
+    _leaky_relu,
+    x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope),
+)
+
+
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+    """`x` above 0, `negative_slope * x` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers.
+    """
+    return _activated("leaky_relu", input, inplace, lambda x: _leaky_relu_of(x, negative_slope))
+
+
+@public
+def prelu(input: Any, weight: Any) -> Any:
+    """`x` above 0, `weight * x` elsewhere: `leaky_relu` with a slope that is learned.
+
+    Args:
+        input: a Tensor of a float dtype; its dimension 1 is that of the channels.
+        weight: a Tensor of that dtype, with one element or one a channel.
+
+    Raises TypeError unless both are Tensors, RuntimeError for other dtypes and other sizes.
+    """
+    if type(weight) not in TENSORS and type(weight) not in XP:
+        raise TypeError(f"prelu(): weight must be a Tensor, got {type(weight).__name__}")
+    want_float("prelu", input)
+    if weight.dtype != input.dtype:
+        raise RuntimeError(
+            f"prelu: input of {input.dtype.name} and weight of {weight.dtype.name} must have one "
+            "dtype; convert one of them"
+        )
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.shape not in ((), (1,), (channels,)):
+        raise RuntimeError(
+            f"prelu: weight must have one element, or one for each of {channels} channels, got "
+            f"shape {tuple(weight.shape)}"
+        )
+    shape = (channels,) + (1,) * (input.ndim - 2) if weight.shape == (channels,) != (1,) else ()
+    above = input > 0
+    return where(above, input, where(above, 0, input) * reshape_to(weight, shape))
+
+
+def _elu(x: Any, alpha: float, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+    """`scale * x` above 0, `scale * alpha * expm1(input_scale * x)` elsewhere."""
+    below = x <= 0
+    # The inner `where` keeps infinity out of the gradient above 0.
+    return where(below, expm1(where(below, x, 0) * input_scale) * (alpha * scale), x * scale)
+
+
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """`x` above 0, `alpha * (exp(x) - 1)` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers.
+    """
+    return _activated("elu", input, inplace, lambda x: _elu(x, alpha))
+
+
+def selu(input: Any, inplace: bool = False) -> Any:
+    """`elu` with the two numbers that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
+    alpha, scale = 1.6732632423543772848, 1.0507009873554804934
+    return _activated("selu", input, inplace, lambda x: _elu(x, alpha, scale))
+
+
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """`x` above 0, `alpha * (exp(x / alpha) - 1)` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers, and for alpha 0.
+    """
+    if alpha == 0:
+        raise RuntimeError("celu: alpha must not be 0: x is divided by it")
+    return _activated("celu", input, inplace, lambda x: _elu(x, alpha, 1.0, 1 / alpha))
+
+
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+    """`x` above `threshold`, `value` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers.
+    """
+    return _activated("threshold", input, inplace, lambda x: where(x <= threshold, value, x))
+
+
+# Flat at both ends --------------------------------------------------------------------------------
+
+
+def _between(x: Any, low: float, high: float) -> Any:
+    """`x` limited to [low, high]. At the bounds the gradient is 0, where `clamp` lets it pass."""
+    return where(x <= low, low, where(x >= high, high, x))
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """`x` limited to [min_val, max_val]; its gradient at the bounds is 0.
+
+    Raises RuntimeError for integers, ValueError for min_val above max_val.
+    """
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+    return _activated("hardtanh", input, inplace, lambda x: _between(x, min_val, max_val))
+
+
+def relu6(input: Any, inplace: bool = False) -> Any:
+    """`x` limited to [0, 6]; `inplace` writes it into `input`. RuntimeError for integers."""
+    return _activated("relu6", input, inplace, lambda x: _between(x, 0.0, 6.0))
+
+
+def hardsigmoid(input: Any, inplace: bool = False) -> Any:
+    """`relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
+    return _activated("hardsigmoid", input, inplace, lambda x: _between(x + 3, 0.0, 6.0) / 6)
+
+
+def hardswish(input: Any, inplace: bool = False) -> Any:
+    """`x * relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
+    return _activated("hardswish", input, inplace, lambda x: x * _between(x + 3, 0.0, 6.0) / 6)
+
+
+@public
+def softsign(input: Any) -> Any:
+    """`x / (1 + |x|)`, elementwise."""
+    return input / (abs(input) + 1)
+
+
+@public
+def tanhshrink(input: Any) -> Any:
+    """`x - tanh(x)`, elementwise."""
+    return input - tanh(input)
+
+
+# Along a dimension --------------------------------------------------------------------------------
+
+
+@public
+def softmin(input: Any, dim: int, *, dtype: Any = None) -> Any:
+    """`softmax(-input, dim)`; arguments and errors as there."""
+    return softmax(-input, dim, dtype=dtype)
+
+
+@public
+def glu(input: Any, dim: int = -1) -> Any:
+    """The first half along `dim` times the sigmoid of the second half.
+
+    Raises RuntimeError for integers and for an odd size, IndexError for a dimension out of range.
+    """
+    at = normal_dim(dim, input.ndim)
+    size = input.shape[at] if input.ndim else 1
+    if size % 2:
+        raise RuntimeError(f"glu: dimension {at} has size {size}, which has no halves")
+    want_float("glu", input)
+    whole = (slice(None),) * at
+    left = getitem(input, (*whole, slice(None, size // 2)))
+    return left * sigmoid(getitem(input, (*whole, slice(size // 2, None))))

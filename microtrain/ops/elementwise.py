@@ -259,7 +259,7 @@ round = _rounding(
 _EXPONENT = {"float16": 11.0, "float32": 88.0, "float64": 709.0}
 
 
-def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
+def sigmoid_kernel(xp: Any, x: Any, out: Any = None) -> Any:
     """`1 / (1 + exp(-x))` in one piece of memory, without overflow."""
     work = xp.asarray(xp.negative(x, out=out))
     xp.minimum(work, xp.constant(_EXPONENT[x.dtype.name], x.dtype), out=work)
@@ -269,7 +269,7 @@ def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 sigmoid = primitive(
-    "sigmoid", _sigmoid, x=lambda g, result: g * (result * (1 - result)), options=_REAL
+    "sigmoid", sigmoid_kernel, x=lambda g, result: g * (result * (1 - result)), options=_REAL
 )
 
 

@@ -1,0 +1,76 @@
+"""Modules that change the shape, or nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..ops.shapes import normal_dim
+from ..tensor import Tensor
+from .module import Module
+
+
+class Identity(Module):
+    """Returns its input; takes any arguments and keeps none, to stand in for another module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return input."""
+        return input
+
+
+class Flatten(Module):
+    """Joins dimensions `start_dim` to `end_dim` into one: by default all but the batch.
+
+    Example:
+        >>> mt.nn.Flatten()(mt.zeros(2, 3, 4)).shape
+        (2, 12)
+    """
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim = start_dim
+        self.end_dim = end_dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        """A view of input where its memory allows one."""
+        return input.flatten(self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        """The dimensions."""
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """Splits dimension `dim` into dimensions of the sizes `unflattened_size`; one may be -1.
+
+    Example:
+        >>> mt.nn.Unflatten(1, (3, 4))(mt.zeros(2, 12)).shape
+        (2, 3, 4)
+    """
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        super().__init__()
+        if not isinstance(unflattened_size, tuple | list):
+            raise TypeError(
+                "Unflatten: unflattened_size must be a tuple of ints, got "
+                f"{type(unflattened_size).__name__}"
+            )
+        self.dim = dim
+        self.unflattened_size = unflattened_size
+
+    def forward(self, input: Tensor) -> Tensor:
+        """A view of input where its memory allows one; RuntimeError where the sizes do not fit."""
+        at = normal_dim(self.dim, input.ndim)
+        shape = input.shape
+        known = math.prod(size for size in self.unflattened_size if size != -1)
+        rest = shape[at] // known if known else 0
+        sizes = (rest if size == -1 else size for size in self.unflattened_size)
+        return input.reshape(*shape[:at], *sizes, *shape[at + 1 :])
+
+    def extra_repr(self) -> str:
+        """The dimension and the sizes."""
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
