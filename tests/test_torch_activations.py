@@ -192,6 +192,11 @@ REFUSED: list[Callable[..., Any]] = [
     lambda m: m.nn.functional.gelu(m.zeros(2), approximate="erf"),
     lambda m: m.nn.functional.gelu(m.zeros(2), "tanh"),
     lambda m: m.nn.functional.celu(m.zeros(2), 0.0),
+    lambda m: m.nn.functional.elu(m.zeros(2), m.zeros(2)),
+    lambda m: m.nn.functional.celu(m.zeros(2), None),
+    lambda m: m.nn.functional.leaky_relu(m.zeros(2), "0.1"),
+    lambda m: m.nn.functional.softplus(m.zeros(2), beta=[1.0]),
+    lambda m: m.nn.functional.threshold(m.zeros(2), 0.0, None),
     lambda m: m.nn.functional.hardtanh(m.zeros(2), 2.0, 1.0),
     lambda m: m.nn.functional.softmin(m.tensor([1, 2]), 0),
     lambda m: m.nn.functional.softmin(m.zeros(2), 1),
@@ -214,6 +219,8 @@ def test_what_torch_refuses_is_refused(number: int) -> None:
 
 
 def test_what_is_refused_here_on_purpose() -> None:
+    with pytest.raises(TypeError, match=r"leaky_relu\(\): negative_slope must be a number"):
+        mt.nn.functional.leaky_relu(mt.zeros(2), mt.tensor(0.1))  # torch reads a 0-d Tensor
     whole = mt.tensor([1, 2])  # torch cuts the bounds to integers
     for name, arguments in {"relu6": (), "hardtanh": (), "threshold": (1.5, 2.5)}.items():
         with pytest.raises(RuntimeError, match=rf"{name}\(\): .*\.float\(\)"):

@@ -87,6 +87,7 @@ TWO: dict[str, Callable[..., Any]] = {
     "lerp end": lambda m, x, y: x.lerp(y, weight=1),
     "lerp beyond": lambda m, x, y: x.lerp(y, -1.5),
     "lerp by a tensor": lambda m, x, y: m.lerp(x, y, x * y - 1),
+    "lerp by a 0-d tensor": lambda m, x, y: m.lerp(x, y, m.tensor(0.75)),
     "addcmul": lambda m, x, y: m.addcmul(x, x, y, value=0.5),
     "addcmul of three": lambda m, x, y: y.addcmul(x, x),
     "addcdiv": lambda m, x, y: m.addcdiv(x, x, y, value=-2),

@@ -9,32 +9,35 @@ from typing import Any
 from ..backend import XP
 from ..tensor import TENSORS
 from . import elementwise as e
-from .coercion import public
+from .coercion import NUMBERS, public
 from .elementwise import abs, exp, sigmoid, tanh, where
 from .indexing import getitem
 from .inplace import in_place
 from .reductions import softmax, want_float
 from .registry import primitive
 from .shapes import normal_dim, reshape_to
-from .special import erf, expm1
+from .special import erf
 
 __all__: list[str] = []  # none is torch's at top level, as they are here
 
 
 def _activated(
-    name: str, input: Any, inplace: bool, function: Callable[[Any], Any], floats: bool = True
+    name: str, input: Any, inplace: bool, function: Callable[[Any], Any], **numbers: Any
 ) -> Any:
     """`function(input)`, written into `input` where that is wanted, behind the checks of all."""
     if type(input) not in TENSORS and (inplace or type(input) not in XP):
         raise TypeError(f"{name}(): input must be a Tensor, got {type(input).__name__}")
-    if floats:
+    for argument, value in numbers.items():
+        if not isinstance(value, NUMBERS):
+            raise TypeError(f"{name}(): {argument} must be a number, got {type(value).__name__}")
+    if name != "relu":
         want_float(name, input)
     return in_place(input, function, f"{name}_") if inplace else function(input)
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
     """`max(x, 0)`, elementwise; its gradient at 0 is 0. `inplace` writes it into `input`."""
-    return _activated("relu", input, True, e.relu, False) if inplace else e.relu(input)
+    return _activated("relu", input, True, e.relu) if inplace else e.relu(input)
 
 
 # x times a gate between 0 and 1 -------------------------------------------------------------------
@@ -164,7 +167,6 @@ def _softplus_rule(g: Any, x: Any, beta: Any, threshold: Any) -> Any:
 _softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
 
 
-@public
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """`log(1 + exp(beta * x)) / beta`, elementwise: a smooth `relu`.
 
@@ -175,8 +177,14 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
     Raises RuntimeError for integers.
     """
-    want_float("softplus", input)
-    return _softplus_of(input, beta, threshold)
+    return _activated(
+        "softplus",
+        input,
+        False,
+        lambda x: _softplus_of(x, beta, threshold),
+        beta=beta,
+        threshold=threshold,
+    )
 
 
 @public
@@ -197,6 +205,8 @@ def mish(input: Any, inplace: bool = False) -> Any:
 def _leaky_relu(xp: Any, x: Any, *, negative_slope: Any, out: Any = None) -> Any:
     """`x` above 0, `negative_slope * x` elsewhere."""
     below = xp.multiply(x, xp.constant(negative_slope, x.dtype))
+    if 0 < negative_slope <= 1:  # one pass less
+        return xp.maximum(x, below, out=out)
     return xp.store(xp.where(xp.greater(x, xp.constant(0, x.dtype)), x, below), out)
 
 
@@ -212,7 +222,13 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
 
     Raises RuntimeError for integers.
     """
-    return _activated("leaky_relu", input, inplace, lambda x: _leaky_relu_of(x, negative_slope))
+    return _activated(
+        "leaky_relu",
+        input,
+        inplace,
+        lambda x: _leaky_relu_of(x, negative_slope),
+        negative_slope=negative_slope,
+    )
 
 
 @public
@@ -244,11 +260,28 @@ def prelu(input: Any, weight: Any) -> Any:
     return where(above, input, where(above, 0, input) * reshape_to(weight, shape))
 
 
-def _elu(x: Any, alpha: float, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+def _elu(
+    xp: Any, x: Any, *, alpha: Any, scale: Any = 1.0, input_scale: Any = 1.0, out: Any = None
+) -> Any:
     """`scale * x` above 0, `scale * alpha * expm1(input_scale * x)` elsewhere."""
-    below = x <= 0
-    # The inner `where` keeps infinity out of the gradient above 0.
-    return where(below, expm1(where(below, x, 0) * input_scale) * (alpha * scale), x * scale)
+    zero = xp.constant(0, x.dtype)
+    work = xp.asarray(xp.minimum(x, zero))
+    if input_scale != 1:
+        xp.multiply(work, xp.constant(input_scale, x.dtype), out=work)
+    xp.expm1(work, out=work)
+    if alpha * scale != 1:
+        xp.multiply(work, xp.constant(alpha * scale, x.dtype), out=work)
+    above = xp.asarray(xp.maximum(x, zero, out=out))
+    if scale != 1:
+        xp.multiply(above, xp.constant(scale, x.dtype), out=above)
+    return xp.add(above, work, out=above)
+
+
+def _elu_rule(g: Any, x: Any, result: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
+    return where(x <= 0, g * ((result + alpha * scale) * input_scale), g * scale)
+
+
+_elu_of = primitive("elu", _elu, x=_elu_rule)
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
@@ -256,13 +289,13 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
 
     Raises RuntimeError for integers.
     """
-    return _activated("elu", input, inplace, lambda x: _elu(x, alpha))
+    return _activated("elu", input, inplace, lambda x: _elu_of(x, alpha), alpha=alpha)
 
 
 def selu(input: Any, inplace: bool = False) -> Any:
     """`elu` with the two numbers that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
     alpha, scale = 1.6732632423543772848, 1.0507009873554804934
-    return _activated("selu", input, inplace, lambda x: _elu(x, alpha, scale))
+    return _activated("selu", input, inplace, lambda x: _elu_of(x, alpha, scale))
 
 
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
@@ -270,9 +303,13 @@ def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
 
     Raises RuntimeError for integers, and for alpha 0.
     """
-    if alpha == 0:
-        raise RuntimeError("celu: alpha must not be 0: x is divided by it")
-    return _activated("celu", input, inplace, lambda x: _elu(x, alpha, 1.0, 1 / alpha))
+
+    def bent(x: Any) -> Any:
+        if alpha == 0:
+            raise RuntimeError("celu: alpha must not be 0: x is divided by it")
+        return _elu_of(x, alpha, 1.0, 1 / alpha)
+
+    return _activated("celu", input, inplace, bent, alpha=alpha)
 
 
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
@@ -280,7 +317,14 @@ def threshold(input: Any, threshold: float, value: float, inplace: bool = False)
 
     Raises RuntimeError for integers.
     """
-    return _activated("threshold", input, inplace, lambda x: where(x <= threshold, value, x))
+    return _activated(
+        "threshold",
+        input,
+        inplace,
+        lambda x: where(x <= threshold, value, x),
+        threshold=threshold,
+        value=value,
+    )
 
 
 # Flat at both ends --------------------------------------------------------------------------------
@@ -296,9 +340,13 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
 
     Raises RuntimeError for integers, ValueError for min_val above max_val.
     """
-    if min_val > max_val:
-        raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
-    return _activated("hardtanh", input, inplace, lambda x: _between(x, min_val, max_val))
+
+    def limited(x: Any) -> Any:
+        if min_val > max_val:
+            raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+        return _between(x, min_val, max_val)
+
+    return _activated("hardtanh", input, inplace, limited, min_val=min_val, max_val=max_val)
 
 
 def relu6(input: Any, inplace: bool = False) -> Any:

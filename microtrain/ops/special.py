@@ -263,7 +263,7 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
 
     Args:
         input, end: Tensors of one float dtype.
-        weight: a number, or a Tensor of that dtype.
+        weight: a number, or a Tensor of that dtype (of any, where it has no dimensions).
 
     Raises TypeError for numbers as `end`, RuntimeError for integers and for other dtypes.
     """
@@ -273,7 +273,7 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
     if isinstance(weight, NUMBERS):
         share = float(weight)
         return input + way * share if abs(share) < 0.5 else end - way * (1 - share)
-    _want_tensors("lerp", input, weight=weight)
+    _want_tensors("lerp", input, one_dtype=getattr(weight, "ndim", 0) > 0, weight=weight)
     return where(e.abs(weight) < 0.5, input + way * weight, end - way * (1 - weight))
 
 

@@ -25,6 +25,17 @@ SAMPLES: dict[str, list[Sample]] = {
             (_WIDE * 20, 3.0, 15.0),
         ]
     ],
+    "elu": [
+        Sample((a,), {"alpha": alpha, "scale": scale, "input_scale": input_scale})
+        for a, alpha, scale, input_scale in [
+            (spread(3, 4), 1.0, 1.0, 1.0),
+            (spread(), 1.5, 1.0, 1.0),
+            (spread(2, 0), 1.0, 1.0, 1.0),
+            (turned(spread), 1.5, 1.25, 1.0),
+            (spread(5), 2.0, 1.0, 0.5),
+        ]
+    ]
+    + [Sample((np.array([0.0, -0.0, np.nan, 9e9]),), {"alpha": 2.0}, smooth=False)],
     "leaky_relu": [
         Sample((a,), {"negative_slope": slope})
         for a, slope in [(spread(3, 4), 0.01), (spread(), -0.5), (spread(2, 0), 2)]
@@ -48,6 +59,9 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh((x + 0.044715 * x**3) * math.sqrt(2 / math.pi))),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "softplus": _softplus,
+    "elu": lambda x, alpha, scale=1.0, input_scale=1.0: (
+        scale * np.where(x > 0, x, alpha * (np.exp(input_scale * np.minimum(x, 0)) - 1))
+    ),
     "leaky_relu": lambda x, negative_slope: np.where(x > 0, x, negative_slope * x),
 }
 
@@ -58,5 +72,6 @@ def _functional(name: str, **more: Any) -> Callable[..., Any]:
 
 TORCH: dict[str, Callable[..., Any]] = {
     **{name: _functional(name) for name in ("gelu", "silu", "softplus", "leaky_relu")},
+    "elu": lambda torch, *arguments, **attrs: torch.ops.aten.elu(*arguments, **attrs),
     "gelu_tanh": _functional("gelu", approximate="tanh"),
 }
