@@ -2,6 +2,7 @@
 
 from . import functional, init
 from .activation import ReLU, Sigmoid, Tanh
+from .attention import MultiheadAttention
 from .container import ModuleList, Sequential
 from .dropout import Dropout, Dropout1d, Dropout2d
 from .activation import (
@@ -31,6 +32,7 @@ from .activation import (
     Threshold,
 )
 from .container import ModuleDict, ModuleList, Sequential
+from .embedding import Embedding
 from .linear import Linear
 from .loss import (
     BCELoss,
@@ -51,6 +53,14 @@ from .loss import (
     TripletMarginLoss,
 )
 from .module import Module
+from .normalization import (
+    BatchNorm1d,
+    BatchNorm2d,
+    CosineSimilarity,
+    GroupNorm,
+    LayerNorm,
+    RMSNorm,
+)
 from .parameter import Parameter
 from .reshaping import Flatten, Identity, Unflatten
 
@@ -79,6 +89,13 @@ __all__ = [
     "Hardtanh",
     "Identity",
     "LeakyReLU",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "CosineSimilarity",
+    "CrossEntropyLoss",
+    "Embedding",
+    "GroupNorm",
+    "LayerNorm",
     "Linear",
     "LogSigmoid",
     "LogSoftmax",
@@ -92,6 +109,9 @@ __all__ = [
     "PReLU",
     "Parameter",
     "PoissonNLLLoss",
+    "MultiheadAttention",
+    "Parameter",
+    "RMSNorm",
     "ReLU",
     "ReLU6",
     "Sequential",

@@ -1,0 +1,254 @@
+"""Layers that normalise: by sample, batch, group or root mean square; cosine similarity."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..creation import empty, ones, tensor, zeros
+from ..tensor import Tensor
+from . import functional as F
+from . import init
+from .module import Module
+from .parameter import Parameter
+
+
+class _Norm(Module):
+    """What the normalisations share: `weight` of ones and `bias` of zeros, or None."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _make_affine(self, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
+        self.weight = Parameter(empty(shape, dtype=dtype)) if weight else None
+        self.bias = Parameter(empty(shape, dtype=dtype)) if weight and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to ones and the bias to zeros."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class LayerNorm(_Norm):
+    """Every sample less its mean, divided by its standard deviation: Ba et al., 2016.
+
+    Args:
+        normalized_shape: the last dimensions of the input, or the last one as an int.
+        eps: added to the variance.
+        elementwise_affine: whether to multiply by a weight and add a bias of that shape.
+        bias: False for a weight only.
+        dtype: default float type if not given.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        whole = isinstance(normalized_shape, int)
+        self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self._make_affine(self.normalized_shape, elementwise_affine, bias, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise an input of shape (..., *normalized_shape)."""
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """The shape and the options."""
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, "
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        )
+
+
+class RMSNorm(_Norm):
+    """Every sample divided by the root of its mean square: Zhang and Sennrich, 2019.
+
+    Args:
+        normalized_shape: the last dimensions of the input, or the last one as an int.
+        eps: added to the mean square; None is the distance from 1 to the next float.
+        elementwise_affine: whether to multiply by a weight of that shape.
+        dtype: default float type if not given.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        whole = isinstance(normalized_shape, int)
+        self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self._make_affine(self.normalized_shape, elementwise_affine, False, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise an input of shape (..., *normalized_shape)."""
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        """The shape and the options."""
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
+
+
+class GroupNorm(_Norm):
+    """Groups of channels, each less its mean and divided by its deviation: Wu and He, 2018.
+
+    Args:
+        num_groups: a divisor of `num_channels`.
+        num_channels: the size of dimension 1 of the input.
+        eps: added to the variance.
+        affine: whether to multiply by a weight and add a bias per channel.
+        bias: False for a weight only.
+        dtype: default float type if not given.
+
+    Raises ValueError where the channels are not divisible.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(
+                f"GroupNorm: num_channels={num_channels} must be divisible by "
+                f"num_groups={num_groups}"
+            )
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        self._make_affine((num_channels,), affine, bias, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise an input of shape (n, num_channels, ...)."""
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """The sizes and the options."""
+        return (
+            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class _BatchNorm(_Norm):
+    """Every channel less its mean over the batch, divided by its standard deviation.
+
+    Ioffe and Szegedy, 2015. In evaluation running statistics take the place of the batch's.
+
+    Args:
+        num_features: the number of channels, the size of dimension 1 of the input.
+        eps: added to the variance.
+        momentum: how far the running statistics move towards a batch's; None: they are the mean of
+            all batches so far.
+        affine: whether to multiply by a weight and add a bias per channel.
+        track_running_stats: False for no running statistics: the batch's are always used.
+        bias: False for a weight only.
+        dtype: default float type if not given.
+    """
+
+    _ndims: ClassVar[tuple[int, ...]] = ()
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self._make_affine((num_features,), affine, bias, dtype)
+        kept = track_running_stats
+        self.register_buffer("running_mean", zeros(num_features, dtype=dtype) if kept else None)
+        self.register_buffer("running_var", ones(num_features, dtype=dtype) if kept else None)
+        self.register_buffer("num_batches_tracked", tensor(0) if kept else None)
+
+    def reset_running_stats(self) -> None:
+        """Set the running statistics to a mean of 0 and a variance of 1, of no batches."""
+        for buffer in self.buffers():
+            init.zeros_(buffer)
+        if self.running_var is not None:
+            init.ones_(self.running_var)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise an input of shape (n, num_features, ...)."""
+        if input.ndim not in self._ndims:
+            expected = " or ".join(f"{n}D" for n in self._ndims)
+            raise ValueError(f"expected {expected} input (got {input.ndim}D input)")
+        momentum = self.momentum
+        tracked = self.num_batches_tracked
+        running = self.running_mean, self.running_var
+        if self.training:
+            if not self.track_running_stats or tracked is None:
+                running = None, None
+            else:
+                tracked.add_(1)
+                momentum = 1 / tracked.item() if momentum is None else momentum
+        use_batch = self.training or running[0] is None
+        return F.batch_norm(
+            input, *running, self.weight, self.bias, use_batch, momentum or 0.0, self.eps
+        )
+
+    def extra_repr(self) -> str:
+        """The number of channels and the options."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"affine={self.affine}, bias={self.bias is not None}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    __doc__ = f"Input (n, channels) or (n, channels, length). {_BatchNorm.__doc__}"
+    _ndims = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    __doc__ = f"Input (n, channels, height, width). {_BatchNorm.__doc__}"
+    _ndims = (4,)
+
+
+class CosineSimilarity(Module):
+    """The cosine of the angle between vectors along `dim`, of a length of at least `eps`."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.dim = dim
+        self.eps = eps
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """The similarity of x1 and x2, which broadcast."""
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
