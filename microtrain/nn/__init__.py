@@ -63,6 +63,7 @@ from .normalization import (
 )
 from .parameter import Parameter
 from .reshaping import Flatten, Identity, Unflatten
+from .transformer import TransformerEncoderLayer
 
 __all__ = [
     "BCELoss",
@@ -129,6 +130,7 @@ __all__ = [
     "Tanhshrink",
     "Threshold",
     "Unflatten",
+    "TransformerEncoderLayer",
     "functional",
     "init",
 ]

@@ -1,0 +1,96 @@
+"""The encoder layer of a transformer: Vaswani et al., "Attention is all you need", 2017."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..tensor import Tensor
+from . import functional as F
+from .attention import MultiheadAttention
+from .dropout import Dropout
+from .linear import Linear
+from .module import Module
+from .normalization import LayerNorm
+
+
+class TransformerEncoderLayer(Module):
+    """Self-attention and two linear layers, each with a residual sum and a LayerNorm.
+
+    Args:
+        d_model: the size of inputs and outputs.
+        nhead: the number of heads, a divisor of `d_model`.
+        dim_feedforward: the size between the two linear layers.
+        dropout: the probability for attention weights and the results of the parts.
+        activation: "relu", "gelu" or a function, between the linear layers.
+        layer_norm_eps: added to the variances.
+        batch_first: whether inputs are (batch, sequence, d_model), not (sequence, batch, d_model).
+        norm_first: whether a LayerNorm comes before its part, not after the sum.
+        bias: whether linear layers and LayerNorms add a vector.
+        dtype: default float type if not given.
+
+    Raises RuntimeError for an unknown activation, and what MultiheadAttention raises.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        # Batch first inside, because the masks of dropout take the first dimension as samples.
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout=dropout, bias=bias, batch_first=True, dtype=dtype
+        )
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype)
+        self.batch_first = batch_first
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        if isinstance(activation, str):
+            if activation not in ("relu", "gelu"):
+                raise RuntimeError(f"activation should be relu/gelu, not {activation}")
+            activation = getattr(F, activation)
+        self.activation = activation
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Encode (batch, sequence, d_model), in the order of `batch_first`, or (sequence, d_model).
+
+        The masks are `attn_mask` and `key_padding_mask` of MultiheadAttention.
+        """
+        swap = src.ndim == 3 and not self.batch_first
+        x = src.transpose(0, 1) if swap else src
+        masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
+
+        def attend(x: Tensor) -> Tensor:
+            found, _ = self.self_attn(x, x, x, need_weights=False, is_causal=is_causal, **masks)
+            return self.dropout1(found)
+
+        def feed(x: Tensor) -> Tensor:
+            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+        if self.norm_first:
+            x = x + attend(self.norm1(x))
+            x = x + feed(self.norm2(x))
+        else:
+            x = self.norm1(x + attend(x))
+            x = self.norm2(x + feed(x))
+        return x.transpose(0, 1) if swap else x

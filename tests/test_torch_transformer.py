@@ -1,0 +1,86 @@
+"""TransformerEncoderLayer with PyTorch's state: same text, outputs and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from parity import assert_same, both, normal, numpy_of  # noqa: E402
+
+CAUSAL = np.tri(4, 4) == 0
+PADDING = np.array([[0, 0, 1, 1], [0, 0, 0, 0]], bool)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "batch first": {"batch_first": True},
+    "norm first": {"norm_first": True, "batch_first": True, "layer_norm_eps": 0.1},
+    "no bias": {"bias": False},
+    "tanh": {"activation": "tanh"},
+}
+CALLS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "mask": {"src_mask": CAUSAL, "is_causal": True},
+    "padding": {"src_key_padding_mask": PADDING},
+}
+
+
+def make(m: Any, dropout: float = 0.0, **options: Any) -> Any:
+    if options.get("activation") == "tanh":
+        options["activation"] = m.tanh
+    return m.nn.TransformerEncoderLayer(6, 2, 5, dropout=dropout, **options)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_layer_with_torchs_state(options: str, call: str, training: bool) -> None:
+    ours, theirs = (make(m, **OPTIONS[options]).double().train(training) for m in (mt, torch))
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict({name: t.numpy() for name, t in theirs.state_dict().items()})
+    shape = (2, 4, 6) if OPTIONS[options].get("batch_first") else (4, 2, 6)
+    x, t = both(normal(*shape))
+    masks = {k: both(v, grad=False) for k, v in CALLS[call].items()}
+    a = ours(x, **{k: v[0] for k, v in masks.items()})
+    b = theirs(t, **{k: v[1] for k, v in masks.items()})
+    assert_same(a, b)
+    seed = normal(*shape)
+    a.backward(mt.tensor(seed))
+    b.backward(torch.tensor(seed))
+    assert_same(x.grad, t.grad, rtol=1e-8)
+    grads = dict(theirs.named_parameters())
+    for name, p in ours.named_parameters():
+        np.testing.assert_allclose(
+            numpy_of(p.grad), numpy_of(grads[name].grad), rtol=1e-8, atol=1e-10
+        )
+
+
+def test_without_a_batch() -> None:
+    ours, theirs = (make(m).double() for m in (mt, torch))
+    ours.load_state_dict({name: t.numpy() for name, t in theirs.state_dict().items()})
+    x, t = both(normal(4, 6))
+    assert_same(ours(x), theirs(t))
+
+
+def test_text_and_errors() -> None:
+    ours, theirs = make(mt, dropout=0.1), make(torch, dropout=0.1)
+    assert repr(ours) == repr(theirs).replace("NonDynamicallyQuantizable", "")
+    for m in (mt, torch):
+        with pytest.raises(RuntimeError, match="relu/gelu"):
+            make(m, activation="swish")
+
+
+def test_dropout_is_for_training_and_does_not_depend_on_the_order_of_dimensions() -> None:
+    layers = make(mt, dropout=0.5, batch_first=True), make(mt, dropout=0.5)
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = mt.randn(2, 4, 6)
+    found = []
+    for layer, y in zip(layers, (x, x.transpose(0, 1)), strict=True):
+        mt.manual_seed(3)
+        found.append(layer(y).detach().numpy())
+        assert not np.allclose(layer.eval()(y).detach().numpy(), found[-1])
+    np.testing.assert_array_equal(found[0], found[1].swapaxes(0, 1))
