@@ -81,7 +81,7 @@ def test_running_statistics_are_kept_off_the_graph_under_every_mode() -> None:
 def test_reset_running_stats() -> None:
     layer = nn.BatchNorm1d(3)
     layer(mt.tensor(X, dtype=mt.float32))
-    layer.reset_running_stats()
+    layer.reset_parameters()  # which resets them as well
     assert [b.tolist() for b in layer.buffers()] == [[0, 0, 0], [1, 1, 1], 0]
     nn.BatchNorm1d(3, track_running_stats=False).reset_running_stats()
 

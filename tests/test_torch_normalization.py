@@ -94,6 +94,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda f, x, y: f.cosine_similarity(x, y, dim=-1, eps=1e-3),
         ((3, 4), (2, 1, 4)),
     ),
+    "cosine_similarity front": (lambda f, x, y: f.cosine_similarity(x, y), ((3, 4), (2, 3, 1))),
+    "cosine_similarity stretched": (lambda f, x, y: f.cosine_similarity(x, y), ((3, 1), (3, 4))),
     "cosine_similarity short": (
         lambda f, x, y: f.cosine_similarity(x, y, eps=2.0),
         ((3, 4), (3, 4)),

@@ -190,11 +190,16 @@ class _BatchNorm(_Norm):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self._make_affine((num_features,), affine, bias, dtype)
         kept = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype) if kept else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype) if kept else None)
         self.register_buffer("num_batches_tracked", tensor(0) if kept else None)
+        self._make_affine((num_features,), affine, bias, dtype)
+
+    def reset_parameters(self) -> None:
+        """Set the weight to ones, the bias to zeros, and reset the running statistics."""
+        self.reset_running_stats()
+        super().reset_parameters()
 
     def reset_running_stats(self) -> None:
         """Set the running statistics to a mean of 0 and a variance of 1, of no batches."""

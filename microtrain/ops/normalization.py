@@ -15,7 +15,7 @@ from ..autograd.grad_mode import no_grad
 from ..backend import XP, float16, float32
 from ..tensor import TENSORS, wrap
 from .coercion import cast, public
-from .elementwise import clamp
+from .elementwise import clamp, zeros_like
 from .norms import norm
 from .reductions import sum, want_float
 from .registry import primitive
@@ -402,6 +402,8 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 
     Raises RuntimeError for integers, IndexError for a dimension out of range.
     """
+    if x1.shape != x2.shape:  # a vector may be longer than it was
+        x1, x2 = x1 + zeros_like(x2), x2 + zeros_like(x1)
     return sum(_unit(x1, dim, eps) * _unit(x2, dim, eps), dim)
 
 
