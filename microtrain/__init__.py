@@ -10,7 +10,7 @@ from . import threads as threads  # first: BLAS reads its thread limits when Num
 import importlib
 from typing import Any
 
-from . import autograd, nn, ops, optim
+from . import autograd, linalg, nn, ops, optim
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -94,4 +94,8 @@ __all__ = [
     "is_inference_mode_enabled", "linspace", "manual_seed", "nn", "no_grad", "ones", "ones_like",
     "ops", "optim", "rand", "rand_like", "randint", "randn", "randn_like", "set_default_dtype",
     "set_grad_enabled", "tensor", "threads", "uint8", "zeros", "zeros_like",
+    "is_grad_enabled", "is_inference_mode_enabled", "linalg", "linspace", "manual_seed", "nn",
+    "no_grad", "ones", "ones_like", "ops", "optim", "rand", "rand_like", "randint", "randn",
+    "randn_like", "set_default_dtype", "set_grad_enabled", "tensor", "threads", "uint8", "zeros",
+    "zeros_like",
 ]  # fmt: skip

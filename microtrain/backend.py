@@ -82,6 +82,7 @@ class Namespace:
         self.inverse = module.linalg.inv
         self.solve = module.linalg.solve
         self.cholesky = module.linalg.cholesky
+        self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
         self.erf = special.erf
         self.erfc = special.erfc

@@ -32,6 +32,7 @@ FUNCTIONS = """all allclose any argmax argmin argsort broadcast_to concatenate c
 LINEAR_ALGEBRA = "cholesky inv slogdet solve".split()
 # Functions of cupyx.scipy.special.
 SPECIAL = "erf erfc".split()
+LINEAR_ALGEBRA = "cholesky det inv slogdet solve".split()
 # Functions that make arrays from numbers.
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.

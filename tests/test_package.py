@@ -103,7 +103,7 @@ LAYERS = [
     {"tensor"},
     {"autograd"},
     {"ops"},
-    {"creation"},
+    {"creation", "linalg"},
     {"nn", "optim", "compile"},
     {"distributed"},
     {"data"},

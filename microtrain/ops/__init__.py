@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     activations,
     dropout,  # noqa: F401
+    einstein,
     elementwise,
     extrema,
     factorisations,
@@ -44,6 +45,7 @@ from .comparison import (
     lt,
     ne,
 )
+from .einstein import *  # noqa: F403
 from .elementwise import (
     abs,
     ceil,
@@ -130,6 +132,7 @@ __all__ += gathering.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
 __all__ += factorisations.__all__
+__all__ += einstein.__all__
 __all__ += triangles.__all__
 __all__ += splitting.__all__
 __all__ += normalization.__all__

@@ -15,6 +15,11 @@ from ..tensor import TENSORS, Tensor, Version, wrap
 # Every operation by name; filled by `registry` when the operations are imported.
 REGISTRY: dict[str, Any] = {}
 
+
+class LinAlgError(RuntimeError):
+    """A matrix that has no inverse or no Cholesky factor."""
+
+
 NUMBERS = (bool, int, float, np.generic)
 
 
@@ -179,7 +184,8 @@ def explain(op: Any, error: Exception, arrays: tuple[Any, ...]) -> Exception:
             f"{op.name}(): expected all Tensors on one device, found {' and '.join(sorted(kinds))}"
         )
     shapes = ", ".join(f"{tuple(a.shape)} {a.dtype.name}" for a in found)
-    kind = next((k for k in (IndexError, MemoryError) if isinstance(error, k)), RuntimeError)
+    kinds_kept = (IndexError, MemoryError, LinAlgError)
+    kind = next((k for k in kinds_kept if isinstance(error, k)), RuntimeError)
     return kind(f"{op.name}(): {_without_numpy_words(error)} (inputs: {shapes})")
 
 

@@ -1,5 +1,258 @@
-"""Square matrices: inverse, solve, cholesky, det."""
+"""Inverses, solutions of linear systems, Cholesky factors and determinants of square matrices.
+
+All take one matrix or a batch (..., n, n) of a float type.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .coercion import LinAlgError, public
+from .elementwise import where
+from .linear_algebra import batched, check_dtypes
+from .reductions import sum_dims, want_float
+from .registry import primitive
+from .shapes import broadcast_shape, checked_tensors, expand_to, matrix_transpose, reshape_to
+from .triangles import lower_triangle
+
+__all__ = ["cholesky", "det", "inverse", "logdet", "slogdet"]
+
+
+def check_square(name: str, x: Any) -> None:
+    """RuntimeError unless `x` is a square matrix or a batch of such."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise RuntimeError(
+            f"{name}: expected a square matrix or a batch (..., n, n), got shape {tuple(x.shape)}"
+        )
+
+
+def _check(name: str, x: Any) -> None:
+    check_square(name, x)
+    want_float(name, x)
+
+
+def _attempt(instruction: Any, *arrays: Any) -> Any:
+    """The result, or a LinAlgError of our own kind; some libraries give NaN instead."""
+    try:
+        return instruction(*arrays)
+    except np.linalg.LinAlgError as error:
+        raise LinAlgError(
+            f"{error}: {'one' if len(arrays[0].shape) > 2 else 'it'} has no unique result"
+        ) from error
+
+
+def _as_matrix(g: Any) -> Any:
+    """A number for each matrix of a batch, to be broadcast over its elements."""
+    return reshape_to(g, (*g.shape, 1, 1))
+
+
+# Inverse and solution -----------------------------------------------------------------------------
+
+
+def _inverse(xp: Any, x: Any, out: Any = None) -> Any:
+    return xp.store(_attempt(xp.inverse, x), out)
+
+
+def _inverse_rule(g: Any, result: Any) -> Any:
+    turned = matrix_transpose(result)
+    return -batched(turned, batched(g, turned))
+
+
+inverse_of = primitive("inverse", _inverse, x=_inverse_rule)
+
+
+@public
+def inverse(x: Any) -> Any:
+    """The inverse of a square matrix, or of each of a batch.
+
+    Raises RuntimeError for other shapes and for integers, LinAlgError (a RuntimeError) for a matrix
+    that is singular.
+    """
+    _check("inverse", x)
+    return inverse_of(x)
+
+
+def _solve(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
+    return xp.store(_attempt(xp.solve, a, b), out)
+
+
+solve_systems = primitive(
+    "linalg_solve",
+    _solve,
+    a=lambda g, a, result: (
+        -batched(solve_systems(matrix_transpose(a), g), matrix_transpose(result))
+    ),
+    b=lambda g, a: solve_systems(matrix_transpose(a), g),
+)
+
+
+@public
+def solve(x: Any, other: Any, *, left: bool = True) -> Any:
+    """The `y` with `x @ y = other`, more exact and faster than with the inverse.
+
+    Args:
+        x: (..., n, n), invertible.
+        other: (..., n, k); or a vector (n,), or a batch (..., n) of vectors just as large as `x`'s
+            batch. Other leading dimensions broadcast.
+        left: False solves `y @ x = other` for matrices `other` (..., k, n).
+
+    Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a
+    matrix that is singular.
+    """
+    _check("linalg.solve", x)
+    checked_tensors("linalg.solve", (x, other))
+    check_dtypes("linalg.solve", x, other)
+    vector = other.ndim == 1 or (other.ndim and tuple(other.shape) == tuple(x.shape[:-1]))
+    if vector and left:
+        found = solve(x, reshape_to(other, (*other.shape, 1)))
+        return reshape_to(found, found.shape[:-1])
+    if other.ndim < 2 or other.shape[-2 if left else -1] != x.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve: incompatible shapes {tuple(x.shape)} and {tuple(other.shape)} of the "
+            f"matrix and the {'right' if left else 'left'} hand side"
+        )
+    if not left:
+        return matrix_transpose(solve(matrix_transpose(x), matrix_transpose(other)))
+    batch = broadcast_shape("linalg.solve", x.shape[:-2], other.shape[:-2])
+    return solve_systems(
+        expand_to(x, (*batch, *x.shape[-2:])), expand_to(other, (*batch, *other.shape[-2:]))
+    )
+
+
+# Cholesky -----------------------------------------------------------------------------------------
+
+
+def _cholesky(xp: Any, x: Any, out: Any = None) -> Any:
+    """The factor of the symmetric part; the gradient is symmetric, too."""
+    turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
+    return xp.store(
+        _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype))), out
+    )
+
+
+def _cholesky_rule(g: Any, result: Any) -> Any:
+    """Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10."""
+    turned = matrix_transpose(result)
+    inside = batched(turned, g)
+    inside = lower_triangle(inside, 0) + matrix_transpose(lower_triangle(inside, -1))
+    half = solve_systems(turned, inside * 0.5)
+    return matrix_transpose(solve_systems(turned, matrix_transpose(half)))
+
+
+cholesky_of = primitive("cholesky", _cholesky, x=_cholesky_rule)
+
+
+@public
+def cholesky(x: Any, upper: bool = False) -> Any:
+    """The lower triangular matrix L with `x = L @ L.mT`; with `upper` its transpose.
+
+    Args:
+        x: (..., n, n), symmetric and positive definite. On a GPU its symmetry is not checked, and
+            the symmetric part is taken.
+        upper: whether to return the upper triangular factor.
+
+    Raises RuntimeError for other shapes and for integers, LinAlgError (a RuntimeError) for a matrix
+    that is not symmetric or not positive definite.
+    """
+    _check("cholesky", x)
+    array = getattr(x, "_array", x)
+    if type(array) is np.ndarray and array.size:
+        apart = np.abs(array - array.swapaxes(-1, -2)).max()
+        if apart > 1e-3 * np.abs(array).max():
+            raise LinAlgError(
+                f"cholesky: the matrix is not symmetric (elements differ by {apart:.3g}); "
+                "symmetrise it: (x + x.mT) / 2"
+            )
+    found = cholesky_of(x)
+    return matrix_transpose(found) if upper else found
+
+
+# Determinants -------------------------------------------------------------------------------------
+
+
+def _det(xp: Any, x: Any, out: Any = None) -> Any:
+    return xp.store(xp.asarray(xp.det(x)), out)
+
+
+def _cofactor(xp: Any, x: Any, out: Any = None) -> Any:
+    """The gradient of the determinant: the determinant times the transposed inverse.
+
+    It is finite for a singular matrix as well. That is moved by rounding errors, so that it has an
+    inverse; what they do to the determinant and to the inverse cancels.
+    """
+    if 0 in x.shape:
+        return xp.store(xp.zeros(x.shape, x.dtype), out)
+    n = x.shape[-1]
+    largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
+    step = xp.where(xp.equal(largest, 0), 1, largest)
+    step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))
+    singular = xp.equal(xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1)), 0)
+    diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
+    x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
+    scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
+    found = xp.multiply(scale, _attempt(xp.inverse, x))
+    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+    return xp.store(xp.transpose(found, order), out)
+
+
+def _cofactor_rule(g: Any, x: Any) -> Any:
+    turned = matrix_transpose(inverse_of(x))
+    along = sum_dims(g * turned, (g.ndim - 2, g.ndim - 1), True) * turned
+    return _as_matrix(det_of(x)) * (along - batched(turned, batched(matrix_transpose(g), turned)))
+
+
+det_of = primitive("det", _det, x=lambda g, x: _as_matrix(g) * cofactor(x))
+cofactor = primitive("cofactor", _cofactor, x=_cofactor_rule)
+
+
+def _logabsdet(xp: Any, x: Any, out: Any = None) -> Any:
+    return xp.store(xp.asarray(xp.slogdet(x)[1]), out)
+
+
+def _det_sign(xp: Any, x: Any, out: Any = None) -> Any:
+    return xp.store(xp.asarray(xp.slogdet(x)[0]), out)
+
+
+logabsdet_of = primitive(
+    "logabsdet", _logabsdet, x=lambda g, x: _as_matrix(g) * matrix_transpose(inverse_of(x))
+)
+det_sign = primitive("det_sign", _det_sign)
+
+
+class SignAndLog(NamedTuple):
+    """What `slogdet` returns."""
+
+    sign: Any
+    logabsdet: Any
+
+
+@public
+def det(x: Any) -> Any:
+    """The determinant of a square matrix, or of each of a batch; of a (0, 0) matrix it is 1.
+
+    A singular matrix has a gradient, but no second one here (LinAlgError).
+    Raises RuntimeError for other shapes and for integers.
+    """
+    _check("det", x)
+    return det_of(x)
+
+
+@public
+def slogdet(x: Any) -> SignAndLog:
+    """The sign of the determinant and the logarithm of its absolute value, without overflow.
+
+    Of a singular matrix they are 0 and -inf. Raises RuntimeError for other shapes and for integers.
+    """
+    _check("slogdet", x)
+    return SignAndLog(det_sign(x), logabsdet_of(x))
+
+
+@public
+def logdet(x: Any) -> Any:
+    """The logarithm of the determinant: NaN where that is negative, -inf where it is 0."""
+    _check("logdet", x)
+    sign, logarithm = slogdet(x)
+    return logarithm + where(sign < 0, math.nan, 0.0)

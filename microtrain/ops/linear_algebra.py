@@ -51,7 +51,7 @@ def mm(x: Any, y: Any) -> Any:
         raise RuntimeError(
             f"mm: expected two matrices, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
         )
-    _check_product("mm", x, y)
+    check_product("mm", x, y)
     return mm_matrices(x, y)
 
 
@@ -62,10 +62,10 @@ def _refuse_kinds(name: str, *arguments: Any) -> NoReturn:
     ) from None
 
 
-def _check_product(name: str, x: Any, y: Any) -> None:
+def check_product(name: str, x: Any, y: Any) -> None:
     if (type(x) in TENSORS) != (type(y) in TENSORS):
         _refuse_kinds(name, x, y)
-    _check_dtypes(name, x, y)
+    check_dtypes(name, x, y)
     if x.shape[-1] != y.shape[-2 if y.ndim > 1 else -1]:
         raise RuntimeError(
             f"{name}: mat1 and mat2 shapes cannot be multiplied "
@@ -73,11 +73,11 @@ def _check_product(name: str, x: Any, y: Any) -> None:
         )
 
 
-def _check_dtypes(name: str, x: Any, y: Any) -> None:
-    if x.dtype != y.dtype:
+def check_dtypes(name: str, x: Any, y: Any) -> None:
+    if x.dtype != y.dtype or x.dtype.kind == "b":
         raise RuntimeError(
-            f"{name}: expected both inputs to have the same dtype, got {x.dtype.name} and "
-            f"{y.dtype.name}"
+            f"{name}: expected both inputs to have the same dtype, and not bool, got "
+            f"{x.dtype.name} and {y.dtype.name}"
         )
 
 
@@ -115,7 +115,7 @@ def matmul(x: Any, y: Any) -> Any:
         raise RuntimeError(
             f"matmul: both arguments need to be at least 1D, but they are {left}D and {right}D"
         )
-    _check_product("matmul", x, y)
+    check_product("matmul", x, y)
     if left == 1 and right == 1:
         return reshape_to(mm(reshape_to(x, (1, -1)), reshape_to(y, (-1, 1))), ())
     if left == 1:
@@ -212,9 +212,9 @@ def _check_linear(input: Any, weight: Any, bias: Any) -> None:
             f"{tuple(weight.shape)} (out_features, in_features): expected {weight.shape[-1:]} in "
             "the input's last dimension"
         )
-    _check_dtypes("linear", input, weight)
+    check_dtypes("linear", input, weight)
     if bias is not None:
-        _check_dtypes("linear", weight, bias)
+        check_dtypes("linear", weight, bias)
         if tuple(bias.shape) != tuple(weight.shape[:1]):
             raise RuntimeError(
                 f"linear: a bias of shape {tuple(bias.shape)} does not fit a weight of shape "

@@ -164,6 +164,12 @@ _add(
 )
 _add(products, "")
 _add(factorisations, "")
+_add(gathering, "")
+_add(
+    products,
+    "addbmm addmm addmv baddbmm bmm dot ger inner kron matrix_power mv outer vdot",
+)
+_add(factorisations, "cholesky det inverse logdet slogdet")
 _add(triangles, "diag diag_embed diagonal trace tril triu")
 _add(
     splitting,
@@ -215,10 +221,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 # `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
 IN_PLACE = (
-    "abs add addcdiv addcmul ceil clamp clamp_max clamp_min cos div erf erfc exp exp2 expm1 "
-    "floor fmod frac index_add index_copy index_fill index_put lerp log log10 log1p log2 "
-    "masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu round rsqrt scatter "
-    "scatter_add sigmoid sign sin sqrt square sub tan tanh trunc"
+    "abs add addcdiv addcmul addmm addmv baddbmm ceil clamp clamp_max clamp_min cos div erf "
+    "erfc exp exp2 expm1 floor fmod frac index_add index_copy index_fill index_put lerp log "
+    "log10 log1p log2 masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu round "
+    "rsqrt scatter scatter_add sigmoid sign sin sqrt square sub tan tanh tril triu trunc"
 ).split()
 AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
              "__ipow__": "pow"}  # fmt: skip
@@ -374,7 +380,11 @@ OTHERS = (
     register_post_accumulate_grad_hook, to, zero_,
 )  # fmt: skip
 
-PROPERTIES: dict[str, Callable[[Tensor], Any]] = {"H": shapes.h, "T": shapes.t, "mT": shapes.mt}
+PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
+    "H": shapes.adjoint,
+    "T": shapes.t,
+    "mT": shapes.matrix_transpose,
+}
 
 
 def _install() -> None:

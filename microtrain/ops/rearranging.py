@@ -15,6 +15,7 @@ from .elementwise import clone, contiguous_copy
 from .indexing import gather_index
 from .registry import primitive
 from .shapes import (
+    broadcast_shape,
     checked_tensors,
     expand_to,
     flatten,
@@ -273,12 +274,7 @@ moveaxis = movedim
 def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     """The Tensors broadcast to their common shape; views. RuntimeError where there is none."""
     found = checked_tensors("broadcast_tensors", tensors)
-    try:
-        shape = np.broadcast_shapes(*(x.shape for x in found))
-    except ValueError:
-        raise RuntimeError(
-            f"broadcast_tensors(): no common shape of {', '.join(str(x.shape) for x in found)}"
-        ) from None
+    shape = broadcast_shape("broadcast_tensors", *(x.shape for x in found))
     return tuple(expand_to(x, shape) for x in found)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from operator import index as whole
 from typing import Any
 
+import numpy as np
+
 from ..backend import address
 from ..tensor import TENSORS
 from .registry import VIEW_IF_SHARED, Variadic, primitive
@@ -174,14 +176,14 @@ def t(x: Any) -> Any:
     return permute_dims(x, tuple(range(x.ndim))[::-1])
 
 
-def h(x: Any) -> Any:
+def adjoint(x: Any) -> Any:
     """The transpose of a matrix, here without complex numbers; a view."""
     if x.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices, got {x.ndim}D; use .mT")
     return t(x)
 
 
-def mt(x: Any) -> Any:
+def matrix_transpose(x: Any) -> Any:
     """The transposes of a batch of matrices, shape (..., n, m); a view."""
     if x.ndim == 1:
         raise RuntimeError("tensor.mT is only supported on matrices or batches of them, got 1D")
@@ -216,6 +218,15 @@ def expand(x: Any, *sizes: Any) -> Any:
         elif size < 0:
             raise RuntimeError(f"expand: size {size} is not allowed in dimension {i}")
     return expand_to(x, tuple(wanted))
+
+
+def broadcast_shape(name: str, *shapes: Any) -> tuple[int, ...]:
+    """The common shape that `shapes` broadcast to; RuntimeError where there is none."""
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError:
+        given = " and ".join(str(tuple(shape)) for shape in shapes)
+        raise RuntimeError(f"{name}(): no common shape of {given}") from None
 
 
 def broadcast_to(x: Any, shape: Any) -> Any:

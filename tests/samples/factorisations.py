@@ -1,0 +1,107 @@
+"""Samples of inverses, solutions, Cholesky factors and determinants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .sample import Sample, normal
+
+
+def regular(*shape: int) -> Any:
+    """Matrices far from singular."""
+    return normal(*shape) * 0.4 + 2 * np.eye(shape[-1])
+
+
+def definite(*shape: int) -> Any:
+    """Symmetric positive definite matrices."""
+    x = normal(*shape)
+    return x @ x.swapaxes(-1, -2) + np.eye(shape[-2])
+
+
+MATRICES = [
+    regular(3, 3),
+    regular(4, 4).T,
+    regular(2, 1, 3, 3),
+    regular(1, 1),
+    regular(3, 2, 2).transpose(1, 2, 0)[..., 0],
+    regular(0, 2, 2),
+    regular(0, 0),
+    -regular(2, 3, 3),
+]
+
+SAMPLES: dict[str, list[Sample]] = {
+    **{
+        name: [Sample((a,)) for a in MATRICES]
+        for name in ("inverse", "det", "cofactor", "logabsdet", "det_sign")
+    },
+    "linalg_solve": [
+        Sample((regular(3, 3), normal(3, 2))),
+        Sample((regular(3, 3).T, normal(2, 3).T)),
+        Sample((regular(2, 3, 3), normal(2, 3, 1))),
+        Sample((regular(2, 2), normal(2, 0))),
+        Sample((regular(0, 3, 3), normal(0, 3, 2))),
+    ],
+    "cholesky": [Sample((a,)) for a in (definite(3, 3), definite(2, 2, 4), definite(2, 3, 3)[0].T)]
+    + [Sample((a,)) for a in (definite(1, 1), definite(0, 2, 2), definite(0, 0))],
+}
+
+
+def _by_columns(a: Any, b: Any) -> Any:
+    """Cramer's rule."""
+    result = np.empty(b.shape)
+    for i in range(a.shape[-1]):
+        for j in range(b.shape[-1]):
+            other = a.copy()
+            other[..., i] = b[..., j]
+            result[..., i, j] = _det(other) / _det(a)
+    return result
+
+
+def _det(x: Any) -> Any:
+    """Expansion along the first row."""
+    n = x.shape[-1]
+    if not n:
+        return np.ones(x.shape[:-2])
+    rest = [_det(np.delete(x[..., 1:, :], j, -1)) for j in range(n)]
+    return sum(((-1) ** j * x[..., 0, j] * rest[j] for j in range(n)), np.zeros(x.shape[:-2]))
+
+
+def _cofactor(x: Any) -> Any:
+    result = np.empty(x.shape)
+    for i, j in np.ndindex(x.shape[-2:]):
+        minor = _det(np.delete(np.delete(x, i, -2), j, -1))
+        result[..., i, j] = (-1) ** (i + j) * minor
+    return result
+
+
+def _cholesky(x: Any) -> Any:
+    """Column by column."""
+    result = np.zeros(x.shape)
+    for i, j in np.ndindex(x.shape[-2:]):
+        if j <= i:
+            rest = x[..., i, j] - (result[..., i, :j] * result[..., j, :j]).sum(-1)
+            result[..., i, j] = np.sqrt(rest) if i == j else rest / result[..., j, j]
+    return result
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    "inverse": lambda x: _cofactor(x).swapaxes(-1, -2) / _det(x)[..., None, None],
+    "linalg_solve": _by_columns,
+    "cholesky": _cholesky,
+    "det": _det,
+    "cofactor": _cofactor,
+    "logabsdet": lambda x: np.log(np.abs(_det(x))),
+    "det_sign": lambda x: np.sign(_det(x)),
+}
+TORCH: dict[str, Callable[..., Any]] = {
+    "inverse": lambda torch, x: torch.inverse(x),
+    "linalg_solve": lambda torch, a, b: torch.linalg.solve(a, b),
+    "cholesky": lambda torch, x: torch.linalg.cholesky(x),
+    "det": lambda torch, x: torch.det(x),
+    "cofactor": lambda torch, x: torch.det(x)[..., None, None] * torch.inverse(x).mT,
+    "logabsdet": lambda torch, x: torch.slogdet(x)[1],
+    "det_sign": lambda torch, x: torch.slogdet(x)[0],
+}
