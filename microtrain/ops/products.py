@@ -212,7 +212,11 @@ def _add_product(name: str, x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     check_dtypes(name, x, product)
     shape = product.shape
     lead = len(shape) - x.ndim
-    if lead < 0 or any(m not in (1, n) for m, n in zip(x.shape, shape[lead:], strict=True)):
+    fits = lead >= 0 and (
+        x.shape == shape[lead:]
+        or all(m in (1, n) for m, n in zip(x.shape, shape[lead:], strict=True))
+    )
+    if not fits:
         raise RuntimeError(
             f"{name}: an input of shape {tuple(x.shape)} cannot be broadcast to the product's "
             f"shape {tuple(shape)}"
@@ -246,7 +250,6 @@ def addmm(x: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any
 
     Raises RuntimeError for other dimensions, sizes that do not fit, or different dtypes.
     """
-    _with_dims("addmm", (2, 2), mat1, mat2)
     return _add_product("addmm", x, mm(mat1, mat2), beta, alpha)
 
 

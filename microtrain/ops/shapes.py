@@ -70,7 +70,7 @@ reshape_to = primitive(
 )
 
 
-def reshape(x: Any, *shape: Any) -> Any:
+def reshape(x: Any, *sizes: Any, shape: Any = None) -> Any:
     """The same elements in another shape: a view where the memory allows it, else a copy.
 
     Args:
@@ -84,7 +84,7 @@ def reshape(x: Any, *shape: Any) -> Any:
         tensor([[0, 1, 2],
                 [3, 4, 5]])
     """
-    sizes = sizes_of(shape)
+    sizes = sizes_of(sizes if shape is None else (*sizes, shape))
     known = math.prod(s for s in sizes if s != -1)
     have = math.prod(x.shape)
     wrong = sizes.count(-1) > 1 or any(s < -1 for s in sizes)
@@ -149,11 +149,12 @@ def _inverse(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(dims)), key=dims.__getitem__))
 
 
-def permute(x: Any, *dims: Any) -> Any:
+def permute(x: Any, *sizes: Any, dims: Any = None) -> Any:
     """The dimensions in the order `dims`, each once; a view."""
-    order = tuple(normal_dim(d, x.ndim) for d in sizes_of(dims))
+    given = sizes_of(sizes if dims is None else (*sizes, dims))
+    order = tuple(normal_dim(d, x.ndim) for d in given)
     if sorted(order) != list(range(x.ndim)):
-        raise RuntimeError(f"permute: {dims} is not an order of {x.ndim} dimensions")
+        raise RuntimeError(f"permute: {given} is not an order of {x.ndim} dimensions")
     return permute_dims(x, order)
 
 
@@ -229,9 +230,9 @@ def broadcast_shape(name: str, *shapes: Any) -> tuple[int, ...]:
         raise RuntimeError(f"{name}(): no common shape of {given}") from None
 
 
-def broadcast_to(x: Any, shape: Any) -> Any:
-    """`x` broadcast to `shape` without copying."""
-    return expand(x, shape)
+def broadcast_to(x: Any, size: Any) -> Any:
+    """`x` broadcast to the shape `size` without copying."""
+    return expand(x, size)
 
 
 def expand_as(x: Any, other: Any) -> Any:
