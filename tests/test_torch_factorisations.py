@@ -21,7 +21,7 @@ INF = float("inf")
 
 
 def regular(*shape: int) -> Any:
-    return normal(*shape) * 0.4 + 2 * np.eye(shape[-1])
+    return normal(*shape) * 0.3 + 2 * np.eye(shape[-1])
 
 
 def definite(*shape: int) -> Any:
@@ -144,7 +144,7 @@ def test_logarithms_of_singular_and_negative_determinants() -> None:
 
 @pytest.mark.parametrize("name", OF_ONE)
 def test_float32_stays(name: str) -> None:
-    array = regular(3, 3).astype(np.float32)
+    array = np.array([[2, 0.5, 0.25], [0.75, 3, 0.5], [0.5, -0.25, 2]], np.float32)
     ours, theirs = (OF_ONE[name](m, m.tensor(array)) for m in (mt, torch))
     assert_same(ours, theirs, rtol=1e-5)
     x = mt.tensor(array, requires_grad=True)
