@@ -11,10 +11,11 @@ from .ops import amax, amin, sum
 from .ops import matmul as matmul
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast, public
+from .ops.factorisations import SignAndLog
 from .ops.factorisations import cholesky as cholesky
-from .ops.factorisations import det as det
-from .ops.factorisations import inverse as inv
-from .ops.factorisations import slogdet as slogdet
+from .ops.factorisations import det as _det
+from .ops.factorisations import inverse as _inverse
+from .ops.factorisations import slogdet as _slogdet
 from .ops.factorisations import solve as solve
 from .ops.norms import norm as _norm
 from .ops.products import matrix_power as matrix_power
@@ -28,16 +29,31 @@ __all__ = [
 ]  # fmt: skip
 
 
-@public
-def diagonal(x: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+# What PyTorch calls A here is `input` elsewhere.
+def inv(A: Any) -> Any:
+    """`mt.inverse`."""
+    return _inverse(A)
+
+
+def det(A: Any) -> Any:
+    """`mt.det`."""
+    return _det(A)
+
+
+def slogdet(A: Any) -> SignAndLog:
+    """`mt.slogdet`."""
+    return _slogdet(A)
+
+
+def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """`mt.diagonal` of the last two dimensions."""
-    return _diagonal(x, offset, dim1, dim2)
+    return _diagonal(A, offset, dim1, dim2)
 
 
-@public
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The sums of products along `dim`, broadcast."""
-    checked_tensors("linalg.vecdot", (x, y))
+    """The sums of products of floats along `dim`, broadcast."""
+    for tensor in checked_tensors("linalg.vecdot", (x, y)):
+        want_float("linalg.vecdot", tensor)
     return sum(x * y, dim)
 
 
@@ -59,7 +75,6 @@ def multi_dot(tensors: Any) -> Any:
     return functools.reduce(matmul, found)
 
 
-@public
 def vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -75,6 +90,7 @@ def vector_norm(
     Raises TypeError for another `ord`, RuntimeError for integers and where there is nothing to take
     the largest of.
     """
+    checked_tensors("linalg.vector_norm", (x,))
     if not isinstance(ord, int | float):
         raise TypeError(f"linalg.vector_norm: ord must be a number, got {ord!r}")
     x = x if dtype is None else cast(x, as_dtype(dtype))

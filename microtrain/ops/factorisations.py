@@ -89,37 +89,39 @@ solve_systems = primitive(
 )
 
 
-@public
-def solve(x: Any, other: Any, *, left: bool = True) -> Any:
-    """The `y` with `x @ y = other`, more exact and faster than with the inverse.
+def solve(A: Any, B: Any, *, left: bool = True) -> Any:
+    """The `X` with `A @ X = B`, more exact and faster than with the inverse.
 
     Args:
-        x: (..., n, n), invertible.
-        other: (..., n, k); or a vector (n,), or a batch (..., n) of vectors just as large as `x`'s
+        A: (..., n, n), invertible.
+        B: (..., n, k); or a vector (n,), or a batch (..., n) of vectors just as large as `A`'s
             batch. Other leading dimensions broadcast.
-        left: False solves `y @ x = other` for matrices `other` (..., k, n).
+        left: False solves `X @ A = B` for matrices `B` (..., k, n).
 
     Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a
     matrix that is singular.
     """
-    _check("linalg.solve", x)
-    checked_tensors("linalg.solve", (x, other))
-    check_dtypes("linalg.solve", x, other)
-    vector = other.ndim == 1 or (other.ndim and tuple(other.shape) == tuple(x.shape[:-1]))
-    if vector and left:
-        found = solve(x, reshape_to(other, (*other.shape, 1)))
-        return reshape_to(found, found.shape[:-1])
-    if other.ndim < 2 or other.shape[-2 if left else -1] != x.shape[-1]:
+    checked_tensors("linalg.solve", (A, B))
+    _check("linalg.solve", A)
+    check_dtypes("linalg.solve", A, B)
+    vector = B.ndim == 1 or (B.ndim and tuple(B.shape) == tuple(A.shape[:-1]))
+    given = B
+    if vector:
+        B = reshape_to(B, (*B.shape, 1))
+    if B.ndim < 2 or (vector and not left) or B.shape[-2 if left else -1] != A.shape[-1]:
         raise RuntimeError(
-            f"linalg.solve: incompatible shapes {tuple(x.shape)} and {tuple(other.shape)} of the "
-            f"matrix and the {'right' if left else 'left'} hand side"
+            f"linalg.solve: incompatible shapes {tuple(A.shape)} and {tuple(given.shape)} of the "
+            f"matrix and the {'right' if left else 'left'} hand side; left=False takes no vectors"
         )
     if not left:
-        return matrix_transpose(solve(matrix_transpose(x), matrix_transpose(other)))
-    batch = broadcast_shape("linalg.solve", x.shape[:-2], other.shape[:-2])
-    return solve_systems(
-        expand_to(x, (*batch, *x.shape[-2:])), expand_to(other, (*batch, *other.shape[-2:]))
+        A, B = matrix_transpose(A), matrix_transpose(B)
+    batch = broadcast_shape("linalg.solve", A.shape[:-2], B.shape[:-2])
+    found = solve_systems(
+        expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
     )
+    if vector:
+        return reshape_to(found, found.shape[:-1])
+    return found if left else matrix_transpose(found)
 
 
 # Cholesky -----------------------------------------------------------------------------------------

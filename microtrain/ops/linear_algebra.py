@@ -38,21 +38,21 @@ def mm_into(x: Any, y: Any, out: Any) -> Any:
     return mm_matrices(x, y) if out is None else _mm(XP[type(x)], x, y, out)
 
 
-def mm(x: Any, y: Any) -> Any:
+def mm(input: Any, mat2: Any) -> Any:
     """The product of an (n, m) and an (m, p) matrix.
 
     Raises RuntimeError for other dimensions, sizes that do not fit, or different dtypes.
     """
     try:
-        dims = x.ndim, y.ndim
+        dims = input.ndim, mat2.ndim
     except AttributeError:
-        _refuse_kinds("mm", x, y)
+        _refuse_kinds("mm", input, mat2)
     if dims != (2, 2):
         raise RuntimeError(
-            f"mm: expected two matrices, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+            f"mm: expected two matrices, got shapes {tuple(input.shape)} and {tuple(mat2.shape)}"
         )
-    check_product("mm", x, y)
-    return mm_matrices(x, y)
+    check_product("mm", input, mat2)
+    return mm_matrices(input, mat2)
 
 
 def _refuse_kinds(name: str, *arguments: Any) -> NoReturn:
@@ -98,7 +98,7 @@ batched = primitive(
 )
 
 
-def matmul(x: Any, y: Any) -> Any:
+def matmul(input: Any, other: Any) -> Any:
     """The matrix product, with PyTorch's and NumPy's rules for vectors and batches.
 
     A vector on the left is a row, on the right a column; leading dimensions broadcast:
@@ -106,27 +106,27 @@ def matmul(x: Any, y: Any) -> Any:
     Raises RuntimeError for 0-d inputs, sizes that do not fit, or different dtypes.
     """
     try:
-        left, right = x.ndim, y.ndim
+        left, right = input.ndim, other.ndim
     except AttributeError:
-        _refuse_kinds("matmul", x, y)
+        _refuse_kinds("matmul", input, other)
     if left == 2 and right == 2:
-        return mm(x, y)
+        return mm(input, other)
     if not left or not right:
         raise RuntimeError(
             f"matmul: both arguments need to be at least 1D, but they are {left}D and {right}D"
         )
-    check_product("matmul", x, y)
+    check_product("matmul", input, other)
     if left == 1 and right == 1:
-        return reshape_to(mm(reshape_to(x, (1, -1)), reshape_to(y, (-1, 1))), ())
+        return reshape_to(mm(reshape_to(input, (1, -1)), reshape_to(other, (-1, 1))), ())
     if left == 1:
-        out = matmul(reshape_to(x, (1, -1)), y)
+        out = matmul(reshape_to(input, (1, -1)), other)
         return reshape_to(out, (*out.shape[:-2], out.shape[-1]))
     if right == 1:
-        out = matmul(x, reshape_to(y, (-1, 1)))
+        out = matmul(input, reshape_to(other, (-1, 1)))
         return reshape_to(out, out.shape[:-1])
     if right == 2:  # one large product instead of many small ones
-        return reshape_to(mm(_matrix(x), y), (*x.shape[:-1], y.shape[-1]))
-    return batched(x, y)
+        return reshape_to(mm(_matrix(input), other), (*input.shape[:-1], other.shape[-1]))
+    return batched(input, other)
 
 
 def _matrix(x: Any) -> Any:
