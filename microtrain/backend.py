@@ -130,6 +130,7 @@ class _NumpyNamespace(Namespace):
         self.broadcast_to = self._broadcast_to
         self.reshape = self._reshape
         self.transpose = self._transpose
+        self.argsort = self._argsort
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """`value` as a kept 0-d array: a ufunc takes it 0.3 us faster than a Python number."""
@@ -162,6 +163,10 @@ class _NumpyNamespace(Namespace):
     @staticmethod
     def _transpose(array: Any, dims: Any) -> Any:
         return array.transpose(dims)
+
+    @staticmethod
+    def _argsort(array: Any, axis: int) -> Any:
+        return array.argsort(axis, "stable")  # CuPy's always is
 
     @staticmethod
     def _sum(

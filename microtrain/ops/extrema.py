@@ -13,14 +13,14 @@ from .registry import primitive
 from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
 
 
-class Extremum(NamedTuple):
-    """What `max(dim)` and `min(dim)` return."""
+class Chosen(NamedTuple):
+    """Elements along a dimension and their indices: what `max(dim)`, `sort` and others return."""
 
     values: Any
     indices: Any
 
 
-def _has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexError) -> None:
+def has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexError) -> None:
     if not count_of(x.shape, dims):
         raise error(
             f"{name}(): Expected reduction dim to have non-zero size; shape {tuple(x.shape)} has "
@@ -28,7 +28,7 @@ def _has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexEr
         )
 
 
-def _share(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
+def share(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
     """The gradient of an extremum: split evenly among the elements that reach it."""
     reached = (x == restore_dims(result, x.shape, dims, keepdim)) | isnan(x)
     ones = to_dtype(reached, g.dtype)
@@ -43,21 +43,21 @@ def _amin(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any 
     return xp.min(x, axis=dims, out=out, keepdims=keepdim)
 
 
-amax_dims = primitive("amax", _amax, x=_share)
-amin_dims = primitive("amin", _amin, x=_share)
+amax_dims = primitive("amax", _amax, x=share)
+amin_dims = primitive("amin", _amin, x=share)
 
 
 def amax(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
     """The largest element over `dim`, NaN where there is one; ties share the gradient evenly."""
     dims = normal_dims(dim, x.ndim)
-    _has_elements("amax", x, dims)
+    has_elements("amax", x, dims)
     return amax_dims(x, dims, keepdim)
 
 
 def amin(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
     """The smallest element over `dim`, NaN where there is one; ties share the gradient evenly."""
     dims = normal_dims(dim, x.ndim)
-    _has_elements("amin", x, dims)
+    has_elements("amin", x, dims)
     return amin_dims(x, dims, keepdim)
 
 
@@ -75,7 +75,7 @@ argmin_dim = primitive("argmin", _argmin)
 
 def _index_of(name: str, operation: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
     at = None if dim is None else normal_dim(dim, x.ndim)
-    _has_elements(name, x, None if at is None or not x.ndim else (at,))
+    has_elements(name, x, None if at is None or not x.ndim else (at,))
     return operation(x, at, keepdim)
 
 
@@ -95,17 +95,24 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return _index_of("argmin", argmin_dim, x, dim, keepdim)
 
 
-def _along(name: str, argument: Any, x: Any, dim: int, keepdim: bool) -> Extremum:
-    """The extreme values along `dim`, chosen by their indices, which so get the gradient."""
+def _along(name: str, argument: Any, x: Any, dim: int, keepdim: bool) -> Chosen:
+    """The extreme values along `dim`, chosen by their indices."""
     indices = _index_of(name, argument, x, dim, True)
+    return chosen(x, indices, normal_dim(dim, x.ndim), keepdim)
+
+
+def chosen(x: Any, indices: Any, dim: int, keepdim: bool) -> Chosen:
+    """The elements that `indices` name along `dim`, which so get the gradient.
+
+    Without `keepdim` there is one index along `dim`, and the dimension goes.
+    """
     if not x.ndim:
-        return Extremum(clone(x), indices)
-    at = normal_dim(dim, x.ndim)
-    values = gather_along(x, indices, at)
+        return Chosen(clone(x), indices)
+    values = gather_along(x, indices, dim)
     if keepdim:
-        return Extremum(values, indices)
-    shape = x.shape[:at] + x.shape[at + 1 :]
-    return Extremum(reshape_to(values, shape), reshape_to(indices, shape))
+        return Chosen(values, indices)
+    shape = x.shape[:dim] + x.shape[dim + 1 :]
+    return Chosen(reshape_to(values, shape), reshape_to(indices, shape))
 
 
 def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -118,7 +125,7 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return maximum(x, dim)
     if dim is not None:
         return _along("max", argmax_dim, x, dim, keepdim)
-    _has_elements("max", x, None, RuntimeError)
+    has_elements("max", x, None, RuntimeError)
     return amax_dims(x)
 
 
@@ -132,5 +139,5 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         return minimum(x, dim)
     if dim is not None:
         return _along("min", argmin_dim, x, dim, keepdim)
-    _has_elements("min", x, None, RuntimeError)
+    has_elements("min", x, None, RuntimeError)
     return amin_dims(x)

@@ -155,8 +155,11 @@ _add(
     "xlogy",
 )
 _add(activations, "")
-_add(scans, "")
-_add(sorting, "")
+_add(
+    scans,
+    "aminmax count_nonzero cummax cummin cumprod cumsum diff logsumexp nanmean nansum prod",
+)
+_add(sorting, "argsort kthvalue median msort nanmedian sort topk unique unique_consecutive")
 _add(
     gathering,
     "argwhere gather index_add index_copy index_fill index_put index_select masked_fill "

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..backend import as_dtype, int64
 from .coercion import cast
+from .comparison import ne
 from .elementwise import exp, where
 from .registry import primitive
 from .shapes import expand_to, normal_dim, normal_dims, restore_dims
@@ -55,8 +56,11 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
 
     Raises IndexError for a dimension out of range, RuntimeError for one named twice.
     """
-    x = x if dtype is None else cast(x, as_dtype(dtype))
-    return sum_dims(x, None if dim is None else normal_dims(dim, x.ndim), keepdim)
+    dims = None if dim is None else normal_dims(dim, x.ndim)
+    if dtype is None:
+        return sum_dims(x, dims, keepdim)
+    dtype = as_dtype(dtype)
+    return cast(sum_dims(cast(x, dtype), dims, keepdim), dtype)
 
 
 def _mean(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
@@ -207,14 +211,29 @@ all_dims = primitive("all", _all)
 any_dims = primitive("any", _any)
 
 
+def _truth(operation: Any, x: Any, dim: Any, keepdim: bool) -> Any:
+    # As in PyTorch an empty tuple means no dimension, unlike everywhere else, and uint8 stays.
+    none = isinstance(dim, tuple | list) and not dim
+    result = ne(x, 0) if none else operation(x, normal_dims(dim, x.ndim), keepdim)
+    return cast(result, x.dtype) if x.dtype.kind == "u" else result
+
+
 def all(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether all elements are true (not 0); of no elements it is True."""
-    return all_dims(x, None if dim is None else normal_dims(dim, x.ndim), keepdim)
+    """Whether all elements are true (not 0); of no elements it is True.
+
+    Args:
+        x: a Tensor.
+        dim: an int, a tuple of ints (an empty one reduces nothing), None for all.
+        keepdim: leave the reduced dimensions in place with size 1.
+
+    Returns booleans, for uint8 uint8. Raises IndexError for a dimension out of range.
+    """
+    return _truth(all_dims, x, dim, keepdim)
 
 
 def any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any element is true (not 0); of no elements it is False."""
-    return any_dims(x, None if dim is None else normal_dims(dim, x.ndim), keepdim)
+    """Whether any element is true (not 0); of no elements it is False. Arguments as for `all`."""
+    return _truth(any_dims, x, dim, keepdim)
 
 
 # Softmax ------------------------------------------------------------------------------------------

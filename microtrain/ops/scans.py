@@ -1,5 +1,358 @@
-"""Products, running sums and products, and the logarithm of a sum of exponentials."""
+"""Reductions and running reductions beyond `sum` and `mean`: prod, cumsum, logsumexp ...
+
+The gradients of products divide by nothing, so zeros in the input change nothing: that of element i
+is the product of all before it times a sum over all after it, which `_recurrence` computes.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import math
+from operator import index as whole
+from typing import Any, NamedTuple
+
+from ..backend import as_dtype, int64
+from . import reductions
+from .coercion import cast, public, to_float
+from .comparison import isnan, logical_not, logical_xor, ne
+from .elementwise import clone, div, exp, sub, where, zeros_like
+from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
+from .indexing import select
+from .reductions import sum_dims, want_float
+from .registry import primitive
+from .shapes import cat, normal_dim, normal_dims, reshape_to, restore_dims
+
+__all__ = [
+    "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "diff", "logsumexp",
+    "nanmean", "nansum", "prod", "std_mean", "var_mean",
+]  # fmt: skip
+
+
+def _part(x: Any, dim: int, *part: int | None) -> Any:
+    """`x[part]` along `dim`, a view."""
+    return select(x, (slice(None),) * dim + (slice(*part), Ellipsis))
+
+
+def _before(x: Any, dim: int, first: int) -> Any:
+    """Each element's predecessor along `dim`; that of the first is the number `first`."""
+    return cat([zeros_like(_part(x, dim, 1)) + first, _part(x, dim, None, -1)], dim)
+
+
+def _accumulated(x: Any, dtype: Any) -> Any:
+    """`x` in the dtype that sums and products of it have."""
+    if dtype is not None:
+        return cast(x, as_dtype(dtype))
+    return x if x.dtype.kind == "f" else cast(x, int64)
+
+
+# Running sums and products ------------------------------------------------------------------------
+
+
+def _cumsum(xp: Any, x: Any, *, dim: int, reverse: bool = False, out: Any = None) -> Any:
+    """The sum of each element and all before it; in reverse, of all behind it."""
+    if reverse:
+        return xp.store(xp.flip(xp.cumsum(xp.flip(x, dim), dim, x.dtype), dim), out)
+    return xp.cumsum(x, dim, x.dtype, out)
+
+
+def _cumprod(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
+    """The product of each element and all before it."""
+    return xp.cumprod(x, dim, x.dtype, out)
+
+
+def _recurrence(
+    xp: Any, a: Any, b: Any, *, dim: int, reverse: bool = False, out: Any = None
+) -> Any:
+    """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
+
+    Each is the other's adjoint. Neighbouring steps are composed pairwise, which takes about log2(n)
+    rounds over whole arrays (Hillis and Steele, 1986).
+    """
+    if reverse:  # the same from behind, where the factor of a step stands one place earlier
+        a, b = xp.flip(xp.roll(a, -1, dim), dim), xp.flip(b, dim)
+
+    def part(x: Any, start: Any, stop: Any) -> Any:
+        return xp.getitem(x, (slice(None),) * dim + (slice(start, stop),))
+
+    step = 1
+    while step < b.shape[dim]:
+        factor = part(a, step, None)
+        behind = xp.add(part(b, step, None), xp.multiply(factor, part(b, None, -step)))
+        b = xp.concatenate([part(b, None, step), behind], dim)
+        a = xp.concatenate([part(a, None, step), xp.multiply(factor, part(a, None, -step))], dim)
+        step *= 2
+    out = xp.empty(b.shape, b.dtype) if out is None else out
+    xp.copyto(out, xp.flip(b, dim) if reverse else b)
+    return out
+
+
+def _recurrence_factor(g: Any, a: Any, result: Any, dim: int, reverse: bool) -> Any:
+    """The gradient of the factors: what arrives at a step times what came from the one before."""
+    there = recurrence(a, g, dim, not reverse)
+    return _before(there, dim, 0) * result if reverse else there * _before(result, dim, 0)
+
+
+cumsum_dim = primitive("cumsum", _cumsum, x=lambda g, dim, reverse: cumsum_dim(g, dim, not reverse))
+cumprod_dim = primitive(
+    "cumprod",
+    _cumprod,
+    x=lambda g, x, result, dim: _before(result, dim, 1) * recurrence(x, g, dim, True),
+)
+recurrence = primitive(
+    "linear_recurrence",
+    _recurrence,
+    a=_recurrence_factor,
+    b=lambda g, a, dim, reverse: recurrence(a, g, dim, not reverse),
+)
+
+
+def _running(operation: Any, x: Any, dim: int, dtype: Any) -> Any:
+    at = normal_dim(dim, x.ndim)
+    x = _accumulated(x, dtype)
+    return operation(x, at) if x.ndim else reshape_to(operation(reshape_to(x, (1,)), 0), ())
+
+
+@public
+def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
+    """The sum of each element and all before it along `dim`.
+
+    Args:
+        input: a Tensor; integers and booleans give int64.
+        dim: the dimension to run along.
+        dtype: cast to this dtype first.
+
+    Raises IndexError for a dimension out of range.
+    """
+    return _running(cumsum_dim, input, dim, dtype)
+
+
+@public
+def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
+    """The product of each element and all before it along `dim`; arguments as for `cumsum`."""
+    return _running(cumprod_dim, input, dim, dtype)
+
+
+def _running_extremum(name: str, better: str) -> Any:
+    def kernel(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
+        n = x.shape[dim]
+        shape = (n,) + (1,) * (len(x.shape) - dim - 1)
+        index = xp.broadcast_to(xp.reshape(xp.arange(n), shape), x.shape)
+
+        def part(array: Any, start: Any, stop: Any) -> Any:
+            return xp.getitem(array, (slice(None),) * dim + (slice(start, stop),))
+
+        step = 1
+        while step < n:  # as in `_recurrence`: the best of the last 1, 2, 4 ... elements
+            mine, other = part(x, step, None), part(x, None, -step)
+            # Of equals the later one; a NaN against everything, the later one too.
+            stays = xp.logical_or(getattr(xp, better)(mine, other), xp.isnan(mine))
+            at = xp.where(stays, part(index, step, None), part(index, None, -step))
+            index = xp.concatenate([part(index, None, step), at], dim)
+            x = xp.concatenate([part(x, None, step), xp.where(stays, mine, other)], dim)
+            step *= 2
+        out = xp.empty(x.shape, int64) if out is None else out
+        xp.copyto(out, index)
+        return out
+
+    return primitive(name, kernel, f"The indices of the values of `{name}`.")
+
+
+_OPERATIONS = {
+    name: _running_extremum(name, better)
+    for name, better in (("cummax", "greater_equal"), ("cummin", "less_equal"))
+}
+
+
+def _cumulative(name: str, x: Any, dim: int) -> Chosen:
+    at = normal_dim(dim, x.ndim)
+    if x.ndim:
+        return chosen(x, _OPERATIONS[name](x, at), at, True)
+    values, indices = _cumulative(name, reshape_to(x, (1,)), 0)
+    return Chosen(reshape_to(values, ()), reshape_to(indices, ()))
+
+
+@public
+def cummax(input: Any, dim: int) -> Chosen:
+    """The largest of each element and all before it along `dim`: `(values, indices)`.
+
+    Of equal elements the last is chosen and gets the gradient. From a NaN on all are NaN.
+    """
+    return _cumulative("cummax", input, dim)
+
+
+@public
+def cummin(input: Any, dim: int) -> Chosen:
+    """The smallest of each element and all before it along `dim`; see `cummax`."""
+    return _cumulative("cummin", input, dim)
+
+
+# Reductions ---------------------------------------------------------------------------------------
+
+
+def _prod(xp: Any, x: Any, *, dim: int, keepdim: bool = False, out: Any = None) -> Any:
+    return xp.prod(x, dim, x.dtype, out, keepdim)
+
+
+def _others(x: Any, dim: int) -> Any:
+    """The product of all other elements along `dim`: all before times all behind."""
+    back = (slice(None),) * dim + (slice(None, None, -1), Ellipsis)
+    behind = select(_before(cumprod_dim(select(x, back), dim), dim, 1), back)
+    return _before(cumprod_dim(x, dim), dim, 1) * behind
+
+
+prod_dim = primitive(
+    "prod",
+    _prod,
+    x=lambda g, x, dim, keepdim: restore_dims(g, x.shape, (dim,), keepdim) * _others(x, dim),
+)
+
+
+@public
+def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The product of the elements; of no elements it is 1.
+
+    Args:
+        input: a Tensor; integers and booleans give int64.
+        dim: one dimension, None for all.
+        keepdim: leave `dim` in place with size 1.
+        dtype: cast to this dtype first.
+
+    Raises IndexError for a dimension out of range.
+    """
+    x = _accumulated(input, dtype)
+    if dim is not None and x.ndim:
+        return prod_dim(x, normal_dim(dim, x.ndim), keepdim)
+    if dim is not None:
+        normal_dim(dim, 0)
+    result = prod_dim(reshape_to(x, (-1,)), 0)
+    return reshape_to(result, (1,) * x.ndim) if keepdim else result
+
+
+def _logsumexp(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    if not reductions.count_of(x.shape, dims):
+        nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
+        return xp.store(xp.full(nothing.shape, -math.inf, x.dtype), out)
+    most = xp.asarray(xp.max(x, axis=dims, keepdims=True))
+    centre = xp.where(xp.isfinite(most), most, xp.constant(0, x.dtype))
+    total = xp.sum(xp.exp(xp.subtract(x, centre)), axis=dims, keepdims=True)
+    # The sum is at least 1, but 0 where all are -inf, and then the maximum says so already.
+    result = xp.add(xp.log(xp.maximum(total, xp.constant(1, x.dtype))), most)
+    kept = range(len(x.shape)) if dims is None else dims
+    shape = tuple(n for d, n in enumerate(result.shape) if keepdim or d not in kept)
+    return xp.store(xp.reshape(result, shape), out)
+
+
+def _logsumexp_rule(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
+    share = exp(x - restore_dims(result, x.shape, dims, keepdim))
+    return restore_dims(g, x.shape, dims, keepdim) * share
+
+
+logsumexp_dims = primitive("logsumexp", _logsumexp, x=_logsumexp_rule)
+
+
+@public
+def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+    """`log(sum(exp(input)))` over `dim` without overflow; of no elements it is -inf.
+
+    Args:
+        input: a Tensor; integers and booleans become floats.
+        dim: an int or a tuple of ints.
+        keepdim: leave the reduced dimensions in place with size 1.
+
+    Raises IndexError for a dimension out of range.
+    """
+    return logsumexp_dims(to_float(input), normal_dims(dim, input.ndim), keepdim)
+
+
+@public
+def count_nonzero(input: Any, dim: Any = None) -> Any:
+    """How many elements are not 0, over all dimensions or over `dim`, an int or a tuple of ints."""
+    return sum_dims(ne(input, 0), normal_dims(dim, input.ndim))
+
+
+@public
+def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """`sum` with every NaN as 0."""
+    return reductions.sum(where(isnan(input), 0, input), dim, keepdim, dtype=dtype)
+
+
+@public
+def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """`mean` of what is not NaN; NaN where nothing else is."""
+    want_float("nanmean", input)
+    numbers = sum_dims(logical_not(isnan(input)), normal_dims(dim, input.ndim), keepdim)
+    return div(nansum(input, dim, keepdim, dtype=dtype), numbers)
+
+
+def _with_mean(dispersion: Any, x: Any, dim: Any, keepdim: bool, *options: Any) -> tuple[Any, Any]:
+    unbiased, correction = options
+    found = dispersion(x, dim, unbiased, keepdim, correction=correction)
+    return found, reductions.mean(x, None if isinstance(dim, bool) else dim, keepdim)
+
+
+@public
+def std_mean(
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> tuple[Any, Any]:
+    """`(std(input), mean(input))`, with the arguments of `std`."""
+    return _with_mean(reductions.std, input, dim, keepdim, unbiased, correction)
+
+
+@public
+def var_mean(
+    input: Any,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> tuple[Any, Any]:
+    """`(var(input), mean(input))`, with the arguments of `var`."""
+    return _with_mean(reductions.var, input, dim, keepdim, unbiased, correction)
+
+
+class MinMax(NamedTuple):
+    """What `aminmax` returns."""
+
+    min: Any
+    max: Any
+
+
+@public
+def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest element, of all or along `dim`; ties as for `amin` and `amax`.
+
+    Raises RuntimeError or, with `dim`, IndexError where there are no elements.
+    """
+    dims = None if dim is None else normal_dims(whole(dim), input.ndim)
+    has_elements("aminmax", input, dims, RuntimeError if dim is None else IndexError)
+    return MinMax(amin_dims(input, dims, keepdim), amax_dims(input, dims, keepdim))
+
+
+@public
+def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """The differences of neighbours along `dim`, taken `n` times; of booleans, whether they differ.
+
+    Args:
+        input: a Tensor of at least one dimension.
+        n: how often, 0 or more; each time makes `dim` shorter by one.
+        dim: the dimension.
+        prepend, append: Tensors to join on before and behind along `dim`.
+
+    Raises RuntimeError for a 0-d Tensor, a negative `n` or shapes that do not fit.
+    """
+    if not input.ndim:
+        raise RuntimeError("diff(): expected a Tensor of at least one dimension, got a 0-d one")
+    if whole(n) < 0:
+        raise RuntimeError(f"diff(): order must be non-negative but got {n}")
+    at = normal_dim(dim, input.ndim)
+    parts = [x for x in (prepend, input, append) if x is not None]
+    x = cat(parts, at) if len(parts) > 1 else clone(input) if not n else input
+    minus = logical_xor if x.dtype.kind == "b" else sub
+    for _ in range(n):
+        x = minus(_part(x, at, 1, None), _part(x, at, None, -1))
+    return x

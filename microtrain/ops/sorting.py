@@ -1,5 +1,336 @@
-"""Order: sort, argsort, topk, median, unique."""
+"""Order: sort, argsort, topk, median, unique.
+
+Everything follows from one stable `argsort`, in which equal elements keep their order and a NaN
+comes after all numbers; `gather` then brings the values and their gradient.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import math
+from operator import index as whole
+from typing import Any
+
+from ..backend import MODES, XP, bool_, int32, int64
+from ..tensor import TENSORS, wrap
+from .coercion import NUMBERS, cast, public
+from .comparison import isnan, logical_not, ne
+from .elementwise import clamp, where, zeros_like
+from .extrema import Chosen, chosen, has_elements, share
+from .gathering import masked_select, nonzero_rows, take_along_dim
+from .indexing import gather_along, index_put, select
+from .reductions import any_dims, sum_dims
+from .registry import primitive
+from .scans import cumsum
+from .shapes import cat, normal_dim, permute_dims, reshape_to
+
+__all__ = [
+    "argsort", "bucketize", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",
+    "topk", "unique", "unique_consecutive",
+]  # fmt: skip
+
+
+def _argsort(xp: Any, x: Any, *, dim: int, descending: bool = False, out: Any = None) -> Any:
+    if not x.shape:
+        return xp.store(xp.zeros((), int64), out)
+    if not descending:
+        return xp.store(xp.argsort(x, dim), out)
+    # Backwards on both sides, so that equal elements keep their order.
+    back = xp.flip(xp.argsort(xp.flip(x, dim), dim), dim)
+    return xp.subtract(xp.constant(x.shape[dim] - 1, int64), back, out=out)
+
+
+argsort_dim = primitive("argsort", _argsort)
+
+
+@public
+def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    """The indices (int64) that sort along `dim`; always stable, see `sort`."""
+    return argsort_dim(input, normal_dim(dim, input.ndim), bool(descending))
+
+
+@public
+def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
+    """The elements in order along `dim`, and where they were.
+
+    Args:
+        input: a Tensor.
+        dim: the dimension to sort.
+        descending: the largest first.
+        stable: equal elements keep their order; here they do so always.
+
+    Returns `(values, indices)`, indices as int64. A NaN counts as larger than every number.
+
+    Example:
+        >>> mt.sort(mt.tensor([3.0, 1.0, 2.0])).indices
+        tensor([1, 2, 0])
+    """
+    at = normal_dim(dim, input.ndim)
+    return chosen(input, argsort_dim(input, at, bool(descending)), at, True)
+
+
+@public
+def msort(input: Any) -> Any:
+    """The elements in order along the first dimension."""
+    return sort(input, 0).values
+
+
+@public
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The `k` largest (or smallest) elements along `dim`, and where they were.
+
+    Args:
+        input: a Tensor.
+        k: how many, 0 to the size of `dim`.
+        dim: the dimension to choose along.
+        largest: the largest; False for the smallest.
+        sorted: the most extreme first; here they come so always.
+
+    Returns `(values, indices)`. Of equal elements the first are chosen (PyTorch leaves it open). A
+    NaN counts as larger than every number. Raises RuntimeError for a `k` out of range.
+    """
+    at = normal_dim(dim, input.ndim)
+    if not 0 <= whole(k) <= (input.shape[at] if input.ndim else 1):
+        raise RuntimeError(
+            f"topk(): selected index k={k} out of range for dimension {at} of {tuple(input.shape)}"
+        )
+    order = argsort_dim(input, at, bool(largest))
+    if input.ndim:
+        order = select(order, (slice(None),) * at + (slice(k), Ellipsis))
+    return chosen(input, order, at, True)
+
+
+@public
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The `k`-th smallest element along `dim` (the smallest is number 1), and where it was.
+
+    Returns `(values, indices)`; of equal elements the one that a stable sort brings there (PyTorch
+    leaves it open). Raises RuntimeError for a `k` out of range, IndexError where there are no
+    elements.
+    """
+    at = normal_dim(dim, input.ndim)
+    has_elements("kthvalue", input, (at,) if input.ndim else None)
+    if not 1 <= whole(k) <= (input.shape[at] if input.ndim else 1):
+        raise RuntimeError(f"kthvalue(): selected number k={k} out of range for dimension {at}")
+    order = argsort_dim(input, at)
+    if input.ndim:
+        order = select(order, (slice(None),) * at + (slice(k - 1, k), Ellipsis))
+    return chosen(input, order, at, keepdim)
+
+
+# The median ---------------------------------------------------------------------------------------
+
+
+def _median(xp: Any, x: Any, out: Any = None) -> Any:
+    """The lower median of all elements, NaN where there is one."""
+    ordered = xp.sort(xp.reshape(x, -1))
+    n = ordered.shape[0]
+    if not n:
+        return xp.store(xp.full((), math.nan, x.dtype), out)
+    middle, last = (xp.getitem(ordered, (i, Ellipsis)) for i in ((n - 1) // 2, n - 1))
+    return xp.store(xp.where(xp.isnan(last), last, middle), out)
+
+
+def _median_rule(g: Any, x: Any, result: Any) -> Any:
+    return share(g, x, result, None, False) if math.prod(x.shape) else zeros_like(x)
+
+
+median_all = primitive("median", _median, x=_median_rule)
+
+
+def _want_numbers(name: str, x: Any) -> None:
+    if x.dtype.kind == "b":
+        raise RuntimeError(f"{name}(): not defined for booleans")
+
+
+def _along(name: str, x: Any, dim: int, keepdim: bool, rank: Any) -> Chosen:
+    """The element of rank `rank(n, nans)` along `dim`, for n elements of which some are NaN."""
+    at = normal_dim(dim, x.ndim)
+    has_elements(name, x, (at,) if x.ndim else None)
+    if not x.ndim:
+        return chosen(x, argsort_dim(x, at), at, keepdim)
+    ranks = rank(x.shape[at], sum_dims(isnan(x), (at,), True))
+    return chosen(x, gather_along(argsort_dim(x, at), ranks, at), at, keepdim)
+
+
+@public
+def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median, of an even number of elements the lower of two; `(values, indices)` along `dim`.
+
+    Args:
+        input: a Tensor of numbers.
+        dim: the dimension; None for all elements, and then equal ones share the gradient evenly.
+        keepdim: leave `dim` in place with size 1.
+
+    NaN where there is one, with the index of the first; else the index, where elements are equal,
+    is that of a stable sort (PyTorch leaves it open). Raises IndexError where there are no elements
+    along `dim`, RuntimeError for booleans.
+    """
+    _want_numbers("median", input)
+    if dim is not None:
+        return _along(
+            "median", input, dim, keepdim,
+            lambda n, nans: where(nans > 0, n - nans, (n - 1) // 2),
+        )  # fmt: skip
+    if not input.numel() and input.dtype.kind != "f":
+        raise RuntimeError("median(): no elements, and integers have no NaN to say so")
+    return median_all(input)
+
+
+@public
+def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """`median` of what is not NaN; NaN where nothing else is.
+
+    Without `dim` the number of elements depends on the values, so on a GPU this waits for them.
+    """
+    _want_numbers("nanmedian", input)
+    if dim is None:
+        return median(masked_select(input, logical_not(isnan(input))))
+    return _along(
+        "nanmedian", input, dim, keepdim,
+        lambda n, nans: clamp((n - 1 - nans) // 2, 0),
+    )  # fmt: skip
+
+
+# Distinct elements --------------------------------------------------------------------------------
+
+
+def _distinct(
+    name: str, x: Any, dim: int | None, inverse: bool, counts: bool, ordered: bool
+) -> Any:
+    """The distinct elements, or slices along `dim`, of all (ordered) or of each run of equals."""
+    x = wrap(x._array)  # without its history: there is no gradient
+    shape: tuple[int, ...] = (-1,)
+    front: tuple[int, ...] = (0,)
+    rows = reshape_to(x, (-1, 1))
+    if dim is not None:
+        at = normal_dim(dim, x.ndim)
+        if not x.ndim:
+            raise IndexError(f"{name}(): dim {dim} of a Tensor without dimensions")
+        if x.shape[at] and not x.numel():
+            raise RuntimeError(f"{name}(): the slices along {dim} of {tuple(x.shape)} are empty")
+        front = (at, *(d for d in range(x.ndim) if d != at))
+        moved = permute_dims(x, front)
+        shape = (-1 if x.numel() else 0, *moved.shape[1:])
+        rows = reshape_to(moved, (len(moved), math.prod(shape[1:])))
+    xp, n = XP[type(x._array)], len(rows)
+    order = wrap(xp.arange(n))
+    if ordered:  # by the last column first, so that the first one decides
+        for column in reversed(range(rows.shape[1])):
+            order = order[argsort_dim(rows[order, column], 0)]
+        rows = rows[order]
+    # A row is new where it differs from the one before; the first always is.
+    new = cat([wrap(xp.ones(min(n, 1), bool_)), any_dims(ne(rows[1:], rows[:-1]), (1,))])
+    starts = nonzero_rows(new)[:, 0]
+    back = tuple(front.index(d) for d in range(len(front)))
+    found = [permute_dims(reshape_to(rows[starts], shape), back)]
+    if inverse:
+        group = cumsum(new, 0) - 1
+        group = index_put(group, group, (order._array,))
+        found.append(group if dim is not None else reshape_to(group, x.shape))
+    if counts:
+        found.append(cat([starts[1:], wrap(xp.full(min(n, 1), n, int64))]) - starts)
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+@public
+def unique(
+    input: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The distinct elements in order; every NaN is one of its own.
+
+    Their number depends on the values, so on a GPU this waits for them.
+
+    Args:
+        input: a Tensor.
+        sorted: in order; here they are so always.
+        return_inverse: also, for each element, the index of its value in the result.
+        return_counts: also how often each value occurs.
+        dim: distinct slices along this dimension, ordered by their first element, then the second
+            ...; takes one sort for each element of a slice.
+
+    Returns the values, or `(values, inverse, counts)` without what was not asked for. They have no
+    gradient. Raises IndexError for a dimension out of range, RuntimeError for empty slices.
+    """
+    return _distinct("unique", input, dim, return_inverse, return_counts, True)
+
+
+@public
+def unique_consecutive(
+    input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """`unique` without sorting: one element for each run of equal ones."""
+    return _distinct("unique_consecutive", input, dim, return_inverse, return_counts, False)
+
+
+# Places in an ordered sequence --------------------------------------------------------------------
+
+
+@public
+def searchsorted(
+    sorted_sequence: Any,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """Where to insert each element of `input` so that the sequence stays in order.
+
+    Args:
+        sorted_sequence: (m,), or (..., m) with the leading dimensions of `input`; ascending along
+            the last dimension (not checked).
+        input: a Tensor of any shape, or (..., k), or for (m,) a number.
+        out_int32: int32 instead of int64.
+        right: behind equal elements instead of before them.
+        side: "right" or "left", another way to say so.
+        sorter: indices that sort the sequence, as of `argsort`.
+
+    Returns indices from 0 to m in the shape of `input`. Raises RuntimeError for shapes that do not
+    fit, another side, or a side that contradicts `right`.
+    """
+    if side not in (None, "left", "right") or (right and side == "left"):
+        raise RuntimeError(f"searchsorted(): side {side!r} with right={right}: say one of the two")
+    sequence = wrap(sorted_sequence._array)
+    if type(input) not in TENSORS:
+        if not isinstance(input, NUMBERS):
+            raise TypeError(f"searchsorted(): expected a Tensor or number, got {type(input)}")
+        dtype = MODES.default_dtype if isinstance(input, float) else int64
+        input = wrap(XP[type(sequence._array)].asarray(input, dtype))
+    if not sequence.ndim or (sequence.ndim > 1 and sequence.shape[:-1] != input.shape[:-1]):
+        raise RuntimeError(
+            f"searchsorted(): a sequence of shape {tuple(sequence.shape)} needs one dimension, or "
+            f"the leading dimensions of the input of shape {tuple(input.shape)}"
+        )
+    if sorter is not None:
+        sequence = take_along_dim(sequence, sorter, -1)
+    at, m = sequence.ndim - 1, sequence.shape[-1]
+    values = wrap(input._array) if at else reshape_to(wrap(input._array), (-1,))
+    low = cast(zeros_like(values), int64)
+    high = low + m
+    for _ in range(m.bit_length()):  # halves the stretch from low to high, where the place is
+        middle = (low + high) // 2
+        there = gather_along(sequence, clamp(middle, None, m - 1), at)
+        # Said this way round a NaN goes to the end.
+        behind = ~(there > values if right or side == "right" else there >= values)
+        behind = behind & (low < high)
+        low, high = where(behind, middle + 1, low), where(behind, high, middle)
+    low = reshape_to(low, input.shape)
+    return cast(low, int32) if out_int32 else low
+
+
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """The number of the bucket of each element, between ascending (m,) boundaries: 0 to m.
+
+    An element equal to a boundary is in the bucket before it, with `right` in the one behind it.
+    Raises RuntimeError for boundaries of another number of dimensions.
+    """
+    if type(boundaries) not in TENSORS or boundaries.ndim != 1:
+        found = tuple(boundaries.shape) if type(boundaries) in TENSORS else type(boundaries)
+        kind = RuntimeError if type(boundaries) in TENSORS else TypeError
+        raise kind(f"bucketize(): boundaries must be a Tensor of 1 dimension, got {found}")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
