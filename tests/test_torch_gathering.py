@@ -251,6 +251,9 @@ def test_what_is_refused_here_on_purpose() -> None:
     for value in (1.5, float("inf"), mt.tensor(1.0)):  # torch cuts the fraction off
         with pytest.raises(RuntimeError, match="cannot be stored as int64"):
             whole.masked_fill(mask, value)
+    for dtype, value in ((mt.float16, -1e9), (mt.uint8, 300), (mt.int8, -129)):
+        with pytest.raises(RuntimeError, match="cannot be stored"):
+            mt.ones(2, dtype=dtype).masked_fill(mask, value)
     with pytest.raises(RuntimeError, match="cannot be stored as bool"):
         mask.index_fill(0, mt.tensor([0]), 2)
     with pytest.raises(RuntimeError, match="reduce must be None or 'add'"):

@@ -11,6 +11,7 @@ from . import (
     factorisations,
     gathering,
     normalization,
+    masking,
     norms,
     products,
     rearranging,
@@ -77,6 +78,8 @@ from .factorisations import *  # noqa: F403
 from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
 from .normalization import *  # noqa: F403
+from .losses import cross_entropy, mse_loss
+from .masking import *  # noqa: F403
 from .products import *  # noqa: F403
 from .rearranging import *  # noqa: F403
 from .regression_losses import mse_loss
@@ -129,6 +132,7 @@ __all__ += activations.__all__
 __all__ += scans.__all__
 __all__ += sorting.__all__
 __all__ += gathering.__all__
+__all__ += masking.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
 __all__ += factorisations.__all__

@@ -1,11 +1,10 @@
-"""Reading and writing at indices given by Tensors: gather, scatter and their relatives.
+"""Reading and writing along one dimension, at indices given by Tensors: gather, scatter ...
 
 Indices out of range are refused on the CPU; on a GPU looking at the values would wait for it.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,31 +13,30 @@ from ..backend import MODES, XP, int64
 from ..tensor import TENSORS, wrap
 from .coercion import NUMBERS, cast, public
 from .elementwise import add, mul
-from .elementwise import where as choose
 from .indexing import (
     gather_along,
     gather_index,
     kept_index,
-    normal_index,
     places_along,
     select,
     ungather,
     unselect,
 )
-from .indexing import (
-    index_put as put_at,
-)
+from .indexing import index_put as put_at
 from .registry import primitive
 from .shapes import expand, normal_dim, reshape_to
 
 __all__ = [
-    "argwhere", "gather", "index_add", "index_copy", "index_fill", "index_put", "index_select",
-    "masked_fill", "masked_scatter", "masked_select", "nonzero", "scatter", "scatter_add", "take",
-    "take_along_dim", "where",
+    "gather", "index_add", "index_copy", "index_fill", "index_select", "scatter", "scatter_add",
+    "take_along_dim",
 ]  # fmt: skip
 
 
-def _tensor(name: str, argument: str, value: Any) -> Any:
+# What arguments must be, also for `masking` ------------------------------------------------------
+
+
+def want_tensor(name: str, argument: str, value: Any) -> Any:
+    """`value`; TypeError unless it is a Tensor."""
     if type(value) not in TENSORS:
         raise TypeError(
             f"{name}(): argument '{argument}' must be a Tensor, not {type(value).__name__}"
@@ -46,9 +44,9 @@ def _tensor(name: str, argument: str, value: Any) -> Any:
     return value
 
 
-def _integers(name: str, index: Any) -> Any:
+def want_integers(name: str, index: Any) -> Any:
     """The index as int64; TypeError or RuntimeError for what is no Tensor of int32 or int64."""
-    if _tensor(name, "index", index).dtype.name not in ("int32", "int64"):
+    if want_tensor(name, "index", index).dtype.name not in ("int32", "int64"):
         raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {index.dtype.name}")
     return cast(index, int64)
 
@@ -65,21 +63,16 @@ def _in_range(name: str, index: Any, dim: int, low: int, size: int, error: type[
             )
 
 
-def _same_dtype(name: str, x: Any, source: Any, argument: str) -> None:
-    if _tensor(name, argument, source).dtype != x.dtype:
+def want_same_dtype(name: str, x: Any, source: Any, argument: str) -> None:
+    """RuntimeError unless the Tensor `source` has the dtype of `x`."""
+    if want_tensor(name, argument, source).dtype != x.dtype:
         raise RuntimeError(
             f"{name}(): self and {argument} must have the same dtype, got {x.dtype.name} and "
             f"{source.dtype.name}"
         )
 
 
-def _mask(name: str, mask: Any) -> Any:
-    if _tensor(name, "mask", mask).dtype.kind != "b":
-        raise RuntimeError(f"{name}(): expected a boolean mask, got {mask.dtype.name}; use .bool()")
-    return mask
-
-
-def _scalar(name: str, x: Any, value: Any) -> Any:
+def scalar_like(name: str, x: Any, value: Any) -> Any:
     """A number or 0-d Tensor as one in the dtype of `x`; RuntimeError if that cannot hold it."""
     kind = x.dtype.kind
     if type(value) in TENSORS:
@@ -92,14 +85,22 @@ def _scalar(name: str, x: Any, value: Any) -> Any:
             return cast(value, x.dtype)
     elif not isinstance(value, NUMBERS):
         raise TypeError(f"{name}(): value must be a number or a Tensor, not {type(value).__name__}")
-    elif kind == "f" or (math.isfinite(value) and x.dtype.type(value) == value):
-        return wrap(XP[type(x._array)].asarray(value, x.dtype))
+    else:
+        with np.errstate(all="ignore"):
+            held = np.asarray(value).astype(x.dtype)
+        if np.isinf(held) == np.isinf(float(value)) if kind == "f" else held == value:
+            return wrap(XP[type(x._array)].asarray(held))
     raise RuntimeError(f"{name}(): value {value} cannot be stored as {x.dtype.name}")
 
 
-def _line(x: Any) -> Any:
+def line(x: Any) -> Any:
     """A 0-d Tensor with one dimension; any other as it is."""
     return x if x.ndim else reshape_to(x, (1,))
+
+
+def shaped_like(result: Any, other: Any) -> Any:
+    """`result` in the shape of `other`."""
+    return result if result.shape == other.shape else reshape_to(result, other.shape)
 
 
 # Elements along one dimension ---------------------------------------------------------------------
@@ -135,16 +136,12 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     is out of range; a negative one is.
     """
     at = normal_dim(dim, input.ndim)
-    index = _integers("gather", index)
-    x, places = _line(input), _line(index)
+    index = want_integers("gather", index)
+    x, places = line(input), line(index)
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
     _check_sizes("gather", x, at, places, places)
-    return _like(gather_along(x, places, at), index)
-
-
-def _like(result: Any, other: Any) -> Any:
-    return result if result.shape == other.shape else reshape_to(result, other.shape)
+    return shaped_like(gather_along(x, places, at), index)
 
 
 @public
@@ -154,7 +151,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     Without `dim` both are flattened. It is what fits the results of `argsort` and `argmax`.
     Raises RuntimeError for numbers of dimensions that differ and for an index out of range.
     """
-    indices = _integers("take_along_dim", indices)
+    indices = want_integers("take_along_dim", indices)
     if dim is None:
         return gather(reshape_to(input, (-1,)), 0, reshape_to(indices, (-1,)))
     at = normal_dim(dim, input.ndim)
@@ -190,14 +187,14 @@ scatter_along = primitive(
 def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation: Any) -> Any:
     """`operation(x, index, src, dim)` on arguments that fit."""
     at = normal_dim(dim, input.ndim)
-    x, places, src = _line(input), _line(_integers(name, index)), _line(src)
+    x, places, src = line(input), line(want_integers(name, index)), line(src)
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
         src = reshape_to(select(reshape_to(src, (-1,)), (slice(0), Ellipsis)), places.shape)
     _check_sizes(name, x, at, places, src)
     if src.shape != places.shape:
         src = select(src, (*(slice(n) for n in places.shape), Ellipsis))
-    return _like(operation(x, places, src, at), input)
+    return shaped_like(operation(x, places, src, at), input)
 
 
 @public
@@ -228,10 +225,10 @@ def scatter(
     if reduce not in (None, "add"):
         raise RuntimeError(f"scatter(): reduce must be None or 'add', got {reduce!r}")
     if type(src) in TENSORS:
-        _same_dtype("scatter", input, src, "src")
+        want_same_dtype("scatter", input, src, "src")
     else:
-        one = _scalar("scatter", input, value if src is None else src)
-        src = expand(one, _integers("scatter", index).shape)
+        one = scalar_like("scatter", input, value if src is None else src)
+        src = expand(one, want_integers("scatter", index).shape)
     operation = scatter_along if reduce is None else _add_scattered
     return _scattered("scatter", input, dim, index, src, operation)
 
@@ -243,7 +240,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
     Arguments and errors are those of `scatter`; `src` is a Tensor. On a GPU the dtypes are those of
     CuPy's `scatter_add`, all floats and int32.
     """
-    _same_dtype("scatter_add", input, src, "src")
+    want_same_dtype("scatter_add", input, src, "src")
     return _scattered("scatter_add", input, dim, index, src, _add_scattered)
 
 
@@ -257,10 +254,10 @@ def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
 def _slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any, Any, Any]:
     """`x` with at least one dimension, the index of slices along `dim` of it, and that vector."""
     at = normal_dim(dim, x.ndim)
-    index = _line(_integers(name, index))
+    index = line(want_integers(name, index))
     if index.ndim > 1:
         raise IndexError(f"{name}(): index must be a vector, got shape {tuple(index.shape)}")
-    x = _line(x)
+    x = line(x)
     size = x.shape[at]
     _in_range(name, index, at, low * size, size, IndexError)
     parts = (slice(None),) * at + (index._array,)
@@ -285,9 +282,9 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
 
 def _check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
     """`source`, where it has one slice of `x` for each index."""
-    _same_dtype(name, x, source, "source")
+    want_same_dtype(name, x, source, "source")
     at = normal_dim(dim, x.ndim)
-    source, shape = _line(source), _line(x).shape
+    source, shape = line(source), line(x).shape
     wanted = (*shape[:at], index.shape[0], *shape[at + 1 :])
     if source.shape != wanted:
         raise (RuntimeError if name == "index_add" else IndexError)(
@@ -314,8 +311,8 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     x, parts, index = _slices("index_add", input, dim, index)
     source = _check_source("index_add", input, dim, index, source)
     if alpha != 1:
-        source = mul(source, _scalar("index_add", source, alpha))
-    return _like(add(x, unselect(source, x.shape, parts)), input)
+        source = mul(source, scalar_like("index_add", source, alpha))
+    return shaped_like(add(x, unselect(source, x.shape, parts)), input)
 
 
 @public
@@ -327,7 +324,7 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     """
     x, parts, index = _slices("index_copy", input, dim, index)
     source = _check_source("index_copy", input, dim, index, source)
-    return _like(put_at(x, source, parts), input)
+    return shaped_like(put_at(x, source, parts), input)
 
 
 @public
@@ -338,151 +335,4 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     value that the dtype of `input` cannot hold.
     """
     x, parts, index = _slices("index_fill", input, dim, index, -1)
-    return _like(put_at(x, _scalar("index_fill", input, value), parts), input)
-
-
-# Masks and flat places ----------------------------------------------------------------------------
-
-
-@public
-def masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    """`input` with `value` where `mask` is True, broadcast.
-
-    Args:
-        input: a Tensor.
-        mask: a Tensor of booleans that broadcasts with `input`.
-        value: a number or a 0-d Tensor that the dtype of `input` can hold.
-
-    Raises RuntimeError for another mask or value.
-    """
-    return choose(_mask("masked_fill", mask), _scalar("masked_fill", input, value), input)
-
-
-def _together(x: Any, mask: Any) -> tuple[Any, Any]:
-    """Both broadcast to one shape."""
-    if x.shape == mask.shape:
-        return x, mask
-    try:
-        shape = np.broadcast_shapes(x.shape, mask.shape)
-    except ValueError:
-        raise RuntimeError(
-            f"a mask of shape {tuple(mask.shape)} does not broadcast with {tuple(x.shape)}"
-        ) from None
-    return expand(x, shape), expand(mask, shape)
-
-
-@public
-def masked_select(input: Any, mask: Any) -> Any:
-    """The elements where `mask` is True, broadcast, as a vector.
-
-    Its length depends on the values, so on a GPU this waits for them. Raises RuntimeError for a
-    mask that is not boolean or does not broadcast.
-    """
-    x, mask = _together(input, _mask("masked_select", mask))
-    return gather_index(_line(x), kept_index((_line(mask)._array,)))
-
-
-@public
-def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
-    """`input` with the first elements of `source`, in order, where `mask` is True.
-
-    On a GPU this waits for the mask. Raises RuntimeError for a mask that is not boolean, another
-    dtype, or a source with too few elements.
-    """
-    _same_dtype("masked_scatter", input, source, "source")
-    x, mask = _together(input, _mask("masked_scatter", mask))
-    count = mask.sum().item()
-    if count > source.numel():
-        raise RuntimeError(
-            f"masked_scatter(): the mask has {count} places, source only {source.numel()} elements"
-        )
-    values = select(reshape_to(source, (-1,)), (slice(count), Ellipsis))
-    result = put_at(_line(x), values, kept_index((_line(mask)._array,)))
-    return result if x.ndim else reshape_to(result, ())
-
-
-@public
-def take(input: Any, index: Any) -> Any:
-    """The elements of the flattened `input` at `index`, in its shape; negatives from the end.
-
-    Raises IndexError for an index out of range.
-    """
-    index = _integers("take", index)
-    parts = (_line(index)._array,)
-    result = gather_index(reshape_to(input, (-1,)), kept_index(parts) if MODES.grad else parts)
-    return _like(result, index)
-
-
-@public
-def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """`input` with `values` written at `input[indices]`, or added there with `accumulate`.
-
-    Args:
-        input: a Tensor.
-        indices: a tuple of Tensors of integers or booleans, as in `input[indices]`.
-        values: a Tensor of the dtype of `input` that broadcasts to `input[indices]`.
-        accumulate: add, for a repeated index every time. Without it one of the values stays.
-
-    Raises IndexError for an index out of range, RuntimeError for a dtype or shape that does not
-    fit.
-    """
-    if not isinstance(indices, tuple | list):
-        raise TypeError(f"index_put(): indices must be a tuple, not {type(indices).__name__}")
-    for index in indices:
-        _tensor("index_put", "indices", index)
-    _same_dtype("index_put", input, values, "values")
-    parts, _ = normal_index(tuple(indices), XP[type(input._array)])
-    parts = kept_index(parts)
-    return (
-        add(input, unselect(values, input.shape, parts))
-        if accumulate
-        else put_at(input, values, parts)
-    )
-
-
-def _nonzero(xp: Any, x: Any, out: Any = None) -> Any:
-    """The indices of the elements that are not 0, one row each."""
-    found = xp.nonzero(x if x.shape else xp.reshape(x, -1))
-    if not x.shape:
-        return xp.store(xp.empty((found[0].shape[0], 0), int64), out)
-    return xp.concatenate([xp.reshape(column, (-1, 1)) for column in found], axis=1, out=out)
-
-
-nonzero_rows = primitive("nonzero", _nonzero)
-
-
-@public
-def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
-    """The indices of the elements that are not 0, in row-major order.
-
-    Their number depends on the values, so on a GPU this waits for them.
-
-    Returns an (n, ndim) Tensor of int64; with `as_tuple` one vector a dimension, which is an index
-    for those elements.
-    """
-    if not as_tuple:
-        return nonzero_rows(input)
-    rows = nonzero_rows(_line(input))
-    return tuple(select(rows, (slice(None), column, Ellipsis)) for column in range(rows.shape[1]))
-
-
-@public
-def argwhere(input: Any) -> Any:
-    """The indices of the elements that are not 0, one row each; `nonzero(input)`."""
-    return nonzero_rows(input)
-
-
-def where(condition: Any, input: Any = None, other: Any = None) -> Any:
-    """`input` where `condition`, else `other`, broadcast; alone, `nonzero(condition, as_tuple)`.
-
-    Args:
-        condition: a Tensor of booleans (alone: of anything).
-        input, other: Tensors or numbers; both or none.
-
-    Raises RuntimeError for a condition that is not boolean, TypeError for only one of two.
-    """
-    if input is not None and other is not None:
-        return choose(condition, input, other)
-    if input is not None or other is not None:
-        raise TypeError("where(): expected a condition alone, or with both input and other")
-    return nonzero(condition, as_tuple=True)
+    return shaped_like(put_at(x, scalar_like("index_fill", input, value), parts), input)

@@ -23,6 +23,7 @@ from . import (
     indexing,
     likeness,
     linear_algebra,
+    masking,
     products,
     rearranging,
     reductions,
@@ -162,9 +163,9 @@ _add(
 _add(sorting, "argsort kthvalue median msort nanmedian sort topk unique unique_consecutive")
 _add(
     gathering,
-    "argwhere gather index_add index_copy index_fill index_put index_select masked_fill "
-    "masked_scatter masked_select nonzero scatter scatter_add take take_along_dim",
+    "gather index_add index_copy index_fill index_select scatter scatter_add take_along_dim",
 )
+_add(masking, "argwhere index_put masked_fill masked_scatter masked_select nonzero take")
 _add(products, "")
 _add(factorisations, "")
 _add(gathering, "")

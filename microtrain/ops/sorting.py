@@ -16,8 +16,9 @@ from .coercion import NUMBERS, cast, public
 from .comparison import isnan, logical_not, ne
 from .elementwise import clamp, where, zeros_like
 from .extrema import Chosen, chosen, has_elements, share
-from .gathering import masked_select, nonzero_rows, take_along_dim
+from .gathering import take_along_dim
 from .indexing import gather_along, index_put, select
+from .masking import masked_select, nonzero_rows
 from .reductions import any_dims, sum_dims
 from .registry import primitive
 from .scans import cumsum

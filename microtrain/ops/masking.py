@@ -1,0 +1,184 @@
+"""Reading and writing where a mask says, or at places in all dimensions at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backend import MODES, XP, int64
+from .coercion import public
+from .elementwise import add
+from .elementwise import where as choose
+from .gathering import (
+    line,
+    scalar_like,
+    shaped_like,
+    want_integers,
+    want_same_dtype,
+    want_tensor,
+)
+from .indexing import gather_index, kept_index, normal_index, select, unselect
+from .indexing import index_put as put_at
+from .registry import primitive
+from .shapes import expand, reshape_to
+
+__all__ = [
+    "argwhere", "index_put", "masked_fill", "masked_scatter", "masked_select", "nonzero", "take",
+    "where",
+]  # fmt: skip
+
+# Masks --------------------------------------------------------------------------------------------
+
+
+def want_mask(name: str, mask: Any) -> Any:
+    if want_tensor(name, "mask", mask).dtype.kind != "b":
+        raise RuntimeError(f"{name}(): expected a boolean mask, got {mask.dtype.name}; use .bool()")
+    return mask
+
+
+@public
+def masked_fill(input: Any, mask: Any, value: Any) -> Any:
+    """`input` with `value` where `mask` is True, broadcast.
+
+    Args:
+        input: a Tensor.
+        mask: a Tensor of booleans that broadcasts with `input`.
+        value: a number or a 0-d Tensor that the dtype of `input` can hold.
+
+    Raises RuntimeError for another mask or value.
+    """
+    return choose(want_mask("masked_fill", mask), scalar_like("masked_fill", input, value), input)
+
+
+def _together(x: Any, mask: Any) -> tuple[Any, Any]:
+    """Both broadcast to one shape."""
+    if x.shape == mask.shape:
+        return x, mask
+    try:
+        shape = np.broadcast_shapes(x.shape, mask.shape)
+    except ValueError:
+        raise RuntimeError(
+            f"a mask of shape {tuple(mask.shape)} does not broadcast with {tuple(x.shape)}"
+        ) from None
+    return expand(x, shape), expand(mask, shape)
+
+
+@public
+def masked_select(input: Any, mask: Any) -> Any:
+    """The elements where `mask` is True, broadcast, as a vector.
+
+    Its length depends on the values, so on a GPU this waits for them. Raises RuntimeError for a
+    mask that is not boolean or does not broadcast.
+    """
+    x, mask = _together(input, want_mask("masked_select", mask))
+    return gather_index(line(x), kept_index((line(mask)._array,)))
+
+
+@public
+def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
+    """`input` with the first elements of `source`, in order, where `mask` is True.
+
+    On a GPU this waits for the mask. Raises RuntimeError for a mask that is not boolean, another
+    dtype, or a source with too few elements.
+    """
+    want_same_dtype("masked_scatter", input, source, "source")
+    x, mask = _together(input, want_mask("masked_scatter", mask))
+    count = mask.sum().item()
+    if count > source.numel():
+        raise RuntimeError(
+            f"masked_scatter(): the mask has {count} places, source only {source.numel()} elements"
+        )
+    values = select(reshape_to(source, (-1,)), (slice(count), Ellipsis))
+    result = put_at(line(x), values, kept_index((line(mask)._array,)))
+    return result if x.ndim else reshape_to(result, ())
+
+
+# Places in all dimensions -------------------------------------------------------------------------
+
+
+@public
+def take(input: Any, index: Any) -> Any:
+    """The elements of the flattened `input` at `index`, in its shape; negatives from the end.
+
+    Raises IndexError for an index out of range.
+    """
+    index = want_integers("take", index)
+    parts = (line(index)._array,)
+    result = gather_index(reshape_to(input, (-1,)), kept_index(parts) if MODES.grad else parts)
+    return shaped_like(result, index)
+
+
+@public
+def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """`input` with `values` written at `input[indices]`, or added there with `accumulate`.
+
+    Args:
+        input: a Tensor.
+        indices: a tuple of Tensors of integers or booleans, as in `input[indices]`.
+        values: a Tensor of the dtype of `input` that broadcasts to `input[indices]`.
+        accumulate: add, for a repeated index every time. Without it one of the values stays.
+
+    Raises IndexError for an index out of range, RuntimeError for a dtype or shape that does not
+    fit.
+    """
+    if not isinstance(indices, tuple | list):
+        raise TypeError(f"index_put(): indices must be a tuple, not {type(indices).__name__}")
+    for index in indices:
+        want_tensor("index_put", "indices", index)
+    want_same_dtype("index_put", input, values, "values")
+    parts, _ = normal_index(tuple(indices), XP[type(input._array)])
+    parts = kept_index(parts)
+    return (
+        add(input, unselect(values, input.shape, parts))
+        if accumulate
+        else put_at(input, values, parts)
+    )
+
+
+def _nonzero(xp: Any, x: Any, out: Any = None) -> Any:
+    """The indices of the elements that are not 0, one row each."""
+    found = xp.nonzero(x if x.shape else xp.reshape(x, -1))
+    if not x.shape:
+        return xp.store(xp.empty((found[0].shape[0], 0), int64), out)
+    return xp.concatenate([xp.reshape(column, (-1, 1)) for column in found], axis=1, out=out)
+
+
+nonzero_rows = primitive("nonzero", _nonzero)
+
+
+@public
+def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
+    """The indices of the elements that are not 0, in row-major order.
+
+    Their number depends on the values, so on a GPU this waits for them.
+
+    Returns an (n, ndim) Tensor of int64; with `as_tuple` one vector a dimension, which is an index
+    for those elements.
+    """
+    if not as_tuple:
+        return nonzero_rows(input)
+    rows = nonzero_rows(line(input))
+    return tuple(select(rows, (slice(None), column, Ellipsis)) for column in range(rows.shape[1]))
+
+
+@public
+def argwhere(input: Any) -> Any:
+    """The indices of the elements that are not 0, one row each; `nonzero(input)`."""
+    return nonzero_rows(input)
+
+
+def where(condition: Any, input: Any = None, other: Any = None) -> Any:
+    """`input` where `condition`, else `other`, broadcast; alone, `nonzero(condition, as_tuple)`.
+
+    Args:
+        condition: a Tensor of booleans (alone: of anything).
+        input, other: Tensors or numbers; both or none.
+
+    Raises RuntimeError for a condition that is not boolean, TypeError for only one of two.
+    """
+    if input is not None and other is not None:
+        return choose(condition, input, other)
+    if input is not None or other is not None:
+        raise TypeError("where(): expected a condition alone, or with both input and other")
+    return nonzero(condition, as_tuple=True)
