@@ -25,9 +25,9 @@ UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bi
     not_equal power reciprocal remainder rint sign signbit sin sinh sqrt subtract tan tanh
     trunc""".split()
 # Other functions of arrays.
-FUNCTIONS = """all allclose any argmax argmin argsort broadcast_to concatenate copyto cumprod cumsum
-    dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis tril triu where
-    zeros_like""".split()
+FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to concatenate copyto
+    cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis tril
+    triu where zeros_like""".split()
 # Functions of cupy.linalg.
 LINEAR_ALGEBRA = "cholesky inv slogdet solve".split()
 # Functions of cupyx.scipy.special.

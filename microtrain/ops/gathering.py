@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import MODES, XP, int64
+from ..backend import MODES, XP, int32, int64
 from ..tensor import TENSORS, wrap
 from .coercion import NUMBERS, cast, public
 from .elementwise import add, mul
@@ -46,21 +46,24 @@ def want_tensor(name: str, argument: str, value: Any) -> Any:
 
 def want_integers(name: str, index: Any) -> Any:
     """The index as int64; TypeError or RuntimeError for what is no Tensor of int32 or int64."""
-    if want_tensor(name, "index", index).dtype.name not in ("int32", "int64"):
-        raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {index.dtype.name}")
+    dtype = want_tensor(name, "index", index).dtype
+    if dtype not in (int64, int32):
+        raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {dtype.name}")
     return cast(index, int64)
 
 
 def _in_range(name: str, index: Any, dim: int, low: int, size: int, error: type[Exception]) -> None:
     """`error` for an index below `low` or not below `size`, where that is known without waiting."""
     array = index._array
-    if type(array) is np.ndarray and array.size:
-        least, most = array.min(), array.max()
-        if least < low or most >= size:
-            raise error(
-                f"{name}(): index {least if least < low else most} is out of bounds for dimension "
-                f"{dim} with size {size}"
-            )
+    if type(array) is not np.ndarray or not array.size:
+        return
+    # One pass, counted from the lowest: a negative is a large unsigned number.
+    shifted = array - low if low else array
+    if np.maximum.reduce(shifted.view(np.uint64), None) >= size - low:
+        wrong = array[(array < low) | (array >= size)][0]
+        raise error(
+            f"{name}(): index {wrong} is out of bounds for dimension {dim} with size {size}"
+        )
 
 
 def want_same_dtype(name: str, x: Any, source: Any, argument: str) -> None:
@@ -106,21 +109,19 @@ def shaped_like(result: Any, other: Any) -> Any:
 # Elements along one dimension ---------------------------------------------------------------------
 
 
-def _check_sizes(name: str, x: Any, dim: int, index: Any, src: Any) -> None:
-    """RuntimeError where `index` has other dimensions than `x` and `src`, or larger ones."""
-    for what, other, free in (("self", x, dim), ("src", src, -1)):
-        if other.ndim != index.ndim:
+def _check_sizes(name: str, index: Any, what: str, x: Any, free: int = -1) -> None:
+    """RuntimeError for an index of other dimensions than `x`, or larger in any but `free`."""
+    if len(index.shape) != len(x.shape):
+        raise RuntimeError(
+            f"{name}(): the index must have the number of dimensions of {what}, got shapes "
+            f"{tuple(index.shape)} and {tuple(x.shape)}"
+        )
+    for axis, n in enumerate(index.shape):
+        if n > x.shape[axis] and axis != free:
             raise RuntimeError(
-                f"{name}(): the index must have the number of dimensions of {what}, got shapes "
-                f"{tuple(index.shape)} and {tuple(other.shape)}"
+                f"{name}(): expected an index of shape {tuple(index.shape)} to be no larger than "
+                f"{what} of shape {tuple(x.shape)} in dimension {axis}"
             )
-        for axis, (n, most) in enumerate(zip(index.shape, other.shape, strict=True)):
-            if n > most and axis != free:
-                raise RuntimeError(
-                    f"{name}(): expected an index of shape {tuple(index.shape)} to be no larger "
-                    f"than {what} of shape {tuple(other.shape)} in dimension {axis}"
-                )
-    _in_range(name, index, dim, 0, x.shape[dim], RuntimeError)
 
 
 @public
@@ -140,7 +141,8 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     x, places = line(input), line(index)
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
-    _check_sizes("gather", x, at, places, places)
+    _check_sizes("gather", places, "self", x, at)
+    _in_range("gather", places, at, 0, x.shape[at], RuntimeError)
     return shaped_like(gather_along(x, places, at), index)
 
 
@@ -191,7 +193,9 @@ def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation:
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
         src = reshape_to(select(reshape_to(src, (-1,)), (slice(0), Ellipsis)), places.shape)
-    _check_sizes(name, x, at, places, src)
+    _check_sizes(name, places, "self", x, at)
+    _check_sizes(name, places, "src", src)
+    _in_range(name, places, at, 0, x.shape[at], RuntimeError)
     if src.shape != places.shape:
         src = select(src, (*(slice(n) for n in places.shape), Ellipsis))
     return shaped_like(operation(x, places, src, at), input)

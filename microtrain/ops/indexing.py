@@ -212,8 +212,8 @@ def places_along(xp: Any, index: Any, shape: tuple[int, ...], dim: int) -> Any:
     rest: Any = None
     for axis, n in enumerate(index.shape):
         if axis != dim and n > 1:
-            here = xp.multiply(xp.arange(n), steps[axis])
-            here = xp.reshape(here, (n,) + (1,) * (len(shape) - axis - 1))
+            step = steps[axis] or 1  # 0 where there are no elements, which arange does not take
+            here = xp.reshape(xp.arange(0, n * step, step), (n,) + (1,) * (len(shape) - axis - 1))
             rest = here if rest is None else xp.add(rest, here)
     return places if rest is None else xp.add(places, rest)
 

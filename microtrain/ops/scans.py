@@ -49,9 +49,11 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 
 def _cumsum(xp: Any, x: Any, *, dim: int, reverse: bool = False, out: Any = None) -> Any:
     """The sum of each element and all before it; in reverse, of all behind it."""
-    if reverse:
-        return xp.store(xp.flip(xp.cumsum(xp.flip(x, dim), dim, x.dtype), dim), out)
-    return xp.cumsum(x, dim, x.dtype, out)
+    if not reverse:
+        return xp.cumsum(x, dim, x.dtype, out)
+    out = xp.empty(x.shape, x.dtype) if out is None else out
+    xp.copyto(out, xp.flip(xp.cumsum(xp.flip(x, dim), dim, x.dtype), dim))
+    return out
 
 
 def _cumprod(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:

@@ -23,6 +23,13 @@ SAMPLES: dict[str, list[Sample]] = {
         ]
         + [(normal(2, 0), 1, True), (normal(0, 3), 1, False)]
     ],
+    "topk": [
+        Sample((a,), {"k": k, "dim": d, "largest": most}, smooth=False)
+        for a, k, d, most in [(normal(3, 9), 4, 1, True), (turned(normal), 2, 1, False)]
+        + [(normal(9, 2), 9, 0, True), (normal(5, 3), 0, 0, True), (normal(0, 4), 2, 1, True)]
+        + [(np.array([2.0, np.nan, -np.inf, 1]), 3, 0, big) for big in (True, False)]
+        + [(np.array([7, 3, 9, 1]), 1, 0, False)]
+    ],
     "median": [
         *(Sample((a,)) for a in (spread(5), spread(3, 4), turned(spread), spread(), spread(1))),
         *(Sample((a,), smooth=False) for a in (TIES, TIES[[0, 2, 3, 4, 6]], whole(7))),
@@ -53,11 +60,16 @@ def _median(x: Any) -> Any:
     return np.asarray(value, x.dtype)
 
 
-REFERENCE: dict[str, Callable[..., Any]] = {"argsort": _argsort, "median": _median}
+def _topk(x: Any, k: int, dim: int, largest: bool) -> Any:
+    return np.take(_argsort(x, dim, largest), range(k), dim)
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {"argsort": _argsort, "topk": _topk, "median": _median}
 
 TORCH: dict[str, Callable[..., Any]] = {
     "argsort": lambda torch, x, dim, descending: (
         torch.sort(x, dim=dim, descending=descending, stable=True).indices
     ),
+    "topk": lambda torch, x, k, dim, largest: torch.topk(x, k, dim, largest).indices,
     "median": lambda torch, x: torch.median(x),
 }
