@@ -80,15 +80,16 @@ def _not_a_tensor(op: Any, name: str, value: Any) -> str:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def public(function: _F) -> _F:
+def public(function: _F, arrays: bool = True) -> _F:
     """`function` that says so when its first argument is no Tensor: `mt.function([1.0])`.
 
-    Operations made by `primitive` do so themselves. Tensor's methods skip the check.
+    Operations made by `primitive` do so themselves. Tensor's methods skip the check. With `arrays`
+    it works on arrays, too, as rules need it.
     """
 
     @functools.wraps(function)
     def checked(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) not in TENSORS and type(input) not in XP:
+        if type(input) not in TENSORS and not (arrays and type(input) in XP):
             raise TypeError(
                 f"{function.__name__}(): argument 'input' must be a Tensor, not "
                 f"{type(input).__name__}; mt.tensor(...) makes one"
@@ -96,6 +97,11 @@ def public(function: _F) -> _F:
         return function(input, *args, **kwargs)
 
     return checked  # type: ignore[return-value]
+
+
+def on_tensors(function: _F) -> _F:
+    """`public`, for what takes no arrays."""
+    return public(function, arrays=False)
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:

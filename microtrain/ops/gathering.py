@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend import MODES, XP, int32, int64
 from ..tensor import TENSORS, wrap
-from .coercion import NUMBERS, cast, public
+from .coercion import NUMBERS, cast, on_tensors
 from .elementwise import add, mul
 from .indexing import (
     gather_along,
@@ -124,7 +124,7 @@ def _check_sizes(name: str, index: Any, what: str, x: Any, free: int = -1) -> No
             )
 
 
-@public
+@on_tensors
 def gather(input: Any, dim: int, index: Any) -> Any:
     """The elements that `index` names along `dim`: `out[i][j] = input[index[i][j]][j]` for dim 0.
 
@@ -146,7 +146,7 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     return shaped_like(gather_along(x, places, at), index)
 
 
-@public
+@on_tensors
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     """The elements that `indices` names along `dim`, both broadcast in the other dimensions.
 
@@ -201,7 +201,7 @@ def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation:
     return shaped_like(operation(x, places, src, at), input)
 
 
-@public
+@on_tensors
 def scatter(
     input: Any,
     dim: int,
@@ -237,7 +237,7 @@ def scatter(
     return _scattered("scatter", input, dim, index, src, operation)
 
 
-@public
+@on_tensors
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
     """`input` with `src` added where `index` says, every time: `out[index[i][j]][j] += src[i][j]`.
 
@@ -268,7 +268,7 @@ def _slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any,
     return x, kept_index(parts) if MODES.grad else parts, index
 
 
-@public
+@on_tensors
 def index_select(input: Any, dim: int, index: Any) -> Any:
     """The slices of `input` along `dim` that the vector `index` names; a copy.
 
@@ -298,7 +298,7 @@ def _check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
     return source
 
 
-@public
+@on_tensors
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     """`input` with `alpha * source` added to the slices along `dim` that `index` names, each time.
 
@@ -319,7 +319,7 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     return shaped_like(add(x, unselect(source, x.shape, parts)), input)
 
 
-@public
+@on_tensors
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     """`input` with the slices along `dim` that `index` names replaced by those of `source`.
 
@@ -331,7 +331,7 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     return shaped_like(put_at(x, source, parts), input)
 
 
-@public
+@on_tensors
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     """`input` with the slices along `dim` that `index` names set to a number or a 0-d Tensor.
 

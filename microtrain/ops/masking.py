@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP, int64
-from .coercion import public
+from .coercion import on_tensors
 from .elementwise import add
 from .elementwise import where as choose
 from .gathering import (
@@ -37,7 +37,7 @@ def want_mask(name: str, mask: Any) -> Any:
     return mask
 
 
-@public
+@on_tensors
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
     """`input` with `value` where `mask` is True, broadcast.
 
@@ -64,7 +64,7 @@ def _together(x: Any, mask: Any) -> tuple[Any, Any]:
     return expand(x, shape), expand(mask, shape)
 
 
-@public
+@on_tensors
 def masked_select(input: Any, mask: Any) -> Any:
     """The elements where `mask` is True, broadcast, as a vector.
 
@@ -75,7 +75,7 @@ def masked_select(input: Any, mask: Any) -> Any:
     return gather_index(line(x), kept_index((line(mask)._array,)))
 
 
-@public
+@on_tensors
 def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
     """`input` with the first elements of `source`, in order, where `mask` is True.
 
@@ -97,7 +97,7 @@ def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
 # Places in all dimensions -------------------------------------------------------------------------
 
 
-@public
+@on_tensors
 def take(input: Any, index: Any) -> Any:
     """The elements of the flattened `input` at `index`, in its shape; negatives from the end.
 
@@ -109,7 +109,7 @@ def take(input: Any, index: Any) -> Any:
     return shaped_like(result, index)
 
 
-@public
+@on_tensors
 def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """`input` with `values` written at `input[indices]`, or added there with `accumulate`.
 
@@ -147,7 +147,7 @@ def _nonzero(xp: Any, x: Any, out: Any = None) -> Any:
 nonzero_rows = primitive("nonzero", _nonzero)
 
 
-@public
+@on_tensors
 def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not 0, in row-major order.
 
@@ -162,7 +162,7 @@ def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
     return tuple(select(rows, (slice(None), column, Ellipsis)) for column in range(rows.shape[1]))
 
 
-@public
+@on_tensors
 def argwhere(input: Any) -> Any:
     """The indices of the elements that are not 0, one row each; `nonzero(input)`."""
     return nonzero_rows(input)
@@ -177,6 +177,7 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
 
     Raises RuntimeError for a condition that is not boolean, TypeError for only one of two.
     """
+    want_tensor("where", "condition", condition)
     if input is not None and other is not None:
         return choose(condition, input, other)
     if input is not None or other is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..backend import as_dtype, int64
 from . import reductions
-from .coercion import cast, public, to_float
+from .coercion import cast, public
 from .comparison import isnan, logical_not, logical_xor, ne
 from .elementwise import clone, div, exp, sub, where, zeros_like
 from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
@@ -262,7 +262,8 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
     Raises IndexError for a dimension out of range.
     """
-    return logsumexp_dims(to_float(input), normal_dims(dim, input.ndim), keepdim)
+    x = input if input.dtype.kind == "f" else cast(input, as_dtype(float))
+    return logsumexp_dims(x, normal_dims(dim, input.ndim), keepdim)
 
 
 @public

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backend import MODES, XP, bool_, int32, int64
 from ..tensor import TENSORS, wrap
-from .coercion import NUMBERS, cast, public
+from .coercion import NUMBERS, cast, on_tensors
 from .comparison import isnan, logical_not, ne
 from .elementwise import clamp, where, zeros_like
 from .extrema import Chosen, chosen, has_elements, share
@@ -43,13 +43,13 @@ def _argsort(xp: Any, x: Any, *, dim: int, descending: bool = False, out: Any = 
 argsort_dim = primitive("argsort", _argsort)
 
 
-@public
+@on_tensors
 def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
     """The indices (int64) that sort along `dim`; always stable, see `sort`."""
     return argsort_dim(input, normal_dim(dim, input.ndim), bool(descending))
 
 
-@public
+@on_tensors
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
     """The elements in order along `dim`, and where they were.
 
@@ -69,7 +69,7 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
     return chosen(input, argsort_dim(input, at, bool(descending)), at, True)
 
 
-@public
+@on_tensors
 def msort(input: Any) -> Any:
     """The elements in order along the first dimension."""
     return sort(input, 0).values
@@ -91,7 +91,7 @@ def _topk(xp: Any, x: Any, *, k: int, dim: int, largest: bool, out: Any = None) 
 topk_dim = primitive("topk", _topk)
 
 
-@public
+@on_tensors
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The `k` largest (or smallest) elements along `dim`, and where they were.
 
@@ -115,7 +115,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return chosen(input, topk_dim(input, whole(k), at, bool(largest)), at, True)
 
 
-@public
+@on_tensors
 def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The `k`-th smallest element along `dim` (the smallest is number 1), and where it was.
 
@@ -168,7 +168,7 @@ def _along(name: str, x: Any, dim: int, keepdim: bool, rank: Any) -> Chosen:
     return chosen(x, gather_along(argsort_dim(x, at), ranks, at), at, keepdim)
 
 
-@public
+@on_tensors
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median, of an even number of elements the lower of two; `(values, indices)` along `dim`.
 
@@ -192,7 +192,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return median_all(input)
 
 
-@public
+@on_tensors
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """`median` of what is not NaN; NaN where nothing else is.
 
@@ -248,7 +248,7 @@ def _distinct(
     return tuple(found) if len(found) > 1 else found[0]
 
 
-@public
+@on_tensors
 def unique(
     input: Any,
     sorted: bool = True,
@@ -274,7 +274,7 @@ def unique(
     return _distinct("unique", input, dim, return_inverse, return_counts, True)
 
 
-@public
+@on_tensors
 def unique_consecutive(
     input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
@@ -285,7 +285,7 @@ def unique_consecutive(
 # Places in an ordered sequence --------------------------------------------------------------------
 
 
-@public
+@on_tensors
 def searchsorted(
     sorted_sequence: Any,
     input: Any,
@@ -314,7 +314,9 @@ def searchsorted(
     sequence = wrap(sorted_sequence._array)
     if type(input) not in TENSORS:
         if not isinstance(input, NUMBERS):
-            raise TypeError(f"searchsorted(): expected a Tensor or number, got {type(input)}")
+            raise TypeError(
+                f"searchsorted(): expected a Tensor or number, not {type(input).__name__}"
+            )
         dtype = MODES.default_dtype if isinstance(input, float) else int64
         input = wrap(XP[type(sequence._array)].asarray(input, dtype))
     if not sequence.ndim or (sequence.ndim > 1 and sequence.shape[:-1] != input.shape[:-1]):
@@ -346,7 +348,8 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
     Raises RuntimeError for boundaries of another number of dimensions.
     """
     if type(boundaries) not in TENSORS or boundaries.ndim != 1:
-        found = tuple(boundaries.shape) if type(boundaries) in TENSORS else type(boundaries)
-        kind = RuntimeError if type(boundaries) in TENSORS else TypeError
-        raise kind(f"bucketize(): boundaries must be a Tensor of 1 dimension, got {found}")
+        raise (RuntimeError if type(boundaries) in TENSORS else TypeError)(
+            "bucketize(): boundaries must be a Tensor of 1 dimension, got "
+            f"{getattr(boundaries, 'shape', type(boundaries).__name__)}"
+        )
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)

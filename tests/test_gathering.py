@@ -1,0 +1,136 @@
+"""Gathering, order and scans: on a device as on the CPU, and what PyTorch says nothing about."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fakecupy
+import numpy as np
+import pytest
+from fakecupy import FakeArray
+
+import microtrain as mt
+from microtrain import backend
+from microtrain.ops import gathering, masking, sorting
+from microtrain.tensor import TENSORS
+
+INF = float("inf")
+
+# Functions of a (3, 4) Tensor, an index (2, 4) of rows and one (5,) of rows.
+CALLS: list[Callable[..., Any]] = [
+    lambda x, i, j: x.gather(0, i),
+    lambda x, i, j: x.scatter(0, i, x[:2]),
+    lambda x, i, j: x.scatter(0, i, 2.0),
+    lambda x, i, j: x.scatter(0, i, 2.0, reduce="add"),
+    lambda x, i, j: x.scatter_add(0, i, x[:2] * 2),
+    lambda x, i, j: (x * 1).scatter_add_(0, i, x[:2]),
+    lambda x, i, j: mt.take_along_dim(x, i[:, :1], 0),
+    lambda x, i, j: x.index_select(0, j),
+    lambda x, i, j: x.index_add(0, j[:2], x[1:], alpha=2),
+    lambda x, i, j: x.index_copy(0, j[:1], x[1:2]),
+    lambda x, i, j: x.index_fill(0, j[:2], 3),
+    lambda x, i, j: x.index_put((j,), x[0], accumulate=True),
+    lambda x, i, j: x.masked_fill(x > 0, -INF),
+    lambda x, i, j: x.masked_select(x > 0),
+    lambda x, i, j: x.masked_scatter(x > 0, x * 2),
+    lambda x, i, j: x.take(j),
+    lambda x, i, j: (x > 0).nonzero(),
+    lambda x, i, j: mt.where(x > 0),
+    lambda x, i, j: mt.where(x > 0, x, 1.0),
+    lambda x, i, j: x.sort(1, True),
+    lambda x, i, j: x.argsort(0),
+    lambda x, i, j: x.topk(2),
+    lambda x, i, j: x.kthvalue(2, 0),
+    lambda x, i, j: x.median(),
+    lambda x, i, j: x.median(1),
+    lambda x, i, j: x.nanmedian(),
+    lambda x, i, j: x.nanmedian(1, True),
+    lambda x, i, j: x.unique(return_inverse=True, return_counts=True),
+    lambda x, i, j: i.unique(return_inverse=True, dim=1),
+    lambda x, i, j: j.unique_consecutive(),
+    lambda x, i, j: mt.searchsorted(x.sort(1).values, x),
+    lambda x, i, j: mt.bucketize(x, x[0].sort().values),
+    lambda x, i, j: mt.bucketize(0.5, x[0].sort().values),
+    lambda x, i, j: x.prod(1),
+    lambda x, i, j: x.cumsum(0),
+    lambda x, i, j: x.cumprod(1),
+    lambda x, i, j: x.cummax(1),
+    lambda x, i, j: x.logsumexp((0, 1)),
+    lambda x, i, j: x.count_nonzero(0),
+    lambda x, i, j: x.nanmean(1),
+    lambda x, i, j: mt.std_mean(x, 0),
+    lambda x, i, j: x.aminmax(),
+    lambda x, i, j: x.diff(append=x),
+    lambda x, i, j: (x > 0).all((0, 1)),
+]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with one GPU, as far as `backend` can see."""
+    monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
+    backend.cuda()
+    yield
+    backend.XP.pop(FakeArray, None)
+    backend.ARRAYS.discard(FakeArray)
+
+
+def results(call: Callable[..., Any], device: str) -> list[Any]:
+    """What `call` returns, and the gradient where there is one, as NumPy arrays."""
+    rng = np.random.default_rng(1)
+    x = mt.tensor(rng.standard_normal((3, 4)), device=device, requires_grad=True)
+    found = call(
+        x,
+        mt.tensor(np.array([[0, 1, 2, 0], [1, 2, 0, 2]]), device=device),
+        mt.tensor(np.array([2, 0, 0, 1, 1]), device=device),
+    )
+    found = [found] if type(found) in TENSORS else list(found)
+    if found[0].requires_grad:
+        found += mt.autograd.grad(found[0], x, mt.ones_like(found[0]))
+    assert {type(t._array) for t in found} == {FakeArray if device == "cuda" else np.ndarray}
+    return [backend.to_host(t._array) for t in found]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_device_gives_what_the_cpu_gives(number: int, gpu: None) -> None:
+    here, there = (results(CALLS[number], device) for device in ("cpu", "cuda"))
+    assert len(here) == len(there)
+    for a, b in zip(here, there, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(b, a, rtol=1e-14)
+
+
+ARGUMENTS: dict[str, Any] = {
+    **dict.fromkeys(("gather", "take_along_dim"), (0, mt.tensor([[0]]))),
+    **dict.fromkeys(("scatter", "scatter_add"), (0, mt.tensor([[0]]), mt.ones(1, 1))),
+    **dict.fromkeys(("index_add", "index_copy"), (0, mt.tensor([0]), mt.ones(1, 4))),
+    "index_select": (0, mt.tensor([0])),
+    "index_fill": (0, mt.tensor([0]), 1.0),
+    **dict.fromkeys(("masked_fill", "masked_scatter"), (mt.tensor(True), mt.tensor(1.0))),
+    "masked_select": (mt.tensor(True),),
+    **dict.fromkeys(("take", "searchsorted", "bucketize"), (mt.tensor([0]),)),
+    "index_put": ((mt.tensor([0]),), mt.tensor(1.0)),
+    **dict.fromkeys(("topk", "kthvalue"), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", [*gathering.__all__, *masking.__all__, *sorting.__all__])
+def test_an_array_in_place_of_the_tensor_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=r"^(\w+)\(\): .*must be a Tensor|Tensor or number"):
+        getattr(mt, name)(np.ones((3, 4), np.float32), *ARGUMENTS.get(name, ()))
+
+
+def test_a_sum_of_nothing_but_minus_infinity_needs_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert mt.logsumexp(mt.tensor([[-INF, -INF], [0.0, -INF]]), 1).tolist() == [-INF, 0.0]
+
+
+def test_a_repeated_row_gets_every_gradient() -> None:
+    for row in ((), (1,), (3,), (2, 3)):
+        x = mt.zeros(4, *row, requires_grad=True)
+        x[mt.tensor([[1, -1], [1, 1]])].sum().backward()
+        assert x.grad.reshape(4, -1)[:, 0].tolist() == [0.0, 3.0, 0.0, 1.0]
