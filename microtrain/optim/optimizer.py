@@ -7,10 +7,24 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..autograd.grad_mode import enable_grad
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
+
+# The state that is a number of steps; PyTorch keeps it as a float32 Tensor.
+STEP = "step"
+# What learning-rate schedulers keep in a group.
+BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+
+
+def refuse_switches(name: str, **switches: Any) -> None:
+    """ValueError for a switch of PyTorch's that is on: there is one implementation here."""
+    for switch, value in switches.items():
+        if value not in (None, False):
+            raise ValueError(f"{name}: {switch}={value!r} is not supported; leave it out")
 
 
 class Run:
@@ -24,10 +38,13 @@ class Run:
         states: the stretch of each of the optimizer's flat states; none where the group needs none.
         scratch: memory of the same length.
         fresh: whether the states have not been used yet.
+        places: the numbers of its parameters.
+        count: how many steps they have taken.
     """
 
     __slots__ = (
-        "constants", "fresh", "grad", "group", "options", "param", "scratch", "states",
+        "constants", "count", "fresh", "grad", "group", "options", "param", "places", "scratch",
+        "states",
     )  # fmt: skip
 
     def __init__(
@@ -41,12 +58,15 @@ class Run:
         self.constants: tuple[Any, ...] = ()
         self.states: tuple[Any, ...] = ()
         self.fresh = False
+        self.places: list[int] = []
+        self.count = 0
 
 
 class Optimizer:
     """Base class: `zero_grad()`, `step()`, `param_groups`, `state_dict()`.
 
-    A subclass names its flat states and updates one `Run` at a time.
+    A subclass names its flat states and updates one `Run` at a time. One whose update depends on
+    the number of steps that a parameter has taken sets `counts`: a run then has one such number.
 
     Args:
         params: Tensors, or dicts with `params` and options of their own (parameter groups).
@@ -59,6 +79,7 @@ class Optimizer:
     """
 
     states: ClassVar[tuple[str, ...]] = ()
+    counts: ClassVar[bool] = False
     options: ClassVar[itemgetter[Any]]  # reads the hyper-parameters of a group
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -71,6 +92,7 @@ class Optimizer:
         if not given or not isinstance(given[0], dict):
             given = [{"params": given}]
         self.defaults = defaults
+        self.calls = 0  # of step(), for the schedulers' warning
         self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
         everything = self._everything(self.param_groups)
         self.storage = FlatStorage.of(everything, type(self).__name__)
@@ -83,7 +105,8 @@ class Optimizer:
             raise TypeError(
                 f"{name}: expected a parameter group, a dict, got {type(given).__name__}"
             )
-        unknown = [key for key in given if key != "params" and key not in self.defaults]
+        known = ("params", *BESIDE_OPTIONS, *self.defaults)
+        unknown = [key for key in given if key not in known]
         if unknown or "params" not in given:
             problem = f"unknown option {unknown[0]!r}" if unknown else "no 'params'"
             raise ValueError(
@@ -113,6 +136,7 @@ class Optimizer:
             dict.fromkeys((*self.states, "scratch")) for _ in storage.buffers
         ]
         self._used = [False] * len(storage.params)  # whose states have been used
+        self._counts = [0] * len(storage.params)  # steps taken, as far as the runs do not say
         self._present: list[bool] | None = None  # which gradients the runs were made for
         self._runs: list[Run] = []
         self._written: tuple[Any, ...] = ()  # the versions of what the runs write
@@ -120,12 +144,24 @@ class Optimizer:
     def _check(self, group: dict[str, Any]) -> None:
         """Raise ValueError for options that make no sense."""
 
+    def _check_numbers(self, group: dict[str, Any], *names: str, least: float = 0) -> None:
+        """ValueError unless these options are numbers of at least `least`."""
+        for name in names:
+            value = group[name]
+            number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+            if not number or not value >= least:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} must be a number of at least {least}, got "
+                    f"{value!r}"
+                )
+
     def _constants(self, run: Run) -> tuple[Any, ...]:
         """What the update needs of `run.options`, in the form that is fastest to use."""
         return run.options
 
-    def _wants_states(self, group: dict[str, Any]) -> bool:
-        return bool(self.states)
+    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the states that a group uses."""
+        return self.states
 
     def _update(self, run: Run) -> None:
         """Apply one step to one run."""
@@ -145,53 +181,74 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self.calls += 1
         present = [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
-        read = self.options
-        if present != self._present:
+        if present != self._present or not self._follow_options():
             self._make_runs(present)
-        else:
-            for run in self._runs:
-                if read(run.group) != run.options:
-                    self._make_runs(present)
-                    break
         for run in self._runs:
+            run.count += 1
             self._update(run)
+            run.fresh = False
         for version in self._written:
             version.n += 1
         end_step()
         return loss
 
+    def _follow_options(self) -> bool:
+        """Renew the constants of groups with changed options; False where states changed too."""
+        read = self.options
+        for run in self._runs:
+            options = read(run.group)
+            if options != run.options:
+                if len(self._wanted(run.group)) != len(run.states):
+                    return False
+                run.options = options
+                run.constants = self._constants(run)
+        return True
+
+    def _settle(self) -> None:
+        """Note what the runs know about their parameters."""
+        for run in self._runs:
+            for place in run.places:
+                self._counts[place] = run.count
+
     def _make_runs(self, present: list[bool]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
         storage = self.storage
+        self._settle()
         self._runs = []
         for buffer, numbers, flats in zip(storage.buffers, storage.rows, self._flat, strict=True):
-            pieces: list[list[Any]] = []  # [group, fresh, start, stop]
+            pieces: list[tuple[Any, list[int]]] = []  # what its parameters share, and these
             for n in numbers:
                 if not present[n]:
                     continue
-                slot, group = storage.slots[n], self._group_of[storage.params[n]]
-                fresh = self._wants_states(group) and not self._used[n]
+                group = self._group_of[storage.params[n]]
+                fresh = bool(self._wanted(group)) and not self._used[n]
                 self._used[n] = self._used[n] or fresh
+                # Groups are told apart by identity: equal ones may differ later.
+                kind = (id(group), fresh, self._counts[n] if self.counts else 0)
                 last = pieces[-1] if pieces else None
-                if last and last[0] is group and last[1] == fresh and last[3] == slot.start:
-                    last[3] = slot.stop
+                if (
+                    last
+                    and last[0] == kind
+                    and storage.slots[last[1][-1]].stop == storage.slots[n].start
+                ):
+                    last[1].append(n)
                 else:
-                    pieces.append([group, fresh, slot.start, slot.stop])
-            self._runs += [self._run(buffer, flats, *piece) for piece in pieces]
+                    pieces.append((kind, [n]))
+            self._runs += [self._run(buffer, flats, kind[1], places) for kind, places in pieces]
         self._present = present
         self._written = tuple(
             version for version, there in zip(storage.versions, present, strict=True) if there
         )
 
-    def _run(
-        self, buffer: Buffer, flats: dict[str, Any], group: Any, fresh: bool, start: int, stop: int
-    ) -> Run:
-        names = self.states if self._wants_states(group) else ()
+    def _run(self, buffer: Buffer, flats: dict[str, Any], fresh: bool, places: list[int]) -> Run:
+        slots, group = self.storage.slots, self._group_of[self.storage.params[places[0]]]
+        names = self._wanted(group)
         for name in (*names, "scratch"):
             if flats[name] is None:
                 flats[name] = flat_like(buffer)
-        part = slice(start, stop)
+        part = slice(slots[places[0]].start, slots[places[-1]].stop)
         run = Run(
             group,
             self.options(group),
@@ -200,6 +257,8 @@ class Optimizer:
             flats["scratch"][part],
         )
         run.fresh = fresh
+        run.places = places
+        run.count = self._counts[places[0]]
         run.states = tuple(flats[name][part] for name in names)
         run.constants = self._constants(run)
         return run
@@ -248,13 +307,20 @@ class Optimizer:
         return {"state": state, "param_groups": groups}
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
-        """The state arrays of one parameter in its shape, sharing memory; empty before use."""
+        """The state arrays of one parameter in its shape, sharing memory; empty before use.
+
+        The number of steps, where an optimizer counts them, is a copy.
+        """
         place = self.storage.place[param]
         if not self._used[place]:
             return {}
         flats = self._flats(place)
         slot = self.storage.slots[place]
-        return {n: shaped(flats[n], slot) for n in self.states if flats[n] is not None}
+        found = {n: shaped(flats[n], slot) for n in self.states if flats[n] is not None}
+        if not self.counts:
+            return found
+        self._settle()
+        return {STEP: np.array(self._counts[place], np.float32), **found}
 
     def _flats(self, place: int) -> dict[str, Any]:
         """The flat states of the buffer that holds parameter number `place`."""
@@ -289,8 +355,10 @@ class Optimizer:
             self._fitting(params[number], values)
         for group, found in zip(self.param_groups, options, strict=True):
             group.update(found)
+        self._runs = []
         for place in range(len(self._used)):
             self._used[place] = False
+            self._counts[place] = 0
         for number, values in states.items():
             self.load_state_of(params[number], values)
         self._present = None
@@ -301,12 +369,14 @@ class Optimizer:
         for name, value in values.items():
             if value is None:
                 continue
-            if name not in self.states:
+            counted = self.counts and name == STEP
+            if name not in self.states and not counted:
                 raise ValueError(f"{type(self).__name__} has no state {name!r}")
             array = value._array if type(value) in TENSORS else value
-            if tuple(array.shape) != param.shape:
+            expected = () if counted else param.shape
+            if tuple(array.shape) != tuple(expected):
                 raise ValueError(
-                    f"state {name!r}: expected shape {param.shape}, got {tuple(array.shape)}"
+                    f"state {name!r}: expected shape {expected}, got {tuple(array.shape)}"
                 )
             found[name] = array
         return found
@@ -315,11 +385,21 @@ class Optimizer:
         """Copy state arrays or Tensors (in the parameter's shape) into the flat state."""
         place = self.storage.place[param]
         slot, flats = self.storage.slots[place], self._flats(place)
-        for name, array in self._fitting(param, values).items():
+        self._settle()
+        self._runs = []
+        found = self._fitting(param, values)
+        if found:
+            self._used[place] = True
+            for name in self.states:  # one that is not given starts at 0
+                if name not in found and flats[name] is not None:
+                    shaped(flats[name], slot)[...] = 0
+        for name, array in found.items():
+            if name == STEP:
+                self._counts[place] = int(array)
+                continue
             if flats[name] is None:
                 flats[name] = flat_like(slot.buffer)
             shaped(flats[name], slot)[...] = array
-            self._used[place] = True
         self._present = None
 
     def __repr__(self) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from ..backend import XP
-from .optimizer import Optimizer, Run
+from .optimizer import Optimizer, Run, refuse_switches
 
 
 class SGD(Optimizer):
@@ -30,6 +29,8 @@ class SGD(Optimizer):
         dampening: how much of the gradient is left out of the velocity.
         weight_decay: factor of the L2 penalty, at least 0.
         nesterov: look ahead along the velocity; needs momentum and no dampening.
+        maximize: go up the gradient.
+        foreach, differentiable, fused: PyTorch's switches, which can only be off.
 
     Raises ValueError for options out of range.
 
@@ -41,7 +42,7 @@ class SGD(Optimizer):
     """
 
     states = ("momentum_buffer",)
-    options = itemgetter("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    options = itemgetter("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
     def __init__(
         self,
@@ -51,30 +52,34 @@ class SGD(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
+        refuse_switches("SGD", foreach=foreach, differentiable=differentiable, fused=fused)
         defaults = {
             "lr": lr,
             "momentum": momentum,
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "maximize": maximize,
         }
         super().__init__(params, defaults)
 
     def _check(self, group: dict[str, Any]) -> None:
-        for name in ("lr", "momentum", "dampening", "weight_decay"):
-            value = group[name]
-            number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-            if not number or not (value >= 0 or name == "dampening"):
-                raise ValueError(f"SGD: {name} must be a number of at least 0, got {value!r}")
+        self._check_numbers(group, "lr", "momentum", "weight_decay")
+        self._check_numbers(group, "dampening", least=-math.inf)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
-    def _wants_states(self, group: dict[str, Any]) -> bool:
-        return bool(group["momentum"])
+    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return self.states if group["momentum"] else ()
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
-        lr, momentum, dampening, decay, nesterov = run.options
+        lr, momentum, dampening, decay, nesterov, maximize = run.options
         # Numbers as 0-d arrays, which a ufunc takes faster than Python's floats.
         asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
         return (
@@ -83,21 +88,23 @@ class SGD(Optimizer):
             asarray(1 - dampening, dtype) if dampening else None,
             asarray(decay, dtype) if decay else None,
             nesterov,
+            maximize,
         )
 
     def _update(self, run: Run) -> None:
-        lr, momentum, kept, decay, nesterov = run.constants
+        lr, momentum, kept, decay, nesterov, maximize = run.constants
         param, step, work = run.param, run.grad, run.scratch
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
         if decay is not None:
             multiply(param, decay, work)
-            step = add(work, step, work)
+            step = (xp.subtract if maximize else add)(work, step, work)
+        elif maximize:
+            step = xp.negative(step, work)
         if momentum is not None:
             (velocity,) = run.states
             if run.fresh:
                 velocity[...] = step
-                run.fresh = False
             else:
                 multiply(velocity, momentum, velocity)
                 # `step` may be `work` itself; it is not read again unless nesterov (kept is None).

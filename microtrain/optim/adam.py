@@ -1,0 +1,197 @@
+"""Adam and AdamW, as PyTorch defines them, over flat arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any
+
+from ..backend import XP
+from .optimizer import Optimizer, Run, refuse_switches
+
+
+class Adam(Optimizer):
+    """Steps scaled by running averages of the gradient and of its square.
+
+    D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization", 2015. For every parameter
+    p with gradient g, at its step t (a parameter without a gradient takes none):
+
+        g = g + weight_decay * p
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g * g
+        p = p - lr * m / (1 - beta1 ** t) / (sqrt(v / (1 - beta2 ** t)) + eps)
+
+    Args:
+        params: Tensors or parameter groups.
+        lr: learning rate, at least 0.
+        betas: how much the two averages keep, each at least 0 and below 1.
+        eps: added to the denominator, at least 0.
+        weight_decay: factor of the L2 penalty, at least 0.
+        amsgrad: divide by the largest v so far (S. J. Reddi, S. Kale and S. Kumar, "On the
+            convergence of Adam and beyond", 2018).
+        maximize: go up the gradient.
+        decoupled_weight_decay: shrink the parameters instead of changing the gradient: `AdamW`.
+        foreach, capturable, differentiable, fused: PyTorch's switches, which can only be off.
+
+    Raises ValueError for options out of range.
+
+    Example:
+        >>> optimizer = mt.optim.Adam(model.parameters(), lr=1e-3)
+    """
+
+    states = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    counts = True
+    options = itemgetter(
+        "lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay"
+    )
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        refuse_switches(
+            type(self).__name__,
+            foreach=foreach,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+        )
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        self._check_numbers(group, "lr", "eps", "weight_decay")
+        betas = group["betas"]
+        name = type(self).__name__
+        if not isinstance(betas, list | tuple) or len(betas) != 2:
+            raise ValueError(f"{name}: betas must be two numbers, got {betas!r}")
+        group["betas"] = tuple(betas)
+        for number, beta in enumerate(betas):
+            if not isinstance(beta, int | float) or not 0 <= beta < 1:
+                raise ValueError(
+                    f"{name}: betas[{number}] must be at least 0 and below 1, got {beta!r}"
+                )
+
+    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return self.states if group["amsgrad"] else self.states[:2]
+
+    def _constants(self, run: Run) -> tuple[Any, ...]:
+        lr, (beta1, beta2), _, decay, _, maximize, decoupled = run.options
+        asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
+
+        def constant(value: float) -> Any:
+            return asarray(value, dtype)
+
+        return (
+            constant(beta1),
+            constant(beta1 - 1 if maximize and (decoupled or not decay) else 1 - beta1),
+            constant(beta2),
+            constant((1 - beta2) / (1 - beta1) ** 2),
+            constant(decay) if decay and not decoupled else None,
+            constant(1 - lr * decay) if decay and decoupled else None,
+            maximize,
+            # What depends on the number of steps; written by `_correct`.
+            constant(0),
+            constant(0),
+        )
+
+    def _correct(self, run: Run, size: Any, least: Any) -> None:
+        """Correct step size and eps for the averages' start at 0, for the step `run.count`.
+
+        In `lr / (1 - beta1 ** t) * m / (sqrt(v) / root + eps)` the root is taken out of the
+        fraction, which saves a pass over the arrays.
+        """
+        lr, (beta1, beta2), eps, *_ = run.options
+        root = math.sqrt(1 - beta2**run.count)
+        size.fill(lr / (1 - beta1**run.count) * root)
+        least.fill(eps * root)
+
+    def _update(self, run: Run) -> None:
+        beta1, new1, beta2, new2, decay, shrink, maximize, size, least = run.constants
+        self._correct(run, size, least)
+        average, square, *largest = run.states
+        param, step, work = run.param, run.grad, run.scratch
+        xp = XP[type(param)]
+        multiply, add = xp.multiply, xp.add
+        if run.fresh:
+            for state in run.states:
+                state.fill(0)
+        if shrink is not None:
+            multiply(param, shrink, param)
+        if decay is not None:
+            multiply(param, decay, work)
+            step = (xp.subtract if maximize else add)(work, step, work)
+        multiply(step, new1, work)
+        multiply(average, beta1, average)
+        add(average, work, average)
+        # `work` is (1 - beta1) * g, which `new2` makes up for.
+        multiply(work, work, work)
+        multiply(work, new2, work)
+        multiply(square, beta2, square)
+        add(square, work, square)
+        if largest:
+            square = xp.maximum(largest[0], square, out=largest[0])
+        xp.sqrt(square, work)
+        add(work, least, work)
+        xp.divide(average, work, work)
+        multiply(work, size, work)
+        xp.subtract(param, work, param)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: `p = p * (1 - lr * weight_decay)` before the step.
+
+    I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", 2019. Arguments and
+    errors as `Adam`.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
+        )
