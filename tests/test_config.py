@@ -108,6 +108,7 @@ def test_every_default_of_the_documentation(directory):
         "dampening": 0.0,
         "weight_decay": 0.0,
         "nesterov": False,
+        "maximize": False,
     }
     assert config.metrics == [{"type": "r2"}]
     assert list(config) == list(Config.model_fields)
@@ -170,6 +171,7 @@ def test_origins(directory):
         "dampening": "default",
         "weight_decay": "default",
         "nesterov": "default",
+        "maximize": "default",
     }
     assert config.origins["seed"] == "default"
 
@@ -220,6 +222,14 @@ def test_any_value_is_written_so_that_it_reads_back(value):
         (["model=linear_regression", "model.bias=false"], "model.bias", False),
         (["loss.reduction=sum"], "loss.reduction", "sum"),  # the file says `loss: mse`
         (["optimizer={type: sgd, lr: 2}"], "optimizer.momentum", 0.0),
+        (["optimizer={type: adam}"], "optimizer.lr", 1e-3),
+        (["optimizer={type: adam}"], "optimizer.betas", [0.9, 0.999]),
+        (["optimizer={type: adamw, betas: [0, 0.5]}"], "optimizer.betas", (0.0, 0.5)),
+        (["optimizer={type: adamw}"], "optimizer.weight_decay", 1e-2),
+        (["loss=mae"], "loss.reduction", "mean"),
+        (["loss=huber"], "loss.delta", 1.0),
+        (["loss={type: bce, reduction: sum}"], "loss.reduction", "sum"),
+        (["loss=cross_entropy"], "loss.label_smoothing", 0.0),
         (["data.split={train: 1}"], "data.split", {"train": 1.0}),
         (["data.split.val=null", "data.split.train=1"], "data.split", {"train": 1.0}),
         (["log.every=10 steps"], "log.every", "10 steps"),  # a section the file does not have
@@ -317,7 +327,7 @@ run.yaml:6:28  optimizer.lr
 run.yaml:8:3   train.batchsize
   8 |   batchsize: 64
     |   ^^^^^^^^^ unknown key; did you mean batch_size?
-hint: sgd takes: lr, momentum, dampening, weight_decay, nesterov"""
+hint: sgd takes: lr, momentum, dampening, weight_decay, nesterov, maximize"""
     )
 
 
@@ -356,6 +366,9 @@ WRONG = [
     ("loss: mse", "loss: «msee»", "loss.type", "did you mean mse?"),
     ("loss: mse", "loss: {type: «3»}", "loss.type", "expected a text, got 3"),
     ("mse", "{type: mse, reduction: «max»}", "loss.reduction", "one of mean, sum"),
+    ("mse", "{type: huber, delta: «0»}", "loss.delta", "greater than 0, got 0"),
+    ("mse", "{type: cross_entropy, label_smoothing: «2»}", "loss.label_smoothing", "from 0 to 1"),
+    ("mse", "{type: mae, «delta»: 1}", "loss.delta", "unknown key"),
     ("[r2]", "«r2»", "metrics", "expected a list such as [r2]"),
     ("[r2]", "[r2, «3»]", "metrics.1", "expected a registered name"),
     ("[r2]", "[{type: topk, k: «0»}]", "metrics.0.k", "at least 1, got 0"),
@@ -366,6 +379,13 @@ WRONG = [
     ("lr: 0.1", "lr: «null»", "optimizer.lr", "got nothing (null)"),
     ("lr: 0.1", "«params»: 1", "optimizer.params", "unknown key"),
     ("lr: 0.1", "nesterov: «1»", "optimizer.nesterov", "expected true or false, got 1"),
+    ("sgd", "adam, «momentum»: 1", "optimizer.momentum", "unknown key"),
+    ("sgd", "adam, «foreach»: false", "optimizer.foreach", "unknown key"),
+    ("sgd", "adam, betas: «0.9»", "optimizer.betas", "a list of 2 values"),
+    ("sgd", "adam, betas: «[0.9]»", "optimizer.betas", "a list of 2 values"),
+    ("sgd", "adamw, betas: «[0.9, 1]»", "optimizer.betas", "from 0 up to, but not, 1"),
+    ("sgd", "adam, eps: «-1»", "optimizer.eps", "at least 0, got -1"),
+    ("sgd", "adam, amsgrad: «1»", "optimizer.amsgrad", "expected true or false"),
     ("samples: 1000", "samples: «1e3»", "data.samples", "got 1000.0"),
     ("synthetic_linear, samples: 1000", "«synthetic_linear»", "data.samples", "needs samples"),
     ("[2]", "«2»", "data.weights", "a list of which each is a number, got 2"),
@@ -466,8 +486,6 @@ def test_keys_that_are_not_built_are_refused_and_what_they_do_anyway_accepted(pa
 @pytest.mark.parametrize(
     "override, name",
     [
-        ("loss=huber", "huber"),
-        ("optimizer=adamw", "adamw"),
         ("data={type: parquet, path: x}", "parquet"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -143,6 +144,55 @@ def test_momentum_is_in_the_checkpoint_by_parameter_name(tmp_path):
     assert list(load_checkpoint(path).optimizer) == [f"{n}.momentum_buffer" for n in names]
 
 
+@pytest.mark.parametrize("name, betas", [("adam", "[0.8, 0.9]"), ("adamw", "[0.9, 0.999]")])
+def test_adam_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path, name, betas):
+    overrides = (f"optimizer={{type: {name}, lr: 0.01, amsgrad: true, betas: {betas}}}",
+                 "train.duration=7 steps")  # fmt: skip
+    trainer = train("custom_model.yaml", tmp_path, *overrides)
+    (path,) = list_checkpoints(run_of(tmp_path, "custom_model") / "checkpoints")
+    saved = load_checkpoint(path)
+    first = next(name for name, _ in trainer.model.named_parameters())
+    names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    assert list(saved.optimizer)[:4] == [f"{first}.{state}" for state in names]
+    assert saved.optimizer[f"{first}.step"] == 7
+
+    twin = Trainer(trainer.config, SingleCommunicator(), Output(stream=io.StringIO()))
+    twin.model.load_state_dict(saved.model)
+    for param_name, param in twin.model.named_parameters():
+        state = {n: saved.optimizer[f"{param_name}.{n}"] for n in names}
+        twin.optimizer.load_state_of(param, state)
+    for batch in list(trainer.loader)[:3]:
+        for one in (trainer, twin):
+            one.optimizer.zero_grad()
+            one.train_step(batch).backward()
+            one.optimizer.step()
+    for a, b in zip(trainer.model.parameters(), twin.model.parameters(), strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
+@pytest.mark.parametrize("loss", ["mae", "{type: huber, delta: 0.5}"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_other_losses_and_optimizers_learn_the_line(tmp_path, loss, optimizer):
+    chosen = (f"loss={loss}", f"optimizer={{type: {optimizer}, lr: 0.1}}")
+    model = train("linreg.yaml", tmp_path, *chosen).model
+    assert model.module.weight.item() == pytest.approx(2, abs=0.1)
+    assert model.module.bias.item() == pytest.approx(3, abs=0.1)
+
+
+def test_bce_learns_which_side_of_a_line_a_point_is_on(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 2)).astype(np.float32)
+    y = (x[:, :1] > x[:, 1:]).astype(np.float32)
+    np.savez(tmp_path / "side.npz", x=x, y=y)
+    (tmp_path / "side.yaml").write_text(
+        "data: {type: npz, path: side.npz, split: {train: 0.5, val: 0.5}}\n"
+        "model: linear_regression\nloss: bce\noptimizer: {type: adam, lr: 0.1}\n"
+        "train: {duration: 20 epochs, batch_size: 10}\n"
+    )
+    trainer = train(str(tmp_path / "side.yaml"), tmp_path)
+    assert measured(trainer, "val")["loss"] < 0.2
+
+
 def test_rows_are_bounded(tmp_path):
     done = command(
         "train", CONFIGS / "two_layer_relu.yaml", "train.duration=1000 steps", cwd=tmp_path
@@ -233,6 +283,7 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
         ["gone.csv"],
     ),
     "loss does not fit": (["loss=cross_entropy"], 2, ["compares classes"]),
+    "targets beyond 0 and 1": (["loss=bce"], 2, ["wants targets from 0 to 1", "use mse"]),
     "sizes do not fit": (["model={type: linear_regression, out_features: 2}"], 2, ["do not fit"]),
     "metric does not fit": (["metrics=[accuracy]"], 2, ["metric accuracy"]),
     "GPU absent": (["device=cuda"], 5, ["cuda", "no usable GPU"]),

@@ -22,8 +22,10 @@ _NOT_NEGATIVE = (lambda x: x >= 0, "a number of at least 0")
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("samples", "features", "targets", "hidden", "k"), _COUNT),
     **dict.fromkeys(("in_features", "out_features", "classes"), _COUNT),
-    **dict.fromkeys(("noise", "momentum", "weight_decay", "seed"), _NOT_NEGATIVE),
-    "lr": _POSITIVE,
+    **dict.fromkeys(("noise", "momentum", "weight_decay", "eps", "seed"), _NOT_NEGATIVE),
+    **dict.fromkeys(("lr", "delta"), _POSITIVE),
+    "betas": (lambda x: 0 <= x < 1, "from 0 up to, but not, 1"),
+    "label_smoothing": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
 }
 
 

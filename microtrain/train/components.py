@@ -44,9 +44,9 @@ REGISTERED: dict[str, dict[str, str | None]] = {
     "loss": {
         "mse": "microtrain.train.losses:mse",
         "cross_entropy": "microtrain.train.losses:cross_entropy",
-        "mae": None,
-        "huber": None,
-        "bce": None,
+        "mae": "microtrain.train.losses:mae",
+        "huber": "microtrain.train.losses:huber",
+        "bce": "microtrain.train.losses:bce",
     },
     "metrics": {
         "mse": "microtrain.train.metrics:MeanSquaredError",
@@ -56,7 +56,11 @@ REGISTERED: dict[str, dict[str, str | None]] = {
         "accuracy": "microtrain.train.metrics:Accuracy",
         "topk": "microtrain.train.metrics:TopK",
     },
-    "optimizer": {"sgd": "microtrain.optim.sgd:SGD", "adam": None, "adamw": None},
+    "optimizer": {
+        "sgd": "microtrain.optim.sgd:SGD",
+        "adam": "microtrain.optim.adam:Adam",
+        "adamw": "microtrain.optim.adam:AdamW",
+    },
     "schedule": {"constant": None, "step": None, "cosine": None, "linear": None},
 }
 
@@ -65,6 +69,13 @@ FROM_DATA = ("in_features", "out_features", "classes")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 # Keys that stand beside a data component's arguments and are the section's own.
 SECTION_KEYS = {"data": ("split", "standardize")}
+# Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
+_NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+
+
+def hidden(imported: str) -> tuple[str, ...]:
+    """The arguments of a component that a configuration cannot set."""
+    return ("params",) if is_import_path(imported) else ("params", *_NOT_FOR_YAML)
 
 
 def is_import_path(name: str) -> bool:

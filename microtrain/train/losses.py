@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..nn import CrossEntropyLoss, MSELoss
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
 
-__all__ = ["cross_entropy", "mse"]
+__all__ = ["bce", "cross_entropy", "huber", "mae", "mse"]
 
 
 def mse(reduction: Literal["mean", "sum"] = "mean") -> MSELoss:
@@ -14,6 +14,26 @@ def mse(reduction: Literal["mean", "sum"] = "mean") -> MSELoss:
     return MSELoss(reduction=reduction)
 
 
-def cross_entropy(reduction: Literal["mean", "sum"] = "mean") -> CrossEntropyLoss:
+def mae(reduction: Literal["mean", "sum"] = "mean") -> L1Loss:
+    """The absolute difference of prediction and target in one shape, averaged or summed."""
+    return L1Loss(reduction=reduction)
+
+
+def huber(reduction: Literal["mean", "sum"] = "mean", delta: float = 1.0) -> HuberLoss:
+    """The squared difference halved within `delta`, beyond it `delta` times the absolute one."""
+    return HuberLoss(reduction, delta)
+
+
+def bce(reduction: Literal["mean", "sum"] = "mean") -> BCEWithLogitsLoss:
+    """The binary cross entropy of scores with targets from 0.0 to 1.0, in one shape.
+
+    The model gives scores: the sigmoid is part of the loss.
+    """
+    return BCEWithLogitsLoss(reduction=reduction)
+
+
+def cross_entropy(
+    reduction: Literal["mean", "sum"] = "mean", label_smoothing: float = 0.0
+) -> CrossEntropyLoss:
     """The cross entropy of scores (n, classes) with class indices (n,), averaged or summed."""
-    return CrossEntropyLoss(reduction=reduction)
+    return CrossEntropyLoss(reduction=reduction, label_smoothing=label_smoothing)

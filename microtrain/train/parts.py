@@ -14,7 +14,7 @@ from ..creation import from_numpy
 from ..data import ArrayDataset, Prepared, prepare
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError, LaunchError
-from ..nn import CrossEntropyLoss, Module, MSELoss
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
 from ..random import manual_seed
 from ..tensor import Tensor
 from .components import build, is_import_path
@@ -34,6 +34,8 @@ __all__ = [
     "data_hash",
     "load_data",
 ]
+
+COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
 
 
 def choose_device(config: Section, comm: Communicator) -> Any:
@@ -129,16 +131,21 @@ def check_fit(
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
+    target = data.train.arrays[-1]
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
-        target = data.train.arrays[-1]
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
             f"{target.shape}: a regression; use mse or class codes"
         )
-    if isinstance(loss, MSELoss) and data.classes is not None:
+    if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
         raise ConfigError(
             f"loss {names[1]} compares numbers, but the target is one of {len(data.classes)} "
             "classes; use cross_entropy"
+        )
+    if isinstance(loss, BCEWithLogitsLoss) and not (target.min() >= 0 and target.max() <= 1):
+        raise ConfigError(
+            f"loss {names[1]} wants targets from 0 to 1, but they go from {target.min():g} to "
+            f"{target.max():g}; use mse"
         )
     if not any(param.requires_grad for param in module.parameters()):
         raise ConfigError(f"model {names[0]}: no parameter requires grad")
@@ -149,7 +156,7 @@ def check_fit(
     try:
         outputs = _check_kinds(names, module, loss, rows, device)
         evaluate(module, loss, metrics, rows, SingleCommunicator(), device)
-    except (RuntimeError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names):
             raise
         shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)

@@ -159,8 +159,11 @@ class _Validator:
         filled_in = components.FILLED_IN.get(kind, ())
         accepted = components.parameters(target)
         open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+        hidden = components.hidden(imported)
         settable = {
-            key: p for key, p in accepted.items() if p.kind is not p.VAR_KEYWORD and key != "params"
+            key: p
+            for key, p in accepted.items()
+            if p.kind is not p.VAR_KEYWORD and key not in hidden
         }
         if kind != "metrics":
             self._know(path, settable)
@@ -186,7 +189,8 @@ class _Validator:
             if parameter.default is parameter.empty:
                 self._problem(f"{path}.{key}", f"{name.value} needs {key}", name.where, takes)
             elif _is_plain(parameter.default):
-                resolved.defaults[key] = parameter.default
+                value = parameter.default
+                resolved.defaults[key] = list(value) if isinstance(value, tuple) else value
 
     def _argument(
         self, path: str, key: str, node: Node, hint: Any, takes: str, *, registered: bool
