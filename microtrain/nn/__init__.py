@@ -1,6 +1,6 @@
 """Modules, layers, losses and their functions, under PyTorch's names."""
 
-from . import functional, init
+from . import functional, init, utils
 from .activation import ReLU, Sigmoid, Tanh
 from .attention import MultiheadAttention
 from .container import ModuleList, Sequential
@@ -133,4 +133,5 @@ __all__ = [
     "TransformerEncoderLayer",
     "functional",
     "init",
+    "utils",
 ]

@@ -1,0 +1,153 @@
+"""Gradients kept within bounds: their common norm, or each element.
+
+Gradients that fill a flat buffer are worked on as one array.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Iterable
+from itertools import chain
+from typing import Any
+
+from ...autograd.grad_mode import no_grad
+from ...backend import XP
+from ...creation import tensor
+from ...ops import norms, shapes
+from ...optim.flat import owner
+from ...optim.optimizer import refuse_switches
+from ...tensor import TENSORS, Tensor, wrap
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale all gradients in place so that their norm, taken together, is at most `max_norm`.
+
+    Args:
+        parameters: Tensors; those without a gradient are skipped.
+        max_norm: the largest norm. The factor is `max_norm / (norm + 1e-6)`, at most 1.
+        norm_type: which norm, `inf` for the largest absolute value.
+        error_if_nonfinite: raise where the norm is infinite or NaN, else the gradients become so.
+        foreach: PyTorch's switch, which can only be off.
+
+    Returns:
+        The norm before, 0-d.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: a norm that is not finite, with `error_if_nonfinite`.
+
+    Example:
+        >>> loss.backward()
+        >>> norm = mt.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        >>> optimizer.step()
+    """
+    params = _listed(parameters, "clip_grad_norm_")
+    if not params and isinstance(parameters, Generator):
+        warnings.warn("clip_grad_norm_: parameters is an empty generator", stacklevel=2)
+    total = _total(_pieces(params), norm_type, error_if_nonfinite, foreach)
+    clip_grads_with_norm_(params, max_norm, total, foreach)
+    return total
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    total_norm: Tensor,
+    foreach: bool | None = None,
+) -> None:
+    """Scale all gradients in place by `max_norm / (total_norm + 1e-6)`, at most 1."""
+    params = _listed(parameters, "clip_grads_with_norm_")
+    refuse_switches("clip_grads_with_norm_", foreach=foreach)
+    with no_grad():
+        factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
+    for array in _pieces(params):
+        XP[type(array)].multiply(array, factor._array, out=array)
+    _written(params)
+
+
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
+) -> None:
+    """Limit every element of the gradients to -clip_value .. clip_value, in place."""
+    params = _listed(parameters, "clip_grad_value_")
+    refuse_switches("clip_grad_value_", foreach=foreach)
+    bound = float(clip_value)
+    for array in _pieces(params):
+        xp = XP[type(array)]
+        xp.maximum(array, -bound, out=array)
+        xp.minimum(array, bound, out=array)
+    _written(params)
+
+
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of all elements of `tensors` as one vector; arguments as `clip_grad_norm_`."""
+    arrays = [t._array for t in _listed(tensors, "get_total_norm")]
+    return _total(arrays, norm_type, error_if_nonfinite, foreach)
+
+
+def _total(
+    arrays: list[Any], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
+) -> Tensor:
+    refuse_switches("get_total_norm", foreach=foreach)
+    norm_type = float(norm_type)
+    arrays = [array for array in arrays if array.size]
+    if not arrays:
+        return tensor(0.0)
+    with no_grad():
+        found = [norms.norm(wrap(array), norm_type) for array in arrays]
+        first = found[0].device
+        total: Tensor = (
+            found[0]
+            if len(found) == 1
+            else norms.norm(shapes.stack([n.to(device=first) for n in found]), norm_type)
+        )
+        if error_if_nonfinite and not bool(total.isfinite()):
+            raise RuntimeError(
+                f"The total norm of order {norm_type} for gradients from `parameters` is "
+                "non-finite, so it cannot be clipped. To scale the gradients by it anyway, set "
+                "error_if_nonfinite=False"
+            )
+    return total
+
+
+def _listed(tensors: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
+    found: list[Any] = [tensors] if type(tensors) in TENSORS else list(tensors)
+    for one in found:
+        if type(one) not in TENSORS:
+            raise TypeError(f"{name}(): expected Tensors, got {type(one).__name__}")
+    return found
+
+
+def _pieces(params: list[Tensor]) -> list[Any]:
+    """Arrays that hold all gradients of `params`, and nothing else.
+
+    The whole flat gradients where the parameters are those of one storage, all with a gradient.
+    """
+    storage = owner(params[0]) if params else None
+    if storage is not None and len(params) == len(storage.params):
+        slots = storage.slots
+        present = all(slot.epoch == slot.buffer.epoch for slot in slots)
+        if present and set(map(id, params)) == set(map(id, storage.params)):
+            return [buffer.grad for buffer in storage.buffers]
+    return [grad._array for grad in _gradients(params)]
+
+
+def _gradients(params: list[Tensor]) -> chain[Tensor]:
+    return chain.from_iterable(() if p.grad is None else (p.grad,) for p in params)
+
+
+def _written(params: list[Tensor]) -> None:
+    """A graph that saved one of the gradients is stale now."""
+    for grad in _gradients(params):
+        grad.version.n += 1

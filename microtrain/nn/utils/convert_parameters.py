@@ -1,0 +1,33 @@
+"""Parameters as one vector, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...ops import shapes
+from ...tensor import Tensor
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All elements, one Tensor after the other; recorded, as any concatenation."""
+    vector: Tensor = shapes.cat([shapes.reshape(param, -1) for param in parameters])
+    return vector
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Write the elements of `vec` into the parameters, in order, as `param.data = ...` does.
+
+    Raises RuntimeError where their numbers differ; nothing is written then.
+    """
+    params = list(parameters)
+    wanted = sum(param.numel() for param in params)
+    if vec.shape != (wanted,):
+        raise RuntimeError(
+            f"vector_to_parameters: expected a vector of {wanted} elements, got shape "
+            f"{tuple(vec.shape)}"
+        )
+    start = 0
+    for param in params:
+        stop = start + param.numel()
+        param.data = shapes.reshape(vec.detach()[start:stop], param.shape)
+        start = stop
