@@ -1,8 +1,9 @@
 """Optimizers over flat storage."""
 
+from . import lr_scheduler
 from .adam import Adam, AdamW
 from .flat import FlatStorage
 from .optimizer import Optimizer
 from .sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "FlatStorage", "Optimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "FlatStorage", "Optimizer", "lr_scheduler"]

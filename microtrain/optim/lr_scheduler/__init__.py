@@ -1,0 +1,25 @@
+"""Learning-rate schedules, step by step as in PyTorch: each rate is made from the one before.
+
+They write `lr` into the optimizer's groups, which keep their first rate as `initial_lr`.
+"""
+
+from .composed import LambdaLR, SequentialLR
+from .cosine import CosineAnnealingLR, CosineAnnealingWarmRestarts
+from .factors import ConstantLR, ExponentialLR, LinearLR, MultiStepLR, PolynomialLR, StepLR
+from .plateau import ReduceLROnPlateau
+from .scheduler import LRScheduler
+
+__all__ = [
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]

@@ -1,0 +1,300 @@
+"""Learning-rate schedules: torch's rates at every step, resumed ones, warnings, errors."""
+
+import copy
+import functools
+import warnings
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.optim import SGD, Adam, lr_scheduler
+
+
+class Decay:
+    """A callable object with a state."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __call__(self, epoch):
+        return self.rate**epoch
+
+
+def schedule(name, *args, **options):
+    return lambda module, optimizer: getattr(module, name)(optimizer, *args, **options)
+
+
+def sequence(makers, milestones):
+    def make(module, optimizer):
+        made = [maker(module, optimizer) for maker in makers]
+        return module.SequentialLR(optimizer, made, milestones)
+
+    return make
+
+
+warmup = schedule("LinearLR", 0.1, total_iters=4)
+cosine = schedule("CosineAnnealingLR", 10, eta_min=1e-3)
+SCHEDULES = {
+    "StepLR": schedule("StepLR", 7, gamma=0.3),
+    "StepLR 1": schedule("StepLR", 1),
+    "MultiStepLR": schedule("MultiStepLR", [3, 3, 8, 30], gamma=0.5),
+    "MultiStepLR at 0": schedule("MultiStepLR", [0, 5]),
+    "ExponentialLR": schedule("ExponentialLR", 0.9),
+    "ConstantLR": schedule("ConstantLR", 0.3, 6),
+    "ConstantLR 0": schedule("ConstantLR", total_iters=0),
+    "LinearLR": schedule("LinearLR"),
+    "LinearLR down": schedule("LinearLR", 1.0, 0.05, total_iters=40),
+    "PolynomialLR": schedule("PolynomialLR", 20, 1.5),
+    "CosineAnnealingLR": schedule("CosineAnnealingLR", 13),
+    "CosineAnnealingLR 1": schedule("CosineAnnealingLR", 1, eta_min=0.01),
+    "CosineAnnealingLR low": cosine,
+    "CosineAnnealingWarmRestarts": schedule("CosineAnnealingWarmRestarts", 5, 2, eta_min=1e-3),
+    "CosineAnnealingWarmRestarts 1": schedule("CosineAnnealingWarmRestarts", 7),
+    "LambdaLR": schedule("LambdaLR", lambda epoch: 1 / (1 + epoch)),
+    "LambdaLR two": schedule("LambdaLR", [lambda epoch: 0.9**epoch, Decay(0.5)]),
+    "SequentialLR": sequence([warmup, cosine], [4]),
+    "SequentialLR of others": sequence(
+        [
+            schedule("ConstantLR", 0.1, 3),
+            schedule("ExponentialLR", 0.9),
+            schedule("LambdaLR", Decay(0.8)),
+            schedule("MultiStepLR", [0, 4]),
+            schedule("PolynomialLR", 5),
+            schedule("CosineAnnealingWarmRestarts", 4),
+        ],
+        [5, 12, 20, 30, 40],
+    ),
+    "SequentialLR nested": sequence(
+        [sequence([warmup, schedule("StepLR", 3)], [5]), schedule("ExponentialLR", 0.95)], [20]
+    ),
+    "SequentialLR at once": sequence([warmup, cosine], [0]),
+}
+
+
+def optimizer_of(lib, name="SGD"):
+    groups = [{"params": [lib.ones(1, requires_grad=True)], "lr": lr} for lr in (0.5, 0.02)]
+    return getattr(lib.optim, name)(groups, lr=0.1)
+
+
+def rates(optimizer):
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def walk(lib, make, steps=60, name="SGD"):
+    """The rates at the start and after each step, and the scheduler."""
+    optimizer = optimizer_of(lib, name)
+    scheduler = make(lib.optim.lr_scheduler, optimizer)
+    found = [rates(optimizer)]
+    for _ in range(steps):
+        optimizer.step()
+        scheduler.step()
+        found.append(rates(optimizer))
+        assert scheduler.get_last_lr() == found[-1]
+    return found, scheduler
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_60_steps_equal_torch(name):
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of its own ways
+        theirs, _ = walk(torch, SCHEDULES[name])
+    assert walk(mt, SCHEDULES[name])[0] == theirs
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_loaded_schedule_goes_on_where_the_saved_one_was(name):
+    optimizer = optimizer_of(mt)
+    scheduler = SCHEDULES[name](lr_scheduler, optimizer)
+    for _ in range(17):
+        optimizer.step()
+        scheduler.step()
+    saved, group_state = scheduler.state_dict(), optimizer.state_dict()
+    kept = copy.deepcopy(saved)
+    other = optimizer_of(mt)
+    twin = SCHEDULES[name](lr_scheduler, other)
+    other.load_state_dict(group_state)
+    twin.load_state_dict(saved)
+    for _ in range(30):
+        for one in (scheduler, twin):
+            one.optimizer.step()
+            one.step()
+        assert rates(other) == rates(optimizer)
+    assert repr(saved) == repr(kept) or "LambdaLR" in name or "others" in name
+
+
+@pytest.mark.parametrize("name", ["StepLR", "CosineAnnealingLR low", "LinearLR", "SequentialLR"])
+def test_states_go_to_torch_and_back(name):
+    torch = pytest.importorskip("torch")
+    theirs, other = walk(torch, SCHEDULES[name], 9)
+    ours, mine = walk(mt, SCHEDULES[name], 9)
+    assert ours == theirs
+    there, here = optimizer_of(torch), optimizer_of(mt)
+    fresh = SCHEDULES[name](torch.optim.lr_scheduler, there)
+    fresh.load_state_dict(mine.state_dict())
+    twin = SCHEDULES[name](lr_scheduler, here)
+    twin.load_state_dict(other.state_dict())
+    for optimizer in (there, here):
+        for group, lr in zip(optimizer.param_groups, ours[-1], strict=True):
+            group["lr"] = lr
+    for _ in range(20):
+        for one in (mine, fresh, twin):
+            one.optimizer.step()
+            one.step()
+        assert rates(there) == rates(here) == rates(mine.optimizer)
+
+
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if not n.startswith("Sequential")])
+def test_last_epoch(name):
+    """A schedule that is told where it is, over groups that know their first rate."""
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (mt, torch):
+        _, scheduler = walk(lib, SCHEDULES[name], 8)
+        optimizer = scheduler.optimizer
+        module = lib.optim.lr_scheduler
+        again = functools.partial(SCHEDULES[name], _Resumed(module, 8))(optimizer)
+        found.append([rates(optimizer)])
+        for _ in range(20):
+            optimizer.step()
+            again.step()
+            found[-1].append(rates(optimizer))
+    assert found[0] == found[1]
+
+
+class _Resumed:
+    """A module of schedulers that are all made with the same `last_epoch`."""
+
+    def __init__(self, module, last_epoch):
+        self.module, self.last_epoch = module, last_epoch
+
+    def __getattr__(self, name):
+        return functools.partial(getattr(self.module, name), last_epoch=self.last_epoch)
+
+
+PLATEAUS = [
+    {},
+    {"patience": 2},
+    {"patience": 1, "factor": 0.5, "cooldown": 2},
+    {"patience": 0, "mode": "max", "threshold": 0.1},
+    {"patience": 1, "threshold_mode": "abs", "threshold": 0.05},
+    {"patience": 1, "mode": "max", "threshold_mode": "abs"},
+    {"patience": 0, "min_lr": [0.1, 0.001]},
+    {"patience": 0, "min_lr": 0.01, "eps": 0.005},
+]
+
+
+@pytest.mark.parametrize("options", PLATEAUS, ids=str)
+def test_reduce_on_plateau_equals_torch(options):
+    torch = pytest.importorskip("torch")
+    values = np.round(np.random.default_rng(1).random(60), 2).tolist()
+    found = []
+    for lib in (mt, torch):
+        optimizer = optimizer_of(lib)
+        scheduler = lib.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+        here = [rates(optimizer)]
+        for number, value in enumerate(values):
+            scheduler.step(lib.tensor(value) if number % 2 else value)
+            here.append(rates(optimizer))
+            assert scheduler.get_last_lr() == here[-1]
+        found.append(here)
+    assert found[0] == found[1]
+
+
+def test_the_optimizer_notices_every_rate():
+    w = mt.zeros(1, requires_grad=True)
+    optimizer = SGD([w], lr=1.0)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    w.sum().backward()
+    seen = []
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+        seen.append(w.item())
+    assert seen == [-1.0, -1.5, -1.75, -1.875]
+
+
+def test_adam_under_a_schedule_equals_torch():
+    torch = pytest.importorskip("torch")
+    ends = []
+    for lib in (mt, torch):
+        w = lib.tensor([1.0, -2.0], dtype=lib.float64, requires_grad=True)
+        optimizer = lib.optim.Adam([w], lr=0.1)
+        scheduler = lib.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+        for _ in range(50):
+            optimizer.zero_grad()
+            (w * w).sum().backward()
+            optimizer.step()
+            scheduler.step()
+        ends.append(w.detach().numpy())
+    np.testing.assert_allclose(*ends, rtol=1e-10)
+
+
+def test_a_changed_rate_does_not_make_the_runs_anew():
+    optimizer = Adam([mt.ones(2, requires_grad=True)])
+    optimizer.param_groups[0]["params"][0].sum().backward()
+    optimizer.step()
+    runs = list(optimizer._runs)
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.step()
+    assert all(a is b for a, b in zip(runs, optimizer._runs, strict=True))
+
+
+def test_stepping_before_the_optimizer_warns_once():
+    optimizer = optimizer_of(mt)
+    optimizer.step()  # before the schedule begins: does not count
+    scheduler = lr_scheduler.StepLR(optimizer, 2)
+    with pytest.warns(UserWarning, match=r"lr_scheduler.step\(\)` before `optimizer.step\(\)"):
+        scheduler.step()
+    scheduler.step()
+
+
+@pytest.mark.parametrize(
+    "call, error, text",
+    [
+        (lambda o: lr_scheduler.StepLR("text", 3), TypeError, "str is not an Optimizer"),
+        (lambda o: lr_scheduler.LambdaLR("text", abs), TypeError, "str is not an Optimizer"),
+        (lambda o: lr_scheduler.StepLR(o, 2, last_epoch=3), KeyError, "no initial_lr"),
+        (lambda o: lr_scheduler.ConstantLR(o, 1.5), ValueError, "factor must be"),
+        (lambda o: lr_scheduler.LinearLR(o, 0.0), ValueError, "start_factor must be"),
+        (lambda o: lr_scheduler.LinearLR(o, 1, 1.5), ValueError, "end_factor must be"),
+        (lambda o: lr_scheduler.LambdaLR(o, [abs]), ValueError, "Expected 2 lr_lambdas, but got 1"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 0), ValueError, "T_0 must be"),
+        (lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 5, 0.5), ValueError, "T_mult must"),
+        (lambda o: lr_scheduler.SequentialLR(o, [], []), ValueError, "at least one"),
+        (lambda o: lr_scheduler.SequentialLR(o, [3], []), TypeError, "int is not an LRScheduler"),
+        (
+            lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(o, 1)], [3]),
+            ValueError,
+            "1 schedulers need 0 milestones, got 1",
+        ),
+        (
+            lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.StepLR(optimizer_of(mt), 1)], []),
+            ValueError,
+            "of the same optimizer",
+        ),
+        (
+            lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ReduceLROnPlateau(o)], []),
+            ValueError,
+            "needs metrics",
+        ),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, "best"), ValueError, "mode best"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=1.0), ValueError, "< 1.0"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, min_lr=[1.0]), ValueError, "expected 2"),
+        (
+            lambda o: lr_scheduler.ReduceLROnPlateau(o, threshold_mode="x"),
+            ValueError,
+            "threshold mode x",
+        ),
+        (
+            lambda o: lr_scheduler.StepLR(o, 2).load_state_dict({"T_max": 3}),
+            ValueError,
+            "StepLR has no state 'T_max'",
+        ),
+        (lambda o: lr_scheduler.LRScheduler(o), NotImplementedError, r"must define get_lr\(\)"),
+    ],
+)
+def test_what_is_refused(call, error, text):
+    with pytest.raises(error, match=text):
+        call(optimizer_of(mt))
