@@ -172,12 +172,17 @@ def test_indexing_takes_host_and_device_indices(index: Any) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(here, there, strict=True))
 
 
-def train(device: str) -> tuple[list[float], list[Any]]:
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+    "Adam": {"lr": 0.1, "amsgrad": True, "weight_decay": 1e-3, "maximize": True},
+    "AdamW": {"lr": 0.1},
+}
+
+
+def train(device: str, name: str) -> tuple[list[float], list[Any]]:
     mt.manual_seed(3)
     net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.ReLU(), mt.nn.Linear(8, 3)).to(device)
-    optimizer = mt.optim.SGD(
-        net.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3
-    )
+    optimizer = getattr(mt.optim, name)(net.parameters(), **OPTIMIZERS[name])
     x, y = mt.randn(16, 4).to(device), mt.randint(3, (16,)).to(device)
     losses = []
     for _ in range(5):
@@ -185,16 +190,21 @@ def train(device: str) -> tuple[list[float], list[Any]]:
         scores = net(x)
         loss = mt.nn.functional.cross_entropy(scores, y) + (scores * scores).mean()
         loss.backward()
+        losses.append(mt.nn.utils.clip_grad_norm_(net.parameters(), 0.5).item())
+        mt.nn.utils.clip_grad_value_(net.parameters(), 0.2)
         optimizer.step()
         losses.append(loss.item())
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
     assert {type(p._array) for p in net.parameters()} == {
         FakeArray if device == "cuda" else np.ndarray
     }
     return losses, [p.detach().cpu().numpy() for p in net.parameters()]
 
 
-def test_training_equals_numpys() -> None:
-    (here, weights), (there, others) = train("cpu"), train("cuda")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_equals_numpys(name: str) -> None:
+    (here, weights), (there, others) = train("cpu", name), train("cuda", name)
     assert here == pytest.approx(there, rel=1e-6)
     for a, b in zip(weights, others, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-7)
@@ -258,6 +268,37 @@ def test_public_functions_stay_on_the_device() -> None:
     assert {type(r._array) for r in results} == {FakeArray}
     assert values.tolist() == [5.0, 3.0]
     assert (x * 2).sum().item() == 22.0
+
+
+def losses_on(device: str) -> list[Any]:
+    f = mt.nn.functional
+    mt.manual_seed(5)
+    x = mt.randn(4, 3).to(device).requires_grad_()
+    y = mt.rand(4, 3).to(device)
+    classes = mt.tensor([0, 2, -100, 1]).to(device)
+    weight = mt.tensor([0.5, 1.0, 2.0]).to(device)
+    found = []
+    for loss in (
+        f.l1_loss(x, y), f.huber_loss(x, y), f.smooth_l1_loss(x, y), f.kl_div(x, y),
+        f.cross_entropy(x, classes), f.cross_entropy(x, y, weight),
+        f.cross_entropy(x, classes, weight, label_smoothing=0.1, reduction="sum"),
+        f.nll_loss(x, classes, weight), f.nll_loss(x, classes, reduction="none").sum(),
+        f.binary_cross_entropy(x.sigmoid(), y, weight),
+        f.binary_cross_entropy_with_logits(x, y, weight, pos_weight=weight),
+        f.gaussian_nll_loss(x, y, y), f.poisson_nll_loss(x, y, full=True),
+        f.margin_ranking_loss(x, y, y), f.hinge_embedding_loss(x, y), f.soft_margin_loss(x, y),
+        f.cosine_embedding_loss(x, y, mt.tensor([1, -1, 1, -1]).to(device)),
+        f.triplet_margin_loss(x, y, y * 2),
+    ):  # fmt: skip
+        (gradient,) = mt.autograd.grad(loss, x)
+        assert type(loss._array) is type(gradient._array) is type(x._array)
+        found.append(np.append(gradient.cpu().numpy(), loss.item()))
+    return found
+
+
+def test_losses_on_the_device() -> None:
+    for here, there in zip(losses_on("cpu"), losses_on("cuda"), strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-7)
 
 
 def test_derivatives_of_a_function_on_the_device() -> None:
