@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..autograd.grad_mode import enable_grad
+from ..backend import XP
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
@@ -18,6 +19,10 @@ from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
 STEP = "step"
 # What learning-rate schedulers keep in a group.
 BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+
+# Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
+# length, instead of one as long as all parameters, at the same speed. A GPU takes all at once.
+BLOCK = 32768
 
 
 def refuse_switches(name: str, **switches: Any) -> None:
@@ -28,7 +33,7 @@ def refuse_switches(name: str, **switches: Any) -> None:
 
 
 class Run:
-    """A stretch of one buffer that is updated with one set of hyper-parameters.
+    """A block of a stretch of one buffer that is updated with one set of hyper-parameters.
 
     Attributes:
         group: the parameter group.
@@ -36,9 +41,9 @@ class Run:
         constants: what a subclass computes from the options, once.
         param, grad: the stretch of the parameters and of the gradients.
         states: the stretch of each of the optimizer's flat states; none where the group needs none.
-        scratch: memory of the same length.
+        scratch: memory of the same length, shared by all runs.
         fresh: whether the states have not been used yet.
-        places: the numbers of its parameters.
+        places: the numbers of the parameters of its stretch, one list for all its blocks.
         count: how many steps they have taken.
     """
 
@@ -197,14 +202,21 @@ class Optimizer:
     def _follow_options(self) -> bool:
         """Renew the constants of groups with changed options; False where states changed too."""
         read = self.options
+        before: Run | None = None
         for run in self._runs:
             options = read(run.group)
             if options != run.options:
                 if len(self._wanted(run.group)) != len(run.states):
                     return False
                 run.options = options
-                run.constants = self._constants(run)
+                self._make_constants(run, before)
+            before = run
         return True
+
+    def _make_constants(self, run: Run, before: Run | None) -> None:
+        """Once for all runs of one stretch: a schedule changes the options at every step."""
+        shared = before is not None and before.places is run.places
+        run.constants = before.constants if before and shared else self._constants(run)
 
     def _settle(self) -> None:
         """Note what the runs know about their parameters."""
@@ -236,31 +248,49 @@ class Optimizer:
                     last[1].append(n)
                 else:
                     pieces.append((kind, [n]))
-            self._runs += [self._run(buffer, flats, kind[1], places) for kind, places in pieces]
+            block = BLOCK if XP[type(buffer.data)].kind == "cpu" else buffer.data.size or 1
+            for kind, places in pieces:
+                start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
+                before = None
+                for at in range(start, max(stop, start + 1), block):
+                    part = slice(at, min(at + block, stop))
+                    run = self._run(buffer, flats, kind[1], places, part)
+                    self._make_constants(run, before)
+                    self._runs.append(run)
+                    before = run
         self._present = present
         self._written = tuple(
             version for version, there in zip(storage.versions, present, strict=True) if there
         )
 
-    def _run(self, buffer: Buffer, flats: dict[str, Any], fresh: bool, places: list[int]) -> Run:
-        slots, group = self.storage.slots, self._group_of[self.storage.params[places[0]]]
+    def _run(
+        self,
+        buffer: Buffer,
+        flats: dict[str, Any],
+        fresh: bool,
+        places: list[int],
+        part: slice,
+    ) -> Run:
+        group = self._group_of[self.storage.params[places[0]]]
         names = self._wanted(group)
-        for name in (*names, "scratch"):
+        for name in names:
             if flats[name] is None:
                 flats[name] = flat_like(buffer)
-        part = slice(slots[places[0]].start, slots[places[-1]].stop)
+        length = part.stop - part.start
+        scratch = flats["scratch"]
+        if scratch is None or len(scratch) < length:
+            scratch = flats["scratch"] = buffer.data[:length].copy()
         run = Run(
             group,
             self.options(group),
             buffer.data[part],
             buffer.grad[part],
-            flats["scratch"][part],
+            scratch[:length],
         )
         run.fresh = fresh
         run.places = places
         run.count = self._counts[places[0]]
         run.states = tuple(flats[name][part] for name in names)
-        run.constants = self._constants(run)
         return run
 
     def add_param_group(self, group: dict[str, Any]) -> None:
