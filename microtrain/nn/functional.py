@@ -19,6 +19,15 @@ from ..ops import (
 from ..ops import dropout as _dropout
 from ..ops import embedding as embeddings
 from ..ops import activations, elementwise, linear_algebra, losses, reductions
+    convolution,
+    elementwise,
+    linear_algebra,
+    losses,
+    padding,
+    pooling,
+    reductions,
+    windows,
+)
 from ..tensor import Tensor
 
 # The operations also take and return arrays, for the gradient rules; users need not know.
@@ -67,6 +76,25 @@ relu6: _Function = activations.relu6
 rms_norm: _Function = normalization.rms_norm
 scaled_dot_product_attention: _Function = attention.scaled_dot_product_attention
 selu: _Function = activations.selu
+adaptive_avg_pool1d: _Function = pooling.adaptive_avg_pool1d
+adaptive_avg_pool2d: _Function = pooling.adaptive_avg_pool2d
+adaptive_max_pool1d: _Function = pooling.adaptive_max_pool1d
+adaptive_max_pool2d: _Function = pooling.adaptive_max_pool2d
+avg_pool1d: _Function = pooling.avg_pool1d
+avg_pool2d: _Function = pooling.avg_pool2d
+conv1d: _Function = convolution.conv1d
+conv2d: _Function = convolution.conv2d
+conv_transpose1d: _Function = convolution.conv_transpose1d
+conv_transpose2d: _Function = convolution.conv_transpose2d
+cross_entropy: _Function = losses.cross_entropy
+fold: _Function = windows.fold
+linear: _Function = linear_algebra.linear
+log_softmax: _Function = reductions.log_softmax
+max_pool1d: _Function = pooling.max_pool1d
+max_pool2d: _Function = pooling.max_pool2d
+mse_loss: _Function = losses.mse_loss
+pad: _Function = padding.pad
+relu: _Function = elementwise.relu
 sigmoid: _Function = elementwise.sigmoid
 silu: _Function = activations.silu
 smooth_l1_loss: _Function = regression_losses.smooth_l1_loss
@@ -119,6 +147,27 @@ __all__ = [
     "pairwise_distance",
     "poisson_nll_loss",
     "prelu",
+unfold: _Function = windows.unfold
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "conv1d",
+    "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "cross_entropy",
+    "fold",
+    "linear",
+    "log_softmax",
+    "max_pool1d",
+    "max_pool2d",
+    "mse_loss",
+    "pad",
     "relu",
     "relu6",
     "rms_norm",
@@ -136,4 +185,5 @@ __all__ = [
     "tanhshrink",
     "threshold",
     "triplet_margin_loss",
+    "unfold",
 ]

@@ -50,20 +50,143 @@ def constant_(tensor: Tensor, value: float) -> Tensor:
     return _fill(tensor, value)
 
 
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
+    """Normal numbers, drawn again where they fall outside [a, b].
+
+    Raises ValueError for an interval that fewer than one draw in a hundred falls into.
+    """
+
+    def below(x: float) -> float:
+        return 0.5 * (1 + math.erf((x - mean) / (std * math.sqrt(2))))
+
+    if std <= 0 or below(b) - below(a) < 0.01:
+        raise ValueError(
+            f"trunc_normal_: [{a}, {b}] is out of reach of the normal distribution with mean "
+            f"{mean} and standard deviation {std}"
+        )
+    generator, dtype = default_generator(), _draw_dtype(tensor)
+    draw = np.asarray(generator.standard_normal(tensor.shape, dtype) * std + mean)
+    while (outside := (draw < a) | (draw > b)).any():
+        draw[outside] = generator.standard_normal(int(outside.sum()), dtype) * std + mean
+    return _fill(tensor, draw)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """A (semi-)orthogonal matrix times `gain`; all dimensions but the first are its columns.
+
+    Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear neural
+    networks", 2013. Raises ValueError for fewer than two dimensions.
+    """
+    if tensor.ndim < 2:
+        raise ValueError("orthogonal_: only Tensors with 2 or more dimensions are supported")
+    if not tensor.numel():
+        return tensor
+    rows, columns = tensor.shape[0], fan_in(tensor)
+    draw = default_generator().standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(draw)
+    q *= np.sign(np.diagonal(r))  # else the distribution is not uniform
+    return _fill(tensor, gain * (q.T if rows < columns else q).reshape(tensor.shape))
+
+
+# Scaled by the number of inputs and outputs -------------------------------------------------------
+
+
 def fan_in(tensor: Tensor) -> int:
     """The number of inputs of one output: (out, in, ...) gives in * ...
 
     Raises ValueError for fewer than two dimensions.
     """
+    return _fans(tensor)[0]
+
+
+def _fans(tensor: Tensor) -> tuple[int, int]:
+    """The inputs of one output and the outputs of one input; kernels count all their elements."""
     if tensor.ndim < 2:
-        raise ValueError("fan in can not be computed for a Tensor with fewer than 2 dimensions")
-    return math.prod(tensor.shape[1:])
+        raise ValueError(
+            "fan in and fan out can not be computed for a Tensor with fewer than 2 dimensions"
+        )
+    field = math.prod(tensor.shape[2:])
+    return tensor.shape[1] * field, tensor.shape[0] * field
 
 
-def kaiming_uniform_(tensor: Tensor, a: float = 0.0) -> Tensor:
-    """Uniform numbers whose variance keeps that of the signal through leaky ReLUs of slope `a`.
+_GAINS = {
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d", "sigmoid"), 1.0),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), 1.0),
+    "tanh": 5.0 / 3,
+    "relu": math.sqrt(2.0),
+    "selu": 3.0 / 4,
+}
 
-    He et al., "Delving Deep into Rectifiers", 2015; PyTorch's Linear uses a = sqrt(5).
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor that keeps the variance of a signal through an activation function.
+
+    `param` is the negative slope of "leaky_relu", 0.01 if not given. Raises ValueError for a
+    function that no gain is known for.
     """
-    bound = math.sqrt(6.0 / ((1 + a * a) * max(fan_in(tensor), 1)))
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        if isinstance(slope, bool) or not isinstance(slope, int | float):
+            raise ValueError(f"negative_slope {slope} not a valid number")
+        return math.sqrt(2.0 / (1 + slope**2))
+    if nonlinearity not in _GAINS:
+        known = ", ".join([*_GAINS, "leaky_relu"])
+        raise ValueError(f"Unsupported nonlinearity {nonlinearity!r}; there are {known}")
+    return _GAINS[nonlinearity]
+
+
+def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    """The standard deviation of He et al., "Delving Deep into Rectifiers", 2015."""
+    fans = dict(zip(("fan_in", "fan_out"), _fans(tensor), strict=True))
+    if mode not in fans:
+        raise ValueError(f"Mode {mode!r} not supported; there are fan_in and fan_out")
+    return calculate_gain(nonlinearity, a) / math.sqrt(fans[mode] or 1)
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Uniform numbers whose variance keeps that of the signal; PyTorch's Linear uses a = sqrt(5).
+
+    Args:
+        tensor: a weight (out, in, ...).
+        a: the negative slope of the leaky ReLU behind the layer.
+        mode: "fan_in" keeps the variance forward, "fan_out" backward.
+        nonlinearity: see `calculate_gain`.
+
+    Raises ValueError for fewer than two dimensions and for unknown names.
+    """
+    bound = math.sqrt(3.0) * _kaiming(tensor, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Normal numbers whose variance keeps that of the signal; see `kaiming_uniform_`."""
+    return normal_(tensor, 0.0, _kaiming(tensor, a, mode, nonlinearity))
+
+
+def _xavier(tensor: Tensor, gain: float) -> float:
+    """The standard deviation of Glorot and Bengio, "Understanding the difficulty of training deep
+    feedforward neural networks", 2010."""
+    return gain * math.sqrt(2.0 / (sum(_fans(tensor)) or 1))
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Uniform numbers whose variance is between what forward and backward want.
+
+    Raises ValueError for fewer than two dimensions.
+    """
+    bound = math.sqrt(3.0) * _xavier(tensor, gain)
+    return uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal numbers whose variance is between what forward and backward want.
+
+    Raises ValueError for fewer than two dimensions.
+    """
+    return normal_(tensor, 0.0, _xavier(tensor, gain))

@@ -1,0 +1,228 @@
+"""Convolution layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..creation import empty
+from ..ops.windows import numbers
+from ..tensor import Tensor
+from . import functional, init
+from .module import Module
+from .parameter import Parameter
+
+_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class _Convolution(Module):
+    """Weight, bias and numbers of a convolution of `dims` dimensions."""
+
+    dims: int
+    function: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        output_padding: Any,
+        dilation: Any,
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        name, dims = type(self).__name__, self.dims
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{name}: groups must be positive and divide the channels, got groups {groups} for "
+                f"in_channels {in_channels} and out_channels {out_channels}"
+            )
+        if padding_mode not in _MODES:
+            raise ValueError(
+                f"{name}: padding_mode must be one of {', '.join(_MODES)}, got {padding_mode!r}"
+            )
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = numbers(name, "kernel_size", kernel_size, dims)
+        self.stride = numbers(name, "stride", stride, dims)
+        if isinstance(padding, str):
+            if padding not in ("same", "valid"):
+                raise ValueError(f"{name}: padding must be 'same', 'valid' or ints: {padding!r}")
+            if padding == "same" and max(self.stride) > 1:
+                raise ValueError(
+                    f"{name}: padding='same' is not supported for strided convolutions"
+                )
+            self.padding: Any = padding
+        else:
+            self.padding = numbers(name, "padding", padding, dims)
+        self.dilation = numbers(name, "dilation", dilation, dims)
+        self.output_padding = numbers(name, "output_padding", output_padding, dims)
+        self.groups = groups
+        self.padding_mode = padding_mode
+        shape = self._weight_shape()
+        self.weight = Parameter(empty(*shape, *self.kernel_size, dtype=dtype))
+        self.bias = Parameter(empty(out_channels, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def _weight_shape(self) -> tuple[int, int]:
+        return self.out_channels, self.in_channels // self.groups
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew, uniform in +-1/sqrt(fan in)."""
+        init.kaiming_uniform_(self.weight, math.sqrt(5))
+        fan = init.fan_in(self.weight)
+        if self.bias is not None and fan:
+            init.uniform_(self.bias, -1 / math.sqrt(fan), 1 / math.sqrt(fan))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to (N, channels, *sizes) or (channels, *sizes)."""
+        padding = self.padding
+        if self.padding_mode != "zeros" and padding != "valid":
+            input = functional.pad(input, self._border(), mode=self.padding_mode)
+            padding = 0
+        return type(self).function(
+            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
+        )
+
+    def _border(self) -> tuple[int, ...]:
+        """The padding as `pad` takes it, last dimension first."""
+        if self.padding == "same":
+            spans = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+            pairs = [(span // 2, span - span // 2) for span in spans]
+        else:
+            pairs = [(p, p) for p in self.padding]
+        return tuple(p for pair in reversed(pairs) for p in pair)
+
+    def extra_repr(self) -> str:
+        """The sizes, and what differs from the defaults."""
+        zeros, ones = (0,) * self.dims, (1,) * self.dims
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}"
+        )
+        bias = self.bias is not None
+        for name, value, default in (
+            ("padding", self.padding, zeros),
+            ("dilation", self.dilation, ones),
+            ("output_padding", self.output_padding, zeros),
+            ("groups", self.groups, 1),
+            ("bias", bias, True),
+            ("padding_mode", self.padding_mode, "zeros"),
+        ):
+            if value != default:
+                text += f", {name}={value}"
+        return text
+
+
+class _Conv(_Convolution):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias,
+            padding_mode, dtype,
+        )  # fmt: skip
+
+
+class Conv1d(_Conv):
+    """The convolution of signals; see `Conv2d`. The weight is (out, in / groups, k)."""
+
+    dims = 1
+    function = functional.conv1d
+
+
+class Conv2d(_Conv):
+    """The convolution of images: (N, in_channels, H, W) to (N, out_channels, H', W').
+
+    Weight (out_channels, in_channels / groups, *kernel_size) and bias (out_channels,) start
+    uniform in +-1/sqrt(in_channels / groups * kernel elements), as in PyTorch.
+
+    Args:
+        in_channels, out_channels: channels of input and output.
+        kernel_size, stride, dilation: an int, or one for the height and one for the width.
+        padding: likewise, or "same" or "valid".
+        groups: parts that the channels are cut into, each with its own outputs.
+        bias: False for a convolution without an added vector.
+        padding_mode: what the border is: "zeros", or a mode of `functional.pad`: "reflect",
+            "replicate", "circular".
+        dtype: default float type if not given.
+
+    Raises ValueError for groups that do not divide the channels and for unknown names.
+
+    Example:
+        >>> mt.nn.Conv2d(1, 8, 3, padding=1)(mt.zeros(2, 1, 28, 28)).shape
+        (2, 8, 28, 28)
+    """
+
+    dims = 2
+    function = functional.conv2d
+
+
+class _ConvTranspose(_Convolution):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = None,
+    ) -> None:
+        name = type(self).__name__
+        if padding_mode != "zeros":
+            raise ValueError(f"{name}: only the padding_mode 'zeros' is supported")
+        padding = numbers(name, "padding", padding, self.dims)
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation,
+            groups, bias, padding_mode, dtype,
+        )  # fmt: skip
+
+    def _weight_shape(self) -> tuple[int, int]:
+        return self.in_channels, self.out_channels // self.groups
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to (N, channels, *sizes) or (channels, *sizes)."""
+        return type(self).function(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            self.groups, self.dilation,
+        )  # fmt: skip
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The transposed convolution of signals; see `functional.conv_transpose2d`."""
+
+    dims = 1
+    function = functional.conv_transpose1d
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transposed convolution of images; see `functional.conv_transpose2d`.
+
+    The weight is (in_channels, out_channels / groups, *kernel_size).
+    """
+
+    dims = 2
+    function = functional.conv_transpose2d

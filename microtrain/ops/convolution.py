@@ -1,0 +1,462 @@
+"""Convolution of any number of dimensions, and its transpose.
+
+Three operations, each linear in both inputs and each made of the others' derivatives: the
+convolution of an input with a weight, the gradient of its input and the gradient of its weight. So
+derivatives of every order are there, and the transposed convolution is the second of them.
+
+Each is products of matrices over columns, the windows of the input (Chellapilla et al., "High
+performance convolutional neural networks for document processing", 2006). The columns are made for
+a few samples at a time and again in the backward pass: a part that stays in the cache is made
+faster than all columns, which are as large as the input times the size of the kernel, are read back
+from memory, and holding them from forward to backward would cost that memory for every layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from operator import index as whole
+from typing import Any
+
+from ..backend import XP
+from ..tensor import TENSORS
+from . import windows
+from .linear_algebra import sum_rows
+from .padding import padded
+from .reductions import sum_dims
+from .registry import primitive
+from .shapes import reshape_to
+from .windows import at_least, batched, both_sides, numbers, places, unbatched
+
+PART = 1 << 19  # bytes of columns at a time: about half of a core's second level cache
+# With stride 1 the rows of a kernel share columns, shifted by a line: less to copy, but one product
+# for each row. That pays from so many elements in a row.
+SHARED_ROW = 32
+# Windows per sample below which the samples of a part make one product together.
+FEW_FORWARD, FEW_WEIGHT = 8, 64
+
+
+def _columns(
+    xp: Any, x: Any, kernel: Any, stride: Any, dilation: Any, groups: int, few: int
+) -> tuple[int, bool, Iterator[tuple[slice, list[Any]]]]:
+    """The windows of some samples at a time as matrices (1 or samples, groups, rows, windows).
+
+    Returns the number of matrices that the rows of the kernel are in (1, or one for each of its
+    first size), whether the samples of a part are joined in one matrix, and an iterator over the
+    parts: which samples, and their matrices.
+    """
+    n, channels = x.shape[:2]
+    found = places(x.shape[2:], kernel, stride, dilation, ((0, 0),) * len(kernel))
+    count = math.prod(found)
+    joined = count < few and n > 1
+    wide = channels // groups * math.prod(kernel[1:])
+    shared = not joined and stride[0] == 1 and kernel[0] > 1 and wide >= SHARED_ROW
+    lines, shift = (kernel[0], dilation[0] * math.prod(found[1:])) if shared else (1, 0)
+    if shared:
+        kernel, found = (1, *kernel[1:]), (x.shape[2], *found[1:])
+    view = windows.view(xp, x, kernel, found, stride, dilation)
+    rows = channels // groups * math.prod(kernel)
+    size = groups * rows * math.prod(found) * x.dtype.itemsize
+    step = max(1, min(n, PART // max(size, 1)))
+    middle = len(kernel) + 2
+
+    def parts() -> Iterator[tuple[slice, list[Any]]]:
+        for start in range(0, n, step):
+            part = slice(start, min(start + step, n))
+            some = xp.getitem(view, part)
+            samples = part.stop - start
+            if joined:
+                order = (*range(1, middle), 0, *range(middle, len(view.shape)))
+                some = xp.transpose(some, order)
+                yield part, [xp.reshape(some, (1, groups, rows, samples * count))]
+                continue
+            matrix = xp.reshape(some, (samples, groups, rows, math.prod(found)))
+            places_of = (slice(i * shift, i * shift + count) for i in range(lines))
+            yield part, [xp.getitem(matrix, (..., p)) for p in places_of] if shared else [matrix]
+
+    return lines, joined, parts()
+
+
+def _convolution(
+    xp: Any,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = (1, 1),
+    padding: Any = ((0, 0), (0, 0)),
+    dilation: Any = (1, 1),
+    groups: int = 1,
+    out: Any = None,
+) -> Any:
+    kernel = weight.shape[2:]
+    found = places(input.shape[2:], kernel, stride, dilation, padding)
+    shape = n, channels, *_ = (input.shape[0], weight.shape[0], *found)
+    lines, joined, parts = _columns(
+        xp, padded(xp, input, padding), kernel, stride, dilation, groups, FEW_FORWARD
+    )
+    each, count = channels // groups, math.prod(found)
+    rows = weight.shape[1] * math.prod(kernel) // lines
+    matrices = xp.reshape(weight, (channels, weight.shape[1], lines, math.prod(kernel) // lines))
+    matrices = xp.reshape(xp.transpose(matrices, (2, 0, 1, 3)), (lines, groups, each, rows))
+    if bias is not None:
+        bias = xp.reshape(bias, (groups, each, 1))
+    result = out if out is not None and out.flags.c_contiguous else xp.empty(shape, input.dtype)
+    flat = xp.reshape(result, (n, groups, each, count))
+    for part, columns in parts:
+        target = xp.getitem(flat, part)
+        if joined:
+            product = xp.reshape(xp.matmul(matrices, columns[0]), (groups, each, -1, count))
+            xp.copyto(target, xp.transpose(product, (2, 0, 1, 3)))
+        else:
+            for line, column in enumerate(columns):
+                matrix = xp.getitem(matrices, line)
+                if line:
+                    xp.add(target, xp.matmul(matrix, column), out=target)
+                else:
+                    xp.matmul(matrix, column, out=target)
+        if bias is not None:
+            xp.add(target, bias, out=target)
+    return result if result is out else xp.store(result, out)
+
+
+def _convolution_weight(
+    xp: Any,
+    gradient: Any,
+    input: Any,
+    *,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    out: Any = None,
+) -> Any:
+    n, channels = gradient.shape[:2]
+    each, theirs = channels // groups, input.shape[1] // groups
+    lines, joined, parts = _columns(
+        xp, padded(xp, input, padding), kernel, stride, dilation, groups, FEW_WEIGHT
+    )
+    flat = xp.reshape(gradient, (n, groups, each, math.prod(gradient.shape[2:])))
+    rows = theirs * math.prod(kernel) // lines
+    total = xp.zeros((lines, groups, rows, each), gradient.dtype)
+    for part, columns in parts:
+        some = xp.getitem(flat, part)
+        if joined:
+            some = xp.reshape(xp.transpose(some, (1, 2, 0, 3)), (1, groups, each, -1))
+        turned = xp.transpose(some, (0, 1, 3, 2))
+        for line, column in enumerate(columns):
+            sum_so_far = xp.getitem(total, line)
+            # Columns on the left: OpenBLAS is up to a half slower the other way round.
+            product = xp.sum(xp.matmul(column, turned), axis=0)
+            xp.add(sum_so_far, product, out=sum_so_far)
+    total = xp.reshape(total, (lines, groups, theirs, math.prod(kernel) // lines, each))
+    total = xp.transpose(total, (1, 4, 2, 0, 3))
+    return xp.store(xp.reshape(total, (channels, theirs, *kernel)), out)
+
+
+def _convolution_input(
+    xp: Any,
+    gradient: Any,
+    weight: Any,
+    *,
+    sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    out: Any = None,
+) -> Any:
+    kernel = weight.shape[2:]
+    channels, theirs = weight.shape[:2]
+    each, count = channels // groups, math.prod(gradient.shape[2:])
+    by_group = xp.reshape(weight, (groups, each, theirs, *kernel))
+    around = tuple(
+        (d * (k - 1) - low, d * (k - 1) - high)
+        for d, k, (low, high) in zip(dilation, kernel, padding, strict=True)
+    )
+    # With stride 1 this is a convolution of the gradient with the weight turned round. It copies
+    # windows of the gradient, where the general way adds up windows of the result: four times the
+    # work for each channel.
+    if max(stride) == 1 and min(map(min, around)) >= 0 and each <= 4 * theirs:
+        axes = tuple(range(3, len(kernel) + 3))
+        turned = xp.transpose(xp.flip(by_group, axis=axes), (0, 2, 1, *axes))
+        turned = xp.reshape(turned, (groups * theirs, each, *kernel))
+        return _convolution(
+            xp, gradient, turned,
+            stride=stride, padding=around, dilation=dilation, groups=groups, out=out,
+        )  # fmt: skip
+    n, rows = gradient.shape[0], theirs * math.prod(kernel)
+    matrices = xp.transpose(xp.reshape(weight, (groups, each, rows)), (0, 2, 1))
+    flat = xp.reshape(gradient, (n, groups, each, count))
+    room = tuple(size + sum(p) for size, p in zip(sizes, padding, strict=True))
+    total = xp.zeros((n, groups * theirs, *room), gradient.dtype)
+    step = max(1, PART // max(1, groups * rows * count * gradient.dtype.itemsize))
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        product = xp.matmul(matrices, xp.getitem(flat, part))
+        shape = (product.shape[0], groups * theirs, *kernel, *gradient.shape[2:])
+        windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), stride, dilation)
+    return padded(xp, total, tuple((-low, -high) for low, high in padding), out=out)
+
+
+def _channel_sums(g: Any) -> Any:
+    n, channels, *found = g.shape
+    each = reshape_to(g, (n, channels * math.prod(found)))
+    return sum_dims(reshape_to(sum_rows(each), (channels, math.prod(found))), (1,), False)
+
+
+convolution = primitive(
+    "convolution",
+    _convolution,
+    input=lambda g, weight, input_shape, stride, padding, dilation, groups: convolution_input(
+        g, weight, input_shape[2:], stride, padding, dilation, groups
+    ),
+    weight=lambda g, input, weight_shape, stride, padding, dilation, groups, out: weight_into(
+        g, input, weight_shape[2:], stride, padding, dilation, groups, out
+    ),
+    bias=_channel_sums,
+)
+convolution_input = primitive(
+    "convolution_input",
+    _convolution_input,
+    gradient=lambda g, weight, stride, padding, dilation, groups: convolution(
+        g, weight, None, stride, padding, dilation, groups
+    ),
+    weight=lambda g, gradient, weight_shape, stride, padding, dilation, groups, out: weight_into(
+        gradient, g, weight_shape[2:], stride, padding, dilation, groups, out
+    ),
+    options={"node_name": "convolution"},
+)
+convolution_weight = primitive(
+    "convolution_weight",
+    _convolution_weight,
+    gradient=lambda g, input, stride, padding, dilation, groups: convolution(
+        input, g, None, stride, padding, dilation, groups
+    ),
+    input=lambda g, gradient, input_shape, stride, padding, dilation, groups: convolution_input(
+        gradient, g, input_shape[2:], stride, padding, dilation, groups
+    ),
+)
+
+
+def weight_into(
+    gradient: Any,
+    input: Any,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    out: Any,
+) -> Any:
+    """`convolution_weight`, written to `out` where a rule was given memory."""
+    attrs = {
+        "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
+        "groups": groups,
+    }  # fmt: skip
+    if out is None:
+        return convolution_weight(gradient, input, **attrs)
+    return _convolution_weight(XP[type(gradient)], gradient, input, **attrs, out=out)
+
+
+# What users call ----------------------------------------------------------------------------------
+
+
+def _check(name: str, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool) -> None:
+    """TypeError or RuntimeError unless Tensors, dtypes, channels and groups fit."""
+    for what, value in (("input", input), ("weight", weight), ("bias", bias)):
+        if type(value) not in TENSORS and not (what == "bias" and value is None):
+            raise TypeError(
+                f"{name}(): argument {what!r} must be a Tensor, got {type(value).__name__}"
+            )
+    if isinstance(groups, bool) or not hasattr(groups, "__index__"):
+        raise TypeError(f"{name}(): groups must be an int, got {groups!r}")
+    dims = int(name[-2])
+    if weight.ndim != dims + 2:
+        raise RuntimeError(
+            f"{name}: expected a weight of {dims + 2} dimensions, got {tuple(weight.shape)}"
+        )
+    given = [t.dtype for t in (input, weight, bias) if t is not None]
+    if len(set(given)) != 1 or given[0].kind == "b":
+        raise RuntimeError(
+            f"{name}: expected input, weight and bias of one dtype of numbers, got "
+            f"{', '.join(d.name for d in given)}"
+        )
+    at_least(name, 1, groups=(groups,), kernel=tuple(weight.shape[2:]))
+    first, second = weight.shape[:2]
+    if first % groups or first < groups:
+        raise RuntimeError(
+            f"{name}: groups {groups} must divide the first size of the weight, {first}"
+        )
+    channels, outputs = (first, second * groups) if transposed else (second * groups, first)
+    if input.ndim in (dims + 1, dims + 2) and input.shape[-dims - 1] != channels:
+        raise RuntimeError(
+            f"{name}: with groups {groups} a weight of shape {tuple(weight.shape)} takes "
+            f"{channels} channels, got an input of shape {tuple(input.shape)}"
+        )
+    if bias is not None and tuple(bias.shape) != (outputs,):
+        raise RuntimeError(
+            f"{name}: expected a bias of shape ({outputs},), got {tuple(bias.shape)}"
+        )
+
+
+def _convolve(
+    name: str, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    groups: Any,
+) -> Any:  # fmt: skip
+    _check(name, input, weight, bias, groups, transposed=False)
+    x = batched(name, input, int(name[-2]))
+    kernel = tuple(weight.shape[2:])
+    step = numbers(name, "stride", stride, len(kernel))
+    wide = numbers(name, "dilation", dilation, len(kernel))
+    at_least(name, 1, stride=step, dilation=wide)
+    pairs = _pairs(name, padding, kernel, step, wide)
+    found = places(x.shape[2:], kernel, step, wide, pairs)
+    if min(found) < 1 or 0 in x.shape[2:]:
+        raise RuntimeError(
+            f"{name}: a kernel of size {kernel} with dilation {wide} is larger than an input of "
+            f"size {tuple(x.shape[2:])} with padding {padding}"
+        )
+    return unbatched(convolution(x, weight, bias, step, pairs, wide, whole(groups)), x, input)
+
+
+def _pairs(name: str, padding: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
+    """The padding before and after every size."""
+    if isinstance(padding, str):
+        if padding == "valid":
+            return both_sides((0,) * len(kernel))
+        if padding != "same":
+            raise RuntimeError(
+                f"{name}: Invalid padding string {padding!r}; there are 'valid' and 'same'"
+            )
+        if max(stride) > 1:
+            raise RuntimeError(f"{name}: padding='same' is not supported for strided convolutions")
+        spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        return tuple((span // 2, span - span // 2) for span in spans)
+    around = numbers(name, "padding", padding, len(kernel))
+    at_least(name, 0, padding=around)
+    return both_sides(around)
+
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """The convolution (cross-correlation) of signals with kernels; see `conv2d`.
+
+    `input` is (N, channels, L) or (channels, L), `weight` (outputs, channels / groups, k).
+    """
+    return _convolve("conv1d", input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """The convolution (cross-correlation) of images with kernels.
+
+    Args:
+        input: (N, channels, H, W) or (channels, H, W).
+        weight: (outputs, channels / groups, kernel height, kernel width), of the input's dtype.
+        bias: (outputs,), or None.
+        stride: the step from window to window, an int or one for the height and one for the width.
+        padding: zeros around the input, likewise; "same" keeps the size, "valid" is 0.
+        dilation: the step from element to element of the kernel, likewise.
+        groups: parts that the channels are cut into, each with its own outputs.
+
+    Returns (N, outputs, H', W'), or without N, where
+    H' = (H + 2 padding - dilation (kernel height - 1) - 1) // stride + 1.
+
+    Raises:
+        TypeError: not Tensors, or numbers of a wrong kind.
+        RuntimeError: shapes, dtypes or groups that do not fit, a kernel larger than the padded
+            input, numbers out of range.
+    """
+    return _convolve("conv2d", input, weight, bias, stride, padding, dilation, groups)
+
+
+def _convolve_transposed(
+    name: str, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
+    groups: Any, dilation: Any,
+) -> Any:  # fmt: skip
+    _check(name, input, weight, bias, groups, transposed=True)
+    x = batched(name, input, int(name[-2]))
+    kernel = tuple(weight.shape[2:])
+    step = numbers(name, "stride", stride, len(kernel))
+    wide = numbers(name, "dilation", dilation, len(kernel))
+    around = numbers(name, "padding", padding, len(kernel))
+    more = numbers(name, "output_padding", output_padding, len(kernel))
+    at_least(name, 1, stride=step, dilation=wide)
+    at_least(name, 0, padding=around, output_padding=more)
+    if any(m >= max(s, d) for m, s, d in zip(more, step, wide, strict=True)):
+        raise RuntimeError(
+            f"{name}: output padding {more} must be smaller than stride {step} or dilation {wide}"
+        )
+    sizes = tuple(
+        (n - 1) * s - 2 * p + d * (k - 1) + m + 1
+        for n, s, p, d, k, m in zip(x.shape[2:], step, around, wide, kernel, more, strict=True)
+    )
+    if min(sizes) < 1 or 0 in x.shape[2:]:
+        raise RuntimeError(f"{name}: nothing is left of the output: its size would be {sizes}")
+    result = convolution_input(x, weight, sizes, step, both_sides(around), wide, whole(groups))
+    if bias is not None:
+        result = result + reshape_to(bias, (bias.shape[0], *(1,) * len(kernel)))
+    return unbatched(result, x, input)
+
+
+def conv_transpose1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transposed convolution of signals; see `conv_transpose2d`."""
+    return _convolve_transposed(
+        "conv_transpose1d", input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
+
+
+def conv_transpose2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """The transposed convolution of images: the gradient of `conv2d` in its input.
+
+    Args:
+        input: (N, channels, H, W) or (channels, H, W).
+        weight: (channels, outputs / groups, kernel height, kernel width), of the input's dtype.
+        bias: (outputs,), or None.
+        stride, padding, dilation, groups: those of the convolution that this is the transpose of.
+        output_padding: added to the size of the output at its end: of the sizes that the
+            convolution maps to this input's, the one that is meant.
+
+    Returns (N, outputs, H', W'), or without N, where
+    H' = (H - 1) stride - 2 padding + dilation (kernel height - 1) + output_padding + 1.
+
+    Raises the errors of `conv2d`, and RuntimeError for an output padding that is not smaller than
+    the stride or the dilation.
+    """
+    return _convolve_transposed(
+        "conv_transpose2d", input, weight, bias, stride, padding, output_padding, groups, dilation
+    )

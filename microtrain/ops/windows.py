@@ -1,0 +1,226 @@
+"""Sliding windows: what convolution, pooling, unfold and fold share.
+
+Arrays are (samples, channels, *sizes) with one size or more; `kernel`, `stride` and `dilation` have
+one number for each size and `padding` one (before, after) pair. The windows of such an array are
+(samples, channels, *kernel, *places): a view that repeats elements without copying them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from .coercion import public
+from .padding import padded
+from .registry import primitive
+from .shapes import reshape_to
+
+BATCH = (slice(None), slice(None))  # all samples, all channels
+
+
+def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
+    """`value`, a whole number or a sequence of `count` of them (or of one for all), as a tuple.
+
+    Raises TypeError for other kinds, RuntimeError for another count.
+    """
+    found = tuple(value) if isinstance(value, tuple | list) else (value,) * count
+    if any(isinstance(n, bool) or not isinstance(n, int | np.integer) for n in found):
+        raise TypeError(f"{name}(): {what} must be an int or a tuple of ints, got {value!r}")
+    if len(found) == 1:
+        found *= count
+    if len(found) != count:
+        raise RuntimeError(
+            f"{name}: expected {what} to be one int or {count} of them, got {value!r}"
+        )
+    return tuple(whole(n) for n in found)
+
+
+def at_least(name: str, low: int, **values: tuple[int, ...]) -> None:
+    """RuntimeError where one of the numbers is below `low`."""
+    for what, found in values.items():
+        if min(found, default=low) < low:
+            raise RuntimeError(f"{name}: {what} must be at least {low}, got {found}")
+
+
+def both_sides(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The same number before and after, for every size."""
+    return tuple((p, p) for p in padding)
+
+
+def places(sizes: Any, kernel: Any, stride: Any, dilation: Any, padding: Any) -> tuple[int, ...]:
+    """How many windows fit along every size; 0 or less where the kernel is larger than it."""
+    geometry = zip(sizes, kernel, stride, dilation, padding, strict=True)
+    return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in geometry)
+
+
+def batched(name: str, input: Any, dims: int) -> Any:
+    """`input` with a dimension of samples; RuntimeError for other numbers of dimensions."""
+    if input.ndim not in (dims + 1, dims + 2):
+        raise RuntimeError(
+            f"{name}: expected an input of {dims + 1} (unbatched) or {dims + 2} (batched) "
+            f"dimensions, got shape {tuple(input.shape)}"
+        )
+    return input if input.ndim == dims + 2 else reshape_to(input, (1, *input.shape))
+
+
+def unbatched(result: Any, batch: Any, input: Any) -> Any:
+    """`result` without the dimension of samples that `batched` gave the input."""
+    return result if batch is input else reshape_to(result, result.shape[1:])
+
+
+def view(xp: Any, x: Any, kernel: Any, found: Any, stride: Any, dilation: Any) -> Any:
+    """The windows of an array: (samples, channels, *kernel, *found), a view."""
+    first, second, *steps = x.strides
+    inner = (n * d for n, d in zip(steps, dilation, strict=True))
+    outer = (n * s for n, s in zip(steps, stride, strict=True))
+    return xp.as_strided(x, (*x.shape[:2], *kernel, *found), (first, second, *inner, *outer))
+
+
+def add(xp: Any, windows: Any, target: Any, stride: Any, dilation: Any) -> None:
+    """Add every window to its place in `target`: the reverse of `view`."""
+    dims = len(stride)
+    kernel, found = windows.shape[2 : 2 + dims], windows.shape[2 + dims :]
+    for offset in itertools.product(*map(range, kernel)):
+        place = tuple(
+            slice(o * d, o * d + (n - 1) * s + 1, s)
+            for o, d, n, s in zip(offset, dilation, found, stride, strict=True)
+        )
+        part = xp.getitem(target, (*BATCH, *place))
+        xp.add(part, xp.getitem(windows, (*BATCH, *offset)), out=part)
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+
+def _unfold(
+    xp: Any, input: Any, *, kernel: Any, stride: Any, padding: Any, dilation: Any, out: Any = None
+) -> Any:
+    found = places(input.shape[2:], kernel, stride, dilation, padding)
+    windows = view(xp, padded(xp, input, padding), kernel, found, stride, dilation)
+    n, channels = input.shape[:2]
+    return xp.store(xp.reshape(windows, (n, channels * math.prod(kernel), math.prod(found))), out)
+
+
+def _fold(
+    xp: Any,
+    input: Any,
+    *,
+    sizes: Any,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    out: Any = None,
+) -> Any:
+    found = places(sizes, kernel, stride, dilation, padding)
+    channels = input.shape[1] // math.prod(kernel)
+    windows = xp.reshape(input, (input.shape[0], channels, *kernel, *found))
+    return sum_of(xp, windows, sizes, stride, padding, dilation, out)
+
+
+def sum_of(
+    xp: Any, windows: Any, sizes: Any, stride: Any, padding: Any, dilation: Any, out: Any = None
+) -> Any:
+    """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
+    room = tuple(n + sum(p) for n, p in zip(sizes, padding, strict=True))
+    total = xp.zeros((*windows.shape[:2], *room), windows.dtype)
+    add(xp, windows, total, stride, dilation)
+    back = tuple((-low, -high) for low, high in padding)
+    return padded(xp, total, back, out=out)
+
+
+unfold_windows = primitive(
+    "unfold",
+    _unfold,
+    input=lambda g, input_shape, kernel, stride, padding, dilation: fold_windows(
+        g, input_shape[2:], kernel, stride, padding, dilation
+    ),
+    options={"node_name": "im2col"},
+)
+fold_windows = primitive(
+    "fold",
+    _fold,
+    input=lambda g, kernel, stride, padding, dilation: unfold_windows(
+        g, kernel, stride, padding, dilation
+    ),
+    options={"node_name": "col2im"},
+)
+
+
+def _geometry(
+    name: str, sizes: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> tuple[Any, ...]:
+    """Kernel, stride, padding and dilation for two sizes; RuntimeError where nothing fits."""
+    kernel = numbers(name, "kernel_size", kernel_size, 2)
+    step = numbers(name, "stride", stride, 2)
+    wide = numbers(name, "dilation", dilation, 2)
+    around = numbers(name, "padding", padding, 2)
+    at_least(name, 1, kernel_size=kernel, stride=step, dilation=wide)
+    at_least(name, 0, padding=around)
+    geometry = kernel, step, both_sides(around), wide
+    if min(places(sizes, kernel, step, wide, geometry[2])) < 1:
+        raise RuntimeError(
+            f"{name}: a kernel of size {kernel} with dilation {wide} is larger than the padded "
+            f"sizes {tuple(n + 2 * p for n, p in zip(sizes, around, strict=True))}"
+        )
+    return geometry
+
+
+@public
+def unfold(
+    input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    """All windows of an image as columns.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, dilation, padding, stride: an int, or one for the height and one for the width.
+
+    Returns (N, C * kernel height * kernel width, number of windows), or without N. Raises
+    RuntimeError for other dimensions, sizes out of range, or a kernel larger than the padded input.
+    """
+    x = batched("unfold", input, 2)
+    geometry = _geometry("unfold", x.shape[2:], kernel_size, dilation, padding, stride)
+    return unbatched(unfold_windows(x, *geometry), x, input)
+
+
+@public
+def fold(
+    input: Any,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any = 1,
+    padding: Any = 0,
+    stride: Any = 1,
+) -> Any:
+    """Columns added up to an image: the reverse of `unfold`, which adds where windows overlap.
+
+    Args:
+        input: (N, C * kernel height * kernel width, number of windows), or without N.
+        output_size: height and width of the image, or one int for both.
+        kernel_size, dilation, padding, stride: as for `unfold`.
+
+    Returns (N, C, height, width), or without N. Raises RuntimeError where the input does not have
+    the shape that `unfold` gives for such an image.
+    """
+    if input.ndim not in (2, 3):
+        raise RuntimeError(
+            f"fold: expected an input of 2 (unbatched) or 3 dimensions, got {tuple(input.shape)}"
+        )
+    sizes = numbers("fold", "output_size", output_size, 2)
+    geometry = kernel, step, around, wide = _geometry(
+        "fold", sizes, kernel_size, dilation, padding, stride
+    )
+    columns, count = input.shape[-2:]
+    expected = math.prod(places(sizes, kernel, step, wide, around))
+    if columns % math.prod(kernel) or count != expected:
+        raise RuntimeError(
+            f"fold: columns of shape {tuple(input.shape)} do not fit an image of size {sizes}: "
+            f"expected a multiple of {math.prod(kernel)} rows and {expected} windows"
+        )
+    x = input if input.ndim == 3 else reshape_to(input, (1, *input.shape))
+    return unbatched(fold_windows(x, sizes, *geometry), x, input)

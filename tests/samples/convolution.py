@@ -1,0 +1,234 @@
+"""Samples of convolution, its two gradients, and windows as columns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .sample import Sample, normal, turned
+
+
+def geometry(
+    stride: Any, padding: Any = None, dilation: Any = None, groups: int | None = None
+) -> dict[str, Any]:
+    """Attributes in full; a number of padding stands for both sides."""
+    padding = padding or (0,) * len(stride)
+    found: dict[str, Any] = {
+        "stride": stride,
+        "padding": tuple(p if isinstance(p, tuple) else (p, p) for p in padding),
+        "dilation": dilation or (1,) * len(stride),
+    }
+    return found if groups is None else {**found, "groups": groups}
+
+
+ONE = (1, 1)
+# shapes of input, weight and gradient (with a bias where the number of outputs is odd), attributes
+CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
+    ((2, 2, 5, 4), (3, 2, 3, 2), (2, 3, 5, 4), geometry(ONE, (1, (0, 1)), groups=1)),
+    ((2, 3, 4), (2, 3, 2), (2, 2, 2), geometry((2,), groups=1)),
+    ((1, 4, 7, 6), (6, 2, 2, 3), (1, 6, 3, 4), geometry((2, 1), (0, 1), (2, 2), 2)),
+    ((2, 1, 9, 9), (1, 1, 2, 2), (2, 1, 8, 8), geometry(ONE, groups=1)),
+    # a row of the kernel in one product: more elements than SHARED_ROW
+    ((1, 11, 4, 4), (2, 11, 3, 3), (1, 2, 4, 4), geometry(ONE, ONE, groups=1)),
+    ((1, 1, 6), (5, 1, 2), (1, 5, 2), geometry((3,), ((1, 0),), groups=1)),
+    ((0, 2, 4), (3, 2, 2), (0, 3, 3), geometry((1,), groups=1)),
+]
+
+
+def array(shape: Any) -> Any:
+    """Normal numbers; where there are three dimensions, in memory of another order."""
+    return normal(*shape[::-1]).T if len(shape) == 3 else normal(*shape)
+
+
+def slices(
+    x: Any, kernel: Any, stride: Any, dilation: Any
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Every element of a kernel and the places of a padded array that it meets."""
+    for offset in itertools.product(*map(range, kernel)):
+        yield (
+            offset,
+            (
+                ...,
+                *(
+                    slice(o * d, n - d * (k - 1 - o), s)
+                    for o, d, k, s, n in zip(
+                        offset, dilation, kernel, stride, x.shape[-len(kernel) :], strict=True
+                    )
+                ),
+            ),
+        )
+
+
+def enlarged(x: Any, padding: Any) -> Any:
+    return np.pad(x, ((0, 0),) * (x.ndim - len(padding)) + tuple(padding))
+
+
+def _convolution(
+    x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    x, found = enlarged(x, padding), []
+    for part, weight in zip(np.split(x, groups, 1), np.split(w, groups), strict=True):
+        found.append(
+            sum(
+                np.einsum("nc...,oc->no...", part[place], weight[(slice(None),) * 2 + offset])
+                for offset, place in slices(part, w.shape[2:], stride, dilation)
+            )
+        )
+    shift = 0 if bias is None else bias.reshape(-1, *(1,) * len(stride))
+    return np.concatenate(found, 1) + shift
+
+
+def _convolution_input(
+    g: Any, w: Any, sizes: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    room = [n + sum(p) for n, p in zip(sizes, padding, strict=True)]
+    total = np.zeros((len(g), w.shape[1] * groups, *room))
+    parts = zip(
+        np.split(g, groups, 1), np.split(w, groups), np.split(total, groups, 1), strict=True
+    )
+    for part, weight, target in parts:
+        for offset, place in slices(total, w.shape[2:], stride, dilation):
+            target[place] += np.einsum("no...,oc->nc...", part, weight[(slice(None),) * 2 + offset])
+    inside = tuple(slice(low, n + low) for n, (low, _) in zip(sizes, padding, strict=True))
+    return total[(..., *inside)]
+
+
+def _convolution_weight(
+    g: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    x = enlarged(x, padding)
+    total = np.zeros((g.shape[1], x.shape[1] // groups, *kernel))
+    axes = (0, *range(2, g.ndim))
+    parts = zip(
+        np.split(g, groups, 1), np.split(x, groups, 1), np.split(total, groups), strict=True
+    )
+    for gradient, part, target in parts:
+        for offset, place in slices(x, kernel, stride, dilation):
+            target[(slice(None),) * 2 + offset] = np.tensordot(gradient, part[place], (axes, axes))
+    return total
+
+
+def _unfold(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    x = enlarged(x, padding)
+    columns = [x[place] for _, place in slices(x, kernel, stride, dilation)]
+    count = math.prod(columns[0].shape[2:])
+    return np.stack(columns, 2).reshape(len(x), x.shape[1] * len(columns), count)
+
+
+def _fold(x: Any, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    room = [n + sum(p) for n, p in zip(sizes, padding, strict=True)]
+    total = np.zeros((len(x), x.shape[1] // math.prod(kernel), *room))
+    columns = x.reshape(*total.shape[:2], math.prod(kernel), x.shape[2])
+    for number, (_, place) in enumerate(slices(total, kernel, stride, dilation)):
+        total[place] += columns[:, :, number].reshape(total[place].shape)
+    inside = tuple(slice(low, n + low) for n, (low, _) in zip(sizes, padding, strict=True))
+    return total[(..., *inside)]
+
+
+UNFOLDED = [
+    (normal(2, 3, 4, 5), {"kernel": (2, 3), **geometry((1, 2), (0, 1))}),
+    (turned(normal), {"kernel": (3,), **geometry((1,), (1,))}),
+    (normal(1, 2, 5, 5), {"kernel": (2, 2), **geometry((1, 1), None, (3, 2))}),
+    (normal(0, 2, 3, 3), {"kernel": (2, 2), **geometry((1, 1))}),
+]
+
+SAMPLES: dict[str, list[Sample]] = {
+    "convolution": [
+        Sample((array(x), array(w), normal(w[0]) if w[0] % 2 else None), attrs)
+        for x, w, _, attrs in CASES
+    ],
+    "convolution_input": [
+        Sample((array(g), array(w)), {"sizes": x[2:], **attrs}) for x, w, g, attrs in CASES
+    ],
+    "convolution_weight": [
+        Sample((array(g), array(x)), {"kernel": w[2:], **attrs}) for x, w, g, attrs in CASES
+    ],
+    "unfold": [Sample((x,), attrs) for x, attrs in UNFOLDED],
+    "fold": [
+        Sample((normal(*_unfold(x, **attrs).shape),), {"sizes": x.shape[2:], **attrs})
+        for x, attrs in UNFOLDED
+    ],
+}
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    "convolution": _convolution,
+    "convolution_input": _convolution_input,
+    "convolution_weight": _convolution_weight,
+    "unfold": _unfold,
+    "fold": _fold,
+}
+
+
+# What PyTorch says --------------------------------------------------------------------------------
+
+
+def torch_pads(pairs: Any, sign: int = 1) -> list[int]:
+    """Pairs as torch's `pad` takes them, last dimension first."""
+    return [sign * p for pair in reversed(pairs) for p in pair]
+
+
+def _torch_convolution(torch: Any, x: Any, w: Any, bias: Any, padding: Any, **attrs: Any) -> Any:
+    functional = torch.nn.functional
+    convolve = functional.conv2d if w.ndim == 4 else functional.conv1d
+    return convolve(functional.pad(x, torch_pads(padding)), w, bias, **attrs)
+
+
+def _torch_input(
+    torch: Any, g: Any, w: Any, sizes: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    functional = torch.nn.functional
+    turn = functional.conv_transpose2d if w.ndim == 4 else functional.conv_transpose1d
+    found = turn(g, w, stride=stride, dilation=dilation, groups=groups)
+    pads = [
+        (-low, n + low - size)
+        for (low, _), n, size in zip(padding, sizes, found.shape[2:], strict=True)
+    ]
+    return functional.pad(found, torch_pads(pads))
+
+
+def _torch_weight(
+    torch: Any, g: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    x = torch.nn.functional.pad(x, torch_pads(padding))
+    found = []
+    for gradient, part in zip(g.chunk(groups, 1), x.chunk(groups, 1), strict=True):
+        sums = [
+            torch.einsum("no...,nc...->oc", gradient, part[place])
+            for _, place in slices(x, kernel, stride, dilation)
+        ]
+        found.append(torch.stack(sums, 2))
+    return torch.cat(found).reshape(g.shape[1], x.shape[1] // groups, *kernel)
+
+
+def _as_images(torch: Any, kernel: Any, stride: Any, dilation: Any) -> dict[str, Any]:
+    one = (1,) * (2 - len(kernel))
+    return {
+        "kernel_size": (*one, *kernel), "stride": (*one, *stride), "dilation": (*one, *dilation)
+    }  # fmt: skip
+
+
+def _torch_unfold(torch: Any, x: Any, padding: Any, **attrs: Any) -> Any:
+    x = torch.nn.functional.pad(x, torch_pads(padding))
+    x = x.unsqueeze(2) if x.ndim == 3 else x
+    return torch.nn.functional.unfold(x, **_as_images(torch, **attrs))
+
+
+def _torch_fold(torch: Any, x: Any, sizes: Any, padding: Any, **attrs: Any) -> Any:
+    room = tuple(n + sum(p) for n, p in zip(sizes, padding, strict=True))
+    size = room if len(room) == 2 else (1, *room)
+    found = torch.nn.functional.fold(x, size, **_as_images(torch, **attrs))
+    found = found if len(room) == 2 else found.squeeze(2)
+    return torch.nn.functional.pad(found, torch_pads(padding, -1))
+
+
+TORCH: dict[str, Callable[..., Any]] = {
+    "convolution": _torch_convolution,
+    "convolution_input": _torch_input,
+    "convolution_weight": _torch_weight,
+    "unfold": _torch_unfold,
+    "fold": _torch_fold,
+}
