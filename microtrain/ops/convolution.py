@@ -409,7 +409,9 @@ def _convolve_transposed(
     )
     if min(sizes) < 1 or 0 in x.shape[2:]:
         raise RuntimeError(f"{name}: nothing is left of the output: its size would be {sizes}")
-    result = convolution_input(x, weight, sizes, step, both_sides(around), wide, whole(groups))
+    # The convolution that this is the transpose of does not look at what output_padding adds.
+    pairs = tuple((p, p - m) for p, m in zip(around, more, strict=True))
+    result = convolution_input(x, weight, sizes, step, pairs, wide, whole(groups))
     if bias is not None:
         result = result + reshape_to(bias, (bias.shape[0], *(1,) * len(kernel)))
     return unbatched(result, x, input)

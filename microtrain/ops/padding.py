@@ -86,7 +86,7 @@ def _check_pads(input: Any, pad: Any, mode: str, value: Any) -> None:
             f"shape {tuple(input.shape)}, got {len(pad)}"
         )
     if mode != "constant" and mode not in _MOST:
-        raise NotImplementedError(
+        raise RuntimeError(
             f"pad: Unrecognised padding mode {mode!r}; there are constant, {', '.join(_MOST)}"
         )
     if value is None:
@@ -114,8 +114,8 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
 
     Raises:
         TypeError: `pad` or `value` of a wrong kind.
-        RuntimeError: a number of pads that does not fit, a border wider than the mode can make.
-        NotImplementedError: an unknown mode, or a number of dimensions it is not defined for.
+        RuntimeError: a number of pads that does not fit, a border wider than the mode can make, an
+            unknown mode.
 
     Example:
         >>> mt.nn.functional.pad(mt.tensor([[1.0, 2.0, 3.0]]), (2, 1), mode="reflect")
@@ -131,7 +131,7 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
                 raise RuntimeError(f"pad: {(low, high)} cuts more than the {n} of dimension {dim}")
         return constant_pad(input, pairs, 0 if value is None else value)
     if len(pairs) not in (1, 2, 3) or lead not in (1, 2):
-        raise NotImplementedError(
+        raise RuntimeError(
             f"pad: mode {mode!r} pads the last 1 to 3 dimensions behind 1 or 2 others, got "
             f"{len(pad)} numbers for shape {tuple(input.shape)}"
         )
