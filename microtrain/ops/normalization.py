@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.grad_mode import no_grad
 from ..backend import XP, float16, float32
-from ..tensor import TENSORS, wrap
+from ..tensor import TENSORS
 from .coercion import cast, public
 from .elementwise import clamp, zeros_like
 from .norms import norm
@@ -373,10 +372,13 @@ def _with_running(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: 
 
 def _track(running: tuple[Any, Any], stats: list[Any], momentum: float, count: int) -> None:
     """Move the running mean and variance towards `stats`, those of `count` values."""
-    with no_grad():
-        mean, variance = (reshape_to(wrap(x), running[0].shape) for x in stats)
-        for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
-            old.mul_(1 - momentum).add_(new, alpha=momentum)
+    factors = momentum, momentum * count / (count - 1)
+    for old, new, factor in zip(running, stats, factors, strict=True):
+        array = old._array
+        xp = XP[type(array)]
+        xp.multiply(array, 1 - momentum, out=array)
+        xp.add(array, xp.multiply(xp.reshape(new, array.shape), factor), out=array)
+        old.version.n += 1
 
 
 # Lengths and angles -------------------------------------------------------------------------------
