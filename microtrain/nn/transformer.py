@@ -63,7 +63,7 @@ class TransformerEncoderLayer(Module):
             if activation not in ("relu", "gelu"):
                 raise RuntimeError(f"activation should be relu/gelu, not {activation}")
             activation = getattr(F, activation)
-        self.activation = activation
+        self.activation: Any = activation
 
     def forward(
         self,
@@ -82,10 +82,13 @@ class TransformerEncoderLayer(Module):
 
         def attend(x: Tensor) -> Tensor:
             found, _ = self.self_attn(x, x, x, need_weights=False, is_causal=is_causal, **masks)
-            return self.dropout1(found)
+            dropped: Tensor = self.dropout1(found)
+            return dropped
 
         def feed(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            inner = self.dropout(self.activation(self.linear1(x)))
+            dropped: Tensor = self.dropout2(self.linear2(inner))
+            return dropped
 
         if self.norm_first:
             x = x + attend(self.norm1(x))
