@@ -40,20 +40,13 @@ __all__ = [
 # What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
 INSTRUCTIONS = tuple(
     """absolute add all any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
-    argmin argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate copysign copyto
-    cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1 flip floor
-    floor_divide fmod full greater greater_equal hypot invert isfinite isinf isnan less
-    less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor
-    matmul maximum minimum multiply negative nonzero not_equal ones power prod reciprocal
-    remainder repeat rint roll sign signbit sin sinh sort sqrt subtract take_along_axis tan tanh
-    tril triu trunc where zeros zeros_like""".split()
     argmin argpartition argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate
-    copysign copyto cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1 flip
-    floor floor_divide fmod full greater greater_equal hypot invert isfinite isinf isnan less
-    less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul
-    maximum minimum multiply negative nonzero not_equal ones power prod reciprocal remainder
-    repeat rint roll sign sin sinh sort sqrt subtract take_along_axis tan tanh tril triu trunc
-    where zeros zeros_like""".split()
+    copysign copyto cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1
+    flip floor floor_divide fmod full greater greater_equal hypot invert isfinite isinf
+    isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
+    logical_xor matmul maximum minimum multiply negative nonzero not_equal ones power prod
+    reciprocal remainder repeat rint roll sign signbit sin sinh sort sqrt subtract
+    take_along_axis tan tanh tril triu trunc where zeros zeros_like""".split()
 )
 
 

@@ -18,16 +18,16 @@ import numpy as np
 from microtrain import special as numpy_special
 
 # Elementwise functions: `f(*arrays, out=None)`. All are cupy.ufunc.
-UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and
-    bitwise_or bitwise_xor ceil copysign cos cosh divide equal exp exp2 expm1 floor floor_divide
-    fmod greater greater_equal hypot invert isfinite isinf isnan less less_equal log log10 log1p
-    log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum multiply negative
-    not_equal power reciprocal remainder rint sign signbit sin sinh sqrt subtract tan tanh
-    trunc""".split()
+UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or
+    bitwise_xor ceil copysign cos cosh divide equal exp exp2 expm1 floor floor_divide fmod
+    greater greater_equal hypot invert isfinite isinf isnan less less_equal log log10 log1p
+    log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum multiply
+    negative not_equal power reciprocal remainder rint sign signbit sin sinh sqrt subtract
+    tan tanh trunc""".split()
 # Other functions of arrays.
 FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to concatenate copyto
-    cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis tril
-    triu where zeros_like""".split()
+    cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis
+    tril triu where zeros_like""".split()
 # Functions of cupy.linalg.
 LINEAR_ALGEBRA = "cholesky inv slogdet solve".split()
 # Functions of cupyx.scipy.special.

@@ -1,10 +1,6 @@
 """Modules, layers, losses and their functions, under PyTorch's names."""
 
 from . import functional, init, utils
-from .activation import ReLU, Sigmoid, Tanh
-from .attention import MultiheadAttention
-from .container import ModuleList, Sequential
-from .dropout import Dropout, Dropout1d, Dropout2d
 from .activation import (
     CELU,
     ELU,
@@ -31,9 +27,16 @@ from .activation import (
     Tanhshrink,
     Threshold,
 )
+from .attention import MultiheadAttention
 from .container import ModuleDict, ModuleList, Sequential
+from .convolution import (
+    Conv1d,
+    Conv2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+)
+from .dropout import Dropout, Dropout1d, Dropout2d
 from .embedding import Embedding
-from .convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from .linear import Linear
 from .loss import (
     BCELoss,
@@ -62,42 +65,6 @@ from .normalization import (
     LayerNorm,
     RMSNorm,
 )
-from .parameter import Parameter
-from .reshaping import Flatten, Identity, Unflatten
-from .transformer import TransformerEncoderLayer
-
-__all__ = [
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "CosineEmbeddingLoss",
-    "CrossEntropyLoss",
-    "Dropout",
-    "Dropout1d",
-    "Dropout2d",
-    "GaussianNLLLoss",
-    "HingeEmbeddingLoss",
-    "HuberLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "CELU",
-    "ELU",
-    "GELU",
-    "GLU",
-    "SELU",
-    "CrossEntropyLoss",
-    "Flatten",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "Identity",
-    "LeakyReLU",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "CosineSimilarity",
-    "CrossEntropyLoss",
-    "Embedding",
-    "GroupNorm",
-    "LayerNorm",
 from .padding import (
     CircularPad1d,
     CircularPad2d,
@@ -123,14 +90,25 @@ from .pooling import (
     MaxPool2d,
     Unfold,
 )
+from .reshaping import Flatten, Identity, Unflatten
+from .transformer import TransformerEncoderLayer
 
 __all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "GLU",
+    "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
     "AvgPool1d",
     "AvgPool2d",
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
     "CircularPad1d",
     "CircularPad2d",
     "ConstantPad1d",
@@ -139,25 +117,43 @@ __all__ = [
     "Conv2d",
     "ConvTranspose1d",
     "ConvTranspose2d",
+    "CosineEmbeddingLoss",
+    "CosineSimilarity",
     "CrossEntropyLoss",
+    "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Embedding",
+    "Flatten",
     "Fold",
+    "GaussianNLLLoss",
+    "GroupNorm",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "HingeEmbeddingLoss",
+    "HuberLoss",
+    "Identity",
+    "KLDivLoss",
+    "L1Loss",
+    "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
     "MarginRankingLoss",
-    "Mish",
     "MaxPool1d",
     "MaxPool2d",
+    "Mish",
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
     "PReLU",
     "Parameter",
     "PoissonNLLLoss",
-    "MultiheadAttention",
-    "Parameter",
     "RMSNorm",
     "ReLU",
     "ReLU6",
@@ -170,8 +166,6 @@ __all__ = [
     "Sigmoid",
     "SmoothL1Loss",
     "SoftMarginLoss",
-    "Tanh",
-    "TripletMarginLoss",
     "Softmax",
     "Softmin",
     "Softplus",
@@ -179,8 +173,9 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
-    "Unflatten",
     "TransformerEncoderLayer",
+    "TripletMarginLoss",
+    "Unflatten",
     "Unfold",
     "ZeroPad1d",
     "ZeroPad2d",

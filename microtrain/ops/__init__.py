@@ -10,8 +10,8 @@ from . import (
     extrema,
     factorisations,
     gathering,
-    normalization,
     masking,
+    normalization,
     norms,
     products,
     rearranging,
@@ -77,9 +77,8 @@ from .elementwise import sub_scaled as sub
 from .factorisations import *  # noqa: F403
 from .gathering import *  # noqa: F403
 from .linear_algebra import matmul, mm
-from .normalization import *  # noqa: F403
-from .losses import cross_entropy, mse_loss
 from .masking import *  # noqa: F403
+from .normalization import *  # noqa: F403
 from .products import *  # noqa: F403
 from .rearranging import *  # noqa: F403
 from .regression_losses import mse_loss
