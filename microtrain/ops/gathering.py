@@ -52,9 +52,10 @@ def want_integers(name: str, index: Any) -> Any:
     return cast(index, int64)
 
 
-def _in_range(name: str, index: Any, dim: int, low: int, size: int, error: type[Exception]) -> None:
+def want_in_range(
+    name: str, array: Any, dim: int, low: int, size: int, error: type[Exception]
+) -> None:
     """`error` for an index below `low` or not below `size`, where that is known without waiting."""
-    array = index._array
     if type(array) is not np.ndarray or not array.size:
         return
     # One pass, counted from the lowest: a negative is a large unsigned number.
@@ -142,7 +143,7 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
     _check_sizes("gather", places, "self", x, at)
-    _in_range("gather", places, at, 0, x.shape[at], RuntimeError)
+    want_in_range("gather", places._array, at, 0, x.shape[at], RuntimeError)
     return shaped_like(gather_along(x, places, at), index)
 
 
@@ -195,7 +196,7 @@ def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation:
         src = reshape_to(select(reshape_to(src, (-1,)), (slice(0), Ellipsis)), places.shape)
     _check_sizes(name, places, "self", x, at)
     _check_sizes(name, places, "src", src)
-    _in_range(name, places, at, 0, x.shape[at], RuntimeError)
+    want_in_range(name, places._array, at, 0, x.shape[at], RuntimeError)
     if src.shape != places.shape:
         src = select(src, (*(slice(n) for n in places.shape), Ellipsis))
     return shaped_like(operation(x, places, src, at), input)
@@ -263,7 +264,7 @@ def _slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any,
         raise IndexError(f"{name}(): index must be a vector, got shape {tuple(index.shape)}")
     x = line(x)
     size = x.shape[at]
-    _in_range(name, index, at, low * size, size, IndexError)
+    want_in_range(name, index._array, at, low * size, size, IndexError)
     parts = (slice(None),) * at + (index._array,)
     return x, kept_index(parts) if MODES.grad else parts, index
 

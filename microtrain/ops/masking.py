@@ -14,6 +14,7 @@ from .gathering import (
     line,
     scalar_like,
     shaped_like,
+    want_in_range,
     want_integers,
     want_same_dtype,
     want_tensor,
@@ -129,11 +130,18 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     want_same_dtype("index_put", input, values, "values")
     parts, _ = normal_index(tuple(indices), XP[type(input._array)])
     parts = kept_index(parts)
-    return (
-        add(input, unselect(values, input.shape, parts))
-        if accumulate
-        else put_at(input, values, parts)
-    )
+    if not accumulate:
+        return put_at(input, values, parts)
+    dim = 0
+    for part in parts:
+        if dim == input.ndim and part is not Ellipsis:
+            raise IndexError(f"index_put(): too many indices for {input.ndim} dimensions")
+        mask = getattr(part, "dtype", int64).kind == "b"
+        if not mask and part is not Ellipsis:
+            index = np.asarray(part) if type(part) is int else part
+            want_in_range("index_put", index, dim, -input.shape[dim], input.shape[dim], IndexError)
+        dim += part.ndim if mask else 1
+    return add(input, unselect(values, input.shape, parts))
 
 
 def _nonzero(xp: Any, x: Any, out: Any = None) -> Any:

@@ -37,6 +37,7 @@ INDICES: list[tuple[Any, Any, tuple[int, ...]]] = [  # x, index, shape of x[inde
     (normal(4, 3).T, (ROWS, np.array([1, 1, 1])), (3,)),
     (normal(3, 4), (coin(3, 4) | True,), (12,)),
     (normal(3, 0), (ROWS,), (3, 0)),
+    (normal(3, 5, 80), (ALL, np.array([[1, -1], [1, 0]])), (3, 2, 2, 80)),  # many: by flat places
 ]
 VIEWS: list[tuple[Any, Any, tuple[int, ...]]] = [
     (normal(3, 4), (1, E), (4,)),
