@@ -41,7 +41,7 @@ def test_everything_comes_in_definition_order():
     ]  # fmt: skip
     assert [n for n, _ in net.named_parameters("net")] == [f"net.{name}" for name in NAMES]
     assert [n for n, _ in net.named_parameters(recurse=False)] == ["scale"]
-    assert list(net.state_dict()) == [*NAMES, "mean"]
+    assert list(net.state_dict()) == [*NAMES[:3], "mean", *NAMES[3:]]
 
 
 def test_tied_parameters_are_listed_once_and_stored_by_every_name():
@@ -65,7 +65,7 @@ def test_a_module_used_twice():
 def test_a_module_that_knows_its_parent():
     net = Net()
     net.body.parent = net
-    assert list(net.state_dict()) == [*NAMES, "mean"]
+    assert list(net.state_dict()) == [*NAMES[:3], "mean", *NAMES[3:]]
     assert len(list(net.parameters())) == 6
 
 

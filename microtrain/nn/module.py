@@ -216,12 +216,15 @@ class Module:
     # State --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers, detached, sharing memory; a tied one by every name."""
-        state = {place.name: place.tensor.detach() for place in _walk(self, "", buffers=False)}
-        for place in _walk(self, "", buffers=True):
-            if place.attribute not in place.owner._transient:
-                state[place.name] = place.tensor.detach()
-        return state
+        """Parameters and persistent buffers, detached, sharing memory; a tied one by every name.
+
+        In definition order, so the buffers of a layer stand behind its parameters.
+        """
+        return {
+            place.name: place.tensor.detach()
+            for place in _walk(self, "")
+            if place.attribute not in place.owner._transient
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Copy values in, by name; Tensors or NumPy arrays.
@@ -315,8 +318,7 @@ class Module:
                 array = array.astype(wanted, order="K", copy=False)
             return array if where is None else to_device(array, where)
 
-        places = [p for buffers in (False, True) for p in _walk(self, "", buffers=buffers)]
-        tensors = {id(place.tensor): place.tensor for place in places}.values()
+        tensors = {id(place.tensor): place.tensor for place in _walk(self, "")}.values()
         plans = [(t, new) for t in tensors if (new := converted(t._array)) is not t._array]
         if any(t._extra is not None and t._extra.slot is not None for t, _ in plans):
             raise RuntimeError(
@@ -379,9 +381,9 @@ class _Place(NamedTuple):
 
 
 def _walk(
-    module: Module, prefix: str, *, buffers: bool, above: tuple[int, ...] = ()
+    module: Module, prefix: str, *, buffers: bool | None = None, above: tuple[int, ...] = ()
 ) -> Iterator[_Place]:
-    """Every place of a parameter or buffer; a module's own and its children's as defined.
+    """Every place of a parameter or buffer (or both); a module's own and its children's as defined.
 
     A Tensor or module with two places is met twice; a module inside itself only at its first.
     """
@@ -392,7 +394,7 @@ def _walk(
         full = f"{prefix}.{name}" if prefix else name
         if isinstance(value, Module):
             yield from _walk(value, full, buffers=buffers, above=above)
-        elif type(value) in TENSORS and (
-            name in module._buffers if buffers else type(value) is Parameter
-        ):
-            yield _Place(full, module, name, value)
+        elif type(value) in TENSORS:
+            is_buffer = name in module._buffers
+            if (is_buffer or type(value) is Parameter) and buffers in (None, is_buffer):
+                yield _Place(full, module, name, value)
