@@ -39,9 +39,7 @@ def _attempt(instruction: Any, *arrays: Any) -> Any:
     try:
         return instruction(*arrays)
     except np.linalg.LinAlgError as error:
-        raise LinAlgError(
-            f"{error}: {'one' if len(arrays[0].shape) > 2 else 'it'} has no unique result"
-        ) from error
+        raise LinAlgError(str(error)) from error
 
 
 def _as_matrix(g: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backend import XP, as_dtype, resolve_device, to_device
 from ..tensor import TENSORS, Tensor, wrap
-from .coercion import NUMBERS, cast
+from .coercion import NUMBERS
 from .shapes import sizes_of
 from .splitting import integers
 
@@ -83,8 +83,8 @@ def new_tensor(
 
 
 def type_as(x: Tensor, other: Tensor) -> Tensor:
-    """This Tensor in the dtype of `other`; itself where it has it already."""
-    return cast(x, other.dtype)
+    """This Tensor in the dtype and on the device of `other`; itself where nothing changes."""
+    return x.to(other)
 
 
 def nelement(x: Tensor) -> int:

@@ -282,15 +282,10 @@ def _cat(xp: Any, tensors: Any, *, dim: int, out: Any = None) -> Any:
     return xp.concatenate(tensors, axis=dim, out=out)
 
 
-def _cat_rule(g: Any, shapes: Any, dim: int) -> list[Any]:
-    from .indexing import select
+def _cat_rule(g: Any, shapes: Any, dim: int) -> tuple[Any, ...]:
+    from .splitting import pieces
 
-    parts, start = [], 0
-    for shape in shapes:
-        stop = start + shape[dim]
-        parts.append(select(g, (slice(None),) * dim + (slice(start, stop),)))
-        start = stop
-    return parts
+    return pieces(g, dim, [shape[dim] for shape in shapes])
 
 
 _cat_operation = Variadic("cat", _cat, _cat_rule)

@@ -153,8 +153,8 @@ _split_parts = _Parts("SplitBackward0", cat)
 _unbind_parts = _Parts("UnbindBackward0", stack)
 
 
-def _pieces(x: Any, dim: int, sizes: list[int]) -> tuple[Any, ...]:
-    """Parts of these sizes along `dim`, which add up to all of it."""
+def pieces(x: Any, dim: int, sizes: list[int]) -> tuple[Any, ...]:
+    """Parts of these sizes along `dim`, which add up to all of it: the reverse of `cat`."""
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size)
@@ -181,7 +181,7 @@ def split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
             f"split(): split_size must be positive (0 only where the dimension is), got {size} for "
             f"dimension {at} of size {have}"
         )
-    return _pieces(x, at, [min(size, have - i) for i in range(0, have, size or 1)] or [0])
+    return pieces(x, at, [min(size, have - i) for i in range(0, have, size or 1)] or [0])
 
 
 @public
@@ -194,7 +194,7 @@ def split_with_sizes(x: Any, split_sizes: Any, dim: int = 0) -> tuple[Any, ...]:
             f"split_with_sizes expects split_sizes that are not negative and sum exactly to "
             f"{x.shape[at]}, the size of dimension {at}, but got split_sizes={list(sizes)}"
         )
-    return _pieces(x, at, list(sizes))
+    return pieces(x, at, list(sizes))
 
 
 @public
@@ -204,7 +204,7 @@ def chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     if count < 1:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {count}")
     if not x.shape[at]:
-        return _pieces(x, at, [0] * count)
+        return pieces(x, at, [0] * count)
     return split(x, -(-x.shape[at] // count), at)
 
 
@@ -227,13 +227,13 @@ def tensor_split(x: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, .
         places = [0, *integers("tensor_split", "indices", wanted), have]
         cuts = [slice(a, b).indices(have)[:2] for a, b in pairwise(places)]
         if all(0 <= a <= b <= have for a, b in pairwise(places)):
-            return _pieces(x, at, [b - a for a, b in cuts])
+            return pieces(x, at, [b - a for a, b in cuts])
         return tuple(indexing.select(x, _at(at, slice(a, max(a, b)))) for a, b in cuts)
     count = integer("tensor_split", "sections", wanted)
     if count < 1:
         raise RuntimeError(f"number of sections must be larger than 0, got {count}")
     size, more = divmod(have, count)
-    return _pieces(x, at, [size + (i < more) for i in range(count)])
+    return pieces(x, at, [size + (i < more) for i in range(count)])
 
 
 @public
