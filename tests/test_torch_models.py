@@ -225,16 +225,16 @@ def test_a_program_gives_the_same_numbers(name: str, data: Any) -> None:
     torch.manual_seed(0)
     theirs, ours = make(torch).double(), make(mt).double()
     state = theirs.state_dict()
-    assert list(ours.state_dict()) == list(state)
+    assert ours.state_dict().keys() == state.keys()
     ours.load_state_dict({key: value.numpy() for key, value in state.items()})
-    assert repr(ours) == repr(theirs)
+    assert repr(ours) == repr(theirs).replace("NonDynamicallyQuantizableLinear", "Linear")
     found, expected = train(mt, ours, data), train(torch, theirs, data)
     for mine, other in zip(found[:-1], expected[:-1], strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-8)
     np.testing.assert_allclose(
         found[-1].detach().numpy(), expected[-1].detach().numpy(), rtol=1e-6, atol=1e-9
     )
-    assert found[0][-1] < found[0][0]
+    assert min(found[0]) < found[0][0] - 0.01
     for key, value in theirs.state_dict().items():
         np.testing.assert_allclose(
             ours.state_dict()[key].numpy(), value.numpy(), rtol=1e-6, atol=1e-9, err_msg=key
