@@ -237,12 +237,13 @@ def broken_states(state):
     yield {**state, "state": {0: {"momentum_buffer": mt.ones(3, 2)}}}, "no state 'momentum_buffer'"
     yield {**state, "state": {0: {"step": mt.ones(2)}}}, r"'step': expected shape \(\)"
     yield {**state, "state": {0: {"exp_avg": mt.ones(2)}}}, r"expected shape \(3, 2\)"
+    yield {**state, "state": {0: {"exp_avg": mt.ones(3, 2)}}}, "exp_avg come without 'step'"
     for key, value in {"capturable": True, "lr": -1, "betas": (0.9, 1.0)}.items():
         groups = [{**g, key: value} for g in state["param_groups"]]
         yield {**state, "param_groups": groups}, key
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_a_state_that_does_not_fit_changes_nothing(number):
     params, optimizer = trained()
     twins, other = trained()

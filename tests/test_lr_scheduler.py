@@ -202,6 +202,37 @@ def test_reduce_on_plateau_equals_torch(options):
     assert found[0] == found[1]
 
 
+CYCLES = [
+    {"total_steps": 40},
+    {"epochs": 5, "steps_per_epoch": 8, "pct_start": 0.25, "anneal_strategy": "linear"},
+    {"total_steps": 40, "three_phase": True, "base_momentum": [0.7, 0.8], "max_momentum": 0.9},
+    {"total_steps": 40, "cycle_momentum": False, "div_factor": 10, "final_div_factor": 100},
+]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize("options", CYCLES, ids=str)
+def test_one_cycle_equals_torch(options, name):
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (mt, torch):
+        optimizer = optimizer_of(lib, name)
+        scheduler = lib.optim.lr_scheduler.OneCycleLR(optimizer, [0.5, 0.02], **options)
+        here = []
+        for _ in range(40):
+            kept = ("lr", "momentum", "betas", "max_lr", "min_lr", "initial_lr")
+            here.append([{k: g[k] for k in kept if k in g} for g in optimizer.param_groups])
+            optimizer.step()
+            scheduler.step()
+        found.append(here)
+        with pytest.raises(ValueError, match="number of total steps is 40"):
+            scheduler.step()
+    assert found[0] == found[1]
+    optimizer = optimizer_of(mt, name)
+    lr_scheduler.OneCycleLR(optimizer, 0.5, **options)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
 def test_the_optimizer_notices_every_rate():
     w = mt.zeros(1, requires_grad=True)
     optimizer = SGD([w], lr=1.0)
@@ -291,6 +322,15 @@ def test_stepping_before_the_optimizer_warns_once():
             lambda o: lr_scheduler.StepLR(o, 2).load_state_dict({"T_max": 3}),
             ValueError,
             "StepLR has no state 'T_max'",
+        ),
+        (lambda o: lr_scheduler.OneCycleLR(o, 1.0), ValueError, "give total_steps, or epochs"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 1.0, 0), ValueError, "total_steps must be"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, "pct_start must"),
+        (lambda o: lr_scheduler.OneCycleLR(o, [1.0], 9), ValueError, "1 values for 2 groups"),
+        (
+            lambda o: lr_scheduler.OneCycleLR(o, 1.0, 9, anneal_strategy="x"),
+            ValueError,
+            "cos or linear",
         ),
         (lambda o: lr_scheduler.LRScheduler(o), NotImplementedError, r"must define get_lr\(\)"),
     ],

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of NaN and infinity
     pytest.mark.filterwarnings("ignore::UserWarning"),  # torch's, of kl_div's mean
 ]
+NAN = float("nan")
 REDUCTIONS = ("mean", "sum", "none")
 SHAPES = [(5, 3), (), (0, 3), (2, 3, 2)]
 
@@ -257,6 +258,8 @@ def test_other_dtypes() -> None:
     check(lambda m: m.nn.functional.huber_loss(m.zeros(2), m.tensor([3, 5]), reduction="none"))
     check(lambda m: m.nn.functional.cross_entropy(m.zeros(2, 3), m.zeros(2, dtype=m.uint8)))
     check(lambda m: m.nn.functional.cross_entropy(m.zeros(3), m.tensor([1]), reduction="none"))
+    check(lambda m: m.nn.functional.cross_entropy(
+        m.zeros(2, 3), m.tensor([1, 2], dtype=m.uint8), ignore_index=1))  # fmt: skip
     check(lambda m: m.nn.functional.cosine_embedding_loss(
         m.ones(2, 3), m.ones(2, 3), m.tensor([1, -1])))  # fmt: skip
     for shape in ((2, 3), (2, 3, 2)):
@@ -280,6 +283,7 @@ REFUSED: list[Callable[[Any, Any], Any]] = [
     lambda m, f: f.smooth_l1_loss(m.zeros(2), m.zeros(2), reduction="max"),
     lambda m, f: f.binary_cross_entropy(m.zeros(2), m.zeros(3)),
     lambda m, f: f.binary_cross_entropy(m.zeros(2) + 2, m.zeros(2)),
+    lambda m, f: f.binary_cross_entropy(m.zeros(2) * NAN, m.zeros(2)),
     lambda m, f: f.binary_cross_entropy(m.zeros(2), m.zeros(2, dtype=m.int64)),
     lambda m, f: f.binary_cross_entropy(m.zeros(2), m.zeros(2, dtype=m.float64)),
     lambda m, f: f.binary_cross_entropy(m.zeros(2), m.zeros(2), m.zeros(3)),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backend import int64
 from .coercion import cast
 from .comparison import ne
 from .elementwise import mul, where
@@ -217,6 +218,7 @@ def _rows(
         target = reshape_to(target, (n,))
     if not _may_ignore(target._array, classes, ignore_index):
         return input, target, None
+    target = cast(target, int64)  # which has room for any ignore_index
     kept = ne(target, ignore_index)
     return input, where(kept, target, 0), kept
 

@@ -162,8 +162,8 @@ def binary_cross_entropy(
             f"{target.dtype.name}"
         )
     array = input._array
-    # On a GPU looking at the values would wait for it. A NaN passes.
-    if type(array) is np.ndarray and array.size and (array.min() < 0 or array.max() > 1):
+    # On a GPU looking at the values would wait for it.
+    if type(array) is np.ndarray and array.size and not (array.min() >= 0 and array.max() <= 1):
         raise RuntimeError(
             f"{name}: all elements of input should be between 0 and 1, found "
             f"{array.min()} to {array.max()}; apply a sigmoid, or use {name}_with_logits"

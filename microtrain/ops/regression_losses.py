@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autograd.grad_mode import no_grad
 from ..tensor import TENSORS
-from .elementwise import abs, clamp, clone, exp, log, mul, square, sub, where
+from .elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
 from .inplace import in_place
 from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
 from .reductions import sum, want_float
@@ -228,7 +228,7 @@ def gaussian_nll_loss(
             raise TypeError(
                 f"gaussian_nll_loss(): var must be a Tensor or a number, got {type(var).__name__}"
             )
-        var = input.detach() * 0 + var
+        var = zeros_like(input) + var
     if type(var._array) is np.ndarray and (var._array < 0).any():
         raise ValueError("gaussian_nll_loss: var has a negative entry")
     if var.shape != input.shape:

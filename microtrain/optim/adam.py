@@ -98,6 +98,7 @@ class Adam(Optimizer):
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
         lr, (beta1, beta2), _, decay, _, maximize, decoupled = run.options
+        lr = float(lr)  # a NumPy number would be rounded to its own dtype
         asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
 
         def constant(value: float) -> Any:
@@ -124,7 +125,7 @@ class Adam(Optimizer):
         """
         lr, (beta1, beta2), eps, *_ = run.options
         root = math.sqrt(1 - beta2**run.count)
-        size.fill(lr / (1 - beta1**run.count) * root)
+        size.fill(float(lr) / (1 - beta1**run.count) * root)
         least.fill(eps * root)
 
     def _update(self, run: Run) -> None:

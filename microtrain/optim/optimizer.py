@@ -409,6 +409,8 @@ class Optimizer:
                     f"state {name!r}: expected shape {expected}, got {tuple(array.shape)}"
                 )
             found[name] = array
+        if self.counts and found and STEP not in found:
+            raise ValueError(f"the states {', '.join(found)} come without {STEP!r}")
         return found
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
@@ -425,7 +427,7 @@ class Optimizer:
                     shaped(flats[name], slot)[...] = 0
         for name, array in found.items():
             if name == STEP:
-                self._counts[place] = int(array)
+                self._counts[place] = int(array.item())
                 continue
             if flats[name] is None:
                 flats[name] = flat_like(slot.buffer)

@@ -6,6 +6,7 @@ They write `lr` into the optimizer's groups, which keep their first rate as `ini
 from .composed import LambdaLR, SequentialLR
 from .cosine import CosineAnnealingLR, CosineAnnealingWarmRestarts
 from .factors import ConstantLR, ExponentialLR, LinearLR, MultiStepLR, PolynomialLR, StepLR
+from .one_cycle import OneCycleLR
 from .plateau import ReduceLROnPlateau
 from .scheduler import LRScheduler
 
@@ -18,6 +19,7 @@ __all__ = [
     "LambdaLR",
     "LinearLR",
     "MultiStepLR",
+    "OneCycleLR",
     "PolynomialLR",
     "ReduceLROnPlateau",
     "SequentialLR",
