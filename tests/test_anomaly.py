@@ -213,7 +213,7 @@ def test_nothing_of_it_is_left_while_it_is_off() -> None:
     """Operations call what they call without it, and none of them tests for the mode."""
     with detect_anomaly():
         assert not any(scope["next_seq"] is next_seq for scope in NUMBERING)
-        seq = (leaf(1.0) * 2).grad_fn.seq
+        seq = (leaf(1.0) * 2).grad_fn._seq
         assert type(seq) is not int
     assert all(scope["next_seq"] is next_seq for scope in NUMBERING)
     scopes = {id(scope) for scope in NUMBERING}
@@ -221,8 +221,8 @@ def test_nothing_of_it_is_left_while_it_is_off() -> None:
         if hasattr(op, "source"):
             assert id(op.apply.__globals__) in scopes
             assert "anomaly" not in op.source
-    assert type((leaf(1.0) * 2).grad_fn.seq) is int
-    assert (leaf(1.0) * 2).grad_fn.seq > seq
+    assert type((leaf(1.0) * 2).grad_fn._seq) is int
+    assert (leaf(1.0) * 2).grad_fn._seq > seq
 
 
 def test_a_thread_detects_for_itself() -> None:
@@ -232,7 +232,7 @@ def test_a_thread_detects_for_itself() -> None:
         x = leaf(0.0)
         y = x.sqrt()
         (y * 0).backward()
-        found.append((on(), type(y.grad_fn.seq), np.isnan(x.grad.item())))
+        found.append((on(), type(y.grad_fn._seq), np.isnan(x.grad.item())))
         with detect_anomaly():
             pass
 

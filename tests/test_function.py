@@ -283,6 +283,33 @@ def test_saved_tensors_are_freed_by_backward():
         y.backward()
 
 
+def test_ctx_takes_any_attribute() -> None:
+    """`ctx.shape = x.shape` is what everyone writes; the engine has its own names for its own."""
+    names = "shape shapes op edges saved seq versions hooks name inputs outputs node run".split()
+
+    class Sum(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            for name in names:
+                setattr(ctx, name, x.shape)
+            ctx.save_for_backward(x)
+            return (x * y).sum(), y.sum()
+
+        @staticmethod
+        def backward(ctx, g, h):
+            assert {getattr(ctx, name) for name in names} == {(2, 3)}
+            (x,) = ctx.saved_tensors
+            return g.expand(ctx.shape), (g * x + h).expand(ctx.shape)
+
+    x, y = (mt.ones(2, 3, requires_grad=True) for _ in range(2))
+    first, second = Sum.apply(x, y)
+    assert "SumBackward" in repr(type(first.grad_fn))
+    (first + 2 * second).backward()
+    assert (x.grad.sum().item(), y.grad.sum().item()) == (6.0, 18.0)
+    with pytest.raises(RuntimeError, match=r"second time \(SumBackward\)"):
+        first.backward()
+
+
 def test_save_for_backward_takes_tensors_and_none():
     class Save(Function):
         @staticmethod

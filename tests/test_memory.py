@@ -115,7 +115,7 @@ def test_a_pass_towards_one_input_leaves_the_others_what_they_need() -> None:
 def test_a_function_frees_what_it_saved() -> None:
     y = leaf() * 1
     out = Doubled.apply(y)
-    arrays = [weakref.ref(a._array if type(a) is mt.Tensor else a) for a, *_ in out.grad_fn.saved]
+    arrays = [weakref.ref(a._array if type(a) is mt.Tensor else a) for a, *_ in out.grad_fn._saved]
     loss = out.sum()
     del y, out
     assert all(one() is not None for one in arrays)

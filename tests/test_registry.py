@@ -256,7 +256,7 @@ def test_rules_give_the_same_bits_on_arrays_and_on_tensors(
     with np.errstate(all="ignore"):
         fast = op.backward_arrays(node, np.asarray(g))
         recorded = op.backward_tensors(node, wrap(np.asarray(g)).requires_grad_())
-    for a, t, edge in zip(fast, recorded, node.edges, strict=True):
+    for a, t, edge in zip(fast, recorded, node._edges, strict=True):
         if edge is not None:
             assert type(t) is Tensor
             assert same_bits(a, t.detach().numpy())
@@ -313,7 +313,7 @@ def test_saved_values_are_checked_for_writes(name: str, sample: Sample) -> None:
 def _is_kept(op: Operation, name: str, result: Tensor) -> bool:
     """Whether the node keeps the input `name`: a rule that needs it is going to run."""
     kept = [i for i in op._saved() if i in op.inputs]
-    return result.grad_fn.saved[kept.index(name)] is not None
+    return result.grad_fn._saved[kept.index(name)] is not None
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))

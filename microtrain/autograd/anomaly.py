@@ -88,15 +88,18 @@ class _Anomaly:
         try:
             grads = backward(node, g)
         except Exception as error:
-            error.add_note(f"Error detected in {node.name()}. {_history(node.seq)}".rstrip())
+            error.add_note(
+                f"Error detected in {node._op.node_name}. {_history(node._seq)}".rstrip()
+            )
             raise
         finally:
             self.node = outer
         if self.check_nan:
-            for number, (value, edge) in enumerate(zip(grads, node.edges, strict=True)):
+            for number, (value, edge) in enumerate(zip(grads, node._edges, strict=True)):
                 if value is not None and edge is not None and _has_nan(value):
-                    what = f"Function '{node.name()}' returned nan values in its {number}th output."
-                    raise RuntimeError(f"{what} {_history(node.seq)}".rstrip())
+                    name, history = node._op.node_name, _history(node._seq)
+                    what = f"Function '{name}' returned nan values in its {number}th output."
+                    raise RuntimeError(f"{what} {history}".rstrip())
         return grads
 
 
@@ -152,7 +155,7 @@ def _next_traced() -> int:
     calls.reverse()
     # A model built from YAML is called by the package alone.
     traced.calls = [c for c in calls if not c[0].co_filename.startswith(_OURS)] or calls
-    traced.inducer = None if mode.node is None else (mode.node.name(), mode.node.seq)
+    traced.inducer = None if mode.node is None else (mode.node._op.node_name, mode.node._seq)
     return traced
 
 

@@ -90,26 +90,26 @@ def run(
                         held[edge] = held[edge] + g if edge in held else g
                 elif kind is tuple:
                     target, number = edge
-                    if g.shape != target.shapes[number]:
-                        g = _reduce(g, target.shapes[number], node)
+                    if g.shape != target._shapes[number]:
+                        g = _reduce(g, target._shapes[number], node)
                     outputs = pending.get(target)
                     if outputs is None:
-                        outputs = pending[target] = [None] * len(target.shapes)
-                        heappush(heap, (-target.seq, target))
+                        outputs = pending[target] = [None] * len(target._shapes)
+                        heappush(heap, (-target._seq, target))
                     outputs[number] = g if outputs[number] is None else outputs[number] + g
                 else:
-                    if g.shape != edge.shape:
-                        g = _reduce(g, edge.shape, node)
+                    if g.shape != edge._shape:
+                        g = _reduce(g, edge._shape, node)
                     if edge in pending:
                         pending[edge] = pending[edge] + g
                     else:
                         pending[edge] = g
-                        heappush(heap, (-edge.seq, edge))
+                        heappush(heap, (-edge._seq, edge))
             if not heap:
                 break
             node = heappop(heap)[1]
             g = pending.pop(node)
-            hooks = node.hooks
+            hooks = node._hooks
             if hooks is not None:
                 g = hooks.before(g, create_graph)
             if wanted is not None:
@@ -118,16 +118,16 @@ def run(
                 if node not in needed:
                     edges = grads = ()
                     continue
-            saved = node.saved
+            saved = node._saved
             if saved is None:
                 raise _freed(node)
-            op = node.op
+            op = node._op
             grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
             if hooks is not None and hooks.post:
                 grads = hooks.after(g, grads, create_graph)
             if saved and not retain and op.saves_arrays:
-                node.saved = None
-            edges = node.edges
+                node._saved = None
+            edges = node._edges
         for leaf, g in held.items():
             extra = leaf._extra
             if extra is not None and extra.hooks:
@@ -151,7 +151,7 @@ def run(
 
 def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
     """What the rules of `node` return, recorded under `create_graph`, watched for anomalies."""
-    op = node.op
+    op = node._op
     backward = op.backward_tensors if create_graph else op.backward_arrays
     return backward(node, g) if anomaly is None else anomaly.watch(backward, node, g)
 
@@ -161,7 +161,7 @@ def _reduce(g: Any, shape: tuple[int, ...], node: Any) -> Any:
     mine = g.shape
     lead = len(mine) - len(shape)
     if lead < 0 or any(s not in (m, 1) for s, m in zip(shape, mine[lead:], strict=True)):
-        name = "backward" if node is None else node.name()
+        name = "backward" if node is None else node._op.node_name
         raise RuntimeError(
             f"{name} returned a gradient of shape {tuple(mine)}; expected a shape that reduces to "
             f"{shape}"
@@ -171,8 +171,8 @@ def _reduce(g: Any, shape: tuple[int, ...], node: Any) -> Any:
 
 def _freed(node: Any) -> RuntimeError:
     return RuntimeError(
-        f"Trying to backward through the graph a second time ({node.name()}): saved values were "
-        "freed by the first pass. Specify retain_graph=True there."
+        f"Trying to backward through the graph a second time ({node._op.node_name}): saved values "
+        "were freed by the first pass. Specify retain_graph=True there."
     )
 
 
@@ -211,27 +211,27 @@ def _capture(node: Any, g: Any, keys: set[Any], captured: dict[Any, Any]) -> Non
 
 def call_node(node: Node, grads: tuple[Any, ...]) -> tuple[Any, ...]:
     """The gradients of a node's inputs as Tensors, for `node(grad)`."""
-    shapes = getattr(node, "shapes", None) or (node.shape,)
+    shapes = getattr(node, "_shapes", None) or (node._shape,)
     if len(grads) != len(shapes):
-        raise TypeError(f"{node.name()}: expected {len(shapes)} gradients, got {len(grads)}")
+        raise TypeError(f"{node._op.node_name}: expected {len(shapes)} gradients, got {len(grads)}")
     for g, shape in zip(grads, shapes, strict=True):
         if g is not None and g.shape != shape:
             raise RuntimeError(
-                f"{node.name()}: expected a gradient of shape {shape}, got {g.shape}"
+                f"{node._op.node_name}: expected a gradient of shape {shape}, got {g.shape}"
             )
-    if node.saved is None:
+    if node._saved is None:
         raise _freed(node)
     record = MODES.grad and any(g is not None and g._rg for g in grads)
     given = [g if g is None or record else g._array for g in grads]
-    g = given if hasattr(node, "shapes") else given[0]
+    g = given if hasattr(node, "_shapes") else given[0]
     before = MODES.grad, MODES.direct
     MODES.grad, MODES.direct = record, False
     try:
-        op = node.op
+        op = node._op
         found = op.backward_tensors(node, g) if record else op.backward_arrays(node, g)
         reduced = [
             v if v is None or edge is None else _reduce(v, _shape_of(edge), node)
-            for edge, v in zip(node.edges, found, strict=True)
+            for edge, v in zip(node._edges, found, strict=True)
         ]
     finally:
         MODES.grad, MODES.direct = before
@@ -241,5 +241,5 @@ def call_node(node: Node, grads: tuple[Any, ...]) -> tuple[Any, ...]:
 def _shape_of(edge: Any) -> tuple[int, ...]:
     if type(edge) in TENSORS:
         return edge.shape
-    shape: tuple[int, ...] = edge[0].shapes[edge[1]] if type(edge) is tuple else edge.shape
+    shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
     return shape

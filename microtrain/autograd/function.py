@@ -27,10 +27,10 @@ class FunctionCtx(Node):
 
     # No __slots__: `ctx.anything = ...` is part of the interface.
 
-    hooks = None
-    versions = None
-    saved: Any = ()
-    shapes: tuple[Any, ...]  # of several outputs, None for what is not a Tensor
+    _hooks = None
+    _versions = None
+    _saved: Any = ()
+    _shapes: tuple[Any, ...]  # of several outputs, None for what is not a Tensor
     _function: type[Function]
     _inputs: tuple[Any, ...]  # shape and dtype of each input that requires grad, None for others
     _outputs: tuple[Any, ...]  # array type, shape and dtype of each output that is a Tensor
@@ -64,20 +64,21 @@ class FunctionCtx(Node):
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` kept; RuntimeError if it was freed or modified in place."""
-        if self.saved is None:
+        if self._saved is None:
             raise RuntimeError(
-                f"{self.name()}: its saved tensors were freed; specify retain_graph=True in the "
-                "first backward"
+                f"{self._op.node_name}: its saved tensors were freed; specify retain_graph=True in "
+                "the first backward"
             )
         found = []
-        for kept, version, then, number in self.saved:
+        for kept, version, then, number in self._saved:
             if number is None and kept is not None:
                 version = kept._version
             if version is not None and version.n != then:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified "
                     f"by an inplace operation: a tensor of shape {kept.shape} saved by "
-                    f"{self.name()} is at version {version.n}; expected version {then} instead"
+                    f"{self._op.node_name} is at version {version.n}; expected version {then} "
+                    "instead"
                 )
             if number is not None:  # an output: give it back its place in the graph
                 kept = _placed(kept, version, self if number < 0 else (self, number))
@@ -212,7 +213,7 @@ class Function:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         name = f"{cls.__name__}Backward"
-        cls._node = type(name, (FunctionCtx,), {"op": _UserOperation(name), "_function": cls})
+        cls._node = type(name, (FunctionCtx,), {"_op": _UserOperation(name), "_function": cls})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(
@@ -265,17 +266,17 @@ class Function:
             )
         if not (before and wanted):
             return returned
-        ctx.edges = tuple(edges)
-        ctx.seq = next_seq()
+        ctx._edges = tuple(edges)
+        ctx._seq = next_seq()
         if alone:
             array = returned._array
-            ctx.shape = array.shape
+            ctx._shape = array.shape
             ctx._outputs = ((type(array), array.shape, array.dtype),)
             results = (_result(returned, ctx, ctx),)
         else:
             ctx._outputs = tuple(_kind(out) for out in outputs)
-            ctx.shapes = tuple(None if kind is None else kind[1] for kind in ctx._outputs)
-            ctx.shape = ctx.shapes[0]
+            ctx._shapes = tuple(None if kind is None else kind[1] for kind in ctx._outputs)
+            ctx._shape = ctx._shapes[0]
             results = tuple(_result(out, ctx, (ctx, n)) for n, out in enumerate(outputs))
         if ctx._to_save:
             _save(ctx, args, outputs, results)
@@ -314,7 +315,7 @@ def _save(ctx: FunctionCtx, args: Any, outputs: Any, results: Any) -> None:
         version = None if tensor is None else tensor._version
         then = 0 if version is None else version.n
         saved.append((tensor if number is None else tensor._array, version, then, number))
-    ctx.saved = tuple(saved)
+    ctx._saved = tuple(saved)
     ctx._to_save = ()
 
 
@@ -335,7 +336,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             MODES.grad = before
         if not before:
             return returned
-        sources = (*ctx.edges, *(edge_of(g) for g in grads if type(g) in TENSORS))
+        sources = (*ctx._edges, *(edge_of(g) for g in grads if type(g) in TENSORS))
         if type(returned) is tuple:
             return tuple(_once(v, sources) for v in returned)
         return _once(returned, sources)
@@ -354,7 +355,7 @@ def _once(value: Any, sources: tuple[Any, ...]) -> Any:
     leaf = wrap(value._array)
     leaf._rg = True
     result = _Once.apply(leaf)
-    result.grad_fn.edges += sources
+    result.grad_fn._edges += sources
     return result
 
 

@@ -27,28 +27,30 @@ NUMBERING: list[dict[str, Any]] = []
 class Node:
     """One recorded call of an operation.
 
+    All names are private: the node of a Function is its `ctx`, on which users set what they like.
+
     Attributes:
-        op: the `Operation`; knows how to run the gradient rules over `saved`.
-        edges: where each input's gradient goes.
-        saved: what the rules read; None once freed.
-        versions: the in-place counters of the saved inputs when they were saved, None for all 0.
-        shape: the shape of the output, to which incoming gradients are reduced.
-        seq: creation number.
+        _op: the `Operation`; knows how to run the gradient rules over `saved`.
+        _edges: where each input's gradient goes.
+        _saved: what the rules read; None once freed.
+        _versions: the in-place counters of the saved inputs when they were saved, None for all 0.
+        _shape: the shape of the output, to which incoming gradients are reduced.
+        _seq: creation number.
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "op", "saved", "seq", "shape", "versions")
+    __slots__ = ("__weakref__", "_edges", "_hooks", "_op", "_saved", "_seq", "_shape", "_versions")
 
-    op: Any
-    edges: tuple[Any, ...]
-    saved: Any
-    versions: Any
-    shape: tuple[int, ...]
-    seq: int
-    hooks: NodeHooks | None
+    _op: Any
+    _edges: tuple[Any, ...]
+    _saved: Any
+    _versions: Any
+    _shape: tuple[int, ...]
+    _seq: int
+    _hooks: NodeHooks | None
 
     def name(self) -> str:
         """The field's name for this node, such as `MulBackward0`."""
-        return str(self.op.node_name)
+        return str(self._op.node_name)
 
     def __repr__(self) -> str:
         return f"<{self.name()} at {id(self):#x}>"
@@ -56,7 +58,7 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
         """For each input: the node it came from and that node's output number."""
-        return tuple(_function_of(edge) for edge in self.edges)
+        return tuple(_function_of(edge) for edge in self._edges)
 
     def __call__(self, *grads: Tensor) -> Any:
         """The gradients of the inputs from those of the outputs: a Tensor, or a tuple of several.
@@ -73,29 +75,29 @@ class Node:
 
     # Hooks ------------------------------------------------------------------------------------
 
-    def _hooks(self) -> NodeHooks:
-        if self.hooks is None:
-            self.hooks = NodeHooks()
-        return self.hooks
+    def _some_hooks(self) -> NodeHooks:
+        if self._hooks is None:
+            self._hooks = NodeHooks()
+        return self._hooks
 
     def add_hook(self, hook: Callable[..., Any], output_nr: int = 0) -> RemovableHandle:
         """Call `hook(grad)` when the gradient of output `output_nr` is complete."""
-        return RemovableHandle(self._hooks().outputs.setdefault(output_nr, {}), hook)
+        return RemovableHandle(self._some_hooks().outputs.setdefault(output_nr, {}), hook)
 
     def retain(self, tensor: Tensor, wanted: bool = True) -> None:
         """Put the gradient of the output that `tensor` is into its `.grad`, after all hooks."""
-        retained = self._hooks().retained
+        retained = self._some_hooks().retained
         retained.pop(tensor.output_nr, None)
         if wanted:
             retained[tensor.output_nr] = weakref.ref(tensor)
 
     def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_outputs)` before the node runs; a tuple returned replaces them."""
-        return RemovableHandle(self._hooks().pre, hook)
+        return RemovableHandle(self._some_hooks().pre, hook)
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_inputs, grad_outputs)` after the node ran; a tuple replaces the first."""
-        return RemovableHandle(self._hooks().post, hook)
+        return RemovableHandle(self._some_hooks().post, hook)
 
 
 class AccumulateGrad:
@@ -148,7 +150,7 @@ def leaves_of(edges: Any) -> dict[Tensor, None]:
         node = edge[0] if type(edge) is tuple else edge
         if node not in seen:
             seen.add(node)
-            stack.extend(e for e in node.edges if e is not None)
+            stack.extend(e for e in node._edges if e is not None)
     return found
 
 
@@ -169,7 +171,7 @@ def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:
         if key in targets:
             reached.append(key)
         if type(key) not in TENSORS:
-            stack.extend((e, key) for e in key.edges if e is not None)
+            stack.extend((e, key) for e in key._edges if e is not None)
     needed: set[Any] = set()
     while reached:
         for parent in parents.get(reached.pop(), ()):

@@ -176,8 +176,8 @@ def stale(node: Any, what: str, now: int, versions: Any, number: int) -> Runtime
     then = versions[number] if versions else 0
     return RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace "
-        f"operation: {node.name()} saved {what}, which is at version {now}; expected version "
-        f"{then} instead. Clone it before writing to it."
+        f"operation: {node._op.node_name} saved {what}, which is at version {now}; expected "
+        f"version {then} instead. Clone it before writing to it."
     )
 
 

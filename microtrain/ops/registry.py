@@ -240,9 +240,9 @@ class Operation:
             emit(f"        e_{i} = ({i}._edge or {i}) if {test} else None")
         emit("        t._rg = True")
         emit("        t._edge = n = new(Node)")
-        emit("        n.op = OP")
+        emit("        n._op = OP")
         edges = ", ".join(f"e_{i}" if i in self.rules else "None" for i in self.inputs)
-        emit(f"        n.edges = ({edges},)")
+        emit(f"        n._edges = ({edges},)")
         kept = []
         saved_inputs = []
         for name in self._saved():
@@ -267,7 +267,7 @@ class Operation:
             else:
                 name, _, what = name.rpartition("_")
                 kept.append(f"a_{name}.{what}")
-        emit(f"        n.saved = ({', '.join(kept)}{',' if kept else ''})")
+        emit(f"        n._saved = ({', '.join(kept)}{',' if kept else ''})")
         if saved_inputs:
             none = " and ".join(
                 f"({i} is None or {i}._version is None)"
@@ -276,12 +276,12 @@ class Operation:
                 for i in saved_inputs
             )
             numbers = ", ".join(f"version_of({i})" for i in saved_inputs)
-            emit(f"        n.versions = None if {none} else ({numbers},)")
+            emit(f"        n._versions = None if {none} else ({numbers},)")
         else:
-            emit("        n.versions = None")
-        emit("        n.shape = r.shape")
-        emit("        n.seq = next_seq()")
-        emit("        n.hooks = None")
+            emit("        n._versions = None")
+        emit("        n._shape = r.shape")
+        emit("        n._seq = next_seq()")
+        emit("        n._hooks = None")
         if self.view:
             emit("        watch(v, t)")
         emit("        return t")
@@ -293,16 +293,16 @@ class Operation:
         saved = self._saved()
         names = [x for name in saved for x in (("result", "v") if name == "result" else (name,))]
         if names:
-            emit(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = n.saved")
+            emit(f"    {', '.join(names)}{',' if len(names) == 1 else ''} = n._saved")
         if any(i in self.rules for i in self.inputs):
             edges = ", ".join(f"e_{i}" if i in self.rules else f"_{i}" for i in self.inputs)
-            emit(f"    {edges}, = n.edges")
+            emit(f"    {edges}, = n._edges")
         for number, name in enumerate(i for i in saved if i in self.inputs):
             emit(f"    if {name} is not None:")
             emit(f"        v_ = {name}._version")
-            then = f"(n.versions[{number}] if n.versions else 0)"
+            then = f"(n._versions[{number}] if n._versions else 0)"
             emit(f"        if v_ is not None and v_.n != {then}:")
-            emit(f"            raise stale(n, {name!r}, v_.n, n.versions, {number})")
+            emit(f"            raise stale(n, {name!r}, v_.n, n._versions, {number})")
             if mode == "arrays":
                 emit(f"        {name} = {name}._array")
         if "result" in saved:
@@ -459,12 +459,12 @@ class Variadic:
         out = wrap(normalise(result))
         if MODES.grad and any(t._rg for t in tensors):
             node = Node()
-            node.op = self
-            node.edges = tuple(edge_of(t) for t in tensors)
-            node.saved = (tuple(a.shape for a in arrays), attrs)
-            node.versions = node.hooks = None
-            node.shape = out._array.shape
-            node.seq = next_seq()
+            node._op = self
+            node._edges = tuple(edge_of(t) for t in tensors)
+            node._saved = (tuple(a.shape for a in arrays), attrs)
+            node._versions = node._hooks = None
+            node._shape = out._array.shape
+            node._seq = next_seq()
             out._edge = node
             out._rg = True
         elif MODES.inference:
@@ -473,7 +473,7 @@ class Variadic:
 
     def backward_arrays(self, node: Node, g: Any) -> tuple[Any, ...]:
         """The gradient of every input."""
-        shapes, attrs = node.saved
+        shapes, attrs = node._saved
         return tuple(self.rule(g, shapes, **attrs))
 
     backward_tensors = backward_arrays
