@@ -124,6 +124,36 @@ def test_needs_input_grad_and_arguments_that_are_no_tensors():
     assert (out.item(), x.grad.item()) == (5.0, 3.0)
 
 
+class Separate(Function):
+    """PyTorch's newer style: forward computes, setup_context saves."""
+
+    @staticmethod
+    def forward(x, factor=2.0):
+        return x.exp() * factor
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        assert not mt.is_grad_enabled()
+        Separate.seen = (len(inputs), ctx.needs_input_grad)
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, g):
+        (result,) = ctx.saved_tensors
+        return g * result, None
+
+
+@pytest.mark.parametrize("arguments", [(), (2.0,), {"factor": 2.0}])
+def test_setup_context(arguments) -> None:
+    x = leaf(0.0, 1.0)
+    named = isinstance(arguments, dict)
+    y = Separate.apply(x, **arguments) if named else Separate.apply(x, *arguments)
+    assert Separate.seen == (2, (True, False))
+    (first,) = grad(y.sum(), x, create_graph=True)
+    (second,) = grad(first.sum(), x)
+    assert y.tolist() == first.tolist() == second.tolist() == [2.0, 2.0 * np.exp(1.0)]
+
+
 @pytest.mark.parametrize("materialize", [True, False])
 def test_several_outputs_get_one_gradient_each(materialize):
     Split.materialize = materialize
@@ -408,6 +438,18 @@ def test_the_methods_must_be_defined():
         Nothing.apply(leaf(1.0))
     with pytest.raises(NotImplementedError, match="backward"):
         Half.apply(leaf(1.0)).backward()
+
+
+def test_writing_to_an_input_is_refused_with_the_way_out():
+    class Dirty(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_dirty(x)
+            return x.mul_(2)
+
+    with pytest.raises(NotImplementedError, match=r"DirtyBackward.*x\.clone\(\)"):
+        Dirty.apply(leaf(1.0))
+    assert mt.is_grad_enabled()
 
 
 def test_instances_are_refused_with_the_way_out():

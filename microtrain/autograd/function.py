@@ -8,8 +8,9 @@ derivatives of its own.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from ..backend import ARRAYS, MODES, XP
 from ..tensor import TENSORS, Tensor, Version, normalise, wrap
@@ -56,6 +57,13 @@ class FunctionCtx(Node):
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
         """Say that these outputs have no gradient; integer outputs never have."""
         self._non_differentiable = outputs
+
+    def mark_dirty(self, *tensors: Tensor) -> NoReturn:
+        """Not there: NotImplementedError that says what to write instead."""
+        raise NotImplementedError(
+            f"{self._op.node_name}: a Function that writes to its inputs is not supported; write "
+            "to x.clone() in forward, or use in-place operations outside a Function"
+        )
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether backward gets zeros (default) or None for outputs that got no gradient."""
@@ -209,10 +217,12 @@ class Function:
     """
 
     _node: type[FunctionCtx] = FunctionCtx
+    _separate = False  # whether forward leaves ctx to setup_context
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         name = f"{cls.__name__}Backward"
+        cls._separate = cls.setup_context is not Function.setup_context
         cls._node = type(name, (FunctionCtx,), {"_op": _UserOperation(name), "_function": cls})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -227,6 +237,11 @@ class Function:
         raise NotImplementedError("a Function must define a static method forward(ctx, ...)")
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Where a class defines this, `forward` gets no ctx, and this does all that needs it."""
+        raise NotImplementedError("setup_context is not defined")
+
+    @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Compute the gradient of each input from the gradient of each output."""
         raise NotImplementedError("a Function must define a static method backward(ctx, ...)")
@@ -237,6 +252,10 @@ class Function:
 
         Raises TypeError where forward returns no Tensor.
         """
+        if cls._separate:  # what setup_context gets as `inputs`: defaults are among them
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
         ctx = cls._node()
         edges: list[Any] = []
         likes: list[Any] = []
@@ -254,7 +273,11 @@ class Function:
         before = MODES.grad
         MODES.grad = False
         try:
-            returned = cls.forward(ctx, *args, **kwargs)
+            if cls._separate:
+                returned = cls.forward(*args, **kwargs)
+                cls.setup_context(ctx, args, returned)
+            else:
+                returned = cls.forward(ctx, *args, **kwargs)
         finally:
             MODES.grad = before
         alone = type(returned) in TENSORS
