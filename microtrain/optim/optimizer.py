@@ -22,7 +22,7 @@ BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_moment
 
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
 # length, instead of one as long as all parameters, at the same speed. A GPU takes all at once.
-BLOCK = 32768
+BLOCK = 65536
 
 
 def refuse_switches(name: str, **switches: Any) -> None:
