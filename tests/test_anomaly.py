@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.autograd import Function, detect_anomaly, grad, set_detect_anomaly
+from microtrain.autograd import Function, anomaly, detect_anomaly, grad, graph, set_detect_anomaly
 from microtrain.autograd.graph import NUMBERING, next_seq
 from microtrain.ops import REGISTRY
 
@@ -217,6 +218,10 @@ def test_nothing_of_it_is_left_while_it_is_off() -> None:
         assert type(seq) is not int
     assert all(scope["next_seq"] is next_seq for scope in NUMBERING)
     scopes = {id(scope) for scope in NUMBERING}
+    for name, module in sys.modules.items():
+        makes_nodes = name.startswith("microtrain.") and hasattr(module, "next_seq")
+        if makes_nodes and module not in (graph, anomaly):
+            assert id(vars(module)) in scopes, f"{name} does not add itself to NUMBERING"
     for op in REGISTRY.values():
         if hasattr(op, "source"):
             assert id(op.apply.__globals__) in scopes

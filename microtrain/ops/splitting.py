@@ -13,7 +13,7 @@ from itertools import pairwise
 from operator import index as whole
 from typing import Any
 
-from ..autograd.graph import Node, edge_of, next_seq
+from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import XP
 from ..tensor import TENSORS, wrap
 from . import indexing
@@ -25,6 +25,7 @@ __all__ = [
     "dstack", "hstack", "narrow", "ravel", "row_stack", "select", "split", "split_with_sizes",
     "tensor_split", "unbind", "unflatten", "vstack",
 ]  # fmt: skip
+NUMBERING.append(globals())
 
 
 def integer(name: str, what: str, value: Any) -> int:
@@ -101,9 +102,9 @@ def select(x: Any, dim: int, index: Any) -> Any:
 class _PartsNode(Node):
     """The node of a Tensor's parts."""
 
-    __slots__ = ("shapes",)
+    __slots__ = ("_shapes",)
 
-    shapes: tuple[tuple[int, ...], ...]
+    _shapes: tuple[tuple[int, ...], ...]
 
 
 class _Parts:
@@ -120,13 +121,13 @@ class _Parts:
         parts = tuple(indexing.select(x, _at(dim, index)) for index in indices)
         if len(parts) > 1 and type(x) in TENSORS and parts[0]._rg:
             node = _PartsNode()
-            node.op = self
-            node.edges = (edge_of(x),)
-            node.saved = (dim,)
-            node.versions = node.hooks = None
-            node.shapes = tuple(part._array.shape for part in parts)
-            node.shape = node.shapes[0]
-            node.seq = next_seq()
+            node._op = self
+            node._edges = (edge_of(x),)
+            node._saved = (dim,)
+            node._versions = node._hooks = None
+            node._shapes = tuple(part._array.shape for part in parts)
+            node._shape = node._shapes[0]
+            node._seq = next_seq()
             for number, part in enumerate(parts):
                 part._edge = node, number
         return parts
@@ -136,9 +137,9 @@ class _Parts:
         like = next(g for g in grads if g is not None)
         found = [
             _zeros(like, shape) if g is None else g
-            for g, shape in zip(grads, node.shapes, strict=True)
+            for g, shape in zip(grads, node._shapes, strict=True)
         ]
-        return (self.join(found, *node.saved),)
+        return (self.join(found, *node._saved),)
 
     backward_tensors = backward_arrays
 
