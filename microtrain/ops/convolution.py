@@ -29,6 +29,7 @@ from .shapes import reshape_to
 from .windows import at_least, batched, both_sides, numbers, places, unbatched
 
 PART = 1 << 19  # bytes of columns at a time: about half of a core's second level cache
+JOINED_PART = 4 * PART  # every part adds to the whole gradient of the weight, so they are fewer
 # With stride 1 the rows of a kernel share columns, shifted by a line: less to copy, but one product
 # for each row. That pays from so many elements in a row.
 SHARED_ROW = 32
@@ -56,9 +57,13 @@ def _columns(
         kernel, found = (1, *kernel[1:]), (x.shape[2], *found[1:])
     view = windows.view(xp, x, kernel, found, stride, dilation)
     rows = channels // groups * math.prod(kernel)
-    size = groups * rows * math.prod(found) * x.dtype.itemsize
-    step = max(1, min(n, PART // max(size, 1)))
+    each = groups * rows * math.prod(found)
+    most = JOINED_PART if joined else PART
+    step = max(1, min(n, most // max(each * x.dtype.itemsize, 1)))
     middle = len(kernel) + 2
+    order = (*range(1, middle), 0, *range(middle, len(view.shape)))
+    plain = not joined and max(*kernel, *stride) == 1  # every element in one window: no copy
+    memory = None if plain else xp.empty((step * each,), x.dtype)
 
     def parts() -> Iterator[tuple[slice, list[Any]]]:
         for start in range(0, n, step):
@@ -66,13 +71,17 @@ def _columns(
             some = xp.getitem(view, part)
             samples = part.stop - start
             if joined:
-                order = (*range(1, middle), 0, *range(middle, len(view.shape)))
                 some = xp.transpose(some, order)
+            if memory is not None:
+                copy = xp.reshape(xp.getitem(memory, slice(0, samples * each)), some.shape)
+                xp.copyto(copy, some)
+                some = copy
+            if joined:
                 yield part, [xp.reshape(some, (1, groups, rows, samples * count))]
                 continue
             matrix = xp.reshape(some, (samples, groups, rows, math.prod(found)))
-            places_of = (slice(i * shift, i * shift + count) for i in range(lines))
-            yield part, [xp.getitem(matrix, (..., p)) for p in places_of] if shared else [matrix]
+            lots = (slice(i * shift, i * shift + count) for i in range(lines))
+            yield part, [xp.getitem(matrix, (..., lot)) for lot in lots] if shared else [matrix]
 
     return lines, joined, parts()
 
@@ -103,6 +112,7 @@ def _convolution(
         bias = xp.reshape(bias, (groups, each, 1))
     result = out if out is not None and out.flags.c_contiguous else xp.empty(shape, input.dtype)
     flat = xp.reshape(result, (n, groups, each, count))
+    spare = None
     for part, columns in parts:
         target = xp.getitem(flat, part)
         if joined:
@@ -111,10 +121,13 @@ def _convolution(
         else:
             for line, column in enumerate(columns):
                 matrix = xp.getitem(matrices, line)
-                if line:
-                    xp.add(target, xp.matmul(matrix, column), out=target)
-                else:
+                if not line:
                     xp.matmul(matrix, column, out=target)
+                    continue
+                if spare is None:  # for the first part, which is the largest
+                    spare = xp.empty(target.shape, input.dtype)
+                product = xp.getitem(spare, slice(0, target.shape[0]))
+                xp.add(target, xp.matmul(matrix, column, out=product), out=target)
         if bias is not None:
             xp.add(target, bias, out=target)
     return result if result is out else xp.store(result, out)
@@ -140,16 +153,21 @@ def _convolution_weight(
     flat = xp.reshape(gradient, (n, groups, each, math.prod(gradient.shape[2:])))
     rows = theirs * math.prod(kernel) // lines
     total = xp.zeros((lines, groups, rows, each), gradient.dtype)
+    spare = None
     for part, columns in parts:
         some = xp.getitem(flat, part)
         if joined:
             some = xp.reshape(xp.transpose(some, (1, 2, 0, 3)), (1, groups, each, -1))
         turned = xp.transpose(some, (0, 1, 3, 2))
         for line, column in enumerate(columns):
-            sum_so_far = xp.getitem(total, line)
+            if spare is None:
+                spare = xp.empty((column.shape[0], groups, rows, each), gradient.dtype)
+            product = xp.getitem(spare, slice(0, column.shape[0]))
             # Columns on the left: OpenBLAS is up to a half slower the other way round.
-            product = xp.sum(xp.matmul(column, turned), axis=0)
-            xp.add(sum_so_far, product, out=sum_so_far)
+            xp.matmul(column, turned, out=product)
+            so_far = xp.getitem(total, line)
+            more = xp.getitem(product, 0) if joined else xp.sum(product, axis=0)
+            xp.add(so_far, more, out=so_far)
     total = xp.reshape(total, (lines, groups, theirs, math.prod(kernel) // lines, each))
     total = xp.transpose(total, (1, 4, 2, 0, 3))
     return xp.store(xp.reshape(total, (channels, theirs, *kernel)), out)

@@ -201,7 +201,7 @@ def _best(name: str, input: Any, batch: Any, windows: Any, return_indices: bool)
     _flag(name, "return_indices", return_indices)
     if input.dtype.kind == "b":
         raise RuntimeError(f"{name}: not defined for booleans")
-    positions = max_positions(batch.detach() if type(batch) in TENSORS else batch, windows)
+    positions = max_positions(batch, windows)
     values = unbatched(pool_gather(batch, positions), batch, input)
     return (values, unbatched(positions, batch, input)) if return_indices else values
 
