@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backend import XP
+from ..backend import XP, int16, int64
 from ..tensor import TENSORS, wrap
 from .coercion import public
 from .elementwise import clone, div
@@ -32,25 +32,42 @@ def _max_positions(xp: Any, input: Any, *, windows: Any, out: Any = None) -> Any
     them is taken, as in PyTorch.
     """
     lead = len(input.shape) - len(windows)
-    sizes = input.shape[lead:]
-    spots = xp.broadcast_to(xp.reshape(xp.arange(math.prod(sizes)), sizes), input.shape)
     values = input
+    chosen: dict[int, Any] = {}  # which element of the kernel was the largest, by dimension
     # The last dimension first: of equal maxima the one in the first line, and there the first.
     for dim in reversed(range(len(windows))):
         front = (slice(None),) * (lead + dim)
-        best = spot = None
-        for tap in windows[dim]:
+        best = choice = None
+        kept: dict[int, Any] = {}
+        for number, tap in enumerate(windows[dim]):
             place = (*front, tap if type(tap) is slice else xp.asarray(tap))
-            value, here = xp.getitem(values, place), xp.getitem(spots, place)
+            value = xp.getitem(values, place)
+            others = {d: xp.getitem(one, place) for d, one in chosen.items()}
             if best is None:
-                best, spot = value, here
+                best, kept = value, others
                 continue
             higher = xp.greater(value, best)
             if input.dtype.kind == "f":
                 xp.logical_or(higher, xp.isnan(value), out=higher)
-            best, spot = xp.maximum(best, value), xp.where(higher, here, spot)
-        values, spots = best, spot
-    return xp.store(spots, xp.empty(spots.shape, spots.dtype) if out is None else out)
+            best = xp.maximum(best, value)
+            kept = {d: xp.where(higher, others[d], one) for d, one in kept.items()}
+            first = choice is None
+            choice = higher if first else xp.where(higher, xp.asarray(number, int16), choice)
+        values, chosen = best, kept if choice is None else {**kept, dim: choice}
+    total, inner = xp.zeros(values.shape, int64), 1
+    for dim in reversed(range(len(windows))):
+        size, found = input.shape[lead + dim], values.shape[lead + dim]
+        places = [
+            inner * at
+            for tap in windows[dim]
+            for at in (range(size)[tap] if type(tap) is slice else tap)
+        ]
+        window = xp.reshape(xp.arange(found), (found, *(1,) * (len(windows) - dim - 1)))
+        if dim in chosen:
+            window = xp.add(xp.multiply(chosen[dim], found, dtype=int64), window)
+        xp.add(total, xp.take(xp.asarray(places), window), out=total)
+        inner *= size
+    return xp.store(total, out)
 
 
 def _flat(xp: Any, positions: Any, size: int) -> Any:
