@@ -290,3 +290,10 @@ def test_what_pad_refuses_and_torch_does() -> None:
         mt.nn.functional.pad(mt.ones(1, 3), (-1, 2), mode="reflect")
     with pytest.raises(RuntimeError, match=r"1\.5 cannot be written into int64"):
         mt.nn.functional.pad(mt.tensor([[1, 2]]), (1, 1), value=1.5)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_nothing_to_pad_is_a_copy(mode: str) -> None:
+    x = mt.ones(1, 3)
+    mt.nn.functional.pad(x, (0, 0), mode=mode).zero_()
+    assert x.tolist() == [[1.0, 1.0, 1.0]]

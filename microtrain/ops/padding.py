@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .coercion import public
+from .elementwise import clone
 from .indexing import select
 from .registry import primitive
 from .shapes import cat, expand_to
@@ -135,11 +136,12 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
             f"pad: mode {mode!r} pads the last 1 to 3 dimensions behind 1 or 2 others, got "
             f"{len(pad)} numbers for shape {tuple(input.shape)}"
         )
+    result = input
     for dim, n, pair in ends:
         if min(pair) < 0 or max(pair) > _MOST[mode](n) or not n:
             raise RuntimeError(
                 f"pad: mode {mode!r} cannot pad dimension {dim} of size {n} by {pair}: expected "
                 f"0 to {_MOST[mode](n)}"
             )
-        input = _extended(input, dim, *pair, mode)
-    return input
+        result = _extended(result, dim, *pair, mode)
+    return clone(result) if result is input else result
