@@ -349,3 +349,24 @@ def test_inference_results_do_not_remember_a_base() -> None:
         b[0].add_(1)
     assert (a.tolist(), b.tolist()) == ([3.0] * 4, [4.0, 3.0, 3.0, 3.0])
     assert type(wrap(a.numpy())) is Tensor
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(None), [0, 2]),
+        ([1, 0], slice(None), [0, 1]),
+        (slice(None), [[True, False, True, True]] * 3),
+        (..., [3, 3]),
+        (slice(None), [[0, 1], [2, -1]]),
+    ],
+    ids=str,
+)
+def test_what_an_index_of_arrays_gives_is_contiguous(index: Any) -> None:
+    x = mt.arange(24.0).reshape(2, 3, 4)
+    if type(index[1]) is list and index[1][0] == [True, False, True, True]:
+        index = (slice(None), mt.tensor(index[1]))
+    found = x[index]
+    assert found.is_contiguous()
+    expected = x.numpy()[tuple(p.numpy() if type(p) is mt.Tensor else p for p in index)]
+    np.testing.assert_array_equal(found.view(-1).numpy(), expected.ravel())

@@ -119,7 +119,13 @@ def _getitem(xp: Any, x: Any, *, index: Any) -> Any:
 
 
 def _gather_index(xp: Any, x: Any, *, index: Any, out: Any = None) -> Any:
-    return xp.store(xp.getitem(x, index), out)
+    if _is_along(index):
+        return xp.store(xp.take(x, index[-1], axis=len(index) - 1), out)
+    found = xp.asarray(xp.getitem(x, index))
+    # NumPy leaves some results in memory of another order, which `view` would refuse.
+    if out is None and not found.flags.c_contiguous:
+        out = xp.empty(found.shape, found.dtype)
+    return xp.store(found, out)
 
 
 def _unselect(xp: Any, x: Any, *, shape: Any, index: Any, out: Any = None) -> Any:
