@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import operator
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ import numpy as np
 
 from ..backend import LISTENERS, MODES, XP, to_host
 from ..nn.module import LoadedKeys, Module
+from ..nn.normalization import BatchNorm1d, BatchNorm2d
 from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from . import world
@@ -103,6 +105,7 @@ class DataParallel(Module):
                 )
             _WRAPPED[buffer] = weakref.ref(self)
         _take_values_of_rank_0(self.comm, module, self.storage)
+        _warn_of_batch_norm(self.comm, module)
         self._members = frozenset(self.storage.params)
         self._sync = True
         self._pending: int | None = None  # samples of the forward calls since the last backward
@@ -332,6 +335,21 @@ def _split(value: float) -> tuple[float, float]:
     mantissa, exponent = math.frexp(value)
     high = math.ldexp(round(mantissa * 4096), exponent - 12)
     return high, value - high
+
+
+_LOCAL = (BatchNorm1d, BatchNorm2d)
+
+
+def _warn_of_batch_norm(comm: Communicator, module: Module) -> None:
+    """UserWarning for the one layer that mixes the rows of a batch."""
+    found = [name for name, part in module.named_modules() if isinstance(part, _LOCAL)]
+    if found and comm.size > 1 and comm.rank == 0:
+        warnings.warn(
+            f"DataParallel: {found[0] or 'the model'} is a batch norm: its statistics are those of "
+            "each rank's own rows, so results depend on the number of ranks; group norm or layer "
+            "norm do not",
+            stacklevel=3,
+        )
 
 
 def _verify(comm: Communicator, module: Module) -> None:
