@@ -14,14 +14,16 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fakecupy
 import hypothesis
 import mpi_run
 import pytest
 
+from microtrain import backend
 from microtrain.distributed import Communicator, in_process, world
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.threads import LAUNCH
@@ -36,6 +38,17 @@ def comm(request: pytest.FixtureRequest) -> Communicator | None:
     if UNDER_MPIRUN:
         return world()
     return SingleCommunicator() if request.param == 1 else None
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with one GPU, as far as `backend` can see: the stand-in for CuPy."""
+    monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
+    monkeypatch.setitem(sys.modules, "cupyx.scipy", fakecupy.scipy)
+    backend.cuda()
+    yield
+    backend.XP.pop(fakecupy.FakeArray, None)
+    backend.ARRAYS.discard(fakecupy.FakeArray)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import fakecupy
@@ -32,15 +31,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine with one GPU, as far as `backend` can see."""
-    monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
-    monkeypatch.setitem(sys.modules, "cupyx.scipy", fakecupy.scipy)
-    backend.cuda()
-    yield
-    backend.XP.pop(FakeArray, None)
-    backend.ARRAYS.discard(FakeArray)
+pytestmark = pytest.mark.usefixtures("fake_gpu")
 
 
 def put(array: Any, make: Any) -> Any:

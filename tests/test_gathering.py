@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import fakecupy
 import numpy as np
 import pytest
 from fakecupy import FakeArray
@@ -68,16 +66,6 @@ CALLS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine with one GPU, as far as `backend` can see."""
-    monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
-    backend.cuda()
-    yield
-    backend.XP.pop(FakeArray, None)
-    backend.ARRAYS.discard(FakeArray)
-
-
 def results(call: Callable[..., Any], device: str) -> list[Any]:
     """What `call` returns, and the gradient where there is one, as NumPy arrays."""
     rng = np.random.default_rng(1)
@@ -94,8 +82,9 @@ def results(call: Callable[..., Any], device: str) -> list[Any]:
     return [backend.to_host(t._array) for t in found]
 
 
+@pytest.mark.usefixtures("fake_gpu")
 @pytest.mark.parametrize("number", range(len(CALLS)))
-def test_a_device_gives_what_the_cpu_gives(number: int, gpu: None) -> None:
+def test_a_device_gives_what_the_cpu_gives(number: int) -> None:
     here, there = (results(CALLS[number], device) for device in ("cpu", "cuda"))
     assert len(here) == len(there)
     for a, b in zip(here, there, strict=True):

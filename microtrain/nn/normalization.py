@@ -21,7 +21,6 @@ class _Norm(Module):
     def _make_affine(self, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
         self.weight = Parameter(empty(shape, dtype=dtype)) if weight else None
         self.bias = Parameter(empty(shape, dtype=dtype)) if weight and bias else None
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Set the weight to ones and the bias to zeros."""
@@ -56,6 +55,7 @@ class LayerNorm(_Norm):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self._make_affine(self.normalized_shape, elementwise_affine, bias, dtype)
+        self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (..., *normalized_shape)."""
@@ -92,6 +92,7 @@ class RMSNorm(_Norm):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self._make_affine(self.normalized_shape, elementwise_affine, False, dtype)
+        self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (..., *normalized_shape)."""
@@ -139,6 +140,7 @@ class GroupNorm(_Norm):
         self.eps = eps
         self.affine = affine
         self._make_affine((num_channels,), affine, bias, dtype)
+        self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (n, num_channels, ...)."""
@@ -190,11 +192,12 @@ class _BatchNorm(_Norm):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
+        self._make_affine((num_features,), affine, bias, dtype)
         kept = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype) if kept else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype) if kept else None)
         self.register_buffer("num_batches_tracked", tensor(0) if kept else None)
-        self._make_affine((num_features,), affine, bias, dtype)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Set the weight to ones, the bias to zeros, and reset the running statistics."""
