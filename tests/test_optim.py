@@ -1,6 +1,8 @@
 """SGD: the same as torch's, step by step; groups, states, errors."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -286,6 +288,31 @@ def test_state_dict_round_trip():
         train(*side, 5)
     for a, b in zip(params, twins, strict=True):
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda both: pickle.loads(pickle.dumps(both)),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("name, options", [("SGD", {"momentum": 0.9}), ("Adam", {"amsgrad": True})])
+def test_a_copy_moves_its_own_parameters(name, options, how):
+    params = leaves()
+    optimizer = getattr(mt.optim, name)(
+        [{"params": params[:2]}, {"params": params[2:], "lr": 0.02}], lr=0.01, **options
+    )
+    train(params, optimizer, 3)
+    twins, other = COPIES[how]((params, optimizer))
+    before = values_of(params)
+    train(twins, other, 3)
+    for value, old in zip(values_of(params), before, strict=True):
+        np.testing.assert_array_equal(value, old)
+    train(params, optimizer, 3)
+    for value, moved in zip(values_of(params), values_of(twins), strict=True):
+        np.testing.assert_array_equal(value, moved)
+    assert np.abs(values_of(params)[0] - before[0]).max() > 0
 
 
 def test_state_of_is_a_view_in_the_parameters_shape():

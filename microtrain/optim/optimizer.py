@@ -20,6 +20,11 @@ STEP = "step"
 # What learning-rate schedulers keep in a group.
 BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
 
+# What `_use` makes.
+_LAID_OUT = (
+    "storage", "_group_of", "_flat", "_used", "_counts", "_present", "_runs", "_written",
+)  # fmt: skip
+
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
 # length, instead of one as long as all parameters, at the same speed. A GPU takes all at once.
 BLOCK = 65536
@@ -433,6 +438,17 @@ class Optimizer:
                 flats[name] = flat_like(slot.buffer)
             shaped(flats[name], slot)[...] = array
         self._present = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: all but the flat memory, which each lays out for itself."""
+        kept = {k: v for k, v in vars(self).items() if k not in _LAID_OUT}
+        return {**kept, "states": [(p, self.state_of(p)) for p in self._group_of]}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        vars(self).update({k: v for k, v in kept.items() if k != "states"})
+        self._use(FlatStorage.of(self._everything(self.param_groups), type(self).__name__))
+        for param, state in kept["states"]:
+            self.load_state_of(param, state)
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
