@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import threading
 
 import numpy as np
@@ -211,6 +212,8 @@ ERRORS = {
     ),
     "second wrapper": (lambda model, inner: DataParallel(inner, model.comm), "wrapped already"),
     "negative count": (lambda model, inner: model.count(-1), "at least 0"),
+    "copy": (lambda model, inner: copy.deepcopy(model), "copy its model"),
+    "pickle": (lambda model, inner: pickle.dumps(model), "copy its model"),
     "no count": (lambda model, inner: model.count(None), "at least 0"),
     "reduction": (lambda model, inner: DataParallel(inner, reduction="max"), "mean or sum"),
 }
@@ -221,7 +224,7 @@ def test_misuse_is_refused(case):
     act, words = ERRORS[case]
     inner = mt.nn.Linear(2, 1)
     model = DataParallel(inner, SingleCommunicator())
-    with pytest.raises((RuntimeError, ValueError), match=words):
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=words):
         act(model, inner)
 
 

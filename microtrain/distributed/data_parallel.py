@@ -124,6 +124,12 @@ class DataParallel(Module):
         self._counted = True
         self._kept: list[Any] | None = None  # gradients of earlier steps, to be added to
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a DataParallel is neither copied nor pickled: copy its model, `model.module`, and "
+            "wrap the copy"
+        )
+
     # Forward ------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
