@@ -394,7 +394,7 @@ class Tensor:
                 "this one was computed: detach() it first"
             )
         out = _rebuild(type(self), self._array.copy(order="K"), self._rg)
-        grad = self.grad
+        grad = self.grad if type(self) is Tensor else None  # a Parameter's copy starts without
         out._grad = None if grad is None else wrap(grad._array.copy(order="K"))
         memo[id(self)] = out
         return out

@@ -271,7 +271,7 @@ def test_copies_are_independent_and_of_the_same_kind(make, how):
     assert y.dtype is x.dtype
     x.data.zero_()
     assert y[1, 1] == 4.0
-    if how == "deepcopy":
+    if how == "deepcopy" and make is mt.Tensor:
         assert y.grad.tolist() == x.grad.tolist()
         assert y.grad is not x.grad
     else:
