@@ -125,6 +125,11 @@ def test_registering():
         net.register_buffer("c", np.ones(1))
     with pytest.raises(TypeError, match="expected a Parameter"):
         net.register_parameter("c", mt.ones(1))
+    with pytest.raises(TypeError, match="cannot assign float as buffer 'b'"):
+        net.b = 1.0
+    net.b = nn.Parameter(mt.ones(2))
+    assert [name for name, _ in net.named_parameters()] == ["w", "b"]
+    assert not list(net.buffers())
 
 
 def test_hooks_of_modules():
@@ -334,6 +339,7 @@ def test_copies_of_models(copied):
     values = [p.tolist() for p in net.parameters()]
     assert [p.tolist() for p in clone.parameters()] == values
     assert all(type(p) is nn.Parameter and p.requires_grad for p in clone.parameters())
+    assert all(p.grad is None for p in clone.parameters())
     optimizer.step()
     assert [p.tolist() for p in clone.parameters()] == values
     clone.double()  # nobody owns it

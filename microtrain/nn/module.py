@@ -80,6 +80,14 @@ class Module:
                 f"cannot assign {type(value).__name__} as parameter {name!r} (a Parameter or None "
                 f"expected); to change its values write {name}.data = ... or use no_grad()"
             )
+        if name in self._buffers:
+            if type(value) is Parameter or name not in vars(self):  # no buffer any more
+                self._buffers = tuple(one for one in self._buffers if one != name)
+            elif type(value) not in TENSORS and value is not None:
+                raise TypeError(
+                    f"cannot assign {type(value).__name__} as buffer {name!r} (a Tensor or None "
+                    "expected)"
+                )
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
