@@ -197,6 +197,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "row": lambda m: m.nn.Embedding(3, 2)(m.tensor([3])),
     "padding": lambda m: m.nn.Embedding(3, 2, padding_idx=3),
     "pretrained": lambda m: m.nn.Embedding.from_pretrained(m.ones(3)),
+    "query size": lambda m: m.nn.MultiheadAttention(4, 2)(*[m.ones(3, 2, 5)] * 3),
     "no heads": lambda m: m.nn.MultiheadAttention(4, 0),
     "heads": lambda m: m.nn.MultiheadAttention(4, 3),
     "1-D": lambda m: attention(m, (6,), (6,), (6,)),

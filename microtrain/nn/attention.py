@@ -128,6 +128,11 @@ class MultiheadAttention(Module):
                 "MultiheadAttention: is_causal needs the attn_mask that it describes"
             )
         _check_dims(query, key, value, key_padding_mask)
+        if query.shape[-1] != self.embed_dim:
+            raise AssertionError(
+                f"MultiheadAttention: expected queries of size {self.embed_dim}, embed_dim, got "
+                f"{query.shape[-1]}"
+            )
         batched = query.ndim == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
