@@ -4,10 +4,11 @@ Data synthesis, the train/val/test split and the shuffling of an epoch each take
 own from `generator`, so none of them depends on how much another drew, on the number of ranks or
 on a resume. Initialisation and the creation functions share the one stream of `manual_seed`.
 
-What a forward pass draws (dropout) is a function of the seed, the optimizer steps taken, the number
-of the draw since the batch was taken, and the place of the element in the *global* batch. So masks
-depend neither on the number of ranks nor on accumulation or a resume: every rank draws its rows of
-one and the same stream.
+What a forward pass draws (dropout) is a function of the seed, the optimizer steps taken, the epoch
+and number of the loader's batch, the number of the draw since that was taken, and the place of the
+element in the *global* batch. So masks depend neither on the number of ranks nor on accumulation or
+a resume, and every rank draws its rows of one and the same stream; and batches without a step
+between them, as when gradients are added up by hand or predictions drawn many times, have others.
 
 Streams are Philox keyed by a hash: the same 64-bit words on every machine. What NumPy makes of them
 (a permutation, a normal draw) it keeps as it is between its releases unless it says otherwise.
@@ -76,6 +77,7 @@ class _Stream(threading.local):
     # Where this rank's first row stands in the global batch. Without a loader that would know:
     # so far apart that the rows of two ranks never meet.
     first_row = LAUNCH.rank * 2**40
+    batch = (0, 0)  # the loader's epoch, and the number of its batch
 
 
 _STREAM = _Stream()
@@ -141,14 +143,14 @@ def set_rng_state(state: dict[str, Any]) -> None:
 # Draws of the forward pass ------------------------------------------------------------------------
 
 
-def begin_batch(first_row: int, draw: int = 0) -> None:
-    """A batch is taken whose first row stands at `first_row` of the global batch."""
-    _STREAM.first_row, _STREAM.draw = first_row, draw
+def begin_batch(first_row: int, batch: tuple[int, int] = (0, 0), draw: int = 0) -> None:
+    """A batch is taken whose first row stands at `first_row` of the global batch `batch`."""
+    _STREAM.first_row, _STREAM.batch, _STREAM.draw = first_row, batch, draw
 
 
-def place() -> tuple[int, int]:
+def place() -> tuple[int, tuple[int, int], int]:
     """What `begin_batch` takes to come back to where the draws of this thread stand now."""
-    return _STREAM.first_row, _STREAM.draw
+    return _STREAM.first_row, _STREAM.batch, _STREAM.draw
 
 
 def end_step() -> None:
@@ -171,7 +173,8 @@ def forward_words(shape: tuple[int, ...], draw: int) -> Any:
     """
     start = _STREAM.first_row * math.prod(shape[1:])
     skipped = start % 8  # a block of the counter gives four 64-bit words
-    bits: Any = generator(_STREAM.seed, "forward", _STREAM.step, draw).bit_generator
+    counts = (_STREAM.step, *_STREAM.batch, draw)
+    bits: Any = generator(_STREAM.seed, "forward", *counts).bit_generator
     bits.advance(start // 8)
     size = math.prod(shape)
     words = bits.random_raw((skipped + size + 1) // 2)

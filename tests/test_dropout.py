@@ -58,10 +58,10 @@ def test_nothing_or_all_is_dropped(p: float) -> None:
 def test_evaluation_changes_nothing_and_draws_nothing() -> None:
     layer, x = mt.nn.Dropout(0.5).eval(), mt.ones(4)
     assert layer(x) is x
-    assert mtr.place() == (0, 0)
+    assert mtr.place() == (0, (0, 0), 0)
     layer.train()
     layer(x)
-    assert mtr.place() == (0, 1)
+    assert mtr.place() == (0, (0, 0), 1)
 
 
 @pytest.mark.parametrize("function", [F.dropout1d, F.dropout2d])
@@ -177,12 +177,19 @@ def test_masks_depend_on_neither_ranks_nor_accumulation(comm: Any, accumulate: i
 
 def test_a_pass_leaves_the_stream_where_it_was() -> None:
     loader = DataLoader(ArrayDataset(np.arange(8.0)), 4)
-    mtr.begin_batch(7, 5)
-    for _ in loader:
-        assert mtr.place() == (0, 0)
+    there = (7, (2, 3), 5)
+    mtr.begin_batch(*there)
+    for number, _ in enumerate(loader):
+        assert mtr.place() == (0, (0, number), 0)
         mtr.next_draw()
-    assert mtr.place() == (7, 5)
+    assert mtr.place() == there
     with contextlib.suppress(StopIteration):
         for _ in loader:
             break
-    assert mtr.place() == (7, 5)
+    assert mtr.place() == there
+
+
+def test_batches_without_a_step_between_them_have_masks_of_their_own() -> None:
+    loader = DataLoader(ArrayDataset(np.arange(8.0)), 4)
+    found = [mask(4, 8).tobytes() for _ in range(3) for _ in loader]
+    assert len(set(found)) == 6

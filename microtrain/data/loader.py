@@ -40,11 +40,17 @@ class Batch(tuple[Any, ...]):
 
 
 class MicroBatches(list[Batch]):
-    """The micro-batches of one optimiser step; taking one apart places the random draws at it."""
+    """The micro-batches of one optimiser step; taking one apart places the random draws at it.
+
+    Attributes:
+        place: the epoch, and the number of the global batch in it.
+    """
+
+    place: tuple[int, int]
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in super().__iter__():
-            begin_batch(batch.offset)
+            begin_batch(batch.offset, self.place)
             yield batch
 
 
@@ -178,6 +184,7 @@ class DataLoader:
                 if global_size not in cuts:
                     cuts[global_size] = self._cut(global_size, micro_batches)
                 batches = MicroBatches()
+                batches.place = epoch, start // self.batch_size
                 for first, last, micro_size in cuts[global_size]:
                     batch = self._take(order, start + first, start + last)
                     batch.offset, batch.global_size = first, micro_size
