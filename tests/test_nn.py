@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -436,6 +437,49 @@ def test_parameter():
 
 
 # Containers ---------------------------------------------------------------------------------------
+
+
+CONTAINERS = {
+    "named": lambda m: m.Sequential(OrderedDict(a=m.Linear(2, 3), b=m.ReLU())),
+    "a named part": lambda m: m.Sequential(OrderedDict(a=m.Tanh(), b=m.Linear(2, 3)))[1:],
+    "a part keeps numbers": lambda m: m.Sequential(m.Tanh(), m.ReLU(), m.Linear(2, 3))[1:],
+    "no part": lambda m: m.Sequential(m.Tanh())[1:],
+    "a part of a list": lambda m: m.ModuleList([m.Tanh(), m.Linear(2, 3)])[1:],
+    "longer": lambda m: m.Sequential(m.Tanh()).append(m.ReLU()).extend([m.Linear(2, 3)]),
+    "longer list": lambda m: m.ModuleList().extend(m.Linear(2, n) for n in (3, 4)),
+    "in front": lambda m: m.Sequential(m.Tanh(), m.ReLU()).insert(0, m.Linear(2, 3)),
+    "before the last": lambda m: m.Sequential(m.Tanh(), m.ReLU()).insert(-1, m.Linear(2, 3)),
+}
+
+
+def _changed(make):
+    def change(m):
+        found = make(m)
+        found[-1] = m.Linear(2, 5)
+        del found[0]
+        return found.extend([m.Linear(5, 2)])
+
+    return change
+
+
+CONTAINERS["changed"] = _changed(lambda m: m.Sequential(m.Tanh(), m.ReLU(), m.Sigmoid()))
+CONTAINERS["changed names"] = _changed(
+    lambda m: m.Sequential(OrderedDict(a=m.Tanh(), b=m.ReLU(), c=m.Sigmoid()))
+)
+CONTAINERS["changed list"] = _changed(lambda m: m.ModuleList([m.Tanh(), m.ReLU(), m.Sigmoid()]))
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers_change_as_in_torch(name):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    ours, theirs = (CONTAINERS[name](lib.nn) for lib in (mt, torch))
+    assert repr(ours) == repr(theirs)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+def test_a_part_that_is_continued_overwrites_nothing():
+    part = nn.Sequential(nn.Tanh(), nn.ReLU(), nn.Sigmoid())[1:].append(nn.Linear(1, 1))
+    assert [type(module).__name__ for module in part] == ["ReLU", "Sigmoid", "Linear"]
 
 
 @pytest.mark.parametrize("make", [lambda *m: nn.Sequential(*m), lambda *m: nn.ModuleList(m)])

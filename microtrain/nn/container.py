@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, overload
+from typing import Any, Self, overload
 
 from .module import Module
 
@@ -23,13 +23,50 @@ class _Numbered(Module):
 
     def __init__(self, modules: Iterable[Module]) -> None:
         super().__init__()
-        for module in modules:
-            self.append(module)
+        self.extend(modules)
 
-    def append(self, module: Module) -> Any:
+    def append(self, module: Module) -> Self:
         """Add a module at the end; TypeError for anything else. Returns self."""
-        setattr(self, str(len(self)), _module(self, module))
+        number = len(self)
+        while str(number) in vars(self):  # in a part of another, which keeps its names
+            number += 1
+        setattr(self, str(number), _module(self, module))
         return self
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Add several modules at the end. Returns self."""
+        for module in list(modules):
+            self.append(module)
+        return self
+
+    __iadd__ = extend
+
+    def insert(self, number: int, module: Module) -> Self:
+        """Put a module before number `number`, all of them numbered anew. Returns self."""
+        modules = list(self.children())
+        if not -len(modules) <= number <= len(modules):
+            raise IndexError(f"{type(self).__name__} has {len(modules)} modules, no {number}")
+        modules.insert(number, _module(self, module))
+        self._put(modules)
+        return self
+
+    def __setitem__(self, number: int, module: Module) -> None:
+        """Replace one module; TypeError for anything else, IndexError where there is none."""
+        self._chosen(number)
+        name, _ = list(self.named_children())[number]
+        setattr(self, name, _module(self, module))
+
+    def __delitem__(self, number: int | slice) -> None:
+        """Take modules out, and number the others anew."""
+        self._chosen(number)
+        modules = list(self.children())
+        del modules[number]
+        self._put(modules)
+
+    def _put(self, modules: list[Module]) -> None:
+        for name, _ in list(self.named_children()):
+            delattr(self, name)
+        self.extend(modules)
 
     def __len__(self) -> int:
         return sum(isinstance(value, Module) for value in vars(self).values())
@@ -49,14 +86,20 @@ class _Numbered(Module):
 class Sequential(_Numbered):
     """Modules applied one after the other; state names are their numbers.
 
+    Args:
+        modules: the modules, or one dictionary of them, whose keys are the names then.
+
     Example:
         >>> net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.ReLU(), mt.nn.Linear(8, 1))
         >>> net(mt.zeros(2, 4)).shape
         (2, 1)
     """
 
-    def __init__(self, *modules: Module) -> None:
-        super().__init__(modules)
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
+        named = len(modules) == 1 and isinstance(modules[0], Mapping)
+        super().__init__(() if named else modules)  # type: ignore[arg-type]
+        for name, module in modules[0].items() if named else ():  # type: ignore[union-attr]
+            self.add_module(name, _module(self, module))
 
     def forward(self, x: Any) -> Any:
         """Apply all modules in order."""
@@ -70,9 +113,11 @@ class Sequential(_Numbered):
     @overload
     def __getitem__(self, number: slice) -> Sequential: ...
     def __getitem__(self, number: int | slice) -> Module:
-        """One module, or a Sequential of several, which shares them."""
-        found = self._chosen(number)
-        return Sequential(*found) if isinstance(number, slice) else found
+        """One module, or a Sequential of several, which shares them and keeps their names."""
+        if isinstance(number, slice):
+            return Sequential(dict(list(self.named_children())[number]))
+        found: Module = self._chosen(number)
+        return found
 
 
 class ModuleList(_Numbered):
