@@ -352,6 +352,22 @@ def test_views_of_memory_in_any_order(array):
     assert found.tolist() == [100 * old[1, 0]]
 
 
+def test_views_of_a_number():
+    x = leaf(2.0)[0]
+    for view in (lambda y: y.unsqueeze(0), lambda y: y.view(1, 1)[0], lambda y: y[...]):
+        y = x * 3
+        seen = view(y)
+        y *= 5
+        assert mt.autograd.grad(seen.sum(), x, retain_graph=True)[0].item() == 15
+        seen *= x * x
+        assert (y.item(), y.shape) == (120.0, ())
+        assert mt.autograd.grad(y, x)[0].item() == 15 * 3 * 2**2
+    y = x * 3
+    seen = y.expand(4)
+    y *= 5
+    assert mt.autograd.grad(seen.sum(), x)[0].item() == 60
+
+
 def test_a_function_that_returned_its_input():
     class Same(mt.autograd.Function):
         @staticmethod

@@ -19,6 +19,7 @@ import numpy as np
 from ..backend import MODES, XP, address
 from ..tensor import TENSORS, Tensor, wrap
 from .coercion import NUMBERS, cast
+from .gathering import line, shaped_like
 from .indexing import (
     gather_index,
     index_put,
@@ -63,7 +64,8 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     alias._version = None
     if root is not x:
         whole = _outside_views(root)
-        _continue(root, index_put(whole, result, _places(root._array, x._array)))
+        written = index_put(whole, result, _places(whole._array, x._array))
+        _continue(root, shaped_like(written, root))
     _store(x, result, name)
     _continue(x, result)
     _renew_views(root, x)
@@ -93,17 +95,21 @@ def _root(x: Tensor, name: str) -> Tensor:
 
 
 def _outside_views(x: Tensor) -> Tensor:
-    """`x` for an operation of our own, which neither makes nor meets views."""
+    """`x` for an operation of our own, which neither makes nor meets views.
+
+    It has at least one dimension, along which the elements of a view of it have a place.
+    """
     alias = wrap(x._array)
     alias._edge, alias._rg = x._edge, x._rg
-    return alias
+    return line(alias)
 
 
 def _renew_views(root: Tensor, x: Tensor) -> None:
     """Let the history of every other view start at the new one of its base."""
     for view in [one() for one in root.version.viewers or ()]:
         if view is not None and view is not x and view is not root:
-            part = gather_index(_outside_views(root), _places(root._array, view._array))
+            whole = _outside_views(root)
+            part = gather_index(whole, _places(whole._array, view._array))
             _continue(view, part)
 
 
