@@ -123,3 +123,11 @@ def test_a_repeated_row_gets_every_gradient() -> None:
         x = mt.zeros(4, *row, requires_grad=True)
         x[mt.tensor([[1, -1], [1, 1]])].sum().backward()
         assert x.grad.reshape(4, -1)[:, 0].tolist() == [0.0, 3.0, 0.0, 1.0]
+
+
+def test_a_repeated_index_fills_once() -> None:
+    x, value = mt.ones(3, 2, requires_grad=True), mt.tensor(4.0, requires_grad=True)
+    y = x.index_fill(0, mt.tensor([0, 0, -1]), value)
+    assert y.tolist() == [[4.0, 4.0], [1.0, 1.0], [4.0, 4.0]]
+    gx, gv = mt.autograd.grad(y.sum(), (x, value))
+    assert (gx.tolist(), gv.item()) == ([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]], 4.0)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import MODES, XP, int32, int64
+from ..backend import MODES, XP, bool_, int32, int64
 from ..tensor import TENSORS, wrap
 from .coercion import NUMBERS, cast, on_tensors
-from .elementwise import add, mul
+from .elementwise import add, mul, where
 from .indexing import (
     gather_along,
     gather_index,
@@ -339,5 +339,11 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     Negative indices count from the end. Raises IndexError for one out of range, RuntimeError for a
     value that the dtype of `input` cannot hold.
     """
-    x, parts, index = _slices("index_fill", input, dim, index, -1)
-    return shaped_like(put_at(x, scalar_like("index_fill", input, value), parts), input)
+    x, parts, _ = _slices("index_fill", input, dim, index, -1)
+    xp = XP[type(x._array)]
+    value = scalar_like("index_fill", input, value)
+    # A mask, because the gradient of the value must count a repeated index once.
+    shape = (x.shape[len(parts) - 1], *(1,) * (x.ndim - len(parts)))
+    mask = xp.zeros(shape, bool_)
+    xp.setitem(mask, parts[-1:], True)
+    return shaped_like(where(wrap(mask), value, x), input)
