@@ -241,7 +241,7 @@ def as_dtype(value: Any) -> np.dtype[Any]:
             found = np.dtype(value)
         except TypeError:
             found = None
-    if found not in SUPPORTED:
+    if found is None or found not in SUPPORTED:  # a dtype equals None where it is float64
         names = ", ".join(d.name for d in SUPPORTED)
         raise TypeError(f"not a dtype of Tensors: {value!r}; there are {names}")
     return found

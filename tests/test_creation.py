@@ -172,6 +172,29 @@ def test_distributions_and_shapes():
     assert mt.randint(5, (2, 2)).shape == (2, 2)
 
 
+@pytest.mark.parametrize("dtype", ["flaot32", "", True, False, 0, object(), "complex64", ">f4"])
+def test_what_is_no_dtype_is_refused(dtype):
+    for make in (
+        lambda: mt.zeros(2, dtype=dtype),
+        lambda: mt.tensor([1], dtype=dtype),
+        lambda: mt.ones(2).to(dtype),
+        lambda: mt.ones(2).to(mt.float64, dtype),
+        lambda: mt.ones(2).sum(dtype=dtype),
+        lambda: mt.nn.Linear(1, 1).to(dtype),
+    ):
+        with pytest.raises(TypeError, match="not a dtype of Tensors"):
+            make()
+
+
+def test_to_takes_what_training_loops_write():
+    x = mt.ones(2)
+    assert x.to("cpu", non_blocking=True) is x
+    assert x.to("cpu", mt.float64, non_blocking=True).dtype == mt.float64
+    assert x.to(mt.float32, copy=True) is not x
+    layer = mt.nn.Linear(1, 1)
+    assert layer.to("cpu", non_blocking=True) is layer
+
+
 # Comparisons --------------------------------------------------------------------------------------
 
 

@@ -269,7 +269,14 @@ def test_bitwise_operators_are_bitwise() -> None:
 
 def test_booleans_have_no_quotient() -> None:
     x = mt.tensor([True, False])
-    for operation in (lambda: x // x, lambda: x % x, lambda: x**x, lambda: -x, lambda: x - x):
+    for operation in (
+        lambda: x // x,
+        lambda: x % x,
+        lambda: x**x,
+        lambda: -x,
+        lambda: +x,
+        lambda: x - x,
+    ):
         with pytest.raises(RuntimeError, match=r"bool"):
             operation()
 

@@ -309,10 +309,12 @@ class Module:
         function(self)
         return self
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None) -> Self:
+    def to(
+        self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False
+    ) -> Self:
         """Convert float parameters and buffers, with their gradients, in place.
 
-        Takes a dtype, a device, both, or a Tensor to be like.
+        Takes a dtype, a device, both, or a Tensor to be like; `non_blocking` as in `Tensor.to`.
 
         Raises RuntimeError once an optimizer or DataParallel owns the parameters, TypeError for a
         dtype that is not a float.

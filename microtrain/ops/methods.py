@@ -205,6 +205,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__mod__": e.remainder,
     "__rmod__": _reversed(e.remainder),
     "__neg__": e.neg,
+    "__pos__": special.positive,
     "__abs__": e.abs,
     "__pow__": e.pow,
     "__rpow__": _reversed(e.pow),
@@ -308,12 +309,18 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
 
 
 def to(
-    self: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False
+    self: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
 ) -> Tensor:
     """This Tensor in another dtype or on another device; itself where nothing changes.
 
-    Takes a dtype, a device, both, or another Tensor to be like. Raises TypeError for what is not a
-    dtype, RuntimeError for an absent GPU.
+    Takes a dtype, a device, both, or another Tensor to be like; `copy` makes a copy anyway.
+    `non_blocking` allows a copy between devices to be under way on return; none here is.
+    Raises TypeError for what is not a dtype, RuntimeError for an absent GPU.
     """
     wanted, where = destination(args, dtype, device)
     out = self if wanted is None else cast(self, wanted)
