@@ -170,6 +170,13 @@ def test_a_reshape_that_copies_does_not_share_a_version() -> None:
     assert x.grad.tolist() == [[2.0] * 3] * 2
 
 
+def test_unfolded_columns_do_not_share_memory() -> None:
+    x = mt.arange(4.0).reshape(1, 1, 2, 2)
+    for kernel in (1, 2):
+        mt.nn.functional.unfold(x, kernel).zero_()
+    assert x.tolist() == [[[[0, 1], [2, 3]]]]
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (3,)], ids=str)
 def test_expanded_memory_is_not_written_to(shape: Any) -> None:
     for source in (mt.zeros(()), mt.zeros(1)):

@@ -102,7 +102,12 @@ def _unfold(
     found = places(input.shape[2:], kernel, stride, dilation, padding)
     windows = view(xp, padded(xp, input, padding), kernel, found, stride, dilation)
     n, channels = input.shape[:2]
-    return xp.store(xp.reshape(windows, (n, channels * math.prod(kernel), math.prod(found))), out)
+    shape = (n, channels * math.prod(kernel), math.prod(found))
+    if out is None:  # windows that do not overlap could be a view of the input
+        out = xp.empty(shape, input.dtype)
+        xp.store(windows, xp.reshape(out, windows.shape))
+        return out
+    return xp.store(xp.reshape(windows, shape), out)
 
 
 def _fold(
