@@ -177,6 +177,12 @@ def test_unfolded_columns_do_not_share_memory() -> None:
     assert x.tolist() == [[[[0, 1], [2, 3]]]]
 
 
+def test_a_clone_of_expanded_memory_is_in_row_major_order() -> None:
+    for x in (mt.arange(3.0).expand(2, 3), mt.arange(2.0).reshape(2, 1, 1).expand(2, 3, 4)):
+        assert x.clone().is_contiguous()
+        assert x.clone().view(-1).tolist() == x.reshape(-1).tolist()
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (3,)], ids=str)
 def test_expanded_memory_is_not_written_to(shape: Any) -> None:
     for source in (mt.zeros(()), mt.zeros(1)):

@@ -390,7 +390,9 @@ def _to(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
 
 def _clone(xp: Any, x: Any, out: Any = None) -> Any:
     """A copy, in the same memory order, that keeps its place in the graph."""
-    return xp.store(x, xp.empty_like(x) if out is None else out)
+    if out is None:  # what `expand` returns has no order of its own
+        out = xp.empty(x.shape, x.dtype) if 0 in x.strides else xp.empty_like(x)
+    return xp.store(x, out)
 
 
 def _contiguous(xp: Any, x: Any, out: Any = None) -> Any:
