@@ -300,6 +300,35 @@ def test_integer_division_by_zero_is_refused() -> None:
             operation()
 
 
+def test_quotients_of_small_integers_are_those_of_their_values() -> None:
+    x = mt.tensor([22, 179], dtype=mt.uint8)
+    assert (x / mt.tensor(-2)).tolist() == (x / -2).tolist() == [-11.0, -89.5]
+    assert (-22 / x)[0] == -1
+    assert mt.atan2(mt.tensor(-6), x)[0] == mt.atan2(mt.tensor(-6.0), mt.tensor(22.0))
+    assert mt.xlogy(x, mt.tensor(300)).tolist() == mt.xlogy(x.float(), mt.tensor(300.0)).tolist()
+
+
+def test_comparisons_with_numbers_that_the_dtype_does_not_hold() -> None:
+    x = mt.tensor([0, 255], dtype=mt.uint8)
+    assert (x == -1).tolist() == (x > 255).tolist() == [False, False]
+    assert (x != -100).tolist() == (x < 300).tolist() == [True, True]
+    with pytest.raises(OverflowError):
+        x + 300
+
+
+def test_a_factor_of_a_sum_multiplies_in_the_type_of_the_sum() -> None:
+    x = mt.tensor([200], dtype=mt.uint8)
+    assert mt.add(mt.ones(1), x, alpha=2).tolist() == [401.0]
+    assert mt.addcmul(mt.ones(1, dtype=mt.int16), x, x).tolist() == [40001 - 2**16]
+    assert mt.addcmul(mt.ones(1), x, x, value=2).tolist() == [80001.0]
+    assert mt.add(x, 0.5, alpha=3).tolist() == [201.5]
+    assert mt.ones(1).sub(2, alpha=0.5).tolist() == [0.0]
+    for name in ("add", "sub"):
+        for other in (x, 1):
+            with pytest.raises(RuntimeError, match=f"{name}: .*alpha"):
+                getattr(x, name)(other, alpha=0.5)
+
+
 # Losses ---------------------------------------------------------------------------------------
 
 

@@ -48,7 +48,7 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if like is None:
         kinds = ", ".join(type(a).__name__ for a in arguments)
         raise TypeError(f"{op.name}(): expected a Tensor, got {kinds}")
-    dtype = promote_dtypes(operands) if operands else None
+    dtype = _common(op, operands, arguments) if operands else None
     xp = XP[type(like._array)]
     found = []
     for name, value in zip(op.inputs, arguments, strict=True):
@@ -59,6 +59,22 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         else:
             found.append(wrap(xp.asarray(value, dtype)))
     return tuple(found)
+
+
+_COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}  # with any number, however large
+
+
+def _common(op: Any, operands: Any, arguments: tuple[Any, ...]) -> np.dtype[Any]:
+    """The type that the arguments of `op` are brought to."""
+    dtype = promote_dtypes(operands)
+    if dtype.kind in "iu" and op.floating:
+        return MODES.default_dtype  # at once: a small integer type may not hold the others
+    if dtype.kind in "iu" and op.name in _COMPARISONS:
+        limits = np.iinfo(dtype)
+        numbers = [n for n in arguments if isinstance(n, int | np.integer)]
+        if any(not limits.min <= n <= limits.max for n in numbers):
+            return int64
+    return dtype
 
 
 def _category(value: Any) -> np.dtype[Any]:
@@ -116,9 +132,11 @@ def cast(tensor: Tensor, dtype: Any) -> Tensor:
     return REGISTRY["to"].apply(tensor, dtype)
 
 
-def promote(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """All of `tensors` in their common type."""
+def promote(tensors: tuple[Tensor, ...], floating: bool = False) -> tuple[Tensor, ...]:
+    """All of `tensors` in their common type; where `floating`, integers become floats."""
     dtype = promote_dtypes([(t._array.dtype, 2 if t._array.ndim else 1) for t in tensors])
+    if floating and dtype.kind != "f":
+        dtype = MODES.default_dtype
     return tuple(cast(t, dtype) for t in tensors)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backend import as_dtype
 from ..tensor import TENSORS
-from .coercion import cast
+from .coercion import NUMBERS, cast, promote
 from .registry import primitive, ufunc
 
 # Arithmetic ---------------------------------------------------------------------------------
@@ -28,13 +28,24 @@ neg = ufunc("neg", "negative", "`-x`, elementwise.", x=lambda g: -g)
 
 
 def add_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    """`x + alpha * y`, broadcast."""
-    return add(x, y if alpha == 1 else mul(y, alpha))
+    """`x + alpha * y`, broadcast; for integers `alpha` must be one."""
+    return add(x, y) if alpha == 1 else add(*_scaled("add", x, y, alpha))
 
 
 def sub_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    """`x - alpha * y`, broadcast."""
-    return sub(x, y if alpha == 1 else mul(y, alpha))
+    """`x - alpha * y`, broadcast; for integers `alpha` must be one."""
+    return sub(x, y) if alpha == 1 else sub(*_scaled("sub", x, y, alpha))
+
+
+def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
+    """`x`, and `alpha * y` in the type that both have together."""
+    if isinstance(alpha, float) and not any(
+        v.dtype.kind == "f" if hasattr(v, "dtype") else isinstance(v, float) for v in (x, y)
+    ):
+        raise RuntimeError(f"{name}: for integers alpha must not be a fraction, got {alpha!r}")
+    if type(x) in TENSORS and type(y) in TENSORS:
+        x, y = promote((x, y))
+    return x, (y * alpha if isinstance(y, NUMBERS) else mul(y, alpha))
 
 
 def div_rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:

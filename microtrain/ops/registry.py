@@ -164,7 +164,7 @@ class Operation:
             differ = " or ".join(f"a_{o}.dtype is not a_{first}.dtype" for o in others)
             emit(f"    if {differ}:")
             names = ", ".join(self.promote)
-            emit(f"        {names} = promote(({names},))")
+            emit(f"        {names} = promote(({names},){', True' if self.floating else ''})")
             for i in self.promote:
                 emit(f"        a_{i} = {i}._array")
         if self.floating:

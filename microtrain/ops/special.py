@@ -13,7 +13,7 @@ import numpy as np
 from ..backend import XP
 from ..tensor import TENSORS
 from . import elementwise as e
-from .coercion import NUMBERS, public, to_float
+from .coercion import NUMBERS, on_tensors, promote, public, to_float
 from .comparison import isfinite
 from .elementwise import clamp, div, exp, log, sigmoid, trunc, where, zeros_like
 from .reductions import want_float
@@ -277,7 +277,7 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
     return where(e.abs(weight) < 0.5, input + way * weight, end - way * (1 - weight))
 
 
-@public
+@on_tensors
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """`input + value * tensor1 * tensor2`, broadcast.
 
@@ -291,10 +291,11 @@ def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
             f"addcmul: not defined for these dtypes and value {value!r}; convert the Tensors, such "
             "as with .float()"
         )
+    input, tensor1, tensor2 = promote((input, tensor1, tensor2))
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
 
 
-@public
+@on_tensors
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """`input + value * tensor1 / tensor2`, broadcast.
 
@@ -306,6 +307,7 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
             "addcdiv: integers are not divided by integers here; convert one of them, such as with "
             ".float()"
         )
+    input, tensor1, tensor2 = promote((input, tensor1, tensor2))
     return input + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
 
 
