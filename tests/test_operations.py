@@ -329,6 +329,31 @@ def test_a_factor_of_a_sum_multiplies_in_the_type_of_the_sum() -> None:
                 getattr(x, name)(other, alpha=0.5)
 
 
+# Along the first dimension, where NumPy adds one row to the next.
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(0),
+        lambda x: x.mean(0),
+        lambda x: x.var(0),
+        lambda x: x.std(0),
+        lambda x: x.norm(dim=0),
+        lambda x: x.logsumexp(0),
+        lambda x: x.cumsum(0),
+        lambda x: x.softmax(0),
+        lambda x: x.log_softmax(0),
+        lambda x: mt.nn.functional.cross_entropy(x, mt.zeros(70_000, dtype=mt.int64)),
+        lambda x: mt.nn.functional.cross_entropy(x.t(), mt.zeros(2, dtype=mt.int64)),
+    ],
+)
+def test_half_precision_is_added_up_in_single(function: Any) -> None:
+    x = np.random.default_rng(3).uniform(0, 0.5, (70_000, 2)).astype(np.float16)
+    half, single = mt.tensor(x), mt.tensor(x.astype(np.float32))
+    found, expected = function(half.requires_grad_()), function(single)
+    assert found.dtype == mt.float16
+    np.testing.assert_allclose(found.detach().numpy(), expected.numpy(), rtol=2e-3, atol=1e-4)
+
+
 # Losses ---------------------------------------------------------------------------------------
 
 

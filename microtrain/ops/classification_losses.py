@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import int64
+from ..backend import float16, float32, int64
 from .coercion import cast
 from .comparison import ne
 from .elementwise import mul, where
@@ -23,6 +23,10 @@ def _cross_entropy(
     xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any = None
 ) -> Any:
     """The negative log-probabilities of the target classes, reduced, and all probabilities."""
+    if input.dtype == float16:  # computed in single, as in `reductions`
+        wide = xp.asarray(input, float32)
+        loss, shares = _cross_entropy(xp, wide, target, reduction=reduction)
+        return xp.store(xp.asarray(loss, float16), out), xp.asarray(shares, float16)
     rows, classes = input.shape
     z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if rows else input
     e = xp.exp(z)

@@ -9,11 +9,12 @@ from ..backend import as_dtype
 from .coercion import cast
 from .elementwise import abs, sign, where, zeros_like
 from .extrema import amax, amin
-from .reductions import sum, want_float
+from .reductions import in_single, sum, want_float
 from .registry import primitive
 from .shapes import expand_to, normal_dims, restore_dims
 
 
+@in_single
 def _norm(
     xp: Any, x: Any, *, p: float = 2, dims: Any = None, keepdim: bool = False, out: Any = None
 ) -> Any:

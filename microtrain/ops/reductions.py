@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
-from ..backend import as_dtype, int64
+from ..backend import as_dtype, float16, float32, int64
 from .coercion import cast
 from .comparison import ne
 from .elementwise import exp, where
@@ -31,10 +33,24 @@ def want_float(name: str, x: Any) -> None:
         )
 
 
+def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel(xp, x)` that computes half precision in single, where 2048 + 1 is not 2048."""
+
+    @functools.wraps(kernel)
+    def wide(xp: Any, x: Any, *, out: Any = None, **attrs: Any) -> Any:
+        if x.dtype != float16:
+            return kernel(xp, x, out=out, **attrs)
+        return xp.store(xp.asarray(kernel(xp, xp.asarray(x, float32), **attrs), float16), out)
+
+    return wide
+
+
 # Sum, mean, variance ------------------------------------------------------------------------------
 
 
 def _sum(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    if x.dtype == float16:
+        return in_single(_sum)(xp, x, dims=dims, keepdim=keepdim, out=out)
     # NumPy sums uint8 as uint64, which Tensors do not have; all other integers as int64.
     dtype = int64 if x.dtype.kind == "u" else None
     return xp.sum(x, axis=dims, dtype=dtype, out=out, keepdims=keepdim)
@@ -64,6 +80,8 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
 
 
 def _mean(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    if x.dtype == float16:
+        return in_single(_mean)(xp, x, dims=dims, keepdim=keepdim, out=out)
     n = count_of(x.shape, dims)
     total = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
     if not n:
@@ -95,6 +113,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -
     return mean_dims(x, None if dim is None else normal_dims(dim, x.ndim), keepdim)
 
 
+@in_single
 def _var(
     xp: Any,
     x: Any,
@@ -128,6 +147,7 @@ def _var_rule(g: Any, x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
 var_dims = primitive("var", _var, x=_var_rule)
 
 
+@in_single
 def _std(
     xp: Any,
     x: Any,
@@ -244,6 +264,7 @@ def _shifted(xp: Any, x: Any, dim: int) -> Any:
     return xp.subtract(x, xp.max(x, axis=dim, keepdims=True))
 
 
+@in_single
 def _softmax(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
     if not x.shape or 0 in x.shape:
         return xp.store(xp.ones(x.shape, x.dtype), out)
@@ -251,6 +272,7 @@ def _softmax(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
     return xp.divide(e, xp.sum(e, axis=dim, keepdims=True), out=out)
 
 
+@in_single
 def _log_softmax(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
     if not x.shape or 0 in x.shape:
         return xp.store(xp.zeros(x.shape, x.dtype), out)

@@ -17,7 +17,7 @@ from .comparison import isnan, logical_not, logical_xor, ne
 from .elementwise import clone, div, exp, sub, where, zeros_like
 from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
 from .indexing import select
-from .reductions import sum_dims, want_float
+from .reductions import in_single, sum_dims, want_float
 from .registry import primitive
 from .shapes import cat, normal_dim, normal_dims, reshape_to, restore_dims
 
@@ -47,6 +47,7 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 # Running sums and products ------------------------------------------------------------------------
 
 
+@in_single
 def _cumsum(xp: Any, x: Any, *, dim: int, reverse: bool = False, out: Any = None) -> Any:
     """The sum of each element and all before it; in reverse, of all behind it."""
     if not reverse:
@@ -229,6 +230,7 @@ def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: An
     return reshape_to(result, (1,) * x.ndim) if keepdim else result
 
 
+@in_single
 def _logsumexp(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
     if not reductions.count_of(x.shape, dims):
         nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
