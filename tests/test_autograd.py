@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -293,6 +294,18 @@ def test_unused_input():
     assert found[1].tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match="materialize_grads"):
         grad(x * 2, [x, other], materialize_grads=True, allow_unused=False)
+
+
+def test_the_arguments_of_grad_stand_where_torch_has_them():
+    torch = pytest.importorskip("torch")
+    ours, theirs = signature(grad).parameters, signature(torch.autograd.grad).parameters
+    assert list(ours) == list(theirs)
+    assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
+    x = leaf(2.0)
+    assert grad(x * x, x, only_inputs=True, is_grads_batched=False)[0].tolist() == [4.0]
+    for unsupported in ({"only_inputs": False}, {"is_grads_batched": True}):
+        with pytest.raises(NotImplementedError, match="only_inputs"):
+            grad(x * x, x, **unsupported)
 
 
 def test_grad_runs_only_what_leads_to_the_inputs():

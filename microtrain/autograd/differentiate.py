@@ -64,7 +64,9 @@ def grad(
     grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
     """The gradients of the sum of `outputs` with respect to `inputs`; `.grad` stays untouched.
@@ -75,12 +77,14 @@ def grad(
         grad_outputs: the gradient of each output, in its shape and dtype; None means 1.
         retain_graph: keep what was saved for another pass; default `create_graph`.
         create_graph: record the pass itself, for higher derivatives.
+        only_inputs, is_grads_batched: PyTorch's switches, which can only be as they are.
         allow_unused: None for an input that the outputs do not depend on, instead of an error.
         materialize_grads: zeros for such an input.
 
     Raises:
         RuntimeError: as `backward`; an input does not require grad, or is not used.
         TypeError: something is not a Tensor.
+        NotImplementedError: `only_inputs` or `is_grads_batched` is not the default.
 
     Example:
         >>> x = mt.tensor(3.0, requires_grad=True)
@@ -88,6 +92,11 @@ def grad(
         >>> mt.autograd.grad(first, x)
         (tensor(18.),)
     """
+    if is_grads_batched or not only_inputs:
+        raise NotImplementedError(
+            "grad: only_inputs=False and is_grads_batched=True are not supported; call backward() "
+            "for the gradients of all leaves, and grad() once for each of several gradients"
+        )
     if materialize_grads and allow_unused is False:
         raise ValueError("grad: materialize_grads=True needs allow_unused to be None or True")
     roots = _tuple(outputs)

@@ -57,13 +57,15 @@ def _normal_slice(part: slice) -> slice:
 
 
 def _index_array(part: Any) -> Any:
-    """An index that is a Tensor, an array, a list or a boolean, as an array."""
+    """An index that is a Tensor, an array, a sequence or a boolean, as an array."""
     if type(part) in TENSORS:
         array = part._array
     elif type(part) in ARRAYS:
         array = part
-    elif isinstance(part, bool | np.bool_ | list):
-        array = np.asarray(part) if part != [] else np.empty(0, np.int64)
+    elif isinstance(part, bool | np.bool_):
+        array = np.asarray(part)
+    elif isinstance(part, list | tuple | range):
+        array = np.asarray(part) if len(part) else np.empty(0, np.int64)
     else:
         raise IndexError(
             "only integers, slices (`:`), ellipsis (`...`), None and long or bool Tensors are "
