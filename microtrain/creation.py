@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .autograd import no_grad
 from .backend import MODES, XP, as_dtype, resolve_device, to_device, to_host
-from .random import default_generator
+from .random import default_generator, draw_dtype
 from .tensor import TENSORS, Tensor, one_dtype, wrap
 
 
@@ -24,8 +25,12 @@ def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Te
     return out
 
 
-def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    """The shape in a call that takes `f(2, 3)` as well as `f((2, 3))`."""
+def _shape(sizes: tuple[Any, ...], size: Any = None) -> tuple[int, ...]:
+    """The shape in a call that takes `f(2, 3)`, `f((2, 3))` and `f(size=(2, 3))`."""
+    if size is not None:
+        if sizes:
+            raise TypeError(f"got the size twice: {sizes} and size={size}")
+        sizes = (size,)
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
     shape = tuple(operator.index(size) for size in sizes)
@@ -132,19 +137,37 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(one_dtype(array))
 
 
-def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *sizes: Any,
+    size: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Zeros of shape `size` in the default float type."""
-    return _finish(np.zeros(_shape(size), _float(dtype)), device, requires_grad)
+    return _finish(np.zeros(_shape(sizes, size), _float(dtype)), device, requires_grad)
 
 
-def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def ones(
+    *sizes: Any,
+    size: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Ones of shape `size` in the default float type."""
-    return _finish(np.ones(_shape(size), _float(dtype)), device, requires_grad)
+    return _finish(np.ones(_shape(sizes, size), _float(dtype)), device, requires_grad)
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(
+    *sizes: Any,
+    size: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Memory of shape `size` whose values are undefined."""
-    return _finish(np.empty(_shape(size), _float(dtype)), device, requires_grad)
+    return _finish(np.empty(_shape(sizes, size), _float(dtype)), device, requires_grad)
 
 
 def full(
@@ -226,32 +249,92 @@ def linspace(
     return _finish(np.linspace(start, end, count).astype(_float(dtype)), device, requires_grad)
 
 
-def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def rand(
+    *sizes: Any,
+    size: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Uniform random numbers in [0, 1)."""
     dtype = _float(dtype)
-    draw = np.float32 if dtype == np.float32 else np.float64
-    array = default_generator().random(_shape(size), draw).astype(dtype, copy=False)
+    array = (
+        default_generator().random(_shape(sizes, size), draw_dtype(dtype)).astype(dtype, copy=False)
+    )
     return _finish(np.asarray(array), device, requires_grad)
 
 
-def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def randn(
+    *sizes: Any,
+    size: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Normal random numbers of mean 0 and variance 1."""
     dtype = _float(dtype)
-    draw = np.float32 if dtype == np.float32 else np.float64
-    array = np.asarray(default_generator().standard_normal(_shape(size), draw))
+    array = np.asarray(default_generator().standard_normal(_shape(sizes, size), draw_dtype(dtype)))
     return _finish(array.astype(dtype, copy=False), device, requires_grad)
 
 
 def randint(
-    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None
+    low: int = 0, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Random integers in [low, high), or in [0, low) where only one bound is given."""
-    if size is None:
+    if size is None:  # f(high, size)
         low, high, size = 0, low, high
+    if high is None:  # f(high, size=size)
+        low, high = 0, low
+    if size is None:
+        raise TypeError("randint: expected a bound and a size")
     if not low < high:
         raise RuntimeError(f"randint: low must be less than high, got {low} and {high}")
     array = np.asarray(default_generator().integers(low, high, _shape((size,))))
     return _finish(array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, False)
+
+
+def randperm(
+    n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """The numbers from 0 to `n` - 1 in random order."""
+    (count,) = _shape((n,))
+    array = default_generator().permutation(count)
+    return _finish(
+        array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, requires_grad
+    )
+
+
+def normal(
+    mean: Any,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normal random numbers of the given mean and standard deviation, outside any graph.
+
+    Args:
+        mean, std: numbers, or Tensors of a float dtype that broadcast.
+        size: the shape, where both are numbers, and only there.
+        dtype, device, requires_grad: of the result, likewise.
+
+    Raises:
+        TypeError: a size (or dtype ...) beside a Tensor, or none beside numbers.
+        RuntimeError: `std` is negative.
+    """
+    tensors = type(mean) in TENSORS or type(std) in TENSORS
+    if tensors == (size is not None):
+        raise TypeError("normal: expected a size for numbers, and none for Tensors")
+    if tensors and (dtype is not None or device is not None or requires_grad):
+        raise TypeError("normal: dtype, device and requires_grad are those of the Tensors")
+    if not np.all(to_host(std._array) >= 0 if type(std) in TENSORS else std >= 0):
+        raise RuntimeError("normal: expected std >= 0")
+    with no_grad():
+        out = randn_like(mean + std) if tensors else randn(size, dtype=dtype, device=device)
+        drawn: Tensor = out * std + mean
+    return drawn.requires_grad_(requires_grad)
 
 
 def _like(name: str, make: Any) -> Any:

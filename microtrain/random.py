@@ -28,6 +28,7 @@ from .threads import LAUNCH
 __all__ = [
     "begin_batch",
     "default_generator",
+    "draw_dtype",
     "end_step",
     "forward_words",
     "generator",
@@ -103,6 +104,18 @@ def default_generator() -> np.random.Generator:
     """The generator that `manual_seed` set in this thread; drawing from it moves it on."""
     found = _STREAM.generator
     return manual_seed(_STREAM.seed) if found is None else found
+
+
+def draw_dtype(dtype: Any) -> Any:
+    """The dtype to draw in for a result of `dtype`: NumPy draws float32 and float64.
+
+    Raises NotImplementedError for a dtype that is not a float: it would cut off the fractions.
+    """
+    if np.dtype(dtype).kind != "f":
+        raise NotImplementedError(
+            f"uniform and normal numbers of dtype {dtype} are not defined; draw as floats"
+        )
+    return np.float32 if dtype == np.float32 else np.float64
 
 
 def initial_seed() -> int:

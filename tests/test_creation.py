@@ -48,6 +48,36 @@ L.zeros_like(L.ones(2, dtype=L.int32))     L.ones_like(L.zeros(2), dtype=L.float
 L.full_like(L.zeros(2), 7)                 L.zeros_like(L.ones(2), requires_grad=True)
 L.Tensor([1, 2])                           L.Tensor([[1], [2]])
 L.Tensor()                                 L.Tensor(2.5)
+L.zeros(size=(2, 3))                       L.ones(size=[2])
+L.zeros(2, size=(2,))                      L.randint(5)
+L.randn(size=(2, 0))                       L.rand(size=(0,))
+L.randint(5, size=(0,))                    L.randint(high=5, size=(2, 0))
+L.randint(1, size=(2,))                    L.randint(low=3, high=4, size=(2,))
+L.rand(2, dtype=L.int64)                   L.randn(2, dtype=L.int32)
+L.rand_like(L.zeros(2, dtype=L.int64))     L.randn_like(L.tensor(True))
+L.randperm(0)                              L.randperm(1, dtype=L.float32)
+L.randperm(-1)                             L.randperm(2.5)
+L.randperm(3, requires_grad=True)          L.normal(0, 1, (2, 0))
+L.normal(1, 0, (2,))                       L.normal(L.tensor([1.0, 2.0]), 0.0)
+L.normal(1.0, L.zeros(2))                  L.normal(L.ones(2, 1), L.zeros(2))
+L.normal(0.0, 1.0)                         L.normal(L.zeros(2), 1.0, (2,))
+L.normal(0, -1, (2,))                      L.normal(0.0, L.tensor([1.0, -1.0]))
+L.normal(3, 0, (1,), dtype=L.float64)      L.normal(L.zeros(2, dtype=L.float64), L.zeros(2))
+L.zeros(2).uniform_(3, 3)                  L.zeros(2).uniform_(1, 0)
+L.zeros(2, dtype=L.int64).uniform_()       L.zeros(2, dtype=L.int64).normal_()
+L.zeros(2).normal_(2, 0)                   L.zeros(2).normal_(0, -1)
+L.zeros(2).bernoulli_(1.0)                 L.zeros(2, dtype=L.int64).bernoulli_(1)
+L.zeros(2).bernoulli_(2.0)                 L.zeros(2, 2).bernoulli_(L.tensor([0.0, 1.0]))
+L.zeros(2).bernoulli_(L.ones(3))           L.zeros(2).bernoulli_(L.tensor([0.0, 2.0]))
+L.bernoulli(L.tensor([1.0, 0.0]))          L.bernoulli(L.tensor([1, 0]))
+L.bernoulli(L.tensor([1.5]))               L.bernoulli(L.tensor([1.0], dtype=L.float16))
+L.multinomial(L.tensor([0, 3.0]), 1)       L.multinomial(L.tensor([0, 3.0]), 3, True)
+L.multinomial(L.eye(3), 1)                 L.multinomial(L.eye(3), 2, replacement=True)
+L.multinomial(L.zeros(2), 1)               L.multinomial(L.tensor([-1.0, 2.0]), 1)
+L.multinomial(L.ones(2), 3)                L.multinomial(L.ones(2), 0)
+L.multinomial(L.tensor([1, 2]), 1)         L.multinomial(L.ones(()), 1)
+L.multinomial(L.ones(1, 1, 2), 1)          L.multinomial(L.ones(0, 3), 2)
+L.multinomial(L.ones(0), 1)                L.multinomial(L.ones(2, 0), 1, True)
 """
 CASES = [case.strip() for line in AS_IN_TORCH.split("\n") for case in line.split("   ") if case]
 
@@ -144,6 +174,15 @@ DRAWS = {
     "randn_like": lambda: mt.randn_like(mt.zeros(1000)),
     "float64": lambda: mt.randn(1000, dtype=mt.float64),
     "float16": lambda: mt.rand(1000, dtype=mt.float16),
+    "randperm": lambda: mt.randperm(1000),
+    "normal": lambda: mt.normal(0, 1, (1000,)),
+    "normal of Tensors": lambda: mt.normal(mt.zeros(1000), 1.0),
+    "uniform_": lambda: mt.zeros(1000).uniform_(),
+    "normal_": lambda: mt.zeros(1000).normal_(),
+    "bernoulli": lambda: mt.bernoulli(mt.full((1000,), 0.5)),
+    "bernoulli_": lambda: mt.zeros(1000).bernoulli_(),
+    "multinomial": lambda: mt.ones(2, 1000).multinomial(100),
+    "multinomial again": lambda: mt.ones(2, 1000).multinomial(100, replacement=True),
 }
 
 
@@ -193,6 +232,49 @@ def test_to_takes_what_training_loops_write():
     assert x.to(mt.float32, copy=True) is not x
     layer = mt.nn.Linear(1, 1)
     assert layer.to("cpu", non_blocking=True) is layer
+
+
+def test_draws_in_place_and_permutations():
+    mt.manual_seed(0)
+    x = mt.zeros(100_000).uniform_(-3, 1)
+    assert -3 <= x.min() < -2.99 and 0.99 < x.max() < 1
+    x.normal_(5, 0.1)
+    assert abs(x.mean().item() - 5) < 0.01 and abs(x.std().item() - 0.1) < 0.01
+    x.bernoulli_(mt.tensor(0.25))
+    assert set(x.tolist()) == {0.0, 1.0} and abs(x.mean().item() - 0.25) < 0.01
+    assert abs(mt.normal(2.0, mt.full((100_000,), 0.5)).std().item() - 0.5) < 0.01
+    assert sorted(mt.randperm(100).tolist()) == list(range(100))
+
+
+def test_draws_in_place_are_writes():
+    x = mt.ones(3, requires_grad=True)
+    y = x * 2
+    y[1:].uniform_()
+    y.sum().backward()
+    assert x.grad.tolist() == [2.0, 0.0, 0.0]
+    z = x.exp()
+    total = z.sum()
+    z.detach().normal_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+    with pytest.raises(RuntimeError, match="leaf"):
+        x.bernoulli_()
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_multinomial_draws_by_weight(replacement):
+    mt.manual_seed(0)
+    weights = mt.tensor([1.0, 0.0, 2.0, 5.0])
+    if replacement:
+        drawn = mt.multinomial(weights, 80_000, replacement=True)
+    else:
+        drawn = mt.multinomial(weights.expand(80_000, 4), 2)
+        assert (drawn[:, 0] != drawn[:, 1]).all()
+        of_3 = drawn[:, 1][drawn[:, 0] == 3]  # the second draw is by the weights that are left
+        assert abs((of_3 == 2).float().mean().item() - 2 / 3) < 0.01
+        drawn = drawn[:, 0]
+    found = [(drawn == i).float().mean().item() for i in range(4)]
+    np.testing.assert_allclose(found, [1 / 8, 0, 2 / 8, 5 / 8], atol=0.01)
 
 
 # Comparisons --------------------------------------------------------------------------------------

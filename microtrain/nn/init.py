@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP
-from ..random import default_generator
+from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
 
 
@@ -19,19 +19,15 @@ def _fill(tensor: Tensor, values: Any) -> Tensor:
     return tensor
 
 
-def _draw_dtype(tensor: Tensor) -> Any:
-    return np.float32 if tensor.dtype == np.float32 else np.float64
-
-
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Uniform numbers in [a, b)."""
-    draw = default_generator().random(tensor.shape, _draw_dtype(tensor))
+    draw = default_generator().random(tensor.shape, draw_dtype(tensor.dtype))
     return _fill(tensor, draw * (b - a) + a)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal numbers."""
-    draw = default_generator().standard_normal(tensor.shape, _draw_dtype(tensor))
+    draw = default_generator().standard_normal(tensor.shape, draw_dtype(tensor.dtype))
     return _fill(tensor, draw * std + mean)
 
 
@@ -66,7 +62,7 @@ def trunc_normal_(
             f"trunc_normal_: [{a}, {b}] is out of reach of the normal distribution with mean "
             f"{mean} and standard deviation {std}"
         )
-    generator, dtype = default_generator(), _draw_dtype(tensor)
+    generator, dtype = default_generator(), draw_dtype(tensor.dtype)
     draw = np.asarray(generator.standard_normal(tensor.shape, dtype) * std + mean)
     while (outside := (draw < a) | (draw > b)).any():
         draw[outside] = generator.standard_normal(int(outside.sum()), dtype) * std + mean

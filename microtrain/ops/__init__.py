@@ -16,6 +16,7 @@ from . import (
     products,
     rearranging,
     reductions,
+    sampling,
     scans,
     shapes,
     sorting,
@@ -82,6 +83,7 @@ from .normalization import *  # noqa: F403
 from .products import *  # noqa: F403
 from .rearranging import *  # noqa: F403
 from .regression_losses import mse_loss
+from .sampling import *  # noqa: F403
 from .scans import *  # noqa: F403
 from .shapes import cat, stack
 from .sorting import *  # noqa: F403
@@ -128,6 +130,7 @@ __all__ = [
 ]  # fmt: skip
 __all__ += special.__all__
 __all__ += activations.__all__
+__all__ += sampling.__all__
 __all__ += scans.__all__
 __all__ += sorting.__all__
 __all__ += gathering.__all__

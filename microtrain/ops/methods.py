@@ -27,6 +27,7 @@ from . import (
     products,
     rearranging,
     reductions,
+    sampling,
     scans,
     shapes,
     sorting,
@@ -174,6 +175,7 @@ _add(
     "addbmm addmm addmv baddbmm bmm dot ger inner kron matrix_power mv outer vdot",
 )
 _add(factorisations, "cholesky det inverse logdet slogdet")
+_add(sampling, "bernoulli multinomial")
 _add(triangles, "diag diag_embed diagonal trace tril triu")
 _add(
     splitting,
@@ -388,7 +390,8 @@ def _in_place_method(name: str, operation: Callable[..., Any]) -> Callable[..., 
 # Methods with code of their own.
 OTHERS = (
     backward, contiguous, copy_, cpu, cuda, fill_, register_hook,
-    register_post_accumulate_grad_hook, to, zero_,
+    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.normal_, sampling.uniform_,
+    to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
