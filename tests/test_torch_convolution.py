@@ -297,3 +297,33 @@ def test_nothing_to_pad_is_a_copy(mode: str) -> None:
     x = mt.ones(1, 3)
     mt.nn.functional.pad(x, (0, 0), mode=mode).zero_()
     assert x.tolist() == [[1.0, 1.0, 1.0]]
+
+
+# The method unfold --------------------------------------------------------------------------------
+
+SLIDING: list[Callable[..., Any]] = [
+    lambda m, x: x.unfold(0, 2, 1),
+    lambda m, x: x.unfold(-1, 4, 4).unfold(0, 2, 1),
+    lambda m, x: x.unfold(dimension=1, size=0, step=3),
+    lambda m, x: x.unfold(1, 8, 5) * x.unfold(1, 1, 9)[:, :1],
+    lambda m, x: x.permute(1, 0).unfold(0, 3, 2).mean(-1),
+]
+
+
+@pytest.mark.parametrize("case", SLIDING)
+def test_windows_along_a_dimension(case: Callable[..., Any]) -> None:
+    compare(case, normal(3, 8))
+
+
+def test_windows_along_a_dimension_share_memory() -> None:
+    x = mt.zeros(4, 4)
+    x.unfold(0, 2, 2).unfold(1, 2, 2)[0, 0].fill_(1)
+    assert x.sum() == 4
+    assert mt.zeros(4, requires_grad=True).unfold(0, 2, 1).grad_fn.name() == "UnfoldBackward0"
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0, 4, 1), (0, 2, 0), (0, -1, 1), (2, 1, 1), (0, 1.0, 1)], ids=str
+)
+def test_windows_that_do_not_fit(arguments: Any) -> None:
+    refused_alike(lambda m: m.zeros(3, 3).unfold(*arguments))

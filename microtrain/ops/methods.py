@@ -34,6 +34,7 @@ from . import (
     special,
     splitting,
     triangles,
+    windows,
 )
 from . import elementwise as e
 from .coercion import NUMBERS, cast
@@ -134,6 +135,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "tanh": e.tanh,
     "transpose": shapes.transpose,
     "trunc": e.trunc,
+    "unfold": windows.sliding,
     "unsqueeze": shapes.unsqueeze,
     "var": reductions.var,
     "view": shapes.view,

@@ -17,7 +17,7 @@ import numpy as np
 from .coercion import public
 from .padding import padded
 from .registry import primitive
-from .shapes import reshape_to
+from .shapes import normal_dim, reshape_to
 
 BATCH = (slice(None), slice(None))  # all samples, all channels
 
@@ -229,3 +229,56 @@ def fold(
         )
     x = input if input.ndim == 3 else reshape_to(input, (1, *input.shape))
     return unbatched(fold_windows(x, sizes, *geometry), x, input)
+
+
+# Windows along one dimension ----------------------------------------------------------------------
+
+
+def _slide(xp: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
+    count = (x.shape[dim] - size) // step + 1
+    shape, strides = list(x.shape), list(x.strides)
+    shape[dim] = count
+    strides[dim] *= step
+    return xp.as_strided(x, (*shape, size), (*strides, x.strides[dim]))
+
+
+def _slide_back(xp: Any, windows: Any, *, dim: int, length: int, step: int, out: Any = None) -> Any:
+    """Windows added up to `length` places along `dim`: the reverse of `_slide`."""
+    *shape, size = windows.shape
+    count, shape[dim] = shape[dim], length
+    total = xp.zeros(tuple(shape), windows.dtype)
+    for offset in range(size):
+        place = slice(offset, offset + (count - 1) * step + 1, step)
+        part = xp.getitem(total, (slice(None),) * dim + (place,))
+        xp.add(part, xp.getitem(windows, (..., offset)), out=part)
+    return xp.store(total, out)
+
+
+slide = primitive(
+    "sliding_windows",
+    _slide,
+    x=lambda g, x_shape, dim, step: slide_back(g, dim, x_shape[dim], step),
+    options={"view": True, "node_name": "Unfold"},
+)
+slide_back = primitive(
+    "sliding_windows_sum",
+    _slide_back,
+    windows=lambda g, windows_shape, dim, step: slide(g, dim, windows_shape[-1], step),
+    options={"node_name": "UnfoldBackward"},
+)
+
+
+def sliding(x: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows of `size` elements along `dimension`, `step` apart, as a last dimension; a view.
+
+    Raises IndexError for a dimension out of range, RuntimeError for a size below 0 or above that of
+    the dimension and a step below 1.
+    """
+    dim = normal_dim(dimension, x.ndim)
+    size, step = whole(size), whole(step)
+    if not 0 <= size <= x.shape[dim] or step < 1:
+        raise RuntimeError(
+            f"unfold: expected a size from 0 to {x.shape[dim]} and a step of at least 1 along "
+            f"dimension {dim}, got size {size} and step {step}"
+        )
+    return slide(x, dim, size, step)

@@ -154,12 +154,52 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
 }
 
+# input, dimension, size, step
+SLIDING: list[tuple[Any, int, int, int]] = [
+    (normal(7), 0, 3, 1),
+    (normal(2, 6), 1, 2, 2),
+    (normal(7, 2), 0, 2, 3),
+    (turned(normal), 1, 2, 1),
+    (normal(3, 0), 0, 2, 1),
+    (normal(3), 0, 0, 2),
+]
+
+
+def _slide(x: Any, dim: int, size: int, step: int) -> Any:
+    starts = range(0, x.shape[dim] - size + 1, step)
+    windows = [np.take(x, np.arange(start, start + size), dim) for start in starts]
+    return np.stack([np.moveaxis(w, dim, -1) for w in windows], dim)
+
+
+def _slide_back(windows: Any, dim: int, length: int, step: int) -> Any:
+    shape = list(windows.shape[:-1])
+    shape[dim] = length
+    found = np.zeros(shape)
+    for number, offset in np.ndindex(windows.shape[dim], windows.shape[-1]):
+        at = (slice(None),) * dim
+        found[(*at, number * step + offset)] += windows[(*at, number, ..., offset)]
+    return found
+
+
+SAMPLES["sliding_windows"] = [
+    Sample((x,), {"dim": dim, "size": size, "step": step}) for x, dim, size, step in SLIDING
+]
+SAMPLES["sliding_windows_sum"] = [
+    Sample(
+        (normal(*_slide(x, dim, size, step).shape),),
+        {"dim": dim, "length": x.shape[dim], "step": step},
+    )
+    for x, dim, size, step in SLIDING
+]
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "convolution": _convolution,
     "convolution_input": _convolution_input,
     "convolution_weight": _convolution_weight,
     "unfold": _unfold,
     "fold": _fold,
+    "sliding_windows": _slide,
+    "sliding_windows_sum": _slide_back,
 }
 
 
@@ -231,4 +271,8 @@ TORCH: dict[str, Callable[..., Any]] = {
     "convolution_weight": _torch_weight,
     "unfold": _torch_unfold,
     "fold": _torch_fold,
+    "sliding_windows": lambda torch, x, dim, size, step: x.unfold(dim, size, step),
+    "sliding_windows_sum": lambda torch, x, dim, length, step: torch.ops.aten.unfold_backward(
+        x, [*x.shape[:dim], length, *x.shape[dim + 1 : -1]], dim, x.shape[-1], step
+    ),
 }
