@@ -8,6 +8,7 @@ from . import threads as threads  # first: BLAS reads its thread limits when Num
 
 # isort: split
 import importlib
+from math import e, inf, nan, pi
 from typing import Any
 
 from . import autograd, linalg, nn, ops, optim
@@ -37,12 +38,10 @@ from .backend import (
     uint8,
 )
 from .creation import (
-    allclose,
     arange,
     as_tensor,
     empty,
     empty_like,
-    equal,
     eye,
     from_numpy,
     full,
@@ -61,6 +60,7 @@ from .creation import (
     zeros,
     zeros_like,
 )
+from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor
@@ -96,11 +96,13 @@ __all__ = [
     "autograd",
     "device",
     "dtype",
+    "e",
     "empty",
     "empty_like",
     "enable_grad",
     "equal",
     "eye",
+    "finfo",
     "float16",
     "float32",
     "float64",
@@ -108,6 +110,8 @@ __all__ = [
     "full",
     "full_like",
     "get_default_dtype",
+    "iinfo",
+    "inf",
     "inference_mode",
     "int8",
     "int16",
@@ -115,18 +119,23 @@ __all__ = [
     "int64",
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
+    "is_floating_point",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_tensor",
     "linalg",
     "linspace",
     "manual_seed",
+    "nan",
     "nn",
     "no_grad",
     "normal",
+    "numel",
     "ones",
     "ones_like",
     "ops",
     "optim",
+    "pi",
     "rand",
     "rand_like",
     "randint",

@@ -230,11 +230,9 @@ _CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2}
 def as_dtype(value: Any) -> np.dtype[Any]:
     """The dtype that `value` names: a dtype, a NumPy scalar type, `float`, `int`, `bool` or a name.
 
-    `float` means the default float type, as in PyTorch. Raises TypeError for dtypes that Tensors
+    Python's `float` is float64, as in NumPy and PyTorch. Raises TypeError for dtypes that Tensors
     do not have (complex, text, objects, unsigned integers over 8 bits).
     """
-    if value is float:
-        return get_default_dtype()
     found: Any = ALIASES.get(value) if isinstance(value, str) else None
     if found is None:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .autograd import no_grad
-from .backend import MODES, XP, as_dtype, resolve_device, to_device, to_host
+from .backend import MODES, as_dtype, resolve_device, to_device, to_host
 from .random import default_generator, draw_dtype
 from .tensor import TENSORS, Tensor, one_dtype, wrap
 
@@ -363,17 +363,3 @@ def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any 
     where = input.device if device is None else device
     where = None if getattr(where, "type", where) == "cpu" else where
     return full(input.shape, fill_value, dtype=dtype or input.dtype, device=where)
-
-
-def allclose(
-    a: Tensor, b: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> bool:
-    """Whether all elements agree within `atol + rtol * |b|`."""
-    xp = XP[type(a._array)].module
-    return bool(xp.allclose(a._array, b._array, rtol=rtol, atol=atol, equal_nan=equal_nan))
-
-
-def equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two Tensors have the same shape and the same elements."""
-    xp = XP[type(a._array)].module
-    return a.shape == b.shape and bool(xp.all(a._array == b._array))

@@ -48,6 +48,22 @@ L.zeros_like(L.ones(2, dtype=L.int32))     L.ones_like(L.zeros(2), dtype=L.float
 L.full_like(L.zeros(2), 7)                 L.zeros_like(L.ones(2), requires_grad=True)
 L.Tensor([1, 2])                           L.Tensor([[1], [2]])
 L.Tensor()                                 L.Tensor(2.5)
+L.tensor([1, 2], dtype=float)              L.zeros(2, dtype=float)
+L.ones(2).to(int)                          L.ones(2, dtype=L.float16).to(float)
+L.ones(2).type(L.int64)                    L.ones(2).type(dtype=L.float64)
+L.ones(2).byte()                           L.ones(2).char()
+L.ones(2).short()
+L.ones(2).equal(L.ones(2))                 L.ones(2).allclose(L.zeros(2))
+L.allclose(input=L.ones(1), other=L.ones(1) + 1e-6, rtol=1e-5)
+L.is_tensor(L.ones(2))                     L.is_tensor([1.0])
+L.numel(L.ones(2, 3))                      L.is_floating_point(L.tensor(1))
+L.finfo(L.float32).eps                     L.finfo(L.float16).max
+L.finfo().min                              L.finfo(L.float64).tiny
+L.finfo(L.float32).smallest_normal         L.finfo(L.float32).bits
+L.finfo(L.float32).dtype                   L.finfo(L.int32)
+L.iinfo(L.int64).max                       L.iinfo(L.uint8).min
+L.iinfo(L.int8).bits                       L.iinfo(L.float32)
+L.iinfo(L.int8).dtype                      (L.e, L.inf, L.nan, L.pi)
 L.zeros(size=(2, 3))                       L.ones(size=[2])
 L.zeros(2, size=(2,))                      L.randint(5)
 L.randn(size=(2, 0))                       L.rand(size=(0,))

@@ -101,6 +101,7 @@ LAYERS = [
     {"backend", "random"},
     {"formatting"},
     {"tensor"},
+    {"inspection"},
     {"autograd"},
     {"ops"},
     {"creation", "linalg"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import as_dtype
+from ..backend import as_dtype, get_default_dtype
 from ..tensor import TENSORS
 from .coercion import NUMBERS, cast, promote
 from .registry import primitive, ufunc
@@ -168,7 +168,7 @@ def pow(x: Any, exponent: Any) -> Any:
         kind = x._array.dtype.kind
         if kind != "f":
             if type(exponent) is float:
-                x = cast(x, as_dtype(float))
+                x = cast(x, get_default_dtype())
             elif exponent < 0:
                 raise RuntimeError(
                     "pow: Integers to negative integer powers are not allowed; make the base or "
@@ -378,7 +378,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
         return x if max is None else where((x <= max) | (x != x), x, max)
     fraction = isinstance(min, float | np.floating) or isinstance(max, float | np.floating)
     if fraction and x.dtype.kind != "f":
-        x = cast(x, as_dtype(float))
+        x = cast(x, get_default_dtype())
     return clamp_numbers(x, min, max)
 
 

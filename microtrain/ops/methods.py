@@ -12,7 +12,8 @@ from typing import Any
 from ..autograd import differentiate, engine
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
-from ..backend import ARRAYS, CPU, as_dtype, resolve_device, to_device
+from ..backend import ALIASES, ARRAYS, CPU, as_dtype, int8, resolve_device, to_device, uint8
+from ..inspection import allclose, equal
 from ..tensor import TENSORS, Tensor, wrap
 from . import (
     activations,
@@ -69,11 +70,17 @@ def _where(self: Tensor, condition: Any, other: Any) -> Any:
     return e.where(condition, self, other)
 
 
+def _as_type(self: Tensor, dtype: Any) -> Tensor:
+    """This Tensor in another dtype; itself where it has it."""
+    return cast(self, as_dtype(dtype))
+
+
 # Methods that are the function of the same name, and operators.
 METHODS: dict[str, Callable[..., Any]] = {
     "abs": e.abs,
     "add": e.add_scaled,
     "all": reductions.all,
+    "allclose": allclose,
     "amax": extrema.amax,
     "amin": extrema.amin,
     "any": reductions.any,
@@ -85,6 +92,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "clone": e.clone,
     "div": e.div_rounded,
     "eq": comparison.eq,
+    "equal": equal,
     "exp": e.exp,
     "expand": shapes.expand,
     "expand_as": shapes.expand_as,
@@ -135,6 +143,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "tanh": e.tanh,
     "transpose": shapes.transpose,
     "trunc": e.trunc,
+    "type": _as_type,
     "unfold": windows.sliding,
     "unsqueeze": shapes.unsqueeze,
     "var": reductions.var,
@@ -237,7 +246,7 @@ IN_PLACE = (
 ).split()
 AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
              "__ipow__": "pow"}  # fmt: skip
-CASTS = ("half", "float", "double", "int", "long", "bool")
+CASTS = {**ALIASES, "byte": uint8, "char": int8}
 
 
 def backward(
@@ -367,9 +376,7 @@ def _iterate(self: Tensor) -> Iterator[Tensor]:
     return iter(splitting.unbind(self))
 
 
-def _cast_method(name: str) -> Callable[[Tensor], Tensor]:
-    dtype = as_dtype(name)
-
+def _cast_method(dtype: Any) -> Callable[[Tensor], Tensor]:
     def method(self: Tensor) -> Tensor:
         return cast(self, dtype)
 
@@ -407,7 +414,7 @@ def _install() -> None:
     table: dict[str, Any] = {**METHODS, **OPERATORS, **{f.__name__: f for f in OTHERS}}
     table |= {f"{name}_": _in_place_method(f"{name}_", METHODS[name]) for name in IN_PLACE}
     table |= {method: table[f"{name}_"] for method, name in AUGMENTED.items()}
-    table |= {name: _cast_method(name) for name in CASTS}
+    table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
     table["__iter__"] = _iterate
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
     for name, value in table.items():

@@ -10,7 +10,7 @@ import math
 from operator import index as whole
 from typing import Any, NamedTuple
 
-from ..backend import as_dtype, int64
+from ..backend import as_dtype, get_default_dtype, int64
 from . import reductions
 from .coercion import cast, public
 from .comparison import isnan, logical_not, logical_xor, ne
@@ -264,7 +264,7 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
     Raises IndexError for a dimension out of range.
     """
-    x = input if input.dtype.kind == "f" else cast(input, as_dtype(float))
+    x = input if input.dtype.kind == "f" else cast(input, get_default_dtype())
     return logsumexp_dims(x, normal_dims(dim, input.ndim), keepdim)
 
 

@@ -1,0 +1,82 @@
+"""Questions about Tensors and dtypes: is_tensor, numel, allclose, equal, finfo, iinfo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .backend import XP, as_dtype, get_default_dtype
+from .tensor import TENSORS, Tensor
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is a Tensor (a Parameter is one)."""
+    return type(obj) in TENSORS
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is a float type."""
+    return input.is_floating_point()
+
+
+def numel(input: Tensor) -> int:
+    """The number of elements."""
+    return input.numel()
+
+
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether all elements agree within `atol + rtol * |other|`."""
+    xp = XP[type(input._array)].module
+    return bool(xp.allclose(input._array, other._array, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two Tensors have the same shape and the same elements."""
+    xp = XP[type(input._array)].module
+    return input.shape == other.shape and bool(xp.all(input._array == other._array))
+
+
+class finfo:
+    """What a float dtype can hold, as Python numbers.
+
+    Attributes:
+        bits: the size of a number.
+        eps: the distance from 1 to the next number.
+        max, min: the largest and the smallest number.
+        tiny, smallest_normal: the smallest positive number of full precision.
+        dtype: the dtype's name.
+
+    Raises TypeError for a dtype that is not a float.
+
+    Example:
+        >>> mt.finfo(mt.float64).eps
+        2.220446049250313e-16
+    """
+
+    def __init__(self, dtype: Any = None) -> None:
+        wanted = get_default_dtype() if dtype is None else as_dtype(dtype)
+        if wanted.kind != "f":
+            raise TypeError(f"finfo(): expected a float dtype, got {wanted.name}; see iinfo")
+        found = np.finfo(wanted)
+        self.bits = found.bits
+        self.dtype = wanted.name
+        self.eps, self.max, self.min = float(found.eps), float(found.max), float(found.min)
+        self.tiny = self.smallest_normal = float(found.tiny)
+
+
+class iinfo:
+    """What an integer dtype can hold, as Python numbers: bits, max, min, dtype.
+
+    Raises TypeError for a dtype that is not an integer.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        wanted = as_dtype(dtype)
+        if wanted.kind not in "iu":
+            raise TypeError(f"iinfo(): expected an integer dtype, got {wanted.name}; see finfo")
+        found = np.iinfo(wanted)
+        self.bits, self.max, self.min = found.bits, int(found.max), int(found.min)
+        self.dtype = wanted.name
