@@ -4,6 +4,7 @@ from . import lr_scheduler
 from .adam import Adam, AdamW
 from .flat import FlatStorage
 from .optimizer import Optimizer
+from .rmsprop import RMSprop
 from .sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "FlatStorage", "Optimizer", "lr_scheduler"]
+__all__ = ["SGD", "Adam", "AdamW", "FlatStorage", "Optimizer", "RMSprop", "lr_scheduler"]

@@ -1,0 +1,119 @@
+"""RMSprop, as PyTorch defines it, over flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any
+
+from ..backend import XP
+from .optimizer import Optimizer, Run, refuse_switches
+
+
+class RMSprop(Optimizer):
+    """Steps scaled by a running average of the square of the gradient.
+
+    T. Tieleman and G. Hinton, "Lecture 6.5: rmsprop", 2012. For every parameter p with gradient g:
+
+        g = g + weight_decay * p
+        v = alpha * v + (1 - alpha) * g * g
+        m = momentum * m + g / (sqrt(v) + eps)
+        p = p - lr * m
+
+    Args:
+        params: Tensors or parameter groups.
+        lr: learning rate, at least 0.
+        alpha: how much the average keeps, at least 0.
+        eps: added to the denominator, at least 0.
+        weight_decay: factor of the L2 penalty, at least 0.
+        momentum: how much of the last steps is kept, at least 0.
+        maximize: go up the gradient.
+        centered, foreach, capturable, differentiable: PyTorch's switches, which can only be off.
+
+    Raises ValueError for options out of range.
+
+    Example:
+        >>> optimizer = mt.optim.RMSprop(model.parameters(), lr=1e-3)
+    """
+
+    states = ("square_avg", "momentum_buffer")
+    counts = True
+    options = itemgetter("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        refuse_switches(
+            "RMSprop",
+            centered=centered,
+            capturable=capturable,
+            foreach=foreach,
+            differentiable=differentiable,
+        )
+        defaults = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        self._check_numbers(group, "lr", "alpha", "eps", "weight_decay", "momentum")
+
+    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return self.states if group["momentum"] else self.states[:1]
+
+    def _constants(self, run: Run) -> tuple[Any, ...]:
+        lr, alpha, eps, decay, momentum, maximize = run.options
+        asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
+        return (
+            asarray(lr, dtype),
+            asarray(alpha, dtype),
+            asarray(1 - alpha, dtype),
+            asarray(eps, dtype),
+            asarray(decay, dtype) if decay else None,
+            asarray(momentum, dtype) if momentum else None,
+            maximize,
+        )
+
+    def _update(self, run: Run) -> None:
+        lr, alpha, new, eps, decay, momentum, maximize = run.constants
+        square, *velocity = run.states
+        param, step, work = run.param, run.grad, run.scratch
+        xp = XP[type(param)]
+        multiply, add = xp.multiply, xp.add
+        if run.fresh:
+            for state in run.states:
+                state.fill(0)
+        if decay is not None:
+            multiply(param, decay, work)
+            step = (xp.subtract if maximize else add)(work, step, work)
+        elif maximize:
+            step = xp.negative(step, work)
+        other = multiply(step, step)  # `step` may be in `work`, and is needed once more
+        multiply(other, new, other)
+        multiply(square, alpha, square)
+        add(square, other, square)
+        xp.sqrt(square, other)
+        add(other, eps, other)
+        xp.divide(step, other, work)
+        if momentum is not None:
+            multiply(velocity[0], momentum, velocity[0])
+            work = multiply(add(velocity[0], work, velocity[0]), lr, work)
+        else:
+            multiply(work, lr, work)
+        xp.subtract(param, work, param)
