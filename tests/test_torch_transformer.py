@@ -84,3 +84,27 @@ def test_dropout_is_for_training_and_does_not_depend_on_the_order_of_dimensions(
         found.append(layer(y).detach().numpy())
         assert not np.allclose(layer.eval()(y).detach().numpy(), found[-1])
     np.testing.assert_array_equal(found[0], found[1].swapaxes(0, 1))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_encoder_with_torchs_state(call: str, normalised: bool) -> None:
+    def encoder(m: Any) -> Any:
+        norm = m.nn.LayerNorm(6) if normalised else None
+        return m.nn.TransformerEncoder(make(m, batch_first=True), 2, norm).double()
+
+    ours, theirs = encoder(mt), encoder(torch)
+    a, b = ours.layers
+    assert mt.equal(a.linear1.weight, b.linear1.weight) and a.linear1 is not b.linear1
+    for p in theirs.parameters():  # the two layers differ
+        torch.nn.init.normal_(p)
+    ours.load_state_dict({name: t.numpy() for name, t in theirs.state_dict().items()})
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    x, t = both(normal(2, 4, 6))
+    masks = {k.replace("src_mask", "mask"): both(v, grad=False) for k, v in CALLS[call].items()}
+    assert_same(
+        ours(x, **{k: v[0] for k, v in masks.items()}),
+        theirs(t, **{k: v[1] for k, v in masks.items()}),
+        rtol=1e-8,
+    )

@@ -91,7 +91,7 @@ from .pooling import (
     Unfold,
 )
 from .reshaping import Flatten, Identity, Unflatten
-from .transformer import TransformerEncoderLayer
+from .transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
     "CELU",
@@ -173,6 +173,7 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "TransformerEncoder",
     "TransformerEncoderLayer",
     "TripletMarginLoss",
     "Unflatten",

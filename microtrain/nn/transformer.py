@@ -1,13 +1,15 @@
-"""The encoder layer of a transformer: Vaswani et al., "Attention is all you need", 2017."""
+"""The encoder of a transformer: Vaswani et al., "Attention is all you need", 2017."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 from ..tensor import Tensor
 from . import functional as F
 from .attention import MultiheadAttention
+from .container import ModuleList
 from .dropout import Dropout
 from .linear import Linear
 from .module import Module
@@ -97,3 +99,42 @@ class TransformerEncoderLayer(Module):
             x = self.norm1(x + attend(x))
             x = self.norm2(x + feed(x))
         return x.transpose(0, 1) if swap else x
+
+
+class TransformerEncoder(Module):
+    """Copies of an encoder layer, one after the other.
+
+    The copies start with equal values, as in PyTorch; initialise them anew where that matters.
+
+    Args:
+        encoder_layer: what is copied; it is no part of the encoder itself.
+        num_layers: the number of copies.
+        norm: a module for the result, such as a LayerNorm.
+        enable_nested_tensor, mask_check: about PyTorch's fast path of evaluation, which sets what
+            is padding to 0. There is none here, and nothing to choose.
+    """
+
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        """Encode `src`; masks, shapes and `is_causal` as in the layer."""
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        return src if self.norm is None else self.norm(src)
