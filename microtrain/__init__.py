@@ -11,7 +11,7 @@ import importlib
 from math import e, inf, nan, pi
 from typing import Any
 
-from . import autograd, linalg, nn, ops, optim
+from . import autograd, cuda, linalg, nn, ops, optim
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -75,13 +75,31 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
+# What PyTorch's users write at this place that has another name or form here.
+_INSTEAD = {
+    "FloatTensor": "write mt.tensor(data, dtype=mt.float32)",
+    "DoubleTensor": "write mt.tensor(data, dtype=mt.float64)",
+    "LongTensor": "write mt.tensor(data, dtype=mt.int64)",
+    "IntTensor": "write mt.tensor(data, dtype=mt.int32)",
+    "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
+    "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
+    "Generator": "all draws come from the stream of mt.manual_seed(seed)",
+    "Size": "shapes are tuples",
+    "load": "read arrays with np.load and give them to module.load_state_dict",
+    "save": "write module.state_dict() with np.savez or pickle; runs of mt.train keep checkpoints",
+    "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
+    "backends": "there are NumPy and, with CuPy, mt.cuda",
+    "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
+}
+
 _LAZY = ("cli", "data", "distributed", "train")
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
@@ -94,6 +112,7 @@ __all__ = [
     "arange",
     "as_tensor",
     "autograd",
+    "cuda",
     "device",
     "dtype",
     "e",

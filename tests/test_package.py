@@ -98,7 +98,7 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
 # Imports point to the same row or to one above, never below.
 LAYERS = [
     {"errors", "special", "threads"},
-    {"backend", "random"},
+    {"backend", "cuda", "random"},
     {"formatting"},
     {"tensor"},
     {"inspection"},
@@ -228,3 +228,17 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
             if home.search(line) or str(ROOT) in line:
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
     assert found == []
+
+
+def test_names_of_pytorch_that_are_others_here() -> None:
+    with pytest.raises(AttributeError, match=r"'LongTensor'; write mt.tensor\(.*dtype=mt.int64\)"):
+        _ = microtrain.LongTensor
+    with pytest.raises(AttributeError, match=r"^module 'microtrain' has no attribute 'nothing'$"):
+        _ = microtrain.nothing
+    assert not [name for name in microtrain._INSTEAD if name in dir(microtrain)]
+
+
+def test_a_script_can_ask_for_a_gpu() -> None:
+    count = microtrain.cuda.device_count()
+    assert microtrain.cuda.is_available() == (count > 0)
+    assert microtrain.device("cuda" if count else "cpu").type == ("cuda" if count else "cpu")
