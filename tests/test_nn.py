@@ -436,6 +436,25 @@ def test_parameter():
     )
 
 
+@pytest.mark.parametrize("name", ["scale", "first", "mean"])
+@pytest.mark.parametrize("value", [3, "ones", None])
+def test_what_may_be_assigned_is_as_in_torch(name, value):
+    torch = pytest.importorskip("torch")
+
+    def outcome(lib):
+        net = lib.nn.Module()
+        net.scale = lib.nn.Parameter(lib.ones(2))
+        net.first = lib.nn.Linear(3, 2)
+        net.register_buffer("mean", lib.zeros(2))
+        try:
+            setattr(net, name, lib.ones(2) if value == "ones" else value)
+        except TypeError:
+            return "TypeError"
+        return sorted(net.state_dict()), [type(m).__name__ for m in net.modules()]
+
+    assert outcome(mt) == outcome(torch)
+
+
 # Containers ---------------------------------------------------------------------------------------
 
 

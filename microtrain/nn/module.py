@@ -80,6 +80,11 @@ class Module:
                 f"cannot assign {type(value).__name__} as parameter {name!r} (a Parameter or None "
                 f"expected); to change its values write {name}.data = ... or use no_grad()"
             )
+        if isinstance(old, Module) and not isinstance(value, Module) and value is not None:
+            raise TypeError(
+                f"cannot assign {type(value).__name__} as module {name!r} (a Module or None "
+                "expected)"
+            )
         if name in self._buffers:
             if type(value) is Parameter or name not in vars(self):  # no buffer any more
                 self._buffers = tuple(one for one in self._buffers if one != name)
