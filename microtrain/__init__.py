@@ -37,6 +37,7 @@ from .backend import (
     set_default_dtype,
     uint8,
 )
+from .compile import compile
 from .creation import (
     arange,
     as_tensor,
@@ -112,6 +113,7 @@ __all__ = [
     "arange",
     "as_tensor",
     "autograd",
+    "compile",
     "cuda",
     "device",
     "dtype",

@@ -255,6 +255,7 @@ class Modes(threading.local):
         grad: whether operations record a graph.
         direct: whether gradient rules may write into the flat memory of a parameter's gradient.
         inference: whether results are marked as unusable in a recorded operation.
+        recorder: what writes down the instructions of a step that is captured, None otherwise.
         anomaly: what `detect_anomaly` set, None while it is off.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
     """
@@ -264,10 +265,14 @@ class Modes(threading.local):
         self.direct = True
         self.inference = False
         self.anomaly: Any = None
+        self.recorder: Any = None
         self.default_dtype = float32
 
 
 MODES = Modes()
+
+# Raised by train(), eval(), requires_grad_() and the like: a captured step looks at flags again.
+STRUCTURE = [0]
 
 # Weak references to what is told when a `backward` in any thread begins and ends (DataParallel).
 LISTENERS: list[weakref.ref[Any]] = []

@@ -19,6 +19,8 @@ from .tensor import TENSORS, Tensor, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
+    if MODES.recorder is not None and type(array) is np.ndarray:
+        array = MODES.recorder.made(array)
     out = wrap(array if device is None else to_device(array, resolve_device(device)))
     if requires_grad:
         out.requires_grad_()

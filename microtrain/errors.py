@@ -40,3 +40,7 @@ class LaunchError(UserError):
     """MPI, a GPU or a writable run directory is absent, or the launcher does not match (5)."""
 
     exit_code = 5
+
+
+class CaptureError(RuntimeError):
+    """A step cannot be captured by `mt.compile`: it would silently do something else on replay."""

@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from .backend import ARRAYS, MODES, XP, device, device_of, to_host
+from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, to_host
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
 TENSORS: set[type] = set()
@@ -198,6 +198,7 @@ class Tensor:
         if self._extra is not None and self._extra.slot is not None and not requires_grad:
             self._extra.slot.drop()
         self._rg = bool(requires_grad)
+        STRUCTURE[0] += 1
         return self
 
     @property
@@ -309,6 +310,7 @@ class Tensor:
         if extra is None or extra.slot is None:
             self._array = value._array
             self._version = None  # the memory is another; what was saved of the old one stays
+            STRUCTURE[0] += 1
         else:
             write(self, value, "data")
 
@@ -337,6 +339,8 @@ class Tensor:
                 "instead."
             )
         if type(self._array) is not np.ndarray:
+            if self.device.type == "cpu":
+                to_host(self._array)  # in a captured step, which says so
             raise RuntimeError(
                 f"can't convert a Tensor on {self.device} to numpy. Use tensor.cpu() first."
             )

@@ -14,17 +14,22 @@ import microtrain as mt
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOUR = (ROOT / "docs" / "autograd.md").read_text()
+PAGES = {"docs/autograd.md": 40, "docs/capture.md": 12}  # and how many examples at least
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinity times 0
-def test_the_tour_of_autograd_runs() -> None:
-    examples = "".join(block for block in BLOCK.findall(TOUR) if block.startswith(">>>"))
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_run(page: str) -> None:
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    examples = "".join(block for block in blocks if block.startswith(">>>"))
     names = {"mt": mt, "np": np}
-    test = doctest.DocTestParser().get_doctest(examples, names, "docs/autograd.md", None, 0)
+    test = doctest.DocTestParser().get_doctest(examples, names, page, None, 0)
     report: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+    runner = doctest.DocTestRunner(
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False
+    )
     results = runner.run(test, out=report.append)
-    assert results.attempted > 40
+    assert results.attempted > PAGES[page]
     assert not results.failed, "".join(report)
 
 

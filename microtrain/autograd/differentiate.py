@@ -193,7 +193,11 @@ def _announced(
     if not told:
         return run(edges, seeds, retain, create_graph, wanted, True)[1]
     try:
-        scales = {one.begin(roots, create_graph) for one in told}
+        recorder = MODES.recorder
+        if recorder is None:
+            scales = {one.begin(roots, create_graph) for one in told}
+        else:
+            scales = {recorder.listen(one, roots, create_graph) for one in told}
         if len(scales) > 1:
             raise RuntimeError(
                 "one backward reaches several DataParallel models that count differently "
@@ -203,7 +207,7 @@ def _announced(
         (scale,) = scales
         others: dict[Tensor, Tensor | None] = {}
         if scale not in (None, 1):
-            seeds = [normalise(seed * scale) for seed in seeds]
+            seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
             for leaf in leaves:
                 if not any(one.owns(leaf) for one in told):
                     others[leaf] = _set_aside(leaf)
@@ -211,7 +215,7 @@ def _announced(
         for leaf, earlier in others.items():
             _unscale(leaf, scale, earlier)
         for one in told:
-            one.end()
+            one.end() if recorder is None else recorder.bookkeeping("gradients are shared", one.end)
     except BaseException:
         for one in told:
             one.cancel()
@@ -244,6 +248,8 @@ def _unscale(leaf: Tensor, scale: Any, earlier: Tensor | None) -> None:
 
 def _finish(touched: dict[Tensor, None]) -> None:
     """Post-accumulate hooks, when every gradient is final; nothing in them is recorded."""
+    if MODES.recorder is not None:
+        MODES.recorder.refuse_hook("a hook of a Tensor")
     before = MODES.grad
     MODES.grad = False
     try:

@@ -57,8 +57,10 @@ def run(
         needed = nodes_towards(roots, targets)
     at_once = wanted is None and not create_graph
     recording, direct = MODES.grad, wanted is None or MODES.direct
-    anomaly = MODES.anomaly
+    anomaly, recorder = MODES.anomaly, MODES.recorder
     plain = not create_graph and anomaly is None
+    if recorder is not None:
+        recorder.passes += 1
     MODES.grad = create_graph
     try:
         if wanted is not None:
@@ -80,7 +82,9 @@ def run(
                     if (slot is None or g is not slot.array) and g.shape != edge._array.shape:
                         g = _reduce(g, edge._array.shape, node)
                     if at_once and (extra is None or not extra.hooks):
-                        if slot is None:
+                        if recorder is not None:
+                            accumulate_into(edge, g, False)
+                        elif slot is None:
                             _accumulate(edge, g)
                         else:
                             slot.add(g)
@@ -111,6 +115,8 @@ def run(
             g = pending.pop(node)
             hooks = node._hooks
             if hooks is not None:
+                if recorder is not None:
+                    recorder.refuse_hook("a hook of a Tensor or node")
                 g = hooks.before(g, create_graph)
             if wanted is not None:
                 if node in targets:
@@ -131,6 +137,8 @@ def run(
         for leaf, g in held.items():
             extra = leaf._extra
             if extra is not None and extra.hooks:
+                if recorder is not None:
+                    recorder.refuse_hook("a hook of a Tensor")
                 g = run_hooks(extra.hooks, g, create_graph)
             if not accumulate:
                 captured[leaf] = g
@@ -179,6 +187,8 @@ def _freed(node: Any) -> RuntimeError:
 def accumulate_into(tensor: Tensor, g: Any, create_graph: bool) -> None:
     """Add `g` to `.grad`: an array, or under `create_graph` a Tensor that keeps its graph."""
     extra = tensor._extra
+    if MODES.recorder is not None and MODES.recorder.accumulates(tensor, g, create_graph):
+        return
     if extra is not None and extra.slot is not None:
         extra.slot.add_graph(g) if create_graph else extra.slot.add(g)
     elif not create_graph:

@@ -229,6 +229,17 @@ class DataParallel(Module):
             ]
         return n if mean else None
 
+    def beginning(self, roots: Sequence[Tensor], create_graph: bool) -> tuple[str, Any]:
+        """What `begin` is going to do, to be done again whenever a captured step is replayed."""
+        counted = self._pending, self._given
+        n = counted[0] if counted[1] is None else counted[1]
+
+        def begin() -> int | None:
+            self._pending, self._given = counted
+            return self.begin(roots, create_graph)
+
+        return f"a backward pass over {n} samples", begin
+
     def end(self) -> None:
         """After a backward pass: reduce, divide, and publish the global gradients and loss."""
         slots = self.storage.slots

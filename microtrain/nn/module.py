@@ -7,17 +7,21 @@ of everything: `parameters()`, flat storage, checkpoints, on every rank.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from ..autograd.hooks import RemovableHandle
-from ..backend import MODES, to_device
+from ..backend import MODES, STRUCTURE, to_device
 from ..ops.methods import destination
 from ..tensor import TENSORS, Tensor, wrap, write
 from .hooks import BackwardWatch
 from .parameter import Parameter
+
+# All there are: a captured step depends on their flags, and may read and write their buffers.
+MODULES: weakref.WeakSet[Module] = weakref.WeakSet()
 
 
 class LoadedKeys(NamedTuple):
@@ -52,6 +56,11 @@ class Module:
     _backward_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        module = super().__new__(cls)
+        MODULES.add(module)
+        return module
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the outputs; every subclass defines it."""
         raise NotImplementedError(f"Module {type(self).__name__} must define forward(...)")
@@ -59,6 +68,13 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._hooked:
             return self.forward(*args, **kwargs)
+        if MODES.recorder is not None and (
+            self._forward_pre_hooks
+            or self._forward_hooks
+            or self._backward_pre_hooks
+            or self._backward_hooks
+        ):
+            MODES.recorder.refuse_hook(f"a hook of {type(self).__name__}")
         for hook in tuple(self._forward_pre_hooks.values()):
             new = hook(self, args)
             if new is not None:
@@ -93,6 +109,8 @@ class Module:
                     f"cannot assign {type(value).__name__} as buffer {name!r} (a Tensor or None "
                     "expected)"
                 )
+        if name in self._buffers or isinstance(value, Parameter | Module):
+            STRUCTURE[0] += 1
         object.__setattr__(self, name, value)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
@@ -168,6 +186,7 @@ class Module:
     def _hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
         hooks = vars(self).setdefault(kind, {})
         self._hooked = True
+        STRUCTURE[0] += 1
         return RemovableHandle(hooks, hook)
 
     # The tree -----------------------------------------------------------------------------------
@@ -285,6 +304,7 @@ class Module:
         """Switch this module and all below it to training (or evaluation) behaviour."""
         if not isinstance(mode, bool):
             raise ValueError(f"train(mode): expected True or False, got {mode!r}")
+        STRUCTURE[0] += 1
         for module in self.modules():
             module.training = mode
         return self

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ..backend import float16, float32, int64
-from .coercion import cast
+from ..backend import MODES, float16, float32, int64
+from .coercion import cast, examine
 from .comparison import ne
 from .elementwise import mul, where
 from .indexing import gather_along, one_hot_rows
@@ -229,21 +227,23 @@ def _rows(
 
 def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
     """Whether a class index may be the ignored one; IndexError for one that does not exist."""
-    # On a GPU looking at the values would wait for it.
-    if type(target) is not np.ndarray:
-        return True
-    if not target.size:
-        return False
-    low, high = target.min(), target.max()
-    if low >= 0 and high < classes:
-        return bool(low <= ignore_index <= high)
-    wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
-    if wrong.size:
-        raise IndexError(
-            f"Target {int(wrong[0])} is out of bounds: the scores have {classes} classes, so "
-            f"class indices are 0 to {classes - 1}"
-        )
-    return True
+    found = True  # where values are not known now, on a GPU or in a captured step
+
+    def check(target: Any) -> None:
+        nonlocal found
+        low, high = (target.min(), target.max()) if target.size else (0, -1)
+        found = bool(low <= ignore_index <= high)
+        if low >= 0 and high < classes:
+            return
+        wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
+        if wrong.size:
+            raise IndexError(
+                f"Target {int(wrong[0])} is out of bounds: the scores have {classes} classes, so "
+                f"class indices are 0 to {classes - 1}"
+            )
+
+    examine(target, check)
+    return found or MODES.recorder is not None
 
 
 def _with_probabilities(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
+from ..errors import CaptureError
 from ..tensor import TENSORS, Tensor, Version, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
@@ -120,6 +121,18 @@ def on_tensors(function: _F) -> _F:
     return public(function, arrays=False)
 
 
+def examine(x: Any, check: Callable[[Any], None]) -> None:
+    """Let `check` look at the values of a Tensor or array, and raise, where that costs no waiting.
+
+    That is on the CPU. When a step is captured the check becomes part of every replay.
+    """
+    array = x._array if type(x) in TENSORS else x
+    if type(array) is np.ndarray:
+        check(array)
+    elif MODES.recorder is not None:
+        MODES.recorder.examine(array, check)
+
+
 def cast(tensor: Tensor, dtype: Any) -> Tensor:
     """`tensor` (or array) in another dtype, recorded; itself where it has it already.
 
@@ -201,6 +214,8 @@ def stale(node: Any, what: str, now: int, versions: Any, number: int) -> Runtime
 
 def explain(op: Any, error: Exception, arrays: tuple[Any, ...]) -> Exception:
     """`error` of a kernel in the terms of the call: name, shapes, dtypes, devices."""
+    if isinstance(error, CaptureError):
+        return error
     found = [a for a in arrays if type(a) in XP]
     kinds = {XP[type(a)].kind for a in found}
     if len(kinds) > 1:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..backend import XP, int32, int64
 from ..tensor import TENSORS
-from .coercion import public
+from .coercion import examine, public
 from .elementwise import where
 from .indexing import one_hot_rows
 from .registry import primitive
@@ -49,12 +47,6 @@ add_rows = primitive(
 )
 
 
-def _on_host(indices: Any) -> Any:
-    """The array of `indices` if looking at its values costs no waiting, and there are any."""
-    array = indices._array if type(indices) in TENSORS else indices
-    return array if type(array) is np.ndarray and array.size else None
-
-
 @public
 def embedding(
     input: Any,
@@ -86,14 +78,16 @@ def embedding(
         raise RuntimeError(f"embedding: weight must be 2-D, got shape {list(weight.shape)}")
     rows = weight.shape[0]
     padding_idx = normal_padding(padding_idx, rows)
-    array = _on_host(input)
-    if array is not None:
-        low, high = array.min(), array.max()
+
+    def check(array: Any) -> None:
+        low, high = (array.min(), array.max()) if array.size else (0, -1)
         if low < 0 or high >= rows:
             raise IndexError(
                 f"embedding: index out of range: {int(low if low < 0 else high)}; the table has "
                 f"{rows} rows, so indices are 0 to {rows - 1}"
             )
+
+    examine(input, check)
     return take_rows(weight, input, padding_idx)
 
 
@@ -135,9 +129,13 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
         raise RuntimeError("one_hot: no numbers to tell the classes from; give num_classes")
     if num_classes == -1:
         num_classes = int(tensor.max().item()) + 1
-    array = _on_host(tensor)
-    if num_classes < 1 or (array is not None and not 0 <= array.min() <= array.max() < num_classes):
-        raise RuntimeError(
-            f"one_hot: class numbers must be from 0 to {num_classes - 1}, one less than num_classes"
-        )
+
+    def check(array: Any) -> None:
+        if num_classes < 1 or (array.size and not 0 <= array.min() <= array.max() < num_classes):
+            raise RuntimeError(
+                f"one_hot: class numbers must be from 0 to {num_classes - 1}, one less than "
+                "num_classes"
+            )
+
+    examine(tensor, check)
     return one_hot_rows(tensor, num_classes, int64)

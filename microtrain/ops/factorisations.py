@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .coercion import LinAlgError, public
+from .coercion import LinAlgError, examine, public
 from .elementwise import where
 from .linear_algebra import batched, check_dtypes
 from .reductions import sum_dims, want_float
@@ -145,6 +145,16 @@ def _cholesky_rule(g: Any, result: Any) -> Any:
 cholesky_of = primitive("cholesky", _cholesky, x=_cholesky_rule)
 
 
+def _symmetric(array: Any) -> None:
+    """LinAlgError unless the matrices are symmetric, to a thousandth of the largest element."""
+    apart = np.abs(array - array.swapaxes(-1, -2)).max() if array.size else 0
+    if apart and apart > 1e-3 * np.abs(array).max():
+        raise LinAlgError(
+            f"cholesky: the matrix is not symmetric (elements differ by {apart:.3g}); "
+            "symmetrise it: (x + x.mT) / 2"
+        )
+
+
 @public
 def cholesky(x: Any, upper: bool = False) -> Any:
     """The lower triangular matrix L with `x = L @ L.mT`; with `upper` its transpose.
@@ -158,14 +168,7 @@ def cholesky(x: Any, upper: bool = False) -> Any:
     that is not symmetric or not positive definite.
     """
     _check("cholesky", x)
-    array = getattr(x, "_array", x)
-    if type(array) is np.ndarray and array.size:
-        apart = np.abs(array - array.swapaxes(-1, -2)).max()
-        if apart > 1e-3 * np.abs(array).max():
-            raise LinAlgError(
-                f"cholesky: the matrix is not symmetric (elements differ by {apart:.3g}); "
-                "symmetrise it: (x + x.mT) / 2"
-            )
+    examine(x, _symmetric)
     found = cholesky_of(x)
     return matrix_transpose(found) if upper else found
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend import MODES, XP, bool_, int32, int64
 from ..tensor import TENSORS, wrap
-from .coercion import NUMBERS, cast, on_tensors
+from .coercion import NUMBERS, cast, examine, on_tensors
 from .elementwise import add, mul, where
 from .indexing import (
     gather_along,
@@ -56,15 +56,17 @@ def want_in_range(
     name: str, array: Any, dim: int, low: int, size: int, error: type[Exception]
 ) -> None:
     """`error` for an index below `low` or not below `size`, where that is known without waiting."""
-    if type(array) is not np.ndarray or not array.size:
-        return
-    # One pass, counted from the lowest: a negative is a large unsigned number.
-    shifted = array - low if low else array
-    if np.maximum.reduce(shifted.view(np.uint64), None) >= size - low:
-        wrong = array[(array < low) | (array >= size)][0]
-        raise error(
-            f"{name}(): index {wrong} is out of bounds for dimension {dim} with size {size}"
-        )
+
+    def check(array: Any) -> None:
+        # One pass, counted from the lowest: a negative is a large unsigned number.
+        shifted = array - low if low else array
+        if array.size and np.maximum.reduce(shifted.view(np.uint64), None) >= size - low:
+            wrong = array[(array < low) | (array >= size)][0]
+            raise error(
+                f"{name}(): index {wrong} is out of bounds for dimension {dim} with size {size}"
+            )
+
+    examine(array, check)
 
 
 def want_same_dtype(name: str, x: Any, source: Any, argument: str) -> None:

@@ -39,7 +39,7 @@ def normal_index(index: Any, xp: Any) -> tuple[tuple[Any, ...], bool]:
             if not array.ndim and array.dtype.kind == "i":
                 found.append(array.item())
                 continue
-            found.append(array if type(array) is xp.array_type else xp.asarray(to_host(array)))
+            found.append(array if XP[type(array)] is xp else xp.asarray(to_host(array)))
             basic = False
     if basic and Ellipsis not in found:
         # Else NumPy would give a number, not a 0-d view, where every dimension has an integer.

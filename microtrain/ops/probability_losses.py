@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
+from .coercion import examine
 from .elementwise import clamp, exp, log, mul, sigmoid, where
 from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
 from .reductions import sum, want_float
@@ -130,6 +129,16 @@ bce = primitive(
 )
 
 
+def _probabilities(array: Any) -> None:
+    """RuntimeError unless all elements are between 0 and 1."""
+    if array.size and not (array.min() >= 0 and array.max() <= 1):
+        name = "binary_cross_entropy"
+        raise RuntimeError(
+            f"{name}: all elements of input should be between 0 and 1, found "
+            f"{array.min()} to {array.max()}; apply a sigmoid, or use {name}_with_logits"
+        )
+
+
 def binary_cross_entropy(
     input: Any,
     target: Any,
@@ -161,13 +170,7 @@ def binary_cross_entropy(
             f"{name}: expected input and target of one float dtype, got {input.dtype.name} and "
             f"{target.dtype.name}"
         )
-    array = input._array
-    # On a GPU looking at the values would wait for it.
-    if type(array) is np.ndarray and array.size and not (array.min() >= 0 and array.max() <= 1):
-        raise RuntimeError(
-            f"{name}: all elements of input should be between 0 and 1, found "
-            f"{array.min()} to {array.max()}; apply a sigmoid, or use {name}_with_logits"
-        )
+    examine(input, _probabilities)
     losses = bce(input, target)
     if weight is not None:
         losses = _weighted(name, losses, weight)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..autograd.grad_mode import no_grad
 from ..tensor import TENSORS
+from .coercion import examine
 from .elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
 from .inplace import in_place
 from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
@@ -193,6 +192,11 @@ def huber_loss(
 # Likelihoods --------------------------------------------------------------------------------------
 
 
+def _not_negative(var: Any) -> None:
+    if (var < 0).any():
+        raise ValueError("gaussian_nll_loss: var has a negative entry")
+
+
 def gaussian_nll_loss(
     input: Any,
     target: Any,
@@ -229,8 +233,7 @@ def gaussian_nll_loss(
                 f"gaussian_nll_loss(): var must be a Tensor or a number, got {type(var).__name__}"
             )
         var = zeros_like(input) + var
-    if type(var._array) is np.ndarray and (var._array < 0).any():
-        raise ValueError("gaussian_nll_loss: var has a negative entry")
+    examine(var, _not_negative)
     if var.shape != input.shape:
         ones = [n for n, m in zip(var.shape, input.shape, strict=False) if n != m]
         if var.shape == input.shape[:-1]:

@@ -51,15 +51,15 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 def _cumsum(xp: Any, x: Any, *, dim: int, reverse: bool = False, out: Any = None) -> Any:
     """The sum of each element and all before it; in reverse, of all behind it."""
     if not reverse:
-        return xp.cumsum(x, dim, x.dtype, out)
+        return xp.cumsum(x, axis=dim, dtype=x.dtype, out=out)
     out = xp.empty(x.shape, x.dtype) if out is None else out
-    xp.copyto(out, xp.flip(xp.cumsum(xp.flip(x, dim), dim, x.dtype), dim))
+    xp.copyto(out, xp.flip(xp.cumsum(xp.flip(x, dim), axis=dim, dtype=x.dtype), dim))
     return out
 
 
 def _cumprod(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
     """The product of each element and all before it."""
-    return xp.cumprod(x, dim, x.dtype, out)
+    return xp.cumprod(x, axis=dim, dtype=x.dtype, out=out)
 
 
 def _recurrence(
@@ -192,7 +192,7 @@ def cummin(input: Any, dim: int) -> Chosen:
 
 
 def _prod(xp: Any, x: Any, *, dim: int, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.prod(x, dim, x.dtype, out, keepdim)
+    return xp.prod(x, axis=dim, dtype=x.dtype, out=out, keepdims=keepdim)
 
 
 def _others(x: Any, dim: int) -> Any:

@@ -112,17 +112,18 @@ class Adam(Optimizer):
             constant(decay) if decay and not decoupled else None,
             constant(1 - lr * decay) if decay and decoupled else None,
             maximize,
-            # What depends on the number of steps; written by `_correct`.
+            # What depends on the number of steps; written by `_prepare`.
             constant(0),
             constant(0),
         )
 
-    def _correct(self, run: Run, size: Any, least: Any) -> None:
+    def _prepare(self, run: Run) -> None:
         """Correct step size and eps for the averages' start at 0, for the step `run.count`.
 
         In `lr / (1 - beta1 ** t) * m / (sqrt(v) / root + eps)` the root is taken out of the
         fraction, which saves a pass over the arrays.
         """
+        *_, size, least = run.constants
         lr, (beta1, beta2), eps, *_ = run.options
         root = math.sqrt(1 - beta2**run.count)
         size.fill(float(lr) / (1 - beta1**run.count) * root)
@@ -130,14 +131,13 @@ class Adam(Optimizer):
 
     def _update(self, run: Run) -> None:
         beta1, new1, beta2, new2, decay, shrink, maximize, size, least = run.constants
-        self._correct(run, size, least)
         average, square, *largest = run.states
         param, step, work = run.param, run.grad, run.scratch
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
         if run.fresh:
             for state in run.states:
-                state.fill(0)
+                xp.copyto(state, 0)
         if shrink is not None:
             multiply(param, shrink, param)
         if decay is not None:

@@ -10,11 +10,12 @@ A parameter keeps its memory order: a weight stored transposed stays so, and so 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from ..backend import MODES, XP, device_of
+from ..backend import MODES, STRUCTURE, XP, device_of
 from ..tensor import TENSORS, Tensor, Version, wrap
 
 # Extra elements behind the flat gradient, which one allreduce carries along: sample counts, the
@@ -85,6 +86,12 @@ class Slot:
         if self.graph is not None:
             self.graph = None
 
+    def mark(self) -> None:
+        """Say that the gradient is there."""
+        self.epoch = self.buffer.epoch
+        self.grad_version.n += 1
+        self.graph = None
+
     def add_graph(self, g: Tensor) -> None:
         """Accumulate a gradient that has a graph of its own; its values live in the slot too."""
         before = self.gradient()
@@ -117,6 +124,10 @@ def shaped_like(flat: Any, like: Any) -> Any:
     return flat.reshape(like.shape)
 
 
+# All there are: a captured step may read and write them.
+STORAGES: weakref.WeakSet[FlatStorage] = weakref.WeakSet()
+
+
 class FlatStorage:
     """The buffers of a set of parameters.
 
@@ -131,6 +142,7 @@ class FlatStorage:
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
+        STORAGES.add(self)
         self.cleared = 0  # how often `zero_grad` was called
         self.place = {param: number for number, param in enumerate(params)}
         self.owners: list[str] = []
@@ -180,6 +192,15 @@ class FlatStorage:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark every gradient absent, or set those that are present to zeros."""
+        recorder = MODES.recorder
+        if recorder is not None:
+            recorder.touch(self, clears=set_to_none)
+            if not set_to_none:
+                for slot in self.slots:
+                    if slot.epoch == slot.buffer.epoch:
+                        recorder.copyto(slot.array, 0)
+            recorder.bookkeeping("zero_grad", functools.partial(self.zero_grad, set_to_none))
+            return
         self.cleared += 1
         if set_to_none:
             for buffer in self.buffers:
@@ -221,6 +242,7 @@ def _adopt(param: Tensor, buffer: Buffer, start: int) -> Slot:
     version = Version(param)  # aliases taken earlier keep the old memory and the old counter
     version.n = 0 if param._version is None else param._version.n
     param._array, param._version, param._grad = home, version, None
+    STRUCTURE[0] += 1
     slot = Slot(buffer, start, stop, old, version)
     if before is not None:
         slot.assign(before._array)

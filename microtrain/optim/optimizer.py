@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..autograd.grad_mode import enable_grad
-from ..backend import XP
+from ..backend import ARRAYS, MODES, XP
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
@@ -191,18 +191,47 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        self.calls += 1
+        recorder = MODES.recorder
+        if recorder is not None:
+            recorder.step(self)
+            return loss
+        self._begin()
+        for run in self._runs:
+            self._update(run)
+        self._end()
+        return loss
+
+    # A captured step replays the updates between these.
+
+    def _begin(self) -> None:
+        """Find the runs of this step and count it."""
         present = [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
         if present != self._present or not self._follow_options():
             self._make_runs(present)
+        self._count()
+
+    def _count(self) -> None:
+        self.calls += 1
+        done: Any = None
         for run in self._runs:
             run.count += 1
-            self._update(run)
+            if run.constants is not done:  # one for all blocks of a stretch
+                self._prepare(run)
+                done = run.constants
+
+    def _prepare(self, run: Run) -> None:
+        """Write what depends on the number of steps into the constants of `run`."""
+
+    def _end(self) -> None:
+        for run in self._runs:
             run.fresh = False
         for version in self._written:
             version.n += 1
         end_step()
-        return loss
+
+    def options_now(self) -> list[Any]:
+        """The hyper-parameters of all groups."""
+        return [self.options(group) for group in self.param_groups]
 
     def _follow_options(self) -> bool:
         """Renew the constants of groups with changed options; False where states changed too."""
@@ -220,8 +249,18 @@ class Optimizer:
 
     def _make_constants(self, run: Run, before: Run | None) -> None:
         """Once for all runs of one stretch: a schedule changes the options at every step."""
-        shared = before is not None and before.places is run.places
-        run.constants = before.constants if before and shared else self._constants(run)
+        if before is not None and before.places is run.places:
+            run.constants = before.constants
+            return
+        old, new = run.constants, self._constants(run)
+        if [type(value) for value in old] != [type(value) for value in new]:
+            run.constants = new
+            return
+        # In the same memory, which a captured step reads.
+        for mine, value in zip(old, new, strict=True):
+            if type(mine) in ARRAYS:
+                mine[...] = value
+        run.constants = tuple(a if type(a) in ARRAYS else b for a, b in zip(old, new, strict=True))
 
     def _settle(self) -> None:
         """Note what the runs know about their parameters."""

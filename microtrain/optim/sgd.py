@@ -104,7 +104,7 @@ class SGD(Optimizer):
         if momentum is not None:
             (velocity,) = run.states
             if run.fresh:
-                velocity[...] = step
+                xp.copyto(velocity, step)
             else:
                 multiply(velocity, momentum, velocity)
                 # `step` may be `work` itself; it is not read again unless nesterov (kept is None).

@@ -1,0 +1,339 @@
+"""`mt.compile`: capture a step at its first calls, replay it ever after.
+
+Call 1 runs the user's Python with the recorder on; so does call 2, and what it does must be the
+same, instruction by instruction. From call 3 on only the Program runs. What a Program depends on
+(shapes, dtypes, numbers, modes, training flags, which gradients are there) is its key; another key
+is captured anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from .. import random
+from ..backend import MODES, STRUCTURE
+from ..errors import CaptureError
+from ..nn.module import MODULES
+from ..optim.flat import STORAGES
+from ..tensor import TENSORS, Tensor, wrap
+from .explain import explain
+from .numpy_executor import executor
+from .passes import optimise
+from .program import Line, Program
+from .recorder import Recorder, present, recording
+from .traced import Traced
+
+MOST = 32  # captures of one step
+ATTEMPTS = 4  # calls until two in a row must have done the same
+
+
+def compile(
+    function: Callable[..., Any] | None = None,
+    *,
+    executor: str = "numpy",
+    state: Sequence[Tensor] = (),
+) -> Any:
+    """Capture `function`, one training or evaluation step, and replay it without Python's costs.
+
+    The step may touch its arguments, what it computes, and state: parameters, their gradients,
+    buffers of modules, optimizers, and the Tensors of `state`. Its Python runs at the first two
+    calls only; prints and counters in it stop. Results are fresh Tensors, detached.
+
+    Args:
+        function: the step. Tensors in its arguments (also nested in tuples, lists, dicts) may
+            change from call to call; every other argument is part of the key of a capture.
+        executor: "numpy".
+        state: further Tensors from outside that the step reads or writes.
+
+    Returns:
+        The compiled step: called like `function`; `.source()` prints the program, `.programs` are
+        the captures.
+
+    Raises CaptureError, at the first calls, where a replay would silently do something else.
+    `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly.
+
+    Example:
+        >>> @mt.compile
+        ... def step(x, y):
+        ...     optimizer.zero_grad()
+        ...     loss = mt.nn.functional.mse_loss(model(x), y)
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     return loss
+    """
+    if executor != "numpy":
+        raise ValueError(f"compile: executor must be 'numpy', got {executor!r}")
+    if function is None:
+        return functools.partial(compile, executor=executor, state=state)
+    if os.environ.get("MICROTRAIN_COMPILE") == "off":
+        return function
+    return Compiled(function, state)
+
+
+class Capture:
+    """One capture: its Program, and what must still hold for it to be replayed.
+
+    Attributes:
+        program, text: what is replayed.
+        run: the executor's function.
+        result: what the step returned, with numbers in place of its Tensors.
+        presence: by storage, which gradients were there when the step began.
+        optimizers: those that take a step in it, with their runs and these runs' constants.
+    """
+
+    __slots__ = ("draws", "optimizers", "presence", "program", "result", "run", "text")
+
+    def __init__(self, program: Program, recorder: Recorder, result: Any) -> None:
+        self.program = program
+        self.result = result
+        self.presence = [(s, there) for s, there in recorder.presence.items() if there is not None]
+        self.optimizers = [
+            (optimizer, optimizer._runs, [run.constants for run in optimizer._runs])
+            for optimizer, _ in recorder.optimizers
+        ]
+        self.draws = any(type(x) is Line and x.name == "random_words" for x in program.lines)
+        self.run: Callable[[], None]
+        self.text = ""
+
+    def fits(self) -> bool:
+        """Whether gradients and optimizers are as then; new learning rates are taken over."""
+        for storage, there in self.presence:
+            if present(storage) != there:
+                return False
+        for optimizer, runs, constants in self.optimizers:
+            if optimizer._runs is not runs or not optimizer._follow_options():
+                return False
+            for run, seen in zip(runs, constants, strict=True):
+                if run.constants is not seen and not _same(run.constants, seen):
+                    return False
+        return True
+
+
+def _same(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
+    """Whether the arrays of an update are where they were, and its flags what they were."""
+    return all(
+        a is b or (type(a) is not np.ndarray and a == b) for a, b in zip(now, then, strict=True)
+    )
+
+
+class Compiled:
+    """A step that is captured and replayed; see `compile`."""
+
+    def __init__(self, function: Callable[..., Any], state: Sequence[Tensor]) -> None:
+        functools.update_wrapper(self, function)
+        self.name = getattr(function, "__name__", "the step")
+        self.function = function
+        self.state = tuple(state)
+        self.captures: dict[Any, list[Capture]] = {}
+        self._pending: dict[Any, tuple[Capture, int]] = {}
+        self._structure: tuple[int, Any] = (-1, None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tensors: list[Tensor] = []
+        key = self._key(args, kwargs, tensors)
+        try:
+            found = self.captures.get(key, ())
+        except TypeError:
+            raise CaptureError(
+                "compile: an argument is neither a Tensor nor hashable; pass Tensors, or tuples, "
+                "lists and dicts of them"
+            ) from None
+        for capture in found:
+            if capture.fits():
+                break
+        else:
+            return self._capture(key, args, kwargs, tensors)
+        program = capture.program
+        for buffer, tensor in zip(program.inputs, tensors, strict=True):
+            buffer[...] = tensor._array
+        if capture.draws:
+            program.draw[0] = random.place()[-1]
+        capture.run()
+        return _rebuilt(capture.result, program.outputs)
+
+    def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        """What a capture depends on, apart from what it touches."""
+        if MODES.recorder is not None:
+            raise CaptureError("a compiled step is called inside a compiled step")
+        count = STRUCTURE[0]
+        if self._structure[0] != count:
+            state = tuple([(id(tensor._array), tensor._rg) for tensor in self.state])
+            self._structure = count, (_structure(), state)
+        key = (
+            MODES.grad,
+            MODES.inference,
+            get_ident(),  # another thread has memory of its own
+            self._structure[1],
+            *[_part(a, tensors) for a in args],
+        )
+        if kwargs:
+            key += tuple([(k, _part(v, tensors)) for k, v in kwargs.items()])
+        return key
+
+    # Capture --------------------------------------------------------------------------------------
+
+    def _capture(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        if sum(map(len, self.captures.values())) >= MOST:
+            raise CaptureError(
+                f"compile: {MOST} captures of {self.name} already; some argument, mode or flag is "
+                "different at almost every call. Pass what varies as a Tensor"
+            )
+        capture = self._record(args, kwargs, tensors)
+        program = capture.program
+        place = key, tuple(there for _, there in capture.presence)
+        before, attempts = self._pending.pop(place, (None, 0))
+        problem = "first" if before is None else before.program.difference(program)
+        result = _rebuilt(capture.result, program.outputs)
+        if problem is None:
+            optimise(program)
+            capture.run, capture.text = executor(program)
+            self.captures[key] = [c for c in self.captures.get(key, ()) if c.fits()] + [capture]
+        elif attempts >= ATTEMPTS:
+            raise CaptureError(
+                f"compile: {self.name} does something else at every call, so a replay would be "
+                f"wrong. Between the last two calls: {problem}"
+            )
+        else:
+            self._pending[place] = capture, attempts + 1
+        return result
+
+    def _record(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
+        """One call with the recorder on."""
+        recorder = Recorder(_state(self.state))
+        program = recorder.program
+        inputs: dict[int, Tensor] = {}
+        for tensor in tensors:
+            array = np.array(tensor._array, order="C")
+            program.inputs.append(array)
+            given = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
+            if tensor._rg:
+                given.requires_grad_()
+        draw = recorder.first_draw = random.place()[-1]
+        with recording(recorder):
+            returned = self.function(
+                *(_given(a, inputs) for a in args),
+                **{k: _given(v, inputs) for k, v in kwargs.items()},
+            )
+            result = _taken(returned, program.outputs, recorder)
+        used = random.place()[-1] - draw
+        if used > 0:
+            program.lines.append(recorder.draws(used))
+        for optimizer, options in recorder.optimizers:
+            if optimizer.options_now() != options:
+                raise CaptureError(
+                    "compile: the step changes an optimizer's options (a scheduler's step()?); on "
+                    "replay they would stay as they are. Do it outside the step"
+                )
+        return Capture(program, recorder, result)
+
+    # Looking at it --------------------------------------------------------------------------------
+
+    @property
+    def programs(self) -> list[Program]:
+        """The Programs of all captures."""
+        return [capture.program for found in self.captures.values() for capture in found]
+
+    def explain(self) -> str:
+        """What every capture consists of, its memory, and what it costs at least, as text."""
+        return "\n\n".join(explain(program) for program in self.programs)
+
+    def source(self) -> str:
+        """The straight-line program of every capture, as text."""
+        return "\n\n".join(c.text for found in self.captures.values() for c in found)
+
+
+def _structure() -> Any:
+    """What a Program depends on: training flags, and where parameters and buffers are."""
+    flags = []
+    for module in sorted(MODULES, key=id):
+        tensors = [t for t in vars(module).values() if type(t) in TENSORS]
+        # Captures keep their memory alive, so an id names it.
+        places = tuple([(id(t._array), t._rg) for t in tensors])
+        flags.append((id(module), module.training, places))
+    return tuple(flags)
+
+
+def _state(further: Sequence[Tensor]) -> list[Any]:
+    """The memory that a step may read and write besides its arguments."""
+    found = [a for storage in STORAGES for b in storage.buffers for a in (b.data, b.wide)]
+    for module in MODULES:
+        found += [value._array for value in vars(module).values() if type(value) in TENSORS]
+    found += [tensor._array for tensor in further]
+    return [array for array in found if type(array) is np.ndarray]
+
+
+def _part(value: Any, tensors: list[Tensor]) -> Any:
+    """What the key says of an argument; its Tensors are appended to `tensors`."""
+    kind = type(value)
+    if kind in TENSORS:
+        for number, other in enumerate(tensors):
+            if other is value:
+                tensors.append(value)
+                return ("again", number)
+        tensors.append(value)
+        array = value._array
+        return (array.shape, array.dtype, value._rg)
+    if kind is tuple or kind is list:
+        return (kind, *[_part(v, tensors) for v in value])
+    if kind is dict:
+        return (kind, *[(k, _part(v, tensors)) for k, v in value.items()])
+    if isinstance(value, np.ndarray):
+        raise CaptureError("compile: an argument is a NumPy array; pass mt.from_numpy(array)")
+    return (kind, value)
+
+
+def _given(value: Any, inputs: dict[int, Tensor]) -> Any:
+    kind = type(value)
+    if kind in TENSORS:
+        return inputs[id(value)]
+    if isinstance(value, tuple | list):
+        return type(value)(_given(v, inputs) for v in value)
+    if kind is dict:
+        return {k: _given(v, inputs) for k, v in value.items()}
+    return value
+
+
+class _Output:
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _taken(value: Any, outputs: list[Any], recorder: Recorder) -> Any:
+    """`value` with numbers in place of its Tensors, whose arrays are appended to `outputs`."""
+    kind = type(value)
+    if kind in TENSORS:
+        if value._rg and not recorder.passes:
+            raise CaptureError(
+                "compile: the step returns a Tensor that requires grad and has not called "
+                "backward; call backward inside the step, or compute under no_grad"
+            )
+        outputs.append(recorder.host(value._array))
+        return _Output(len(outputs) - 1)
+    if isinstance(value, tuple | list):
+        parts = [_taken(v, outputs, recorder) for v in value]
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    if kind is dict:
+        return {k: _taken(v, outputs, recorder) for k, v in value.items()}
+    if kind is Traced:
+        raise CaptureError("compile: the step returns an array; return the Tensor")
+    return value
+
+
+def _rebuilt(structure: Any, outputs: list[Any]) -> Any:
+    kind = type(structure)
+    if kind is _Output:
+        return wrap(outputs[structure.number].copy())
+    if isinstance(structure, tuple | list):
+        parts = [_rebuilt(v, outputs) for v in structure]
+        return kind(*parts) if hasattr(structure, "_fields") else kind(parts)
+    if kind is dict:
+        return {k: _rebuilt(v, outputs) for k, v in structure.items()}
+    return structure

@@ -1,0 +1,165 @@
+"""The numpy executor: a Program as straight-line NumPy calls that write where the capture wrote.
+
+Same calls, same memory, same bits as the step that was captured; what is gone is everything around
+them. The text is what `compiled.source()` prints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..backend import NUMPY
+from ..nn.module import MODULES
+from .passes import arrays_in
+from .program import Host, Line, Program, owner_of
+
+# Instructions by the way they are told where to write.
+REDUCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum",
+              "all": "logical_and", "any": "logical_or"}  # fmt: skip
+OUT_BY_NAME = {"dot", "matmul", "concatenate", "cumsum", "cumprod", "argmax", "argmin", "maximum",
+               "minimum", "erf", "erfc"}  # fmt: skip
+
+
+def executor(program: Program) -> tuple[Callable[[], None], str]:
+    """A function that replays `program`, and its text."""
+    text = _Text(program)
+    for line in program.lines:
+        text.host(line) if isinstance(line, Host) else text.line(line)
+    source = "def replay():\n" + "".join(f"    {t}\n" for t in text.lines or ["pass"])
+    scope = text.scope
+    exec(compile(source, "<captured step>", "exec"), scope)
+    return scope.pop("replay"), text.shown()  # out of its own globals, which would be a cycle
+
+
+class _Text:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lines: list[str] = []
+        self.comments: list[str] = []
+        self.scope: dict[str, Any] = {"np": np}
+        self.names: dict[Any, str] = {}
+        self.state_names = _state_names()
+        self.counts: dict[str, int] = {}
+
+    def shown(self) -> str:
+        """The text with a comment behind each line."""
+        width = min(max((len(t) for t in self.lines), default=0), 60)
+        return "\n".join(
+            f"{t:<{width}}  # {c}" for t, c in zip(self.lines, self.comments, strict=True)
+        )
+
+    def emit(self, text: str, comment: str) -> None:
+        self.lines.append(text)
+        self.comments.append(comment)
+
+    def value(self, value: Any) -> str:
+        """How the text says an argument: the name of an array, or a literal."""
+        if type(value) is np.ndarray:
+            return self.array(value)
+        if isinstance(value, tuple | list):
+            inner = ", ".join(self.value(v) for v in value)
+            if isinstance(value, list):
+                return f"[{inner}]"
+            return f"({inner},)" if value else "()"
+        if value is None or type(value) in (int, bool, str):
+            return repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        return self.named("c", value, ("value", id(value)))
+
+    def array(self, array: Any) -> str:
+        kind = self.program.kinds.get(id(owner_of(array)), "made")
+        place = array.ctypes.data, array.shape, array.strides, array.dtype
+        prefix = {"input": "input", "state": "state", "constant": "c", "made": "b"}[kind]
+        return self.named(prefix, array, place)
+
+    def named(self, prefix: str, value: Any, key: Any) -> str:
+        name = self.names.get(key)
+        if name is None:
+            number = self.counts[prefix] = self.counts.get(prefix, 0) + 1
+            name = self.names[key] = f"{prefix}{number}"
+            self.scope[name] = value
+        return name
+
+    def function(self, name: str, value: Any) -> str:
+        self.scope[name] = value
+        return name
+
+    def host(self, line: Host) -> None:
+        self.emit(f"{self.named('host', line.function, id(line))}()", line.label)
+
+    def line(self, line: Line) -> None:
+        name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
+        if type(line.out) is tuple:
+            outs = [self.array(o) for o in line.out]
+            call = f"{self.function(name, getattr(NUMPY, name))}({', '.join(args)})"
+            for number, out in enumerate(outs):
+                self.emit(f"np.copyto({out}, {call}[{number}])", self.about(line))
+            return
+        out = self.array(line.out)
+        extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
+        f = getattr(np, name, None)
+        if name == "copyto":
+            copy = self.function("copyto", np.copyto)
+            text = f"{copy}({args[0]}, {args[1]}{extra})"
+        elif name == "setitem":
+            text = f"{args[0]}[{args[1]}] = {args[2]}"
+        elif name == "scatter_add":
+            text = f"{self.function('add_at', np.add.at)}({', '.join(args)})"
+        elif name == "random_words":
+            words = self.function("random_words", NUMPY.random_words)
+            self.scope["draw"] = self.program.draw
+            text = f"{out}[...] = {words}({args[0]}, draw[0] + {args[1]})"
+        elif name == "where":
+            copy = self.function("copyto", np.copyto)
+            self.emit(f"{copy}({out}, {args[2]}, casting='unsafe')", self.about(line))
+            text = f"{copy}({out}, {args[1]}, casting='unsafe', where={args[0]})"
+        elif name in REDUCTIONS:
+            reduce = self.function(f"{name}_of", getattr(np, REDUCTIONS[name]).reduce)
+            axis = self.value(attrs.pop("axis", line.args[1] if len(line.args) > 1 else None))
+            dtype = self.value(attrs.pop("dtype", None))
+            keep = self.value(attrs.pop("keepdims", False))
+            text = f"{reduce}({args[0]}, {axis}, {dtype}, {out}, {keep})"
+        elif isinstance(f, np.ufunc) and name not in OUT_BY_NAME:
+            text = f"{self.function(name, f)}({', '.join(args)}, {out}{extra})"
+        elif name in OUT_BY_NAME and _fits(name, line):
+            f = getattr(NUMPY, name)
+            text = f"{self.function(name, f)}({', '.join(args)}{extra}, out={out})"
+        elif name == "getitem":
+            text = f"{out}[...] = {args[0]}[{args[1]}]"
+        else:
+            f = getattr(NUMPY, name)
+            text = f"{out}[...] = {self.function(name, f)}({', '.join(args)}{extra})"
+        self.emit(text, self.about(line))
+
+    def about(self, line: Line) -> str:
+        out = line.out[0] if type(line.out) is tuple else line.out
+        shape = "x".join(map(str, out.shape)) or "0-d"
+        found = (self.state_names.get(a.ctypes.data) for a in (*arrays_in(line.args), out))
+        names = dict.fromkeys(name for name in found if name)
+        return ", ".join([f"{shape} {out.dtype.name}", *names, line.where.rpartition("/")[2]])
+
+
+def _state_names() -> dict[int, str]:
+    """The names of parameters, gradients and buffers by address."""
+    inner = {id(child) for module in MODULES for child in module.children()}
+    names: dict[int, str] = {}
+    for module in MODULES:
+        if id(module) in inner:
+            continue
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if type(tensor._array) is np.ndarray:
+                names[tensor._array.ctypes.data] = name
+            extra = tensor._extra
+            if extra is not None and extra.slot is not None:
+                names[extra.slot.array.ctypes.data] = f"{name}.grad"
+    return names
+
+
+def _fits(name: str, line: Line) -> bool:
+    """Whether NumPy writes into this memory: `dot` only into row-major."""
+    return name != "dot" or bool(line.out.flags.c_contiguous)

@@ -1,0 +1,78 @@
+"""What a Program can do without: lines of constants alone, and a mark for every single gradient."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from .program import Host, Line, Program, owner_of
+
+MARK = "the gradient is there"
+
+
+def optimise(program: Program) -> None:
+    """Rewrite the lines of `program`, which has run and whose memory holds its results."""
+    _fold_constants(program)
+    _join_marks(program)
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays in an argument, which may be a tuple or list of them."""
+    if type(value) is np.ndarray:
+        return [value]
+    return [a for v in value for a in arrays_in(v)] if isinstance(value, tuple | list) else []
+
+
+def _fold_constants(program: Program) -> None:
+    """Drop what computes the same at every replay: it is in memory already."""
+    kinds = program.kinds
+    writes = Counter(
+        id(owner_of(a)) for line in program.lines if type(line) is Line for a in arrays_in(line.out)
+    )
+    kept: list[Line | Host] = []
+    for line in program.lines:
+        if type(line) is Line and line.name != "random_words":
+            outs = [owner_of(a) for a in arrays_in(line.out)]
+            read = arrays_in(line.args) + arrays_in(tuple(line.attrs.values()))
+            # A line's own result is among its arguments where it writes in place.
+            given = {id(owner_of(a)) for a in read} - {id(o) for o in outs}
+            if all(kinds.get(g) == "constant" for g in given) and all(
+                kinds.get(id(o)) == "made" and writes[id(o)] == 1 for o in outs
+            ):
+                for o in outs:
+                    kinds[id(o)] = "constant"
+                continue
+        kept.append(line)
+    program.lines[:] = kept
+
+
+def _join_marks(program: Program) -> None:
+    """Mark gradients present together, before the next bookkeeping that may look."""
+    kept: list[Line | Host] = []
+    slots: list[Any] = []
+
+    def flush(where: str) -> None:
+        if slots:
+            marked = tuple(slots)
+            slots.clear()
+
+            def mark() -> None:
+                for slot in marked:
+                    slot.epoch = slot.buffer.epoch
+                    slot.grad_version.n += 1
+                    slot.graph = None
+
+            kept.append(Host(f"{len(marked)} gradients are there", mark, where))
+
+    for line in program.lines:
+        if type(line) is Host:
+            if line.label == MARK:
+                slots.append(line.function.__self__)  # type: ignore[attr-defined]
+                continue
+            flush(line.where)
+        kept.append(line)
+    if program.lines:
+        flush(program.lines[-1].where)
+    program.lines[:] = kept

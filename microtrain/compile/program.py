@@ -1,0 +1,135 @@
+"""Program: what one call of a step did, as a list of instructions over memory that does not move.
+
+The arrays of the capture stay alive and are the buffers of every replay, so views stay views and
+cost nothing. An instruction is a `Line` (arrays in, an array written) or a `Host` (bookkeeping in
+Python that every step needs: step counts, learning rates, which gradients are there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Line:
+    """One instruction.
+
+    Attributes:
+        name: the instruction's name, NumPy's or one of `backend.Namespace`.
+        args: NumPy arrays, numbers, shapes, in the order of the call.
+        out: the array that it writes (all or a part of).
+        attrs: keyword arguments.
+        where: file and line of the user's code that led to it.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    out: Any
+    attrs: dict[str, Any]
+    where: str
+
+
+@dataclass(slots=True)
+class Host:
+    """Python that runs between instructions: `function()`, of a fixed meaning, `label`."""
+
+    label: str
+    function: Callable[[], Any]
+    where: str
+
+
+@dataclass
+class Program:
+    """Instructions in order, and what they work on.
+
+    Attributes:
+        lines: the instructions.
+        inputs: the arrays that a call's arguments are copied into.
+        outputs: the arrays that a call returns copies of.
+        kinds: by id of the memory that owns an array, "input", "state", "constant" or "made".
+    """
+
+    lines: list[Line | Host] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    kinds: dict[int, str] = field(default_factory=dict)
+    draw: list[int] = field(default_factory=lambda: [0])  # where the draws of this call begin
+    memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
+
+    def difference(self, other: Program) -> str | None:
+        """Where `other`, a later capture of the same step, does something else; None if nowhere."""
+        names: dict[int, int] = {}  # of memory here -> of memory there
+        for mine, theirs in zip(self.lines, other.lines, strict=False):
+            problem = _line_difference(mine, theirs, self, other, names)
+            if problem:
+                return f"{theirs.where}: {problem}"
+        if len(self.lines) != len(other.lines):
+            extra = max(self.lines, other.lines, key=len)[min(len(self.lines), len(other.lines))]
+            return f"{extra.where}: {len(self.lines)} instructions, then {len(other.lines)}"
+        return None
+
+
+def owner_of(array: Any) -> Any:
+    """The array that owns the memory of `array`, a view or not."""
+    while True:
+        base = array.base
+        if type(base).__name__ == "DummyArray":  # what as_strided puts in between
+            base = base.base
+        if type(base) is not np.ndarray:
+            return array
+        array = base
+
+
+def _line_difference(
+    mine: Any, theirs: Any, here: Program, there: Program, names: dict[int, int]
+) -> str | None:
+    if type(mine) is not type(theirs):
+        return "another kind of instruction"
+    if type(mine) is Host:
+        same = mine.label == theirs.label
+        return None if same else f"{mine.label}, then {theirs.label}"
+    if mine.name != theirs.name:
+        return f"{mine.name}, then {theirs.name}"
+    pairs = [*zip(mine.args, theirs.args, strict=False), (mine.out, theirs.out)]
+    pairs += [(mine.attrs.get(k), v) for k, v in theirs.attrs.items()]
+    if len(mine.args) != len(theirs.args) or mine.attrs.keys() != theirs.attrs.keys():
+        return f"{mine.name} with other arguments"
+    for a, b in pairs:
+        problem = _value_difference(a, b, here, there, names)
+        if problem:
+            return f"{mine.name}: {problem}"
+    return None
+
+
+def _value_difference(
+    a: Any, b: Any, here: Program, there: Program, names: dict[int, int]
+) -> str | None:
+    if type(a) is not type(b):
+        return f"{type(a).__name__}, then {type(b).__name__}"
+    if isinstance(a, tuple | list):
+        if len(a) != len(b):
+            return f"{len(a)} arrays, then {len(b)}"
+        found = (_value_difference(x, y, here, there, names) for x, y in zip(a, b, strict=True))
+        return next((problem for problem in found if problem), None)
+    if type(a) is not np.ndarray:
+        same = a == b or (a != a and b != b) or isinstance(a, slice)
+        return None if same else f"the number {a!r}, then {b!r}"
+    if (a.shape, a.strides, a.dtype) != (b.shape, b.strides, b.dtype):
+        return f"an array of shape {a.shape}, then {b.shape}"
+    mine, theirs = owner_of(a), owner_of(b)
+    kind = here.kinds.get(id(mine))
+    if kind != there.kinds.get(id(theirs)):
+        return "memory of another kind"
+    if kind == "constant":
+        return None if np.array_equal(a, b, equal_nan=a.dtype.kind == "f") else "another constant"
+    if kind == "state":
+        return None if mine is theirs else "another state"
+    if names.setdefault(id(mine), id(theirs)) != id(theirs):
+        return "another intermediate result"
+    if a.ctypes.data - mine.ctypes.data != b.ctypes.data - theirs.ctypes.data:
+        return "another part of an array"
+    return None

@@ -1,0 +1,442 @@
+"""The recorder: an array library whose instructions run on NumPy and are written down.
+
+While a thread captures, `XP[numpy.ndarray]` and `XP[Traced]` lead here, so that an instruction over
+plain state (a parameter's flat memory) is recorded as well as one over Traced arrays. Memory that
+is neither an argument, nor made in the step, nor state, is an error that names the user's line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
+from ..errors import CaptureError
+from ..random import begin_batch, place
+from ..tensor import wrap
+from .passes import MARK
+from .program import Host, Line, Program, owner_of
+from .traced import Traced
+
+_OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation", "<string>")
+_POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+
+
+class Recorder:
+    """Runs and writes down the instructions of one call of a step.
+
+    Args:
+        state: the owners of memory that outlives the step: parameters, gradients, buffers.
+    """
+
+    kind = "cpu"
+    array_type = Traced
+
+    def __init__(self, state: list[Any]) -> None:
+        self.program = Program()
+        self.passes = 0  # backward passes
+        self.optimizers: list[tuple[Any, Any]] = []  # that took a step, with their options
+        self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
+        self.first_draw = 0
+        for array in state:
+            self.know(array, "state")
+
+    def __getattr__(self, name: str) -> Any:
+        """An instruction without a method of its own here: run it, write it down."""
+        if name.startswith("_") or not hasattr(NUMPY, name):
+            raise AttributeError(name)
+        function = getattr(NUMPY, name)
+        count = function.nin if isinstance(function, np.ufunc) else None
+
+        def instruction(*args: Any, out: Any = None, **attrs: Any) -> Any:
+            if count is not None and len(args) > count:
+                *args, out = args  # type: ignore[assignment]
+            return self._run(name, function, args, out, attrs)
+
+        return instruction  # not kept: it would hold the recorder, and the recorder it
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def know(self, array: Any, kind: str) -> None:
+        """Note what the memory of `array` is."""
+        owner = owner_of(array)
+        if self.program.kinds.setdefault(id(owner), kind) == kind:
+            self.program.memory.append(owner)
+
+    def traced(self, array: Any, kind: str) -> Traced:
+        """`array` as one of this capture."""
+        self.know(array, kind)
+        return Traced(array, self)
+
+    def host(self, value: Any, written: bool = False) -> Any:
+        """`value` for NumPy: the array behind a Traced one; CaptureError for unknown memory."""
+        if type(value) is Traced:
+            if value.recorder is not self:
+                raise CaptureError(
+                    f"{self._where()}: a Tensor of an earlier call of a captured step is used; "
+                    "return it from the step, or clone what you want to keep outside"
+                )
+            value = value.host
+        elif isinstance(value, tuple | list):
+            return type(value)(self.host(v) for v in value)
+        elif type(value) is not np.ndarray:
+            return value
+        kind = self.program.kinds.get(id(owner_of(value)))
+        if kind is None:
+            raise CaptureError(
+                f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
+                "keep today's values for ever. Pass it as an argument, or, if the step changes it, "
+                "as mt.compile(step, state=[...])"
+            )
+        if written and kind in ("input", "constant"):
+            raise CaptureError(
+                f"{self._where()}: the step writes into "
+                f"{'its argument' if kind == 'input' else 'a constant'}; clone() it first"
+            )
+        return value
+
+    # Instructions ---------------------------------------------------------------------------------
+
+    def _run(
+        self, name: str, function: Callable[..., Any], args: Any, out: Any, attrs: dict[str, Any]
+    ) -> Any:
+        hosts = tuple(self.host(a) for a in args)
+        attrs = {k: self.host(v) for k, v in attrs.items()}
+        if out is not None:
+            target = self.host(out, written=True)
+            function(*hosts, out=target, **attrs)
+            self._note(name, hosts, target, attrs)
+            return out
+        result = function(*hosts, **attrs)
+        if type(result) is tuple:
+            made = tuple(np.asarray(part) for part in result)
+            self._note(name, hosts, made, attrs)
+            return tuple(self.traced(part, "made") for part in made)
+        found = result if type(result) is np.ndarray else np.asarray(result)
+        if any(_shares(found, h) for h in hosts):
+            return Traced(found, self)
+        self._note(name, hosts, found, attrs)
+        return self.traced(found, "made")
+
+    def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
+        if type(out) is tuple or out.size:
+            self.program.lines.append(Line(name, args, out, attrs, self._where()))
+
+    def bookkeeping(self, label: str, function: Callable[[], Any]) -> None:
+        """Call `function` now, and at this place of every replay."""
+        with paused():
+            function()
+        self.program.lines.append(Host(label, function, self._where()))
+
+    def ufunc(self, function: Any, inputs: Any, out: Any, attrs: dict[str, Any]) -> Any:
+        """A ufunc that NumPy was asked for, of plain and Traced arrays."""
+        if function.__name__ not in INSTRUCTIONS:
+            raise CaptureError(f"{self._where()}: numpy.{function.__name__} cannot be captured")
+        return self._run(function.__name__, function, inputs, out, attrs)
+
+    def power_of(self, x: Any, y: Any) -> Any:
+        """`x ** y`, with NumPy's own spellings of common exponents."""
+        if type(y) in (int, float) and y in _POWERS and x.dtype.kind == "f":
+            name = _POWERS[y]
+            return self._run(name, getattr(np, name), (x,), None, {})
+        return self.power(x, y)
+
+    def reshape(self, x: Any, shape: Any) -> Any:
+        """A view where the memory allows one, else a copy."""
+        host = self.host(x)
+        found = host.reshape(shape)
+        if _shares(found, host) or not found.size:
+            return self._view(found)
+        self._note("copyto", (found.reshape(host.shape), host), found, {})
+        return self.traced(found, "made")
+
+    def _view(self, array: Any) -> Traced:
+        self.know(array, self.program.kinds.get(id(owner_of(array)), "made"))
+        return Traced(array, self)
+
+    def getitem(self, x: Any, index: Any) -> Any:
+        """A view for integers and slices, else a copy."""
+        host, where = self.host(x), self.host(index)
+        if _masks(where):
+            self.nonzero()
+        found = np.asarray(host[where])
+        if _shares(found, host) or not found.size:
+            return self._view(found)
+        self._note("getitem", (host, where), found, {})
+        return self.traced(found, "made")
+
+    def setitem(self, x: Any, index: Any, value: Any) -> None:
+        """`x[index] = value`."""
+        target, where, given = self.host(x, written=True), self.host(index), self.host(value)
+        if _masks(where) and type(given) is np.ndarray and given.ndim:
+            self.nonzero()
+        target[where] = given
+        self._note("setitem", (target, where, given), target, {})
+
+    def scatter_add(self, x: Any, index: Any, values: Any) -> None:
+        """`x[index] += values`, where repeated places add every time."""
+        target, where, given = self.host(x, written=True), self.host(index), self.host(values)
+        NUMPY.scatter_add(target, where, given)
+        self._note("scatter_add", (target, where, given), target, {})
+
+    def copyto(
+        self, target: Any, source: Any, casting: Any = "same_kind", where: Any = True
+    ) -> None:
+        """Copy values, broadcast and cast."""
+        to, given, mask = self.host(target, written=True), self.host(source), self.host(where)
+        np.copyto(to, given, casting=casting, where=mask)
+        attrs = {"casting": casting, **({} if where is True else {"where": mask})}
+        self._note("copyto", (to, given), to, attrs)
+
+    def store(self, value: Any, out: Any) -> Any:
+        """`value`, in the memory `out` where that is given."""
+        if out is None:
+            return value
+        self.copyto(out, value)
+        return out
+
+    def copy(self, x: Any, order: str = "C") -> Any:
+        """A copy of `x`."""
+        host = self.host(x)
+        made = host.copy(order=order)
+        self._note("copyto", (made, host), made, {})
+        return self.traced(made, "made")
+
+    def asarray(self, value: Any, dtype: Any = None) -> Any:
+        """A number as a constant, an array in another dtype as a copy."""
+        if type(value) is Traced or type(value) is np.ndarray:
+            host = self.host(value)
+            if dtype is None or host.dtype == dtype:
+                return value
+            made = host.astype(dtype)
+            self._note("copyto", (made, host), made, {"casting": "unsafe"})
+            return self.traced(made, "made")
+        return self.traced(np.asarray(value, dtype), "constant")
+
+    def constant(self, value: Any, dtype: Any) -> Any:
+        """A number as an operand."""
+        return self.traced(NUMPY.constant(value, dtype), "constant")
+
+    def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Ones that are not written to."""
+        return self.traced(NUMPY.ones_of(shape, dtype), "constant")
+
+    def made(self, array: Any) -> Traced:
+        """A new array with the values it has now at the start of its life in every replay."""
+        start = array.copy()
+        self.know(start, "constant")
+        self._note("copyto", (array, start), array, {})
+        return self.traced(array, "made")
+
+    def empty(self, shape: Any, dtype: Any = float) -> Traced:
+        """Memory."""
+        return self.traced(np.empty(shape, dtype), "made")
+
+    def empty_like(self, x: Any) -> Traced:
+        """Memory in the shape, dtype and order of `x`."""
+        return self.traced(np.empty_like(self.host(x)), "made")
+
+    def _filled(self, array: Any, value: Any) -> Traced:
+        self._note("copyto", (array, value), array, {"casting": "unsafe"})
+        return self.traced(array, "made")
+
+    def zeros(self, shape: Any, dtype: Any = float) -> Traced:
+        """Zeros."""
+        return self._filled(np.zeros(shape, dtype), 0)
+
+    def zeros_like(self, x: Any) -> Traced:
+        """Zeros in the shape, dtype and order of `x`."""
+        return self._filled(np.zeros_like(self.host(x)), 0)
+
+    def ones(self, shape: Any, dtype: Any = float) -> Traced:
+        """Ones."""
+        return self._filled(np.ones(shape, dtype), 1)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None) -> Traced:
+        """`value` everywhere."""
+        array = np.full(shape, self.host(value), dtype)
+        return self._filled(array, value)
+
+    def arange(self, *args: Any, **attrs: Any) -> Any:
+        """Consecutive numbers, a constant."""
+        return self.traced(np.arange(*args, **attrs), "constant")
+
+    def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
+        """Random words: drawn anew in every replay, for its step and batch."""
+        array = NUMPY.random_words(shape, draw)
+        self._note("random_words", (shape, draw - self.first_draw), array, {})
+        return self.traced(array, "made")
+
+    def draws(self, count: int) -> Host:
+        """The bookkeeping of `count` draws."""
+        return Host(f"{count} random draws", lambda: _skip(count), self._where())
+
+    def examine(self, array: Any, check: Callable[[Any], None]) -> None:
+        """Let `check` look at the values now and at every replay; it may raise."""
+        host = self.host(array)
+        check(host)
+        label = f"check {check.__qualname__.split('.')[0].strip('_')}"
+        self.program.lines.append(Host(label, functools.partial(check, host), self._where()))
+
+    # What the engine and the optimizers hand over -------------------------------------------------
+
+    def touch(self, storage: Any, clears: bool = False) -> None:
+        """Note which gradients were there when the step first came to `storage`."""
+        if storage not in self.presence:
+            self.presence[storage] = None if clears else present(storage)
+
+    def accumulates(self, leaf: Any, g: Any, create_graph: bool) -> bool:
+        """Add `g` to the gradient of a parameter; False for a leaf that the step itself made.
+
+        Raises CaptureError for a leaf whose gradient would be somewhere else at every call.
+        """
+        slot = None if leaf._extra is None else leaf._extra.slot
+        if slot is not None:
+            if create_graph:
+                raise CaptureError(
+                    f"{self._where()}: backward(create_graph=True) into parameters cannot be "
+                    "captured; use autograd.grad for penalties on gradients"
+                )
+            self.accumulate(slot, g)
+            return True
+        array = leaf._array
+        if type(array) is np.ndarray:
+            raise CaptureError(
+                f"{self._where()}: a gradient for a Tensor that no optimizer owns, of shape "
+                f"{array.shape}; give it to an optimizer before the step is called"
+            )
+        if self.program.kinds[id(owner_of(array.host))] == "input":
+            raise CaptureError(
+                f"{self._where()}: a gradient for an argument; return it: autograd.grad(loss, x)"
+            )
+        return False
+
+    def accumulate(self, slot: Any, g: Any) -> None:
+        """Add `g` to the flat gradient of a parameter; it may be that memory, already written."""
+        self.touch(slot.buffer.storage())
+        if slot.epoch == slot.buffer.epoch:
+            self.add(slot.array, g, out=slot.array)
+        elif g is not slot.array:
+            self.copyto(slot.array, g)
+        self.bookkeeping(MARK, slot.mark)
+
+    def listen(self, listener: Any, roots: Any, create_graph: bool) -> Any:
+        """The beginning of a pass that data parallelism is told of; the scale of its seeds."""
+        label, begin = listener.beginning(
+            [wrap(self.host(root._array)) for root in roots], create_graph
+        )
+        with paused():
+            scale = begin()
+        self.program.lines.append(Host(label, begin, self._where()))
+        return scale
+
+    def refuse_hook(self, what: str) -> None:
+        """CaptureError: hooks are the user's Python, which a replay does not run."""
+        raise CaptureError(
+            f"{self._where()}: {what} would not be called when the step is replayed; remove it, or "
+            "do not compile this step"
+        )
+
+    def step(self, optimizer: Any) -> None:
+        """An optimizer's step."""
+        self.touch(optimizer.storage)
+        with paused():
+            optimizer._begin()
+        for run in optimizer._runs:
+            for array in (*run.constants, *run.states, run.scratch):
+                if type(array) is np.ndarray:
+                    self.know(array, "state")
+        self.optimizers.append((optimizer, optimizer.options_now()))
+        self.program.lines.append(Host("the optimizer counts", optimizer._count, self._where()))
+        for run in optimizer._runs:
+            optimizer._update(run)
+        self.bookkeeping("the parameters are new", optimizer._end)
+
+    def nonzero(self, *_: Any) -> Any:
+        """Refused: the shape of the result depends on values."""
+        raise CaptureError(
+            f"{self._where()}: the shape of the result depends on values (nonzero, unique, a mask "
+            "as an index), so it cannot be captured; where(mask, x, 0) keeps the shape"
+        )
+
+    def _where(self) -> str:
+        """File and line of the user's code that runs now."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+            frame = frame.f_back
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _masks(index: Any) -> bool:
+    """Whether how much an index chooses depends on values."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(type(part) is np.ndarray and part.dtype.kind == "b" for part in parts)
+
+
+def _shares(a: Any, b: Any) -> bool:
+    return type(b) is np.ndarray and bool(a.size) and np.may_share_memory(a, b)
+
+
+def present(storage: Any) -> tuple[bool, ...]:
+    """Which parameters of `storage` have a gradient."""
+    return tuple([slot.epoch == slot.buffer.epoch for slot in storage.slots])
+
+
+def _skip(count: int) -> None:
+    row, batch, draw = place()
+    begin_batch(row, batch, draw + count)
+
+
+class _Switch:
+    """What arrays lead to while somebody captures: this thread's recorder, or NumPy."""
+
+    kind = "cpu"
+    array_type = np.ndarray
+
+    def __getattr__(self, name: str) -> Any:
+        recorder = MODES.recorder
+        return getattr(NUMPY if recorder is None else recorder, name)
+
+
+_SWITCH: Any = _Switch()
+_LOCK = threading.Lock()
+_CAPTURING = 0
+ARRAYS.add(Traced)
+XP[Traced] = _SWITCH
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Let `recorder` write down the instructions of this thread."""
+    global _CAPTURING
+    with _LOCK:
+        _CAPTURING += 1
+        XP[np.ndarray] = _SWITCH
+    MODES.recorder = recorder
+    try:
+        yield
+    finally:
+        MODES.recorder = None
+        with _LOCK:
+            _CAPTURING -= 1
+            if not _CAPTURING:
+                XP[np.ndarray] = NUMPY
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Nothing that happens inside is recorded."""
+    before = MODES.recorder
+    MODES.recorder = None
+    try:
+        yield
+    finally:
+        MODES.recorder = before
