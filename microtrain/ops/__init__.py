@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import (
-    activations,
+    comparison,
     dropout,  # noqa: F401
     einstein,
     elementwise,
@@ -25,53 +25,11 @@ from . import (
     triangles,
 )
 from . import methods as methods
-from .activations import *  # noqa: F403
 from .classification_losses import cross_entropy
 from .coercion import REGISTRY, public
-from .comparison import (
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    eq,
-    ge,
-    gt,
-    isfinite,
-    isinf,
-    isnan,
-    le,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    lt,
-    ne,
-)
+from .comparison import *  # noqa: F403
 from .einstein import *  # noqa: F403
-from .elementwise import (
-    abs,
-    ceil,
-    clone,
-    exp,
-    floor,
-    floor_divide,
-    log,
-    maximum,
-    minimum,
-    mul,
-    neg,
-    pow,
-    reciprocal,
-    relu,
-    remainder,
-    round,
-    sigmoid,
-    sign,
-    sqrt,
-    square,
-    tanh,
-    trunc,
-)
+from .elementwise import *  # noqa: F403
 from .elementwise import add_scaled as add
 from .elementwise import div_rounded as div
 from .elementwise import sub_scaled as sub
@@ -119,17 +77,14 @@ unsqueeze = public(shapes.unsqueeze)
 var = public(reductions.var)
 
 __all__ = [
-    "REGISTRY", "abs", "add", "all", "amax", "amin", "any", "argmax", "argmin", "bitwise_and",
-    "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_to", "cat", "ceil", "clamp", "clone",
-    "cross_entropy", "div", "eq", "exp", "flatten", "floor", "floor_divide", "ge", "gt", "isfinite",
-    "isinf", "isnan", "le", "log", "log_softmax", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "lt", "matmul", "max", "maximum", "mean", "methods", "min", "minimum", "mm",
-    "mse_loss", "mul", "ne", "neg", "norm", "permute", "pow", "reciprocal", "relu", "remainder",
-    "reshape", "round", "sigmoid", "sign", "softmax", "sqrt", "square", "squeeze", "stack", "std",
-    "sub", "sum", "t", "tanh", "transpose", "trunc", "unsqueeze", "var",
+    "REGISTRY", "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to", "cat",
+    "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean", "methods",
+    "min", "mm", "mse_loss", "norm", "permute", "reshape", "softmax", "squeeze", "stack", "std",
+    "sub", "sum", "t", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
+__all__ += comparison.__all__
+__all__ += elementwise.__all__
 __all__ += special.__all__
-__all__ += activations.__all__
 __all__ += sampling.__all__
 __all__ += scans.__all__
 __all__ += sorting.__all__

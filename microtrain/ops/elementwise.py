@@ -9,7 +9,13 @@ import numpy as np
 from ..backend import as_dtype, get_default_dtype
 from ..tensor import TENSORS
 from .coercion import NUMBERS, cast, promote
-from .registry import primitive, ufunc
+from .registry import primitive, real_function, ufunc
+
+__all__ = [
+    "abs", "ceil", "clone", "exp", "floor", "floor_divide", "log", "maximum", "minimum", "mul",
+    "neg", "pow", "reciprocal", "relu", "remainder", "round", "sigmoid", "sign", "sqrt", "square",
+    "tanh", "trunc",
+]  # fmt: skip
 
 # Arithmetic ---------------------------------------------------------------------------------
 
@@ -187,41 +193,21 @@ def square(x: Any) -> Any:
 
 # Functions of one real number -----------------------------------------------------------------
 
-_REAL = {"floating": True}
-exp = ufunc(
-    "exp",
-    "exp",
-    "`e ** x`, elementwise; integers give the default float type.",
-    x=lambda g, result: g * result,
-    options=_REAL,
+exp = real_function("exp", "exp", "`e ** x`", lambda g, result: g * result)
+log = real_function(
+    "log", "log", "The natural logarithm (-inf at 0, NaN below)", lambda g, x: g / x
 )
-log = ufunc(
-    "log",
-    "log",
-    "The natural logarithm, elementwise; -inf at 0, NaN below.",
-    x=lambda g, x: g / x,
-    options=_REAL,
-)
-sqrt = ufunc(
+sqrt = real_function(
     "sqrt",
     "sqrt",
-    "The square root, elementwise; NaN below 0. Its derivative at 0 is infinite.",
-    x=lambda g, result: g / (result * 2),
-    options=_REAL,
+    "The square root (at 0 with an infinite slope, NaN below)",
+    lambda g, result: g / (result * 2),
 )
-tanh = ufunc(
-    "tanh",
-    "tanh",
-    "The hyperbolic tangent, elementwise.",
-    x=lambda g, result: g * (1 - result * result),
-    options=_REAL,
+tanh = real_function(
+    "tanh", "tanh", "The hyperbolic tangent", lambda g, result: g * (1 - result * result)
 )
-reciprocal = ufunc(
-    "reciprocal",
-    "reciprocal",
-    "`1 / x`, elementwise.",
-    x=lambda g, result: -g * (result * result),
-    options=_REAL,
+reciprocal = real_function(
+    "reciprocal", "reciprocal", "`1 / x`", lambda g, result: -g * (result * result)
 )
 abs = ufunc(
     "abs",
@@ -280,7 +266,10 @@ def sigmoid_kernel(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 sigmoid = primitive(
-    "sigmoid", sigmoid_kernel, x=lambda g, result: g * (result * (1 - result)), options=_REAL
+    "sigmoid",
+    sigmoid_kernel,
+    x=lambda g, result: g * (result * (1 - result)),
+    options={"floating": True},
 )
 
 

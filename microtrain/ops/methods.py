@@ -16,7 +16,6 @@ from ..backend import ALIASES, ARRAYS, CPU, as_dtype, int8, resolve_device, to_d
 from ..inspection import allclose, equal
 from ..tensor import TENSORS, Tensor, wrap
 from . import (
-    activations,
     comparison,
     extrema,
     factorisations,
@@ -25,6 +24,7 @@ from . import (
     likeness,
     linear_algebra,
     masking,
+    norms,
     products,
     rearranging,
     reductions,
@@ -40,7 +40,6 @@ from . import (
 from . import elementwise as e
 from .coercion import NUMBERS, cast
 from .inplace import in_place, put
-from .norms import norm
 
 engine.set_sum_to(shapes.sum_to)
 
@@ -75,79 +74,15 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
     return cast(self, as_dtype(dtype))
 
 
-# Methods that are the function of the same name, and operators.
+# Every method that is a function: `_add` has those of the same name.
 METHODS: dict[str, Callable[..., Any]] = {
-    "abs": e.abs,
     "add": e.add_scaled,
-    "all": reductions.all,
     "allclose": allclose,
-    "amax": extrema.amax,
-    "amin": extrema.amin,
-    "any": reductions.any,
-    "argmax": extrema.argmax,
-    "argmin": extrema.argmin,
-    "broadcast_to": shapes.broadcast_to,
-    "ceil": e.ceil,
-    "clamp": e.clamp,
-    "clone": e.clone,
     "div": e.div_rounded,
-    "eq": comparison.eq,
     "equal": equal,
-    "exp": e.exp,
-    "expand": shapes.expand,
-    "expand_as": shapes.expand_as,
-    "flatten": shapes.flatten,
-    "floor": e.floor,
-    "floor_divide": e.floor_divide,
-    "ge": comparison.ge,
-    "gt": comparison.gt,
-    "isfinite": comparison.isfinite,
-    "isinf": comparison.isinf,
-    "isnan": comparison.isnan,
-    "le": comparison.le,
-    "log": e.log,
-    "log_softmax": reductions.log_softmax,
-    "logical_and": comparison.logical_and,
-    "logical_not": comparison.logical_not,
-    "logical_or": comparison.logical_or,
-    "logical_xor": comparison.logical_xor,
-    "lt": comparison.lt,
-    "matmul": linear_algebra.matmul,
-    "max": extrema.max,
-    "maximum": e.maximum,
-    "mean": reductions.mean,
-    "min": extrema.min,
-    "minimum": e.minimum,
-    "mm": linear_algebra.mm,
-    "mul": e.mul,
-    "ne": comparison.ne,
-    "neg": e.neg,
-    "norm": norm,
-    "permute": shapes.permute,
-    "pow": e.pow,
-    "reciprocal": e.reciprocal,
-    "relu": e.relu,
-    "remainder": e.remainder,
-    "reshape": shapes.reshape,
-    "round": e.round,
-    "sigmoid": e.sigmoid,
-    "sign": e.sign,
-    "softmax": reductions.softmax,
-    "sqrt": e.sqrt,
-    "square": e.square,
-    "squeeze": shapes.squeeze,
-    "std": reductions.std,
     "sub": e.sub_scaled,
-    "sum": reductions.sum,
-    "t": shapes.t,
-    "tanh": e.tanh,
-    "transpose": shapes.transpose,
-    "trunc": e.trunc,
     "type": _as_type,
     "unfold": windows.sliding,
-    "unsqueeze": shapes.unsqueeze,
-    "var": reductions.var,
-    "view": shapes.view,
     "where": _where,
 }
 
@@ -160,6 +95,15 @@ def _add(module: Any, names: str) -> None:
 
 
 _add(
+    e,
+    "abs ceil clamp clone exp floor floor_divide log maximum minimum mul neg pow reciprocal relu "
+    "remainder round sigmoid sign sqrt square tanh trunc",
+)
+_add(
+    comparison,
+    "eq ge gt isfinite isinf isnan le logical_and logical_not logical_or logical_xor lt ne",
+)
+_add(
     special,
     "absolute acos acosh addcdiv addcmul arccos arccosh arcsin arcsinh arctan arctan2 arctanh "
     "asin asinh atan atan2 atanh clamp_max clamp_min clip copysign cos cosh deg2rad divide erf "
@@ -167,7 +111,9 @@ _add(
     "nan_to_num negative positive rad2deg rsqrt sgn signbit sin sinh subtract tan true_divide "
     "xlogy",
 )
-_add(activations, "")
+_add(reductions, "all any log_softmax mean softmax std sum var")
+_add(extrema, "amax amin argmax argmin max min")
+_add(norms, "norm")
 _add(
     scans,
     "aminmax count_nonzero cummax cummin cumprod cumsum diff logsumexp nanmean nansum prod",
@@ -178,16 +124,15 @@ _add(
     "gather index_add index_copy index_fill index_select scatter scatter_add take_along_dim",
 )
 _add(masking, "argwhere index_put masked_fill masked_scatter masked_select nonzero take")
-_add(products, "")
-_add(factorisations, "")
-_add(gathering, "")
-_add(
-    products,
-    "addbmm addmm addmv baddbmm bmm dot ger inner kron matrix_power mv outer vdot",
-)
+_add(linear_algebra, "matmul mm")
+_add(products, "addbmm addmm addmv baddbmm bmm dot ger inner kron matrix_power mv outer vdot")
 _add(factorisations, "cholesky det inverse logdet slogdet")
 _add(sampling, "bernoulli multinomial")
 _add(triangles, "diag diag_embed diagonal trace tril triu")
+_add(
+    shapes,
+    "broadcast_to expand expand_as flatten permute reshape squeeze t transpose unsqueeze view",
+)
 _add(
     splitting,
     "chunk narrow ravel reshape_as select split split_with_sizes tensor_split unbind unflatten "

@@ -401,8 +401,13 @@ def ufunc(name: str, instruction: str, doc: str, *, options: Any = None, **rules
 
 def comparison(name: str, instruction: str, doc: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
     """Declare an elementwise operation without a gradient."""
-    kernel = _ufunc_kernel(instruction, inputs)
-    return primitive(name, kernel, doc, options={"call": instruction, "promote": inputs})
+    kernel, options = _ufunc_kernel(instruction, inputs), {"call": instruction, "promote": inputs}
+    return primitive(name, kernel, f"{doc}, elementwise.", options=options)
+
+
+def real_function(name: str, instruction: str, doc: str, rule: Callable[..., Any]) -> Any:
+    """Declare a function of one real number that is one instruction; integers become floats."""
+    return ufunc(name, instruction, f"{doc}, elementwise.", x=rule, options={"floating": True})
 
 
 def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:

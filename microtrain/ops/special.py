@@ -18,6 +18,7 @@ from .comparison import isfinite
 from .elementwise import clamp, div, exp, log, sigmoid, trunc, where, zeros_like
 from .reductions import want_float
 from .registry import comparison, primitive, ufunc
+from .registry import real_function as real
 
 __all__ = [
     "absolute", "acos", "acosh", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
@@ -32,28 +33,22 @@ __all__ = [
 
 _REAL = {"floating": True}
 
-
-def _real(name: str, instruction: str, doc: str, rule: Any) -> Any:
-    """Declare a function of one real number that is one instruction."""
-    return ufunc(name, instruction, f"{doc}, elementwise.", x=rule, options=_REAL)
-
-
-sin = _real("sin", "sin", "The sine", lambda g, x: g * cos(x))
-cos = _real("cos", "cos", "The cosine", lambda g, x: -g * sin(x))
-tan = _real("tan", "tan", "The tangent", lambda g, result: g * (1 + result * result))
-asin = _real("asin", "arcsin", "The angle of a sine", lambda g, x: g * rsqrt(1 - x * x))
-acos = _real("acos", "arccos", "The angle of a cosine", lambda g, x: -g * rsqrt(1 - x * x))
-atan = _real("atan", "arctan", "The angle of a tangent", lambda g, x: g / (x * x + 1))
-sinh = _real("sinh", "sinh", "The hyperbolic sine", lambda g, x: g * cosh(x))
-cosh = _real("cosh", "cosh", "The hyperbolic cosine", lambda g, x: g * sinh(x))
-asinh = _real("asinh", "arcsinh", "The inverse of `sinh`", lambda g, x: g * rsqrt(x * x + 1))
-acosh = _real("acosh", "arccosh", "The inverse of `cosh`", lambda g, x: g * rsqrt(x * x - 1))
-atanh = _real("atanh", "arctanh", "The inverse of `tanh`", lambda g, x: g / (1 - x * x))
-log1p = _real("log1p", "log1p", "`log(1 + x)`, exact also for small x", lambda g, x: g / (x + 1))
-log2 = _real("log2", "log2", "The logarithm to base 2", lambda g, x: g / (x * math.log(2)))
-log10 = _real("log10", "log10", "The logarithm to base 10", lambda g, x: g / (x * math.log(10)))
-exp2 = _real("exp2", "exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
-expm1 = _real(
+sin = real("sin", "sin", "The sine", lambda g, x: g * cos(x))
+cos = real("cos", "cos", "The cosine", lambda g, x: -g * sin(x))
+tan = real("tan", "tan", "The tangent", lambda g, result: g * (1 + result * result))
+asin = real("asin", "arcsin", "The angle of a sine", lambda g, x: g * rsqrt(1 - x * x))
+acos = real("acos", "arccos", "The angle of a cosine", lambda g, x: -g * rsqrt(1 - x * x))
+atan = real("atan", "arctan", "The angle of a tangent", lambda g, x: g / (x * x + 1))
+sinh = real("sinh", "sinh", "The hyperbolic sine", lambda g, x: g * cosh(x))
+cosh = real("cosh", "cosh", "The hyperbolic cosine", lambda g, x: g * sinh(x))
+asinh = real("asinh", "arcsinh", "The inverse of `sinh`", lambda g, x: g * rsqrt(x * x + 1))
+acosh = real("acosh", "arccosh", "The inverse of `cosh`", lambda g, x: g * rsqrt(x * x - 1))
+atanh = real("atanh", "arctanh", "The inverse of `tanh`", lambda g, x: g / (1 - x * x))
+log1p = real("log1p", "log1p", "`log(1 + x)`, exact also for small x", lambda g, x: g / (x + 1))
+log2 = real("log2", "log2", "The logarithm to base 2", lambda g, x: g / (x * math.log(2)))
+log10 = real("log10", "log10", "The logarithm to base 10", lambda g, x: g / (x * math.log(10)))
+exp2 = real("exp2", "exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
+expm1 = real(
     "expm1", "expm1", "`exp(x) - 1`, exact also for small x", lambda g, result: g * (result + 1)
 )
 
@@ -86,7 +81,7 @@ _HEIGHT = 2 / math.sqrt(math.pi)
 erf = primitive("erf", _erf, x=lambda g, x: _bell(g, x, _HEIGHT), options=_REAL)
 erfc = primitive("erfc", _erfc, x=lambda g, x: _bell(g, x, -_HEIGHT), options=_REAL)
 
-signbit = comparison("signbit", "signbit", "Whether `x` is below 0 or -0.0, elementwise.", ("x",))
+signbit = comparison("signbit", "signbit", "Whether `x` is below 0 or -0.0", ("x",))
 
 
 @public
