@@ -1,186 +1,40 @@
 """Modules, layers, losses and their functions, under PyTorch's names."""
 
-from . import functional, init, utils
-from .activation import (
-    CELU,
-    ELU,
-    GELU,
-    GLU,
-    SELU,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LeakyReLU,
-    LogSigmoid,
-    LogSoftmax,
-    Mish,
-    PReLU,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softmin,
-    Softplus,
-    Softsign,
-    Tanh,
-    Tanhshrink,
-    Threshold,
+from . import (
+    activation,
+    convolution,
+    functional,
+    init,
+    loss,
+    normalization,
+    padding,
+    pooling,
+    utils,
 )
+from .activation import *  # noqa: F403
 from .attention import MultiheadAttention
 from .container import ModuleDict, ModuleList, Sequential
-from .convolution import (
-    Conv1d,
-    Conv2d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-)
+from .convolution import *  # noqa: F403
 from .dropout import Dropout, Dropout1d, Dropout2d
 from .embedding import Embedding
 from .linear import Linear
-from .loss import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    CosineEmbeddingLoss,
-    CrossEntropyLoss,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    MarginRankingLoss,
-    MSELoss,
-    NLLLoss,
-    PoissonNLLLoss,
-    SmoothL1Loss,
-    SoftMarginLoss,
-    TripletMarginLoss,
-)
+from .loss import *  # noqa: F403
 from .module import Module
-from .normalization import (
-    BatchNorm1d,
-    BatchNorm2d,
-    CosineSimilarity,
-    GroupNorm,
-    LayerNorm,
-    RMSNorm,
-)
-from .padding import (
-    CircularPad1d,
-    CircularPad2d,
-    ConstantPad1d,
-    ConstantPad2d,
-    ReflectionPad1d,
-    ReflectionPad2d,
-    ReplicationPad1d,
-    ReplicationPad2d,
-    ZeroPad1d,
-    ZeroPad2d,
-)
+from .normalization import *  # noqa: F403
+from .padding import *  # noqa: F403
 from .parameter import Parameter
-from .pooling import (
-    AdaptiveAvgPool1d,
-    AdaptiveAvgPool2d,
-    AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    Fold,
-    MaxPool1d,
-    MaxPool2d,
-    Unfold,
-)
+from .pooling import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
 from .transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
-    "CELU",
-    "ELU",
-    "GELU",
-    "GLU",
-    "SELU",
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d",
-    "AvgPool1d",
-    "AvgPool2d",
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "CircularPad1d",
-    "CircularPad2d",
-    "ConstantPad1d",
-    "ConstantPad2d",
-    "Conv1d",
-    "Conv2d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "CosineEmbeddingLoss",
-    "CosineSimilarity",
-    "CrossEntropyLoss",
-    "Dropout",
-    "Dropout1d",
-    "Dropout2d",
-    "Embedding",
-    "Flatten",
-    "Fold",
-    "GaussianNLLLoss",
-    "GroupNorm",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "HingeEmbeddingLoss",
-    "HuberLoss",
-    "Identity",
-    "KLDivLoss",
-    "L1Loss",
-    "LayerNorm",
-    "LeakyReLU",
-    "Linear",
-    "LogSigmoid",
-    "LogSoftmax",
-    "MSELoss",
-    "MarginRankingLoss",
-    "MaxPool1d",
-    "MaxPool2d",
-    "Mish",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
-    "MultiheadAttention",
-    "NLLLoss",
-    "PReLU",
-    "Parameter",
-    "PoissonNLLLoss",
-    "RMSNorm",
-    "ReLU",
-    "ReLU6",
-    "ReflectionPad1d",
-    "ReflectionPad2d",
-    "ReplicationPad1d",
-    "ReplicationPad2d",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "SmoothL1Loss",
-    "SoftMarginLoss",
-    "Softmax",
-    "Softmin",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "Tanhshrink",
-    "Threshold",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-    "TripletMarginLoss",
-    "Unflatten",
-    "Unfold",
-    "ZeroPad1d",
-    "ZeroPad2d",
-    "functional",
-    "init",
-    "utils",
-]
+    "Dropout", "Dropout1d", "Dropout2d", "Embedding", "Flatten", "Identity", "Linear", "Module",
+    "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "Sequential",
+    "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "functional", "init", "utils",
+]  # fmt: skip
+__all__ += activation.__all__
+__all__ += convolution.__all__
+__all__ += loss.__all__
+__all__ += normalization.__all__
+__all__ += padding.__all__
+__all__ += pooling.__all__

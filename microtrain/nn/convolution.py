@@ -13,6 +13,8 @@ from . import functional, init
 from .module import Module
 from .parameter import Parameter
 
+__all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
+
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 

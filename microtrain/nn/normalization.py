@@ -11,6 +11,8 @@ from . import init
 from .module import Module
 from .parameter import Parameter
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "CosineSimilarity", "GroupNorm", "LayerNorm", "RMSNorm"]
+
 
 class _Norm(Module):
     """What the normalisations share: `weight` of ones and `bias` of zeros, or None."""

@@ -9,6 +9,11 @@ from ..tensor import Tensor
 from .functional import pad
 from .module import Module
 
+__all__ = [
+    "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "ReflectionPad1d",
+    "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "ZeroPad1d", "ZeroPad2d",
+]  # fmt: skip
+
 
 class _Pad(Module):
     """A border around the last `dims` dimensions.

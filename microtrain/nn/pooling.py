@@ -10,6 +10,11 @@ from ..tensor import Tensor
 from . import functional
 from .module import Module
 
+__all__ = [
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d",
+    "AvgPool2d", "Fold", "MaxPool1d", "MaxPool2d", "Unfold",
+]  # fmt: skip
+
 
 class _Pool(Module):
     """A function of windows; the arguments named in `shown` stand in its text."""

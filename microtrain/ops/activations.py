@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backend import XP
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Tensor
 from . import elementwise as e
 from .coercion import NUMBERS, public
 from .elementwise import abs, exp, sigmoid, tanh, where
@@ -18,7 +18,11 @@ from .registry import primitive
 from .shapes import normal_dim, reshape_to
 from .special import erf
 
-__all__: list[str] = []  # none is torch's at top level, as they are here
+__all__ = [
+    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
+    "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu", "softmin", "softplus",
+    "softsign", "tanhshrink", "threshold",
+]  # fmt: skip
 
 
 def _activated(
@@ -35,7 +39,7 @@ def _activated(
     return in_place(input, function, f"{name}_") if inplace else function(input)
 
 
-def relu(input: Any, inplace: bool = False) -> Any:
+def relu(input: Any, inplace: bool = False) -> Tensor:
     """`max(x, 0)`, elementwise; its gradient at 0 is 0. `inplace` writes it into `input`."""
     return _activated("relu", input, True, e.relu) if inplace else e.relu(input)
 
@@ -118,7 +122,7 @@ _silu = _gated(
 
 
 @public
-def gelu(input: Any, *, approximate: str = "none") -> Any:
+def gelu(input: Any, *, approximate: str = "none") -> Tensor:
     """`x` times the share of the normal distribution below it, elementwise.
 
     From Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
@@ -135,7 +139,7 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
-def silu(input: Any, inplace: bool = False) -> Any:
+def silu(input: Any, inplace: bool = False) -> Tensor:
     """`x * sigmoid(x)`, elementwise, also called swish. `inplace` writes it into `input`."""
     return _activated("silu", input, inplace, _silu)
 
@@ -167,7 +171,7 @@ def _softplus_rule(g: Any, x: Any, beta: Any, threshold: Any) -> Any:
 _softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
 
 
-def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """`log(1 + exp(beta * x)) / beta`, elementwise: a smooth `relu`.
 
     Args:
@@ -188,13 +192,13 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 
 @public
-def logsigmoid(input: Any) -> Any:
+def logsigmoid(input: Any) -> Tensor:
     """`log(sigmoid(x))`, elementwise, without underflow; RuntimeError for integers."""
     want_float("logsigmoid", input)
     return -_softplus_of(-input)
 
 
-def mish(input: Any, inplace: bool = False) -> Any:
+def mish(input: Any, inplace: bool = False) -> Tensor:
     """`x * tanh(softplus(x))`, elementwise (Misra 2019). `inplace` writes it into `input`."""
     return _activated("mish", input, inplace, lambda x: x * tanh(_softplus_of(x)))
 
@@ -217,7 +221,7 @@ _leaky_relu_of = primitive(
 )
 
 
-def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """`x` above 0, `negative_slope * x` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers.
@@ -232,7 +236,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
 
 
 @public
-def prelu(input: Any, weight: Any) -> Any:
+def prelu(input: Any, weight: Any) -> Tensor:
     """`x` above 0, `weight * x` elsewhere: `leaky_relu` with a slope that is learned.
 
     Args:
@@ -284,7 +288,7 @@ def _elu_rule(g: Any, x: Any, result: Any, alpha: Any, scale: Any, input_scale: 
 _elu_of = primitive("elu", _elu, x=_elu_rule)
 
 
-def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """`x` above 0, `alpha * (exp(x) - 1)` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers.
@@ -292,13 +296,13 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     return _activated("elu", input, inplace, lambda x: _elu_of(x, alpha), alpha=alpha)
 
 
-def selu(input: Any, inplace: bool = False) -> Any:
+def selu(input: Any, inplace: bool = False) -> Tensor:
     """`elu` with the two numbers that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
     alpha, scale = 1.6732632423543772848, 1.0507009873554804934
     return _activated("selu", input, inplace, lambda x: _elu_of(x, alpha, scale))
 
 
-def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """`x` above 0, `alpha * (exp(x / alpha) - 1)` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers, and for alpha 0.
@@ -312,7 +316,7 @@ def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     return _activated("celu", input, inplace, bent, alpha=alpha)
 
 
-def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """`x` above `threshold`, `value` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers.
@@ -335,7 +339,9 @@ def _between(x: Any, low: float, high: float) -> Any:
     return where(x <= low, low, where(x >= high, high, x))
 
 
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+def hardtanh(
+    input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
     """`x` limited to [min_val, max_val]; its gradient at the bounds is 0.
 
     Raises RuntimeError for integers, ValueError for min_val above max_val.
@@ -349,29 +355,29 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
     return _activated("hardtanh", input, inplace, limited, min_val=min_val, max_val=max_val)
 
 
-def relu6(input: Any, inplace: bool = False) -> Any:
+def relu6(input: Any, inplace: bool = False) -> Tensor:
     """`x` limited to [0, 6]; `inplace` writes it into `input`. RuntimeError for integers."""
     return _activated("relu6", input, inplace, lambda x: _between(x, 0.0, 6.0))
 
 
-def hardsigmoid(input: Any, inplace: bool = False) -> Any:
+def hardsigmoid(input: Any, inplace: bool = False) -> Tensor:
     """`relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
     return _activated("hardsigmoid", input, inplace, lambda x: _between(x + 3, 0.0, 6.0) / 6)
 
 
-def hardswish(input: Any, inplace: bool = False) -> Any:
+def hardswish(input: Any, inplace: bool = False) -> Tensor:
     """`x * relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
     return _activated("hardswish", input, inplace, lambda x: x * _between(x + 3, 0.0, 6.0) / 6)
 
 
 @public
-def softsign(input: Any) -> Any:
+def softsign(input: Any) -> Tensor:
     """`x / (1 + |x|)`, elementwise."""
     return input / (abs(input) + 1)
 
 
 @public
-def tanhshrink(input: Any) -> Any:
+def tanhshrink(input: Any) -> Tensor:
     """`x - tanh(x)`, elementwise."""
     return input - tanh(input)
 
@@ -380,13 +386,13 @@ def tanhshrink(input: Any) -> Any:
 
 
 @public
-def softmin(input: Any, dim: int, *, dtype: Any = None) -> Any:
+def softmin(input: Any, dim: int, *, dtype: Any = None) -> Tensor:
     """`softmax(-input, dim)`; arguments and errors as there."""
     return softmax(-input, dim, dtype=dtype)
 
 
 @public
-def glu(input: Any, dim: int = -1) -> Any:
+def glu(input: Any, dim: int = -1) -> Tensor:
     """The first half along `dim` times the sigmoid of the second half.
 
     Raises RuntimeError for integers and for an odd size, IndexError for a dimension out of range.

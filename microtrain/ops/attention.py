@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..backend import XP, bool_, float32
-from ..tensor import TENSORS, wrap
+from ..tensor import TENSORS, Tensor, wrap
 from .coercion import cast, public
 from .comparison import logical_not
 from .elementwise import where
@@ -26,7 +26,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Tensor:
     """`softmax(query @ key.T * scale + mask) @ value`: Vaswani et al., 2017.
 
     Args:

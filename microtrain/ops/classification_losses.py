@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backend import MODES, float16, float32, int64
+from ..tensor import Tensor
 from .coercion import cast, examine
 from .comparison import ne
 from .elementwise import mul, where
@@ -13,6 +14,8 @@ from .losses import REDUCTIONS, average, check_reduction, reduced, want_tensors
 from .reductions import log_softmax_dim, softmax_dim, sum, want_float
 from .registry import primitive
 from .shapes import permute_dims, reshape_to
+
+__all__ = ["cross_entropy", "nll_loss"]
 
 # Cross entropy ------------------------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ def cross_entropy(
     reduce: Any = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Any:
+) -> Tensor:
     """The cross entropy of unnormalised scores with class indices or class probabilities.
 
     Args:
@@ -135,7 +138,7 @@ def nll_loss(
     ignore_index: int = -100,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """The negative log-likelihood of class indices; `cross_entropy` takes unnormalised scores.
 
     Args:

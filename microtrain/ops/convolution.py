@@ -19,7 +19,7 @@ from operator import index as whole
 from typing import Any
 
 from ..backend import XP
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Tensor
 from . import windows
 from .linear_algebra import sum_rows
 from .padding import padded
@@ -27,6 +27,8 @@ from .reductions import sum_dims
 from .registry import primitive
 from .shapes import reshape_to
 from .windows import at_least, batched, both_sides, numbers, places, unbatched
+
+__all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
 
 PART = 1 << 19  # bytes of columns at a time: about half of a core's second level cache
 JOINED_PART = 4 * PART  # every part adds to the whole gradient of the weight, so they are fewer
@@ -365,7 +367,7 @@ def conv1d(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> Any:
+) -> Tensor:
     """The convolution (cross-correlation) of signals with kernels; see `conv2d`.
 
     `input` is (N, channels, L) or (channels, L), `weight` (outputs, channels / groups, k).
@@ -381,7 +383,7 @@ def conv2d(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> Any:
+) -> Tensor:
     """The convolution (cross-correlation) of images with kernels.
 
     Args:
@@ -444,7 +446,7 @@ def conv_transpose1d(
     output_padding: Any = 0,
     groups: int = 1,
     dilation: Any = 1,
-) -> Any:
+) -> Tensor:
     """The transposed convolution of signals; see `conv_transpose2d`."""
     return _convolve_transposed(
         "conv_transpose1d", input, weight, bias, stride, padding, output_padding, groups, dilation
@@ -460,7 +462,7 @@ def conv_transpose2d(
     output_padding: Any = 0,
     groups: int = 1,
     dilation: Any = 1,
-) -> Any:
+) -> Tensor:
     """The transposed convolution of images: the gradient of `conv2d` in its input.
 
     Args:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..random import next_draw
+from ..tensor import Tensor
 from .elementwise import mul
 from .reductions import want_float
 from .registry import primitive
@@ -53,7 +54,7 @@ def check_probability(name: str, p: Any) -> None:
         raise ValueError(f"{name}: the probability has to be between 0 and 1, but got {p!r}")
 
 
-def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Every element set to 0 with probability `p`, and divided by 1 - p otherwise.
 
     The leading dimension is samples: each rank draws its rows of one mask of the global batch, the
@@ -74,7 +75,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     return _dropout("dropout", input, p, training, inplace)
 
 
-def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (N, C, L) set to 0 together; arguments and errors as `dropout`.
 
     Raises RuntimeError for another number of dimensions: without the dimension of samples the masks
@@ -83,7 +84,7 @@ def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     return _features("dropout1d", input, 3, p, training, inplace)
 
 
-def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (N, C, H, W) set to 0 together; arguments and errors as `dropout1d`."""
     return _features("dropout2d", input, 4, p, training, inplace)
 

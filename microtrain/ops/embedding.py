@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..backend import XP, int32, int64
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Tensor
 from .coercion import examine, public
 from .elementwise import where
 from .indexing import one_hot_rows
@@ -56,7 +56,7 @@ def embedding(
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Any:
+) -> Tensor:
     """The rows of `weight` that `input` names.
 
     Args:
@@ -112,7 +112,7 @@ def normal_padding(padding_idx: int | None, rows: int) -> int | None:
 
 
 @public
-def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
     """For each class number a row of zeros with a one in its place.
 
     Args:

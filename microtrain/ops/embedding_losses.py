@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..tensor import Tensor
 from .elementwise import clamp, minimum, sqrt, where
 from .losses import check_pair, check_reduction, reduced, want_tensors
 from .norms import norm
 from .probability_losses import bce_with_logits
 from .reductions import sum
+
+__all__ = [
+    "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss", "soft_margin_loss",
+    "triplet_margin_loss",
+]  # fmt: skip
 
 
 def soft_margin_loss(
@@ -17,7 +23,7 @@ def soft_margin_loss(
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """`log(1 + exp(-target * input))` for targets of -1 or 1, without overflow."""
     check_pair("soft_margin_loss", input, target)
     check_reduction(reduction, size_average, reduce)
@@ -31,7 +37,7 @@ def hinge_embedding_loss(
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """A distance `input` where the target is 1, `max(margin - input, 0)` where it is -1."""
     check_pair("hinge_embedding_loss", input, target)
     check_reduction(reduction, size_average, reduce)
@@ -47,7 +53,7 @@ def margin_ranking_loss(
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """`max(margin - target * (input1 - input2), 0)`: target 1 wants the first larger, -1 smaller.
 
     Raises:
@@ -72,7 +78,7 @@ def cosine_embedding_loss(
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """How far the cosine of two vectors is from 1 (target 1) or above `margin` (target -1).
 
     Args:
@@ -111,7 +117,7 @@ def triplet_margin_loss(
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """`max(margin + |anchor - positive| - |anchor - negative|, 0)` over vectors.
 
     V. Balntas, E. Riba, D. Ponsa and K. Mikolajczyk, "Learning local feature descriptors with

@@ -10,7 +10,7 @@ import math
 from typing import Any, NoReturn
 
 from ..backend import XP
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Tensor
 from .registry import primitive
 from .shapes import expand_to, reshape_to, transpose
 
@@ -174,7 +174,7 @@ linear_layer = primitive(
 )
 
 
-def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
     """`input @ weight.T + bias`.
 
     Args:

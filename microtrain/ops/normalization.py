@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP, float16, float32
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Tensor
 from .coercion import cast, public
 from .elementwise import clamp, zeros_like
 from .norms import norm
@@ -187,7 +187,7 @@ def _trailing(name: str, input: Any, normalized_shape: Any) -> tuple[int, ...]:
 @public
 def layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
+) -> Tensor:
     """Every sample less its mean, divided by its standard deviation: Ba et al., 2016.
 
     Args:
@@ -207,7 +207,7 @@ def layer_norm(
 @public
 def rms_norm(
     input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
-) -> Any:
+) -> Tensor:
     """Every sample divided by the root of its mean square: Zhang and Sennrich, 2019.
 
     Args:
@@ -237,7 +237,7 @@ def _channels(name: str, input: Any, least: int = 2) -> int:
 @public
 def group_norm(
     input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
+) -> Tensor:
     """Groups of channels, each less its mean and divided by its standard deviation.
 
     Wu and He, 2018. With one group it is layer norm without a per-element weight, with a group per
@@ -280,7 +280,7 @@ def instance_norm(
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
     """Every channel of every sample less its mean, divided by its standard deviation.
 
     Args:
@@ -313,7 +313,7 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
     """Every channel less its mean over the batch, divided by its standard deviation.
 
     Ioffe and Szegedy, 2015.
@@ -385,7 +385,7 @@ def _track(running: tuple[Any, Any], stats: list[Any], momentum: float, count: i
 
 
 @public
-def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
+def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """`input` divided by its p-norm along `dim`, or by `eps` where that is larger.
 
     Raises RuntimeError for integers, IndexError for a dimension out of range.
@@ -394,7 +394,7 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> A
 
 
 @public
-def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between two vectors along `dim`: their product over their lengths.
 
     Args:
@@ -418,6 +418,6 @@ def _unit(x: Any, dim: int, eps: float) -> Any:
 @public
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Any:
+) -> Tensor:
     """The p-norm of `x1 - x2 + eps` along the last dimension."""
     return norm(x1 - x2 + eps, p, -1, keepdim)

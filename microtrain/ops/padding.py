@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..tensor import Tensor
 from .coercion import public
 from .elementwise import clone
 from .indexing import select
@@ -101,7 +102,7 @@ def _check_pads(input: Any, pad: Any, mode: str, value: Any) -> None:
 
 
 @public
-def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
     """`input` with a border.
 
     Args:

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from ..backend import XP, int16, int64
-from ..tensor import TENSORS, wrap
+from ..tensor import TENSORS, Tensor, wrap
 from .coercion import public
 from .elementwise import clone, div
 from .indexing import select
@@ -20,6 +20,11 @@ from .reductions import mean_dims, want_float
 from .registry import primitive
 from .shapes import cat
 from .windows import at_least, batched, numbers, unbatched
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d",
+]  # fmt: skip
 
 # The maximum --------------------------------------------------------------------------------------
 
@@ -325,7 +330,7 @@ def avg_pool1d(
     padding: Any = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Any:
+) -> Tensor:
     """The average of every window of a signal, (N, C, L) or (C, L); see `avg_pool2d`."""
     return _avg_pool(
         "avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None
@@ -341,7 +346,7 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Tensor:
     """The average of every window of an image.
 
     Args:
@@ -419,13 +424,13 @@ def _adaptive_max_pool(
 
 
 @public
-def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
+def adaptive_avg_pool1d(input: Any, output_size: Any) -> Tensor:
     """The averages of `output_size` windows over a signal, (N, C, L) or (C, L)."""
     return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
 
 
 @public
-def adaptive_avg_pool2d(input: Any, output_size: Any) -> Any:
+def adaptive_avg_pool2d(input: Any, output_size: Any) -> Tensor:
     """The averages of so many windows over an image, whatever its size.
 
     Args:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..tensor import Tensor
 from .coercion import examine
 from .elementwise import clamp, exp, log, mul, sigmoid, where
 from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
 from .reductions import sum, want_float
 from .registry import primitive
 from .shapes import expand
+
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div"]
 
 # Yes or no ----------------------------------------------------------------------------------------
 
@@ -58,7 +61,7 @@ def binary_cross_entropy_with_logits(
     reduce: Any = None,
     reduction: str = "mean",
     pos_weight: Any = None,
-) -> Any:
+) -> Tensor:
     """The binary cross entropy of scores: `binary_cross_entropy(sigmoid(input), target)`, stable.
 
     Args:
@@ -146,7 +149,7 @@ def binary_cross_entropy(
     size_average: Any = None,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """The binary cross entropy of probabilities; for scores see the `_with_logits` form.
 
     Args:
@@ -187,7 +190,7 @@ def kl_div(
     reduce: Any = None,
     reduction: str = "mean",
     log_target: bool = False,
-) -> Any:
+) -> Tensor:
     """The Kullback-Leibler divergence, `target * (log(target) - input)`.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backend import as_dtype, float16, float32, int64
+from ..tensor import Tensor
 from .coercion import cast
 from .comparison import ne
 from .elementwise import exp, where
@@ -290,7 +291,7 @@ log_softmax_dim = primitive(
 )
 
 
-def softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
+def softmax(x: Any, dim: int, *, dtype: Any = None) -> Tensor:
     """`exp(x) / sum(exp(x))` along `dim`: positive numbers that add up to 1, without overflow.
 
     Args:
@@ -305,7 +306,7 @@ def softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
     return softmax_dim(x, normal_dim(dim, x.ndim))
 
 
-def log_softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
+def log_softmax(x: Any, dim: int, *, dtype: Any = None) -> Tensor:
     """The logarithm of `softmax(x, dim)`, without its underflow; arguments and errors as there."""
     x = x if dtype is None else cast(x, as_dtype(dtype))
     want_float("log_softmax", x)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..autograd.grad_mode import no_grad
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Tensor
 from .coercion import examine
 from .elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
 from .inplace import in_place
@@ -14,6 +14,10 @@ from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, w
 from .reductions import sum, want_float
 from .registry import primitive
 from .shapes import unsqueeze
+
+__all__ = [
+    "gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+]  # fmt: skip
 
 # Mean squared error -------------------------------------------------------------------------------
 
@@ -53,7 +57,7 @@ def mse_loss(
     reduce: Any = None,
     reduction: str = "mean",
     weight: Any = None,
-) -> Any:
+) -> Tensor:
     """The mean squared error of two Tensors of one shape.
 
     Args:
@@ -115,7 +119,7 @@ def l1_loss(
     reduce: Any = None,
     reduction: str = "mean",
     weight: Any = None,
-) -> Any:
+) -> Tensor:
     """The mean absolute error of two Tensors of one shape; arguments and errors as `mse_loss`."""
     check_pair("l1_loss", input, target)
     check_reduction(reduction, size_average, reduce)
@@ -137,7 +141,7 @@ def smooth_l1_loss(
     reduce: Any = None,
     reduction: str = "mean",
     beta: float = 1.0,
-) -> Any:
+) -> Tensor:
     """The absolute error, rounded off below `beta`: `huber_loss` divided by `beta`.
 
     Args:
@@ -163,7 +167,7 @@ def smooth_l1_loss(
 
 def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
-) -> Any:
+) -> Tensor:
     """The squared error halved within `delta`, beyond it the absolute error times `delta`.
 
     P. J. Huber, "Robust estimation of a location parameter", 1964.
@@ -204,7 +208,7 @@ def gaussian_nll_loss(
     full: bool = False,
     eps: float = 1e-6,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """The negative log-likelihood of `target` under a normal distribution.
 
     D. A. Nix and A. S. Weigend, "Estimating the mean and variance of the target probability
@@ -259,7 +263,7 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduce: Any = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """The negative log-likelihood of counts under a Poisson distribution.
 
     Args:

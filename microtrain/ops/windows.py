@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..tensor import Tensor
 from .coercion import public
 from .padding import padded
 from .registry import primitive
@@ -178,7 +179,7 @@ def _geometry(
 @public
 def unfold(
     input: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Any:
+) -> Tensor:
     """All windows of an image as columns.
 
     Args:
@@ -201,7 +202,7 @@ def fold(
     dilation: Any = 1,
     padding: Any = 0,
     stride: Any = 1,
-) -> Any:
+) -> Tensor:
     """Columns added up to an image: the reverse of `unfold`, which adds where windows overlap.
 
     Args:
