@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY, InitVar, dataclass
+from typing import Any, ClassVar
 
 from ..ops.losses import REDUCTIONS, check_reduction
 from ..tensor import Tensor
 from . import functional as F
-from .module import Module
+from .applied import Applied
+from .module import want_buffer
 
 __all__ = [
     "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
@@ -16,149 +18,94 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Loss(Module):
+class _Loss(Applied):
     """A loss with a reduction: mean, sum or none; ValueError for anything else.
 
     `size_average` and `reduce`, the old spelling of `reduction`, are a TypeError.
     """
 
-    _reductions: tuple[str, ...] = REDUCTIONS
+    _inputs = "input, target"
+    _shown = ()
+    _reductions: ClassVar[tuple[str, ...]] = REDUCTIONS
+    _weights: ClassVar[tuple[str, ...]] = ()  # fields that are buffers
+    reduction: str
 
-    def __init__(
-        self, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
-    ) -> None:
-        super().__init__()
-        check_reduction(reduction, size_average, reduce, self._reductions)
-        self.reduction = reduction
+    def __post_init__(self, size_average: Any = None, reduce: Any = None) -> None:
+        check_reduction(self.reduction, size_average, reduce, self._reductions)
+        for name in self._weights:
+            want_buffer(name, getattr(self, name))
+        self._buffers = self._weights
 
 
-class _WeightedLoss(_Loss):
-    """A loss with a weight, which is a buffer."""
+@dataclass(repr=False, eq=False)
+class _Reduced(_Loss):
+    """A loss whose first arguments are those of its reduction."""
 
-    weight: Tensor | None
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
 
 
 # Numbers ------------------------------------------------------------------------------------------
 
 
-class MSELoss(_Loss):
+class MSELoss(_Reduced, function=F.mse_loss):
     """The squared difference of two Tensors of one shape, averaged or summed."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of predictions `input` against `target`, in one shape."""
-        return F.mse_loss(input, target, reduction=self.reduction)
 
-
-class L1Loss(_Loss):
+class L1Loss(_Reduced, function=F.l1_loss):
     """The absolute difference of two Tensors of one shape, averaged or summed."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of predictions `input` against `target`, in one shape."""
-        return F.l1_loss(input, target, reduction=self.reduction)
 
-
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(_Reduced, function=F.smooth_l1_loss):
     """The absolute difference, rounded off below `beta`."""
 
-    def __init__(
-        self,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        beta: float = 1.0,
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.beta = beta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of predictions `input` against `target`, in one shape."""
-        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+    beta: float = 1.0
 
 
-class HuberLoss(_Loss):
+class HuberLoss(_Loss, function=F.huber_loss):
     """The squared difference halved within `delta`, beyond it `delta` times the absolute one."""
 
-    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of predictions `input` against `target`, in one shape."""
-        return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+    reduction: str = "mean"
+    delta: float = 1.0
 
 
-class GaussianNLLLoss(_Loss):
-    """The negative log-likelihood of a normal distribution."""
+class GaussianNLLLoss(_Loss, function=F.gaussian_nll_loss):
+    """The negative log-likelihood of a normal distribution: of means, targets and variances."""
 
-    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
-        super().__init__(reduction=reduction)
-        self.full = full
-        self.eps = eps
-
-    def forward(self, input: Tensor, target: Tensor, var: Any) -> Tensor:
-        """The loss of means `input` with variances `var` against `target`."""
-        return F.gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)
+    _inputs = "input, target, var"
+    _: KW_ONLY
+    full: bool = False
+    eps: float = 1e-6
+    reduction: str = "mean"
 
 
-class PoissonNLLLoss(_Loss):
-    """The negative log-likelihood of a Poisson distribution."""
+class PoissonNLLLoss(_Loss, function=F.poisson_nll_loss):
+    """The negative log-likelihood of a Poisson distribution: of (logarithms of) rates, counts."""
 
-    def __init__(
-        self,
-        log_input: bool = True,
-        full: bool = False,
-        size_average: Any = None,
-        eps: float = 1e-8,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.log_input = log_input
-        self.full = full
-        self.eps = eps
-
-    def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
-        """The loss of (logarithms of) rates against the counts `target`."""
-        return F.poisson_nll_loss(
-            log_input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction
-        )
+    log_input: bool = True
+    full: bool = False
+    size_average: InitVar[Any] = None
+    eps: float = 1e-8
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
 
 
 # Classes and probabilities ------------------------------------------------------------------------
 
 
-class NLLLoss(_WeightedLoss):
+class NLLLoss(_Loss, function=F.nll_loss):
     """The negative log-likelihood of class indices, given logarithms of probabilities."""
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index = ignore_index
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of log-probabilities `input` against class indices."""
-        return F.nll_loss(
-            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
-        )
+    _weights = ("weight",)
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    ignore_index: int = -100
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
 
 
-class CrossEntropyLoss(_WeightedLoss):
+class CrossEntropyLoss(_Loss, function=F.cross_entropy):
     """The cross entropy of scores (n, classes, ...) with class indices (n, ...) or probabilities.
 
     Args:
@@ -169,172 +116,86 @@ class CrossEntropyLoss(_WeightedLoss):
         label_smoothing: how much of the target is spread evenly over all classes.
     """
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        ignore_index: int = -100,
-        reduce: Any = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of scores `input` against `target`."""
-        return F.cross_entropy(
-            input,
-            target,
-            self.weight,
-            None,
-            self.ignore_index,
-            None,
-            self.reduction,
-            self.label_smoothing,
-        )
+    _weights = ("weight",)
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    ignore_index: int = -100
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
 
 
-class BCELoss(_WeightedLoss):
+class BCELoss(_Loss, function=F.binary_cross_entropy):
     """The binary cross entropy of probabilities."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of probabilities `input` against `target`, in one shape."""
-        return F.binary_cross_entropy(input, target, self.weight, reduction=self.reduction)
+    _weights = ("weight",)
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
 
 
-class BCEWithLogitsLoss(_WeightedLoss):
+class BCEWithLogitsLoss(_Loss, function=F.binary_cross_entropy_with_logits):
     """The binary cross entropy of scores; `weight` and `pos_weight` are buffers."""
 
-    pos_weight: Tensor | None
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        pos_weight: Tensor | None = None,
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.register_buffer("pos_weight", pos_weight)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of scores `input` against `target`, in one shape."""
-        return F.binary_cross_entropy_with_logits(
-            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
-        )
+    _weights = ("weight", "pos_weight")
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+    pos_weight: Tensor | None = None
 
 
-class KLDivLoss(_Loss):
+class KLDivLoss(_Reduced, function=F.kl_div):
     """The Kullback-Leibler divergence; its definition is `reduction="batchmean"`."""
 
     _reductions = (*REDUCTIONS, "batchmean")
-
-    def __init__(
-        self,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-        log_target: bool = False,
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.log_target = log_target
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The divergence of `target` from the distribution with logarithms `input`."""
-        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+    log_target: bool = False
 
 
 # Pairs and triples --------------------------------------------------------------------------------
 
 
-class SoftMarginLoss(_Loss):
+class SoftMarginLoss(_Reduced, function=F.soft_margin_loss):
     """`log(1 + exp(-target * input))` for targets of -1 or 1."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of scores `input` against `target`, in one shape."""
-        return F.soft_margin_loss(input, target, reduction=self.reduction)
 
-
-class _MarginLoss(_Loss):
-    """A loss with a margin."""
-
-    def __init__(
-        self,
-        margin: float = 0.0,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-
-class HingeEmbeddingLoss(_MarginLoss):
+class HingeEmbeddingLoss(_Loss, function=F.hinge_embedding_loss):
     """A distance where the target is 1, `max(margin - distance, 0)` where it is -1."""
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(margin, size_average, reduce, reduction)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of distances `input` against targets of -1 or 1."""
-        return F.hinge_embedding_loss(input, target, self.margin, reduction=self.reduction)
+    margin: float = 1.0
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
 
 
-class MarginRankingLoss(_MarginLoss):
+@dataclass(repr=False, eq=False)
+class _PairLoss(_Loss):
+    """A loss of two Tensors, with a margin."""
+
+    _inputs = "input1, input2, target"
+    margin: float = 0.0
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+
+
+class MarginRankingLoss(_PairLoss, function=F.margin_ranking_loss):
     """`max(margin - target * (input1 - input2), 0)` for targets of -1 or 1."""
 
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        """The loss of two scores of which the target says which is to be larger."""
-        return F.margin_ranking_loss(input1, input2, target, self.margin, reduction=self.reduction)
 
-
-class CosineEmbeddingLoss(_MarginLoss):
+class CosineEmbeddingLoss(_PairLoss, function=F.cosine_embedding_loss):
     """How far the cosine of two vectors is from 1 (target 1) or above the margin (target -1)."""
 
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        """The loss of the rows of two Tensors against targets of -1 or 1."""
-        return F.cosine_embedding_loss(
-            input1, input2, target, self.margin, reduction=self.reduction
-        )
 
-
-class TripletMarginLoss(_Loss):
+class TripletMarginLoss(_Loss, function=F.triplet_margin_loss):
     """`max(margin + |anchor - positive| - |anchor - negative|, 0)` over vectors."""
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        size_average: Any = None,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-        self.p = p
-        self.eps = eps
-        self.swap = swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """The loss of rows that are to be near to `positive` and far from `negative`."""
-        return F.triplet_margin_loss(
-            anchor,
-            positive,
-            negative,
-            self.margin,
-            self.p,
-            self.eps,
-            self.swap,
-            reduction=self.reduction,
-        )
+    _inputs = "anchor, positive, negative"
+    margin: float = 1.0
+    p: float = 2.0
+    eps: float = 1e-6
+    swap: bool = False
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"

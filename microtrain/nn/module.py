@@ -24,6 +24,12 @@ from .parameter import Parameter
 MODULES: weakref.WeakSet[Module] = weakref.WeakSet()
 
 
+def want_buffer(name: str, tensor: Any) -> None:
+    """TypeError for what cannot be the buffer `name`."""
+    if tensor is not None and type(tensor) not in TENSORS:
+        raise TypeError(f"buffer {name!r}: expected a Tensor or None, got {type(tensor).__name__}")
+
+
 class LoadedKeys(NamedTuple):
     """What `load_state_dict` did not find, and what it did not use."""
 
@@ -119,10 +125,7 @@ class Module:
         Raises TypeError for what is not a Tensor, KeyError for a name that cannot be an attribute
         or is one already.
         """
-        if tensor is not None and type(tensor) not in TENSORS:
-            raise TypeError(
-                f"buffer {name!r}: expected a Tensor or None, got {type(tensor).__name__}"
-            )
+        want_buffer(name, tensor)
         if not name.isidentifier() or hasattr(self, name):
             raise KeyError(f"buffer name {name!r} is not an identifier or is taken")
         self._buffers = (*self._buffers, name)

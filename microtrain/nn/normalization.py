@@ -8,6 +8,7 @@ from ..creation import empty, ones, tensor, zeros
 from ..tensor import Tensor
 from . import functional as F
 from . import init
+from .applied import Applied
 from .module import Module
 from .parameter import Parameter
 
@@ -251,14 +252,10 @@ class BatchNorm2d(_BatchNorm):
     _ndims = (4,)
 
 
-class CosineSimilarity(Module):
+class CosineSimilarity(Applied, function=F.cosine_similarity):
     """The cosine of the angle between vectors along `dim`, of a length of at least `eps`."""
 
-    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
-        super().__init__()
-        self.dim = dim
-        self.eps = eps
-
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The similarity of x1 and x2, which broadcast."""
-        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+    _inputs = "x1, x2"
+    _shown = ()
+    dim: int = 1
+    eps: float = 1e-8

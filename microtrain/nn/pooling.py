@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ..ops.windows import numbers
-from ..tensor import Tensor
-from . import functional
-from .module import Module
+from . import functional as F
+from .applied import Applied
 
 __all__ = [
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d",
@@ -16,52 +15,34 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Pool(Module):
-    """A function of windows; the arguments named in `shown` stand in its text."""
+class _Pool(Applied):
+    """A function of windows, whose stride is the size of the kernel if not given."""
 
-    function: Callable[..., Any]
-    shown: tuple[str, ...] = ("kernel_size", "stride", "padding")
+    _shown: ClassVar[tuple[str, ...] | None] = ("kernel_size", "stride", "padding")
+    kernel_size: Any
+    stride: Any
 
-    def extra_repr(self) -> str:
-        """The arguments."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self.shown)
+    def __post_init__(self) -> None:
+        if self.stride is None:
+            self.stride = self.kernel_size
 
 
+@dataclass(repr=False, eq=False)
 class _MaxPool(_Pool):
-    shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.dilation = dilation
-        self.return_indices = return_indices
-        self.ceil_mode = ceil_mode
-
-    def forward(self, input: Tensor) -> Any:
-        """The maxima of (N, C, *sizes) or (C, *sizes)."""
-        return type(self).function(
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
-            self.return_indices,
-        )  # fmt: skip
+    _shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    kernel_size: Any
+    stride: Any = None
+    padding: Any = 0
+    dilation: Any = 1
+    return_indices: bool = False
+    ceil_mode: bool = False
 
 
-class MaxPool1d(_MaxPool):
+class MaxPool1d(_MaxPool, function=F.max_pool1d):
     """The maximum of every window of a signal; see `functional.max_pool2d`."""
 
-    function = functional.max_pool1d
 
-
-class MaxPool2d(_MaxPool):
+class MaxPool2d(_MaxPool, function=F.max_pool2d):
     """The maximum of every window of an image; see `functional.max_pool2d`.
 
     Example:
@@ -69,155 +50,75 @@ class MaxPool2d(_MaxPool):
         (2, 8, 14, 14)
     """
 
-    function = functional.max_pool2d
+
+@dataclass(repr=False, eq=False)
+class _AvgPool(_Pool):
+    kernel_size: Any
+    stride: Any = None
+    padding: Any = 0
+    ceil_mode: bool = False
+    count_include_pad: bool = True
 
 
-class AvgPool1d(_Pool):
+class AvgPool1d(_AvgPool, function=F.avg_pool1d):
     """The average of every window of a signal; see `functional.avg_pool2d`."""
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> None:
-        super().__init__()
-        self.kernel_size = numbers("AvgPool1d", "kernel_size", kernel_size, 1)
-        stride = self.kernel_size if stride is None else stride
-        self.stride = numbers("AvgPool1d", "stride", stride, 1)
-        self.padding = numbers("AvgPool1d", "padding", padding, 1)
-        self.ceil_mode = ceil_mode
-        self.count_include_pad = count_include_pad
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The averages of (N, C, L) or (C, L)."""
-        return functional.avg_pool1d(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode,
-            self.count_include_pad,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("kernel_size", "stride", "padding"):
+            setattr(self, name, numbers("AvgPool1d", name, getattr(self, name), 1))
 
 
-class AvgPool2d(_Pool):
+class AvgPool2d(_AvgPool, function=F.avg_pool2d):
     """The average of every window of an image; see `functional.avg_pool2d`."""
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.ceil_mode = ceil_mode
-        self.count_include_pad = count_include_pad
-        self.divisor_override = divisor_override
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The averages of (N, C, H, W) or (C, H, W)."""
-        return functional.avg_pool2d(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode,
-            self.count_include_pad, self.divisor_override,
-        )  # fmt: skip
+    divisor_override: int | None = None
 
 
-class _AdaptiveAvgPool(_Pool):
-    shown = ("output_size",)
-
-    def __init__(self, output_size: Any) -> None:
-        super().__init__()
-        self.output_size = output_size
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The averages of (N, C, *sizes) or (C, *sizes)."""
-        found: Tensor = type(self).function(input, self.output_size)
-        return found
+class _Adaptive(Applied):
+    _shown = ("output_size",)
 
 
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
+class AdaptiveAvgPool1d(_Adaptive, function=F.adaptive_avg_pool1d):
     """The averages of so many windows over a signal; see `functional.adaptive_avg_pool2d`."""
 
-    function = functional.adaptive_avg_pool1d
+    output_size: Any
 
 
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
+class AdaptiveAvgPool2d(_Adaptive, function=F.adaptive_avg_pool2d):
     """The averages of so many windows over an image; see `functional.adaptive_avg_pool2d`."""
 
-    function = functional.adaptive_avg_pool2d
+    output_size: Any
 
 
-class _AdaptiveMaxPool(_Pool):
-    shown = ("output_size",)
-
-    def __init__(self, output_size: Any, return_indices: bool = False) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.return_indices = return_indices
-
-    def forward(self, input: Tensor) -> Any:
-        """The maxima of (N, C, *sizes) or (C, *sizes)."""
-        return type(self).function(input, self.output_size, self.return_indices)
-
-
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+class AdaptiveMaxPool1d(_Adaptive, function=F.adaptive_max_pool1d):
     """The maxima of so many windows over a signal; see `functional.adaptive_avg_pool2d`."""
 
-    function = functional.adaptive_max_pool1d
+    output_size: Any
+    return_indices: bool = False
 
 
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+class AdaptiveMaxPool2d(_Adaptive, function=F.adaptive_max_pool2d):
     """The maxima of so many windows over an image; see `functional.adaptive_avg_pool2d`."""
 
-    function = functional.adaptive_max_pool2d
+    output_size: Any
+    return_indices: bool = False
 
 
-class Unfold(_Pool):
+class Unfold(Applied, function=F.unfold):
     """All windows of images as columns; see `functional.unfold`."""
 
-    shown = ("kernel_size", "dilation", "padding", "stride")
-
-    def __init__(
-        self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-    ) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.dilation = dilation
-        self.padding = padding
-        self.stride = stride
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Columns of (N, C, H, W) or (C, H, W)."""
-        return functional.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+    kernel_size: Any
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
 
 
-class Fold(_Pool):
+class Fold(Applied, function=F.fold):
     """Columns added up to images; see `functional.fold`."""
 
-    shown = ("output_size", *Unfold.shown)
-
-    def __init__(
-        self,
-        output_size: Any,
-        kernel_size: Any,
-        dilation: Any = 1,
-        padding: Any = 0,
-        stride: Any = 1,
-    ) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.kernel_size = kernel_size
-        self.dilation = dilation
-        self.padding = padding
-        self.stride = stride
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Images of (N, C * kernel elements, windows), or without N."""
-        return functional.fold(
-            input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride
-        )
+    output_size: Any
+    kernel_size: Any
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..ops.shapes import normal_dim
+from ..ops.shapes import flatten, normal_dim
 from ..tensor import Tensor
+from .applied import Applied
 from .module import Module
 
 
@@ -22,7 +23,7 @@ class Identity(Module):
         return input
 
 
-class Flatten(Module):
+class Flatten(Applied, function=flatten):
     """Joins dimensions `start_dim` to `end_dim` into one: by default all but the batch.
 
     Example:
@@ -30,18 +31,8 @@ class Flatten(Module):
         (2, 12)
     """
 
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        super().__init__()
-        self.start_dim = start_dim
-        self.end_dim = end_dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        """A view of input where its memory allows one."""
-        return input.flatten(self.start_dim, self.end_dim)
-
-    def extra_repr(self) -> str:
-        """The dimensions."""
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+    start_dim: int = 1
+    end_dim: int = -1
 
 
 class Unflatten(Module):

@@ -1,0 +1,52 @@
+"""Layers that are a function and its arguments.
+
+A class names its function and lists the function's further arguments as fields: they become the
+arguments of the constructor, attributes, and part of the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, dataclass_transform
+
+from .module import Module
+
+
+@dataclass_transform(eq_default=False)
+class Applied(Module):
+    """`function(*inputs, **fields)`, for subclasses made with `function=`.
+
+    Attributes:
+        _inputs: the parameters of `forward`.
+        _shown: the fields that stand in the text; None for all, `inplace` only where it is set.
+    """
+
+    _inputs: ClassVar[str] = "input"
+    _shown: ClassVar[tuple[str, ...] | None] = None
+
+    def __init_subclass__(cls, function: Callable[..., Any] | None = None) -> None:
+        super().__init_subclass__()
+        if function is not None:  # a user's subclass of ReLU inherits
+            dataclasses.dataclass(repr=False, eq=False)(cls)
+            cls.forward = _forward(function, cls)  # type: ignore[method-assign]
+
+    def extra_repr(self) -> str:
+        """The fields."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        names = [f.name for f in fields if f.name != "inplace" or getattr(self, f.name)]
+        names = names if self._shown is None else list(self._shown)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+def _forward(function: Callable[..., Any], cls: Any) -> Callable[..., Any]:
+    """`forward` of a module with these fields, as fast as if it were written out."""
+    fields = [field.name for field in dataclasses.fields(cls)]
+    arguments = ", ".join([cls._inputs, *(f"{name}=self.{name}" for name in fields)])
+    scope: dict[str, Any] = {"function": function}
+    exec(f"def forward(self, {cls._inputs}):\n    return function({arguments})", scope)
+    forward: Callable[..., Any] = scope["forward"]
+    forward.__doc__ = f"Apply `{function.__name__}` with the fields as further arguments."
+    forward.__qualname__ = f"{cls.__qualname__}.forward"
+    forward.__module__ = cls.__module__
+    return forward
