@@ -26,7 +26,7 @@ from .padding import padded
 from .reductions import sum_dims
 from .registry import primitive
 from .shapes import reshape_to
-from .windows import at_least, batched, both_sides, numbers, places, unbatched
+from .windows import Geometry, batched, both_sides, geometric, unbatched
 
 __all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
 
@@ -40,7 +40,7 @@ FEW_FORWARD, FEW_WEIGHT = 8, 64
 
 
 def _columns(
-    xp: Any, x: Any, kernel: Any, stride: Any, dilation: Any, groups: int, few: int
+    xp: Any, x: Any, geometry: Geometry, few: int
 ) -> tuple[int, bool, Iterator[tuple[slice, list[Any]]]]:
     """The windows of some samples at a time as matrices (1 or samples, groups, rows, windows).
 
@@ -48,8 +48,10 @@ def _columns(
     first size), whether the samples of a part are joined in one matrix, and an iterator over the
     parts: which samples, and their matrices.
     """
+    kernel, stride, padding, dilation, groups = geometry
+    found = geometry.places(x.shape[2:])
+    x = padded(xp, x, padding)
     n, channels = x.shape[:2]
-    found = places(x.shape[2:], kernel, stride, dilation, ((0, 0),) * len(kernel))
     count = math.prod(found)
     joined = count < few and n > 1
     wide = channels // groups * math.prod(kernel[1:])
@@ -57,7 +59,7 @@ def _columns(
     lines, shift = (kernel[0], dilation[0] * math.prod(found[1:])) if shared else (1, 0)
     if shared:
         kernel, found = (1, *kernel[1:]), (x.shape[2], *found[1:])
-    view = windows.view(xp, x, kernel, found, stride, dilation)
+    view = windows.view(xp, x, geometry._replace(kernel=kernel), found)
     rows = channels // groups * math.prod(kernel)
     each = groups * rows * math.prod(found)
     most = JOINED_PART if joined else PART
@@ -89,30 +91,20 @@ def _columns(
 
 
 def _convolution(
-    xp: Any,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    *,
-    stride: Any = (1, 1),
-    padding: Any = ((0, 0), (0, 0)),
-    dilation: Any = (1, 1),
-    groups: int = 1,
-    out: Any = None,
+    xp: Any, input: Any, weight: Any, bias: Any = None, *, geometry: Any = (), out: Any = None
 ) -> Any:
-    kernel = weight.shape[2:]
-    found = places(input.shape[2:], kernel, stride, dilation, padding)
-    shape = n, channels, *_ = (input.shape[0], weight.shape[0], *found)
-    lines, joined, parts = _columns(
-        xp, padded(xp, input, padding), kernel, stride, dilation, groups, FEW_FORWARD
-    )
+    kernel, groups = geometry.kernel, geometry.groups
+    found = geometry.places(input.shape[2:])
+    n, channels = input.shape[0], weight.shape[0]
+    lines, joined, parts = _columns(xp, input, geometry, FEW_FORWARD)
     each, count = channels // groups, math.prod(found)
     rows = weight.shape[1] * math.prod(kernel) // lines
     matrices = xp.reshape(weight, (channels, weight.shape[1], lines, math.prod(kernel) // lines))
     matrices = xp.reshape(xp.transpose(matrices, (2, 0, 1, 3)), (lines, groups, each, rows))
     if bias is not None:
         bias = xp.reshape(bias, (groups, each, 1))
-    result = out if out is not None and out.flags.c_contiguous else xp.empty(shape, input.dtype)
+    direct = out is not None and out.flags.c_contiguous
+    result = out if direct else xp.empty((n, channels, *found), input.dtype)
     flat = xp.reshape(result, (n, groups, each, count))
     spare = None
     for part, columns in parts:
@@ -136,22 +128,12 @@ def _convolution(
 
 
 def _convolution_weight(
-    xp: Any,
-    gradient: Any,
-    input: Any,
-    *,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    out: Any = None,
+    xp: Any, gradient: Any, input: Any, *, geometry: Geometry, out: Any = None
 ) -> Any:
+    kernel, groups = geometry.kernel, geometry.groups
     n, channels = gradient.shape[:2]
     each, theirs = channels // groups, input.shape[1] // groups
-    lines, joined, parts = _columns(
-        xp, padded(xp, input, padding), kernel, stride, dilation, groups, FEW_WEIGHT
-    )
+    lines, joined, parts = _columns(xp, input, geometry, FEW_WEIGHT)
     flat = xp.reshape(gradient, (n, groups, each, math.prod(gradient.shape[2:])))
     rows = theirs * math.prod(kernel) // lines
     total = xp.zeros((lines, groups, rows, each), gradient.dtype)
@@ -176,18 +158,9 @@ def _convolution_weight(
 
 
 def _convolution_input(
-    xp: Any,
-    gradient: Any,
-    weight: Any,
-    *,
-    sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    out: Any = None,
+    xp: Any, gradient: Any, weight: Any, *, sizes: Any, geometry: Geometry, out: Any = None
 ) -> Any:
-    kernel = weight.shape[2:]
+    kernel, stride, padding, dilation, groups = geometry
     channels, theirs = weight.shape[:2]
     each, count = channels // groups, math.prod(gradient.shape[2:])
     by_group = xp.reshape(weight, (groups, each, theirs, *kernel))
@@ -203,21 +176,19 @@ def _convolution_input(
         turned = xp.transpose(xp.flip(by_group, axis=axes), (0, 2, 1, *axes))
         turned = xp.reshape(turned, (groups * theirs, each, *kernel))
         return _convolution(
-            xp, gradient, turned,
-            stride=stride, padding=around, dilation=dilation, groups=groups, out=out,
-        )  # fmt: skip
+            xp, gradient, turned, geometry=geometry._replace(padding=around), out=out
+        )
     n, rows = gradient.shape[0], theirs * math.prod(kernel)
     matrices = xp.transpose(xp.reshape(weight, (groups, each, rows)), (0, 2, 1))
     flat = xp.reshape(gradient, (n, groups, each, count))
-    room = tuple(size + sum(p) for size, p in zip(sizes, padding, strict=True))
-    total = xp.zeros((n, groups * theirs, *room), gradient.dtype)
+    total = windows.zeros(xp, (n, groups * theirs), sizes, geometry, gradient.dtype)
     step = max(1, PART // max(1, groups * rows * count * gradient.dtype.itemsize))
     for start in range(0, n, step):
         part = slice(start, start + step)
         product = xp.matmul(matrices, xp.getitem(flat, part))
         shape = (product.shape[0], groups * theirs, *kernel, *gradient.shape[2:])
-        windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), stride, dilation)
-    return padded(xp, total, tuple((-low, -high) for low, high in padding), out=out)
+        windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), geometry)
+    return padded(xp, total, geometry.border(-1), out=out)
 
 
 def _channel_sums(g: Any) -> Any:
@@ -229,55 +200,34 @@ def _channel_sums(g: Any) -> Any:
 convolution = primitive(
     "convolution",
     _convolution,
-    input=lambda g, weight, input_shape, stride, padding, dilation, groups: convolution_input(
-        g, weight, input_shape[2:], stride, padding, dilation, groups
+    input=lambda g, weight, input_shape, geometry: convolution_input(
+        g, weight, input_shape[2:], geometry
     ),
-    weight=lambda g, input, weight_shape, stride, padding, dilation, groups, out: weight_into(
-        g, input, weight_shape[2:], stride, padding, dilation, groups, out
-    ),
+    weight=lambda g, input, geometry, out: weight_into(g, input, geometry, out),
     bias=_channel_sums,
 )
 convolution_input = primitive(
     "convolution_input",
     _convolution_input,
-    gradient=lambda g, weight, stride, padding, dilation, groups: convolution(
-        g, weight, None, stride, padding, dilation, groups
-    ),
-    weight=lambda g, gradient, weight_shape, stride, padding, dilation, groups, out: weight_into(
-        gradient, g, weight_shape[2:], stride, padding, dilation, groups, out
-    ),
+    gradient=lambda g, weight, geometry: convolution(g, weight, None, geometry),
+    weight=lambda g, gradient, geometry, out: weight_into(gradient, g, geometry, out),
     options={"node_name": "convolution"},
 )
 convolution_weight = primitive(
     "convolution_weight",
     _convolution_weight,
-    gradient=lambda g, input, stride, padding, dilation, groups: convolution(
-        input, g, None, stride, padding, dilation, groups
-    ),
-    input=lambda g, gradient, input_shape, stride, padding, dilation, groups: convolution_input(
-        gradient, g, input_shape[2:], stride, padding, dilation, groups
+    gradient=lambda g, input, geometry: convolution(input, g, None, geometry),
+    input=lambda g, gradient, input_shape, geometry: convolution_input(
+        gradient, g, input_shape[2:], geometry
     ),
 )
 
 
-def weight_into(
-    gradient: Any,
-    input: Any,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    out: Any,
-) -> Any:
+def weight_into(gradient: Any, input: Any, geometry: Geometry, out: Any) -> Any:
     """`convolution_weight`, written to `out` where a rule was given memory."""
-    attrs = {
-        "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
-        "groups": groups,
-    }  # fmt: skip
     if out is None:
-        return convolution_weight(gradient, input, **attrs)
-    return _convolution_weight(XP[type(gradient)], gradient, input, **attrs, out=out)
+        return convolution_weight(gradient, input, geometry)
+    return _convolution_weight(XP[type(gradient)], gradient, input, geometry=geometry, out=out)
 
 
 # What users call ----------------------------------------------------------------------------------
@@ -303,9 +253,9 @@ def _check(name: str, input: Any, weight: Any, bias: Any, groups: Any, transpose
             f"{name}: expected input, weight and bias of one dtype of numbers, got "
             f"{', '.join(d.name for d in given)}"
         )
-    at_least(name, 1, groups=(groups,), kernel=tuple(weight.shape[2:]))
+    geometric(name, dims, kernel=tuple(weight.shape[2:]))
     first, second = weight.shape[:2]
-    if first % groups or first < groups:
+    if groups < 1 or first % groups or first < groups:
         raise RuntimeError(
             f"{name}: groups {groups} must divide the first size of the weight, {first}"
         )
@@ -328,17 +278,15 @@ def _convolve(
     _check(name, input, weight, bias, groups, transposed=False)
     x = batched(name, input, int(name[-2]))
     kernel = tuple(weight.shape[2:])
-    step = numbers(name, "stride", stride, len(kernel))
-    wide = numbers(name, "dilation", dilation, len(kernel))
-    at_least(name, 1, stride=step, dilation=wide)
+    step, wide = geometric(name, len(kernel), stride=stride, dilation=dilation)
     pairs = _pairs(name, padding, kernel, step, wide)
-    found = places(x.shape[2:], kernel, step, wide, pairs)
-    if min(found) < 1 or 0 in x.shape[2:]:
+    geometry = Geometry(kernel, step, pairs, wide, whole(groups))
+    if min(geometry.places(x.shape[2:])) < 1 or 0 in x.shape[2:]:
         raise RuntimeError(
             f"{name}: a kernel of size {kernel} with dilation {wide} is larger than an input of "
             f"size {tuple(x.shape[2:])} with padding {padding}"
         )
-    return unbatched(convolution(x, weight, bias, step, pairs, wide, whole(groups)), x, input)
+    return unbatched(convolution(x, weight, bias, geometry), x, input)
 
 
 def _pairs(name: str, padding: Any, kernel: Any, stride: Any, dilation: Any) -> Any:
@@ -354,9 +302,7 @@ def _pairs(name: str, padding: Any, kernel: Any, stride: Any, dilation: Any) -> 
             raise RuntimeError(f"{name}: padding='same' is not supported for strided convolutions")
         spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return tuple((span // 2, span - span // 2) for span in spans)
-    around = numbers(name, "padding", padding, len(kernel))
-    at_least(name, 0, padding=around)
-    return both_sides(around)
+    return both_sides(*geometric(name, len(kernel), padding=padding))
 
 
 def conv1d(
@@ -413,12 +359,10 @@ def _convolve_transposed(
     _check(name, input, weight, bias, groups, transposed=True)
     x = batched(name, input, int(name[-2]))
     kernel = tuple(weight.shape[2:])
-    step = numbers(name, "stride", stride, len(kernel))
-    wide = numbers(name, "dilation", dilation, len(kernel))
-    around = numbers(name, "padding", padding, len(kernel))
-    more = numbers(name, "output_padding", output_padding, len(kernel))
-    at_least(name, 1, stride=step, dilation=wide)
-    at_least(name, 0, padding=around, output_padding=more)
+    step, wide, around, more = geometric(
+        name, len(kernel),
+        stride=stride, dilation=dilation, padding=padding, output_padding=output_padding,
+    )  # fmt: skip
     if any(m >= max(s, d) for m, s, d in zip(more, step, wide, strict=True)):
         raise RuntimeError(
             f"{name}: output padding {more} must be smaller than stride {step} or dilation {wide}"
@@ -431,7 +375,7 @@ def _convolve_transposed(
         raise RuntimeError(f"{name}: nothing is left of the output: its size would be {sizes}")
     # The convolution that this is the transpose of does not look at what output_padding adds.
     pairs = tuple((p, p - m) for p, m in zip(around, more, strict=True))
-    result = convolution_input(x, weight, sizes, step, pairs, wide, whole(groups))
+    result = convolution_input(x, weight, sizes, Geometry(kernel, step, pairs, wide, whole(groups)))
     if bias is not None:
         result = result + reshape_to(bias, (bias.shape[0], *(1,) * len(kernel)))
     return unbatched(result, x, input)

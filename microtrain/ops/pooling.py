@@ -19,7 +19,7 @@ from .padding import constant_pad
 from .reductions import mean_dims, want_float
 from .registry import primitive
 from .shapes import cat
-from .windows import at_least, batched, numbers, unbatched
+from .windows import batched, geometric, numbers, unbatched
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -173,13 +173,11 @@ def _geometry(
 ) -> tuple[tuple[int, ...], ...]:
     """Kernel, stride, padding, dilation and the number of windows along every size."""
     dims = len(sizes)
-    kernel = numbers(name, "kernel_size", kernel_size, dims)
-    step = kernel if stride in (None, (), []) else numbers(name, "stride", stride, dims)
-    around = numbers(name, "padding", padding, dims)
-    wide = numbers(name, "dilation", dilation, dims)
+    kernel, around, wide = geometric(
+        name, dims, kernel_size=kernel_size, padding=padding, dilation=dilation
+    )
+    (step,) = [kernel] if stride in (None, (), []) else geometric(name, dims, stride=stride)
     _flag(name, "ceil_mode", ceil)
-    at_least(name, 1, kernel_size=kernel, stride=step, dilation=wide)
-    at_least(name, 0, padding=around)
     if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
         raise RuntimeError(
             f"{name}: padding {around} should be at most half of the kernel size {kernel}"
@@ -379,8 +377,7 @@ def _adaptive(name: str, input: Any, output_size: Any, dims: int) -> tuple[Any, 
     if len(wanted) != dims:
         raise RuntimeError(f"{name}: output_size must be {dims} numbers, got {output_size!r}")
     wanted = tuple(n if dims > 1 and w is None else w for n, w in zip(sizes, wanted, strict=True))
-    found = numbers(name, "output_size", wanted, dims)
-    at_least(name, 1, output_size=found)
+    (found,) = geometric(name, dims, output_size=wanted)
     want_float(name, x)
     if 0 in sizes:
         raise RuntimeError(f"{name}: expected an input with elements, got {tuple(input.shape)}")

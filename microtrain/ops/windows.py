@@ -1,7 +1,6 @@
 """Sliding windows: what convolution, pooling, unfold and fold share.
 
-Arrays are (samples, channels, *sizes) with one size or more; `kernel`, `stride` and `dilation` have
-one number for each size and `padding` one (before, after) pair. The windows of such an array are
+Arrays are (samples, channels, *sizes) with one size or more. The windows of such an array are
 (samples, channels, *kernel, *places): a view that repeats elements without copying them.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from operator import index as whole
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,30 @@ from .registry import primitive
 from .shapes import normal_dim, reshape_to
 
 BATCH = (slice(None), slice(None))  # all samples, all channels
+
+
+class Geometry(NamedTuple):
+    """Which windows of an array are meant: one number for each of its sizes.
+
+    Attributes:
+        padding: a (before, after) pair for each size.
+        groups: parts that the channels of a convolution are cut into.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+    def places(self, sizes: Any) -> tuple[int, ...]:
+        """How many windows fit along every size; 0 or less where the kernel is larger than it."""
+        lines = zip(sizes, *self[:4], strict=True)
+        return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in lines)
+
+    def border(self, sign: int = 1) -> tuple[tuple[int, int], ...]:
+        """The padding; with sign -1 what takes it away."""
+        return tuple((sign * low, sign * high) for low, high in self.padding)
 
 
 def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
@@ -40,22 +63,19 @@ def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
     return tuple(whole(n) for n in found)
 
 
-def at_least(name: str, low: int, **values: tuple[int, ...]) -> None:
-    """RuntimeError where one of the numbers is below `low`."""
-    for what, found in values.items():
-        if min(found, default=low) < low:
-            raise RuntimeError(f"{name}: {what} must be at least {low}, got {found}")
+def geometric(name: str, count: int, **values: Any) -> list[tuple[int, ...]]:
+    """Each of `values` as `count` numbers; RuntimeError for a padding below 0, others below 1."""
+    found = [numbers(name, what, value, count) for what, value in values.items()]
+    for what, one in zip(values, found, strict=True):
+        least = 0 if what.endswith("padding") else 1
+        if min(one, default=least) < least:
+            raise RuntimeError(f"{name}: {what} must be at least {least}, got {one}")
+    return found
 
 
 def both_sides(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """The same number before and after, for every size."""
     return tuple((p, p) for p in padding)
-
-
-def places(sizes: Any, kernel: Any, stride: Any, dilation: Any, padding: Any) -> tuple[int, ...]:
-    """How many windows fit along every size; 0 or less where the kernel is larger than it."""
-    geometry = zip(sizes, kernel, stride, dilation, padding, strict=True)
-    return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in geometry)
 
 
 def batched(name: str, input: Any, dims: int) -> Any:
@@ -73,23 +93,21 @@ def unbatched(result: Any, batch: Any, input: Any) -> Any:
     return result if batch is input else reshape_to(result, result.shape[1:])
 
 
-def view(xp: Any, x: Any, kernel: Any, found: Any, stride: Any, dilation: Any) -> Any:
-    """The windows of an array: (samples, channels, *kernel, *found), a view."""
+def view(xp: Any, x: Any, geometry: Geometry, found: Any) -> Any:
+    """The windows of a padded array: (samples, channels, *kernel, *found), a view."""
     first, second, *steps = x.strides
-    inner = (n * d for n, d in zip(steps, dilation, strict=True))
-    outer = (n * s for n, s in zip(steps, stride, strict=True))
-    return xp.as_strided(x, (*x.shape[:2], *kernel, *found), (first, second, *inner, *outer))
+    inner = (n * d for n, d in zip(steps, geometry.dilation, strict=True))
+    outer = (n * s for n, s in zip(steps, geometry.stride, strict=True))
+    shape = (*x.shape[:2], *geometry.kernel, *found)
+    return xp.as_strided(x, shape, (first, second, *inner, *outer))
 
 
-def add(xp: Any, windows: Any, target: Any, stride: Any, dilation: Any) -> None:
+def add(xp: Any, windows: Any, target: Any, geometry: Geometry) -> None:
     """Add every window to its place in `target`: the reverse of `view`."""
-    dims = len(stride)
-    kernel, found = windows.shape[2 : 2 + dims], windows.shape[2 + dims :]
-    for offset in itertools.product(*map(range, kernel)):
-        place = tuple(
-            slice(o * d, o * d + (n - 1) * s + 1, s)
-            for o, d, n, s in zip(offset, dilation, found, stride, strict=True)
-        )
+    found = windows.shape[2 + len(geometry.kernel) :]
+    for offset in itertools.product(*map(range, geometry.kernel)):
+        lines = zip(offset, geometry.dilation, found, geometry.stride, strict=True)
+        place = (slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in lines)
         part = xp.getitem(target, (*BATCH, *place))
         xp.add(part, xp.getitem(windows, (*BATCH, *offset)), out=part)
 
@@ -97,13 +115,11 @@ def add(xp: Any, windows: Any, target: Any, stride: Any, dilation: Any) -> None:
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _unfold(
-    xp: Any, input: Any, *, kernel: Any, stride: Any, padding: Any, dilation: Any, out: Any = None
-) -> Any:
-    found = places(input.shape[2:], kernel, stride, dilation, padding)
-    windows = view(xp, padded(xp, input, padding), kernel, found, stride, dilation)
+def _unfold(xp: Any, input: Any, *, geometry: Geometry, out: Any = None) -> Any:
+    found = geometry.places(input.shape[2:])
+    windows = view(xp, padded(xp, input, geometry.padding), geometry, found)
     n, channels = input.shape[:2]
-    shape = (n, channels * math.prod(kernel), math.prod(found))
+    shape = (n, channels * math.prod(geometry.kernel), math.prod(found))
     if out is None:  # windows that do not overlap could be a view of the input
         out = xp.empty(shape, input.dtype)
         xp.store(windows, xp.reshape(out, windows.shape))
@@ -111,64 +127,44 @@ def _unfold(
     return xp.store(xp.reshape(windows, shape), out)
 
 
-def _fold(
-    xp: Any,
-    input: Any,
-    *,
-    sizes: Any,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    out: Any = None,
-) -> Any:
-    found = places(sizes, kernel, stride, dilation, padding)
-    channels = input.shape[1] // math.prod(kernel)
-    windows = xp.reshape(input, (input.shape[0], channels, *kernel, *found))
-    return sum_of(xp, windows, sizes, stride, padding, dilation, out)
-
-
-def sum_of(
-    xp: Any, windows: Any, sizes: Any, stride: Any, padding: Any, dilation: Any, out: Any = None
-) -> Any:
+def _fold(xp: Any, input: Any, *, sizes: Any, geometry: Geometry, out: Any = None) -> Any:
     """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
-    room = tuple(n + sum(p) for n, p in zip(sizes, padding, strict=True))
-    total = xp.zeros((*windows.shape[:2], *room), windows.dtype)
-    add(xp, windows, total, stride, dilation)
-    back = tuple((-low, -high) for low, high in padding)
-    return padded(xp, total, back, out=out)
+    n, channels = input.shape[0], input.shape[1] // math.prod(geometry.kernel)
+    total = zeros(xp, (n, channels), sizes, geometry, input.dtype)
+    shape = (n, channels, *geometry.kernel, *geometry.places(sizes))
+    add(xp, xp.reshape(input, shape), total, geometry)
+    return padded(xp, total, geometry.border(-1), out=out)
+
+
+def zeros(xp: Any, lead: tuple[int, ...], sizes: Any, geometry: Geometry, dtype: Any) -> Any:
+    """Room to add windows in: `sizes` with their padding."""
+    room = (n + sum(p) for n, p in zip(sizes, geometry.padding, strict=True))
+    return xp.zeros((*lead, *room), dtype)
 
 
 unfold_windows = primitive(
     "unfold",
     _unfold,
-    input=lambda g, input_shape, kernel, stride, padding, dilation: fold_windows(
-        g, input_shape[2:], kernel, stride, padding, dilation
-    ),
+    input=lambda g, input_shape, geometry: fold_windows(g, input_shape[2:], geometry),
     options={"node_name": "im2col"},
 )
 fold_windows = primitive(
     "fold",
     _fold,
-    input=lambda g, kernel, stride, padding, dilation: unfold_windows(
-        g, kernel, stride, padding, dilation
-    ),
+    input=lambda g, geometry: unfold_windows(g, geometry),
     options={"node_name": "col2im"},
 )
 
 
 def _geometry(
     name: str, sizes: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> tuple[Any, ...]:
-    """Kernel, stride, padding and dilation for two sizes; RuntimeError where nothing fits."""
-    kernel = numbers(name, "kernel_size", kernel_size, 2)
-    step = numbers(name, "stride", stride, 2)
-    wide = numbers(name, "dilation", dilation, 2)
-    around = numbers(name, "padding", padding, 2)
-    at_least(name, 1, kernel_size=kernel, stride=step, dilation=wide)
-    at_least(name, 0, padding=around)
-    geometry = kernel, step, both_sides(around), wide
-    if min(places(sizes, kernel, step, wide, geometry[2])) < 1:
+) -> Geometry:
+    """The windows of images; RuntimeError where none fits."""
+    kernel, step, around, wide = geometric(
+        name, 2, kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation
+    )
+    geometry = Geometry(kernel, step, both_sides(around), wide)
+    if min(geometry.places(sizes)) < 1:
         raise RuntimeError(
             f"{name}: a kernel of size {kernel} with dilation {wide} is larger than the padded "
             f"sizes {tuple(n + 2 * p for n, p in zip(sizes, around, strict=True))}"
@@ -191,7 +187,7 @@ def unfold(
     """
     x = batched("unfold", input, 2)
     geometry = _geometry("unfold", x.shape[2:], kernel_size, dilation, padding, stride)
-    return unbatched(unfold_windows(x, *geometry), x, input)
+    return unbatched(unfold_windows(x, geometry), x, input)
 
 
 @public
@@ -213,23 +209,17 @@ def fold(
     Returns (N, C, height, width), or without N. Raises RuntimeError where the input does not have
     the shape that `unfold` gives for such an image.
     """
-    if input.ndim not in (2, 3):
-        raise RuntimeError(
-            f"fold: expected an input of 2 (unbatched) or 3 dimensions, got {tuple(input.shape)}"
-        )
+    x = batched("fold", input, 1)
     sizes = numbers("fold", "output_size", output_size, 2)
-    geometry = kernel, step, around, wide = _geometry(
-        "fold", sizes, kernel_size, dilation, padding, stride
-    )
+    geometry = _geometry("fold", sizes, kernel_size, dilation, padding, stride)
     columns, count = input.shape[-2:]
-    expected = math.prod(places(sizes, kernel, step, wide, around))
-    if columns % math.prod(kernel) or count != expected:
+    elements, expected = math.prod(geometry.kernel), math.prod(geometry.places(sizes))
+    if columns % elements or count != expected:
         raise RuntimeError(
             f"fold: columns of shape {tuple(input.shape)} do not fit an image of size {sizes}: "
-            f"expected a multiple of {math.prod(kernel)} rows and {expected} windows"
+            f"expected a multiple of {elements} rows and {expected} windows"
         )
-    x = input if input.ndim == 3 else reshape_to(input, (1, *input.shape))
-    return unbatched(fold_windows(x, sizes, *geometry), x, input)
+    return unbatched(fold_windows(x, sizes, geometry), x, input)
 
 
 # Windows along one dimension ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -9,33 +10,41 @@ from typing import Any
 
 import numpy as np
 
+from microtrain.ops.windows import Geometry
+
 from .sample import Sample, normal, turned
 
 
 def geometry(
-    stride: Any, padding: Any = None, dilation: Any = None, groups: int | None = None
-) -> dict[str, Any]:
-    """Attributes in full; a number of padding stands for both sides."""
-    padding = padding or (0,) * len(stride)
-    found: dict[str, Any] = {
-        "stride": stride,
-        "padding": tuple(p if isinstance(p, tuple) else (p, p) for p in padding),
-        "dilation": dilation or (1,) * len(stride),
-    }
-    return found if groups is None else {**found, "groups": groups}
+    kernel: Any, stride: Any, padding: Any = None, dilation: Any = None, groups: int = 1
+) -> Geometry:
+    """A geometry in full; a number of padding stands for both sides."""
+    pairs = tuple(p if isinstance(p, tuple) else (p, p) for p in padding or (0,) * len(stride))
+    return Geometry(kernel, stride, pairs, dilation or (1,) * len(stride), groups)
+
+
+def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of the parts of a geometry that it names."""
+    names = inspect.signature(function).parameters
+
+    def call(*arguments: Any, geometry: Geometry, **attrs: Any) -> Any:
+        parts = {name: part for name, part in geometry._asdict().items() if name in names}
+        return function(*arguments, **parts, **attrs)
+
+    return call
 
 
 ONE = (1, 1)
-# shapes of input, weight and gradient (with a bias where the number of outputs is odd), attributes
-CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
-    ((2, 2, 5, 4), (3, 2, 3, 2), (2, 3, 5, 4), geometry(ONE, (1, (0, 1)), groups=1)),
-    ((2, 3, 4), (2, 3, 2), (2, 2, 2), geometry((2,), groups=1)),
-    ((1, 4, 7, 6), (6, 2, 2, 3), (1, 6, 3, 4), geometry((2, 1), (0, 1), (2, 2), 2)),
-    ((2, 1, 9, 9), (1, 1, 2, 2), (2, 1, 8, 8), geometry(ONE, groups=1)),
+# shapes of input, weight and gradient (with a bias where the number of outputs is odd), geometry
+CASES: list[tuple[Any, Any, Any, Geometry]] = [
+    ((2, 2, 5, 4), (3, 2, 3, 2), (2, 3, 5, 4), geometry((3, 2), ONE, (1, (0, 1)))),
+    ((2, 3, 4), (2, 3, 2), (2, 2, 2), geometry((2,), (2,))),
+    ((1, 4, 7, 6), (6, 2, 2, 3), (1, 6, 3, 4), geometry((2, 3), (2, 1), (0, 1), (2, 2), 2)),
+    ((2, 1, 9, 9), (1, 1, 2, 2), (2, 1, 8, 8), geometry((2, 2), ONE)),
     # a row of the kernel in one product: more elements than SHARED_ROW
-    ((1, 11, 4, 4), (2, 11, 3, 3), (1, 2, 4, 4), geometry(ONE, ONE, groups=1)),
-    ((1, 1, 6), (5, 1, 2), (1, 5, 2), geometry((3,), ((1, 0),), groups=1)),
-    ((0, 2, 4), (3, 2, 2), (0, 3, 3), geometry((1,), groups=1)),
+    ((1, 11, 4, 4), (2, 11, 3, 3), (1, 2, 4, 4), geometry((3, 3), ONE, ONE)),
+    ((1, 1, 6), (5, 1, 2), (1, 5, 2), geometry((2,), (3,), ((1, 0),))),
+    ((0, 2, 4), (3, 2, 2), (0, 3, 3), geometry((2,), (1,))),
 ]
 
 
@@ -130,29 +139,11 @@ def _fold(x: Any, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: 
 
 
 UNFOLDED = [
-    (normal(2, 3, 4, 5), {"kernel": (2, 3), **geometry((1, 2), (0, 1))}),
-    (turned(normal), {"kernel": (3,), **geometry((1,), (1,))}),
-    (normal(1, 2, 5, 5), {"kernel": (2, 2), **geometry((1, 1), None, (3, 2))}),
-    (normal(0, 2, 3, 3), {"kernel": (2, 2), **geometry((1, 1))}),
+    (normal(2, 3, 4, 5), geometry((2, 3), (1, 2), (0, 1))),
+    (turned(normal), geometry((3,), (1,), (1,))),
+    (normal(1, 2, 5, 5), geometry((2, 2), (1, 1), None, (3, 2))),
+    (normal(0, 2, 3, 3), geometry((2, 2), (1, 1))),
 ]
-
-SAMPLES: dict[str, list[Sample]] = {
-    "convolution": [
-        Sample((array(x), array(w), normal(w[0]) if w[0] % 2 else None), attrs)
-        for x, w, _, attrs in CASES
-    ],
-    "convolution_input": [
-        Sample((array(g), array(w)), {"sizes": x[2:], **attrs}) for x, w, g, attrs in CASES
-    ],
-    "convolution_weight": [
-        Sample((array(g), array(x)), {"kernel": w[2:], **attrs}) for x, w, g, attrs in CASES
-    ],
-    "unfold": [Sample((x,), attrs) for x, attrs in UNFOLDED],
-    "fold": [
-        Sample((normal(*_unfold(x, **attrs).shape),), {"sizes": x.shape[2:], **attrs})
-        for x, attrs in UNFOLDED
-    ],
-}
 
 # input, dimension, size, step
 SLIDING: list[tuple[Any, int, int, int]] = [
@@ -181,6 +172,39 @@ def _slide_back(windows: Any, dim: int, length: int, step: int) -> Any:
     return found
 
 
+REFERENCE: dict[str, Callable[..., Any]] = {
+    "convolution": in_parts(_convolution),
+    "convolution_input": in_parts(_convolution_input),
+    "convolution_weight": in_parts(_convolution_weight),
+    "unfold": in_parts(_unfold),
+    "fold": in_parts(_fold),
+    "sliding_windows": _slide,
+    "sliding_windows_sum": _slide_back,
+}
+
+SAMPLES: dict[str, list[Sample]] = {
+    "convolution": [
+        Sample((array(x), array(w), normal(w[0]) if w[0] % 2 else None), {"geometry": windows})
+        for x, w, _, windows in CASES
+    ],
+    "convolution_input": [
+        Sample((array(g), array(w)), {"sizes": x[2:], "geometry": windows})
+        for x, w, g, windows in CASES
+    ],
+    "convolution_weight": [
+        Sample((array(g), array(x)), {"geometry": windows}) for x, w, g, windows in CASES
+    ],
+    "unfold": [Sample((x,), {"geometry": windows}) for x, windows in UNFOLDED],
+    "fold": [
+        Sample(
+            (normal(*REFERENCE["unfold"](x, geometry=windows).shape),),
+            {"sizes": x.shape[2:], "geometry": windows},
+        )
+        for x, windows in UNFOLDED
+    ],
+}
+
+
 SAMPLES["sliding_windows"] = [
     Sample((x,), {"dim": dim, "size": size, "step": step}) for x, dim, size, step in SLIDING
 ]
@@ -192,16 +216,6 @@ SAMPLES["sliding_windows_sum"] = [
     for x, dim, size, step in SLIDING
 ]
 
-REFERENCE: dict[str, Callable[..., Any]] = {
-    "convolution": _convolution,
-    "convolution_input": _convolution_input,
-    "convolution_weight": _convolution_weight,
-    "unfold": _unfold,
-    "fold": _fold,
-    "sliding_windows": _slide,
-    "sliding_windows_sum": _slide_back,
-}
-
 
 # What PyTorch says --------------------------------------------------------------------------------
 
@@ -211,10 +225,13 @@ def torch_pads(pairs: Any, sign: int = 1) -> list[int]:
     return [sign * p for pair in reversed(pairs) for p in pair]
 
 
-def _torch_convolution(torch: Any, x: Any, w: Any, bias: Any, padding: Any, **attrs: Any) -> Any:
+def _torch_convolution(
+    torch: Any, x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
     functional = torch.nn.functional
     convolve = functional.conv2d if w.ndim == 4 else functional.conv1d
-    return convolve(functional.pad(x, torch_pads(padding)), w, bias, **attrs)
+    x = functional.pad(x, torch_pads(padding))
+    return convolve(x, w, bias, stride, 0, dilation, groups)
 
 
 def _torch_input(
@@ -244,33 +261,35 @@ def _torch_weight(
     return torch.cat(found).reshape(g.shape[1], x.shape[1] // groups, *kernel)
 
 
-def _as_images(torch: Any, kernel: Any, stride: Any, dilation: Any) -> dict[str, Any]:
+def _as_images(kernel: Any, stride: Any, dilation: Any) -> dict[str, Any]:
     one = (1,) * (2 - len(kernel))
     return {
         "kernel_size": (*one, *kernel), "stride": (*one, *stride), "dilation": (*one, *dilation)
     }  # fmt: skip
 
 
-def _torch_unfold(torch: Any, x: Any, padding: Any, **attrs: Any) -> Any:
+def _torch_unfold(torch: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Any:
     x = torch.nn.functional.pad(x, torch_pads(padding))
     x = x.unsqueeze(2) if x.ndim == 3 else x
-    return torch.nn.functional.unfold(x, **_as_images(torch, **attrs))
+    return torch.nn.functional.unfold(x, **_as_images(kernel, stride, dilation))
 
 
-def _torch_fold(torch: Any, x: Any, sizes: Any, padding: Any, **attrs: Any) -> Any:
+def _torch_fold(
+    torch: Any, x: Any, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
+) -> Any:
     room = tuple(n + sum(p) for n, p in zip(sizes, padding, strict=True))
     size = room if len(room) == 2 else (1, *room)
-    found = torch.nn.functional.fold(x, size, **_as_images(torch, **attrs))
+    found = torch.nn.functional.fold(x, size, **_as_images(kernel, stride, dilation))
     found = found if len(room) == 2 else found.squeeze(2)
     return torch.nn.functional.pad(found, torch_pads(padding, -1))
 
 
 TORCH: dict[str, Callable[..., Any]] = {
-    "convolution": _torch_convolution,
-    "convolution_input": _torch_input,
-    "convolution_weight": _torch_weight,
-    "unfold": _torch_unfold,
-    "fold": _torch_fold,
+    "convolution": in_parts(_torch_convolution),
+    "convolution_input": in_parts(_torch_input),
+    "convolution_weight": in_parts(_torch_weight),
+    "unfold": in_parts(_torch_unfold),
+    "fold": in_parts(_torch_fold),
     "sliding_windows": lambda torch, x, dim, size, step: x.unfold(dim, size, step),
     "sliding_windows_sum": lambda torch, x, dim, length, step: torch.ops.aten.unfold_backward(
         x, [*x.shape[:dim], length, *x.shape[dim + 1 : -1]], dim, x.shape[-1], step
