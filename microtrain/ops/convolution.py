@@ -253,7 +253,8 @@ def _check(name: str, input: Any, weight: Any, bias: Any, groups: Any, transpose
             f"{name}: expected input, weight and bias of one dtype of numbers, got "
             f"{', '.join(d.name for d in given)}"
         )
-    geometric(name, dims, kernel=tuple(weight.shape[2:]))
+    if 0 in weight.shape[2:]:
+        raise RuntimeError(f"{name}: a kernel needs elements, got {tuple(weight.shape)}")
     first, second = weight.shape[:2]
     if groups < 1 or first % groups or first < groups:
         raise RuntimeError(

@@ -51,6 +51,8 @@ def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
 
     Raises TypeError for other kinds, RuntimeError for another count.
     """
+    if type(value) is int:
+        return (value,) * count
     found = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if any(isinstance(n, bool) or not isinstance(n, int | np.integer) for n in found):
         raise TypeError(f"{name}(): {what} must be an int or a tuple of ints, got {value!r}")
@@ -65,11 +67,12 @@ def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
 
 def geometric(name: str, count: int, **values: Any) -> list[tuple[int, ...]]:
     """Each of `values` as `count` numbers; RuntimeError for a padding below 0, others below 1."""
-    found = [numbers(name, what, value, count) for what, value in values.items()]
-    for what, one in zip(values, found, strict=True):
-        least = 0 if what.endswith("padding") else 1
-        if min(one, default=least) < least:
+    found = []
+    for what, value in values.items():
+        one, least = numbers(name, what, value, count), int("padding" not in what)
+        if min(one) < least:
             raise RuntimeError(f"{name}: {what} must be at least {least}, got {one}")
+        found.append(one)
     return found
 
 
