@@ -9,6 +9,7 @@ from typing import Any
 from .backend import as_dtype
 from .ops import amax, amin, sum
 from .ops import matmul as matmul
+from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast, public
 from .ops.factorisations import SignAndLog
@@ -19,7 +20,6 @@ from .ops.factorisations import slogdet as _slogdet
 from .ops.factorisations import solve as solve
 from .ops.norms import norm as _norm
 from .ops.products import matrix_power as matrix_power
-from .ops.reductions import want_float
 from .ops.shapes import checked_tensors, normal_dims
 from .ops.triangles import diagonal as _diagonal
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..creation import empty
-from ..ops.windows import numbers
+from ..ops.arguments import numbers
 from ..tensor import Tensor
 from . import functional, init
 from .module import Module

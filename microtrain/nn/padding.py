@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..ops.windows import numbers
+from ..ops.arguments import numbers
 from ..tensor import Tensor
 from .functional import pad
 from .module import Module

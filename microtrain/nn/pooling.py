@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..ops.windows import numbers
+from ..ops.arguments import numbers
 from . import functional as F
 from .applied import Applied
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backend import XP
 from ..tensor import TENSORS, Tensor
 from . import elementwise as e
-from .coercion import NUMBERS, public
+from .arguments import one_of, want_float, want_number, want_tensors
+from .coercion import public
 from .elementwise import abs, exp, sigmoid, tanh, where
 from .indexing import getitem
 from .inplace import in_place
-from .reductions import softmax, want_float
+from .reductions import softmax
 from .registry import primitive
 from .shapes import normal_dim, reshape_to
 from .special import erf
@@ -29,11 +29,10 @@ def _activated(
     name: str, input: Any, inplace: bool, function: Callable[[Any], Any], **numbers: Any
 ) -> Any:
     """`function(input)`, written into `input` where that is wanted, behind the checks of all."""
-    if type(input) not in TENSORS and (inplace or type(input) not in XP):
-        raise TypeError(f"{name}(): input must be a Tensor, got {type(input).__name__}")
+    if type(input) not in TENSORS:
+        want_tensors(name, not inplace, input=input)
     for argument, value in numbers.items():
-        if not isinstance(value, NUMBERS):
-            raise TypeError(f"{name}(): {argument} must be a number, got {type(value).__name__}")
+        want_number(name, argument, value)
     if name != "relu":
         want_float(name, input)
     return in_place(input, function, f"{name}_") if inplace else function(input)
@@ -133,8 +132,7 @@ def gelu(input: Any, *, approximate: str = "none") -> Tensor:
 
     Raises RuntimeError for integers, and for another approximation.
     """
-    if approximate not in ("none", "tanh"):
-        raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    one_of("gelu", "approximate", approximate, "none", "tanh")
     want_float("gelu", input)
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
@@ -245,8 +243,7 @@ def prelu(input: Any, weight: Any) -> Tensor:
 
     Raises TypeError unless both are Tensors, RuntimeError for other dtypes and other sizes.
     """
-    if type(weight) not in TENSORS and type(weight) not in XP:
-        raise TypeError(f"prelu(): weight must be a Tensor, got {type(weight).__name__}")
+    want_tensors("prelu", True, weight=weight)
     want_float("prelu", input)
     if weight.dtype != input.dtype:
         raise RuntimeError(

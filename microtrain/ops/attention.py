@@ -6,14 +6,17 @@ import math
 from typing import Any
 
 from ..backend import XP, bool_, float32
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import Tensor, wrap
+from .arguments import want_float, want_tensors
 from .coercion import cast, public
 from .comparison import logical_not
 from .elementwise import where
 from .linear_algebra import matmul
 from .reductions import any as any_of
-from .reductions import softmax_dim, want_float
+from .reductions import softmax_dim
 from .shapes import expand_to, reshape_to, transpose, unsqueeze
+
+_NAME = "scaled_dot_product_attention"
 
 
 @public
@@ -51,9 +54,7 @@ def scaled_dot_product_attention(
     blind = None
     if is_causal:
         if attn_mask is not None:
-            raise RuntimeError(
-                "scaled_dot_product_attention: give attn_mask or is_causal, not both"
-            )
+            raise RuntimeError(f"{_NAME}: give attn_mask or is_causal, not both")
         attn_mask = _causal(scores)
     elif attn_mask is not None:
         # A target that may look nowhere looks everywhere, and its result is replaced.
@@ -85,8 +86,7 @@ def _repeat_heads(x: Any, heads: int) -> Any:
     *batch, fewer, sources, size = x.shape
     if not fewer or heads % fewer:
         raise RuntimeError(
-            f"scaled_dot_product_attention: {fewer} heads of key or value must divide the {heads} "
-            "heads of the query"
+            f"{_NAME}: {fewer} heads of key or value must divide the {heads} heads of the query"
         )
     several = (*batch, fewer, heads // fewer, sources, size)
     return reshape_to(expand_to(unsqueeze(x, -3), several), (*batch, heads, sources, size))
@@ -94,30 +94,22 @@ def _repeat_heads(x: Any, heads: int) -> Any:
 
 def _check(query: Any, key: Any, value: Any, mask: Any, p: float) -> None:
     given = {"query": query, "key": key, "value": value}
-    for what, x in {**given, **({} if mask is None else {"attn_mask": mask})}.items():
-        if type(x) not in TENSORS:
-            raise TypeError(
-                f"scaled_dot_product_attention(): argument {what} must be a Tensor, got "
-                f"{type(x).__name__}"
-            )
-    want_float("scaled_dot_product_attention", query)
+    want_tensors(_NAME, **given, **({} if mask is None else {"attn_mask": mask}))
+    want_float(_NAME, query)
     if any(x.ndim < 2 for x in given.values()):
         shapes = ", ".join(str(list(x.shape)) for x in given.values())
         raise RuntimeError(
-            "scaled_dot_product_attention: expected query, key and value of at least 2 dimensions, "
-            f"got {shapes}"
+            f"{_NAME}: expected query, key and value of at least 2 dimensions, got {shapes}"
         )
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
-            "scaled_dot_product_attention: expected query, key and value of the same dtype, got "
-            f"{query.dtype.name}, {key.dtype.name} and {value.dtype.name}"
+            f"{_NAME}: expected query, key and value of the same dtype, got {query.dtype.name}, "
+            f"{key.dtype.name} and {value.dtype.name}"
         )
     if mask is not None and mask.dtype not in (bool_, float32, query.dtype):
         raise RuntimeError(
-            "scaled_dot_product_attention: expected attn_mask of bool, float32 or the dtype of the "
-            f"query, {query.dtype.name}, got {mask.dtype.name}"
+            f"{_NAME}: expected attn_mask of bool, float32 or the dtype of the query, "
+            f"{query.dtype.name}, got {mask.dtype.name}"
         )
     if not 0 <= p <= 1:
-        raise RuntimeError(
-            f"scaled_dot_product_attention: dropout_p has to be between 0 and 1, got {p}"
-        )
+        raise RuntimeError(f"{_NAME}: dropout_p has to be between 0 and 1, got {p}")

@@ -6,12 +6,13 @@ from typing import Any
 
 from ..backend import MODES, float16, float32, int64
 from ..tensor import Tensor
+from .arguments import want_float, want_tensors
 from .coercion import cast, examine
 from .comparison import ne
 from .elementwise import mul, where
 from .indexing import gather_along, one_hot_rows
-from .losses import REDUCTIONS, average, check_reduction, reduced, want_tensors
-from .reductions import log_softmax_dim, softmax_dim, sum, want_float
+from .losses import REDUCTIONS, average, check_reduction, reduced
+from .reductions import log_softmax_dim, softmax_dim, sum
 from .registry import primitive
 from .shapes import permute_dims, reshape_to
 

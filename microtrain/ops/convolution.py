@@ -19,8 +19,9 @@ from operator import index as whole
 from typing import Any
 
 from ..backend import XP
-from ..tensor import TENSORS, Tensor
+from ..tensor import Tensor
 from . import windows
+from .arguments import want_tensors
 from .linear_algebra import sum_rows
 from .padding import padded
 from .reductions import sum_dims
@@ -235,11 +236,9 @@ def weight_into(gradient: Any, input: Any, geometry: Geometry, out: Any) -> Any:
 
 def _check(name: str, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool) -> None:
     """TypeError or RuntimeError unless Tensors, dtypes, channels and groups fit."""
-    for what, value in (("input", input), ("weight", weight), ("bias", bias)):
-        if type(value) not in TENSORS and not (what == "bias" and value is None):
-            raise TypeError(
-                f"{name}(): argument {what!r} must be a Tensor, got {type(value).__name__}"
-            )
+    want_tensors(name, input=input, weight=weight)
+    if bias is not None:
+        want_tensors(name, bias=bias)
     if isinstance(groups, bool) or not hasattr(groups, "__index__"):
         raise TypeError(f"{name}(): groups must be an int, got {groups!r}")
     dims = int(name[-2])

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..random import next_draw
 from ..tensor import Tensor
+from .arguments import want_float
 from .elementwise import mul
-from .reductions import want_float
 from .registry import primitive
 
 _WORDS = 2**32

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from ..backend import XP, int32, int64
-from ..tensor import TENSORS, Tensor
+from ..tensor import Tensor
+from .arguments import want_tensors
 from .coercion import examine, public
 from .elementwise import where
 from .indexing import one_hot_rows
@@ -70,8 +71,7 @@ def embedding(
     what is not supported, AssertionError for a `padding_idx` that is no row.
     """
     check_unsupported("embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
-    if type(weight) not in TENSORS and type(weight) not in XP:
-        raise TypeError(f"embedding(): weight must be a Tensor, got {type(weight).__name__}")
+    want_tensors("embedding", True, weight=weight)
     if input.dtype not in (int64, int32):
         raise RuntimeError(f"embedding: expected row numbers as int64, got {input.dtype.name}")
     if weight.ndim != 2:

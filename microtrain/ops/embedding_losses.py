@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..tensor import Tensor
+from .arguments import want_tensors
 from .elementwise import clamp, minimum, sqrt, where
-from .losses import check_pair, check_reduction, reduced, want_tensors
+from .losses import check_pair, check_reduction, reduced
 from .norms import norm
 from .probability_losses import bce_with_logits
 from .reductions import sum

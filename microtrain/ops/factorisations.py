@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arguments import want_float
 from .coercion import LinAlgError, examine, public
 from .elementwise import where
 from .linear_algebra import batched, check_dtypes
-from .reductions import sum_dims, want_float
+from .reductions import sum_dims
 from .registry import primitive
 from .shapes import broadcast_shape, checked_tensors, expand_to, matrix_transpose, reshape_to
 from .triangles import lower_triangle

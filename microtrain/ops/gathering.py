@@ -11,6 +11,7 @@ import numpy as np
 
 from ..backend import MODES, XP, bool_, int32, int64
 from ..tensor import TENSORS, wrap
+from .arguments import one_of, want_tensors
 from .coercion import NUMBERS, cast, examine, on_tensors
 from .elementwise import add, mul, where
 from .indexing import (
@@ -35,20 +36,11 @@ __all__ = [
 # What arguments must be, also for `masking` ------------------------------------------------------
 
 
-def want_tensor(name: str, argument: str, value: Any) -> Any:
-    """`value`; TypeError unless it is a Tensor."""
-    if type(value) not in TENSORS:
-        raise TypeError(
-            f"{name}(): argument '{argument}' must be a Tensor, not {type(value).__name__}"
-        )
-    return value
-
-
 def want_integers(name: str, index: Any) -> Any:
     """The index as int64; TypeError or RuntimeError for what is no Tensor of int32 or int64."""
-    dtype = want_tensor(name, "index", index).dtype
-    if dtype not in (int64, int32):
-        raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {dtype.name}")
+    want_tensors(name, index=index)
+    if index.dtype not in (int64, int32):
+        raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {index.dtype.name}")
     return cast(index, int64)
 
 
@@ -71,7 +63,8 @@ def want_in_range(
 
 def want_same_dtype(name: str, x: Any, source: Any, argument: str) -> None:
     """RuntimeError unless the Tensor `source` has the dtype of `x`."""
-    if want_tensor(name, argument, source).dtype != x.dtype:
+    want_tensors(name, **{argument: source})
+    if source.dtype != x.dtype:
         raise RuntimeError(
             f"{name}(): self and {argument} must have the same dtype, got {x.dtype.name} and "
             f"{source.dtype.name}"
@@ -229,8 +222,7 @@ def scatter(
     """
     if (src is None) == (value is None):
         raise TypeError("scatter(): expected either src or value")
-    if reduce not in (None, "add"):
-        raise RuntimeError(f"scatter(): reduce must be None or 'add', got {reduce!r}")
+    one_of("scatter()", "reduce", reduce, None, "add")
     if type(src) in TENSORS:
         want_same_dtype("scatter", input, src, "src")
     else:

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..backend import XP, as_dtype, resolve_device, to_device
 from ..tensor import TENSORS, Tensor, wrap
+from .arguments import integers
 from .coercion import NUMBERS
 from .shapes import sizes_of
-from .splitting import integers
 
 __all__: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..tensor import TENSORS
+from .arguments import want_tensors
 from .reductions import mean, sum
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -39,15 +39,6 @@ def average(xp: Any, total: Any, n: int, out: Any) -> Any:
     if n:
         return xp.divide(total, xp.constant(n, total.dtype), out=out)
     return xp.store(xp.full(total.shape, math.nan, total.dtype), out)
-
-
-def want_tensors(name: str, **arguments: Any) -> None:
-    """TypeError for an argument that is not a Tensor."""
-    for argument, value in arguments.items():
-        if type(value) not in TENSORS:
-            raise TypeError(
-                f"{name}(): argument {argument} must be a Tensor, got {type(value).__name__}"
-            )
 
 
 def check_pair(name: str, input: Any, target: Any, error: type[Exception] = RuntimeError) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP, int64
+from .arguments import want_tensors
 from .coercion import on_tensors
 from .elementwise import add
 from .elementwise import where as choose
@@ -17,7 +18,6 @@ from .gathering import (
     want_in_range,
     want_integers,
     want_same_dtype,
-    want_tensor,
 )
 from .indexing import gather_index, kept_index, normal_index, select, unselect
 from .indexing import index_put as put_at
@@ -33,7 +33,8 @@ __all__ = [
 
 
 def want_mask(name: str, mask: Any) -> Any:
-    if want_tensor(name, "mask", mask).dtype.kind != "b":
+    want_tensors(name, mask=mask)
+    if mask.dtype.kind != "b":
         raise RuntimeError(f"{name}(): expected a boolean mask, got {mask.dtype.name}; use .bool()")
     return mask
 
@@ -126,7 +127,7 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     if not isinstance(indices, tuple | list):
         raise TypeError(f"index_put(): indices must be a tuple, not {type(indices).__name__}")
     for index in indices:
-        want_tensor("index_put", "indices", index)
+        want_tensors("index_put", indices=index)
     want_same_dtype("index_put", input, values, "values")
     parts, _ = normal_index(tuple(indices), XP[type(input._array)])
     parts = kept_index(parts)
@@ -185,7 +186,7 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
 
     Raises RuntimeError for a condition that is not boolean, TypeError for only one of two.
     """
-    want_tensor("where", "condition", condition)
+    want_tensors("where", condition=condition)
     if input is not None and other is not None:
         return choose(condition, input, other)
     if input is not None or other is not None:

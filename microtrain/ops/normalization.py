@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP, float16, float32
-from ..tensor import TENSORS, Tensor
+from ..tensor import Tensor
+from .arguments import want_float, want_tensors
 from .coercion import cast, public
 from .elementwise import clamp, zeros_like
 from .norms import norm
-from .reductions import sum, want_float
+from .reductions import sum
 from .registry import primitive
 from .shapes import _sum_to, reshape_to, sum_to
 
@@ -140,10 +141,7 @@ def _check(name: str, input: Any, shape: tuple[int, ...], **others: Any) -> None
     for what, value in others.items():
         if value is None:
             continue
-        if type(value) not in TENSORS and type(value) not in XP:
-            raise TypeError(
-                f"{name}(): argument {what} must be a Tensor, got {type(value).__name__}"
-            )
+        want_tensors(name, True, **{what: value})
         if tuple(value.shape) != shape:
             raise RuntimeError(
                 f"{name}: expected {what} of shape {list(shape)} for an input of shape "

@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 from ..backend import as_dtype
+from .arguments import want_float
 from .coercion import cast
 from .elementwise import abs, sign, where, zeros_like
 from .extrema import amax, amin
-from .reductions import in_single, sum, want_float
+from .reductions import in_single, sum
 from .registry import primitive
 from .shapes import expand_to, normal_dims, restore_dims
 

@@ -12,14 +12,15 @@ from typing import Any
 
 from ..backend import XP, int16, int64
 from ..tensor import TENSORS, Tensor, wrap
+from .arguments import numbers, want_flag, want_float
 from .coercion import public
 from .elementwise import clone, div
 from .indexing import select
 from .padding import constant_pad
-from .reductions import mean_dims, want_float
+from .reductions import mean_dims
 from .registry import primitive
 from .shapes import cat
-from .windows import batched, geometric, numbers, unbatched
+from .windows import batched, geometric, unbatched
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -163,11 +164,6 @@ window_spread = primitive(
 # What users call ----------------------------------------------------------------------------------
 
 
-def _flag(name: str, what: str, value: Any) -> None:
-    if type(value) is not bool:
-        raise TypeError(f"{name}(): {what} must be True or False, got {value!r}")
-
-
 def _geometry(
     name: str, sizes: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> tuple[tuple[int, ...], ...]:
@@ -177,7 +173,7 @@ def _geometry(
         name, dims, kernel_size=kernel_size, padding=padding, dilation=dilation
     )
     (step,) = [kernel] if stride in (None, (), []) else geometric(name, dims, stride=stride)
-    _flag(name, "ceil_mode", ceil)
+    want_flag(name, "ceil_mode", ceil)
     if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
         raise RuntimeError(
             f"{name}: padding {around} should be at most half of the kernel size {kernel}"
@@ -218,7 +214,7 @@ def _taps(name: str, size: int, k: int, s: int, p: int, d: int, found: int) -> t
 
 def _best(name: str, input: Any, batch: Any, windows: Any, return_indices: bool) -> Any:
     """The maxima of the windows and, if asked for, where they are."""
-    _flag(name, "return_indices", return_indices)
+    want_flag(name, "return_indices", return_indices)
     if input.dtype.kind == "b":
         raise RuntimeError(f"{name}: not defined for booleans")
     positions = max_positions(batch, windows)
@@ -291,7 +287,7 @@ def _avg_pool(
     kernel, step, around, _, found = _geometry(
         name, sizes, kernel_size, stride, padding, 1, ceil_mode
     )
-    _flag(name, "count_include_pad", count_include_pad)
+    want_flag(name, "count_include_pad", count_include_pad)
     want_float(name, x)
     if divisor_override is not None:
         (divisor_override,) = numbers(name, "divisor_override", divisor_override, 1)

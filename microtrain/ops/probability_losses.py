@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 from ..tensor import Tensor
+from .arguments import want_float, want_tensors
 from .coercion import examine
 from .elementwise import clamp, exp, log, mul, sigmoid, where
-from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
-from .reductions import sum, want_float
+from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced
+from .reductions import sum
 from .registry import primitive
 from .shapes import expand
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..backend import XP, to_host
 from ..tensor import TENSORS, wrap
+from .arguments import integer, integers, one_of
 from .coercion import public
 from .elementwise import clone, contiguous_copy
 from .indexing import gather_index
@@ -26,7 +27,7 @@ from .shapes import (
     transpose,
     unsqueeze,
 )
-from .splitting import dim_of, integer, integers
+from .splitting import dim_of
 
 __all__ = [
     "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis", "movedim",
@@ -301,8 +302,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Any, ...]:
         raise RuntimeError(
             f"meshgrid(): expected 0-d or 1-d Tensors of the same dtype, got {given or 'none'}"
         )
-    if indexing not in (None, "ij", "xy"):
-        raise RuntimeError(f"meshgrid(): indexing must be 'xy' or 'ij', got {indexing!r}")
+    one_of("meshgrid()", "indexing", indexing, None, "ij", "xy")
     shape = tuple(math.prod(x.shape) for x in found)
     grids = tuple(
         expand_to(reshape_to(x, (size,) + (1,) * (len(found) - place - 1)), shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..backend import as_dtype, float16, float32, int64
 from ..tensor import Tensor
+from .arguments import want_float
 from .coercion import cast
 from .comparison import ne
 from .elementwise import exp, where
@@ -23,15 +24,6 @@ def _spread(g: Any, shape: tuple[int, ...], dims: Any, keepdim: bool) -> Any:
 
 def count_of(shape: tuple[int, ...], dims: Any) -> int:
     return math.prod(shape) if dims is None else math.prod(shape[d] for d in dims)
-
-
-def want_float(name: str, x: Any) -> None:
-    """RuntimeError unless `x` is of a float type."""
-    if x.dtype.kind != "f":
-        raise RuntimeError(
-            f"{name}(): input dtype must be a floating point type, got {x.dtype.name}; convert it, "
-            "such as with .float()"
-        )
 
 
 def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:

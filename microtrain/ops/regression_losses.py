@@ -7,11 +7,12 @@ from typing import Any
 
 from ..autograd.grad_mode import no_grad
 from ..tensor import TENSORS, Tensor
+from .arguments import want_float, want_tensors
 from .coercion import examine
 from .elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
 from .inplace import in_place
-from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced, want_tensors
-from .reductions import sum, want_float
+from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced
+from .reductions import sum
 from .registry import primitive
 from .shapes import unsqueeze
 

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from ..backend import as_dtype, get_default_dtype, int64
 from . import reductions
+from .arguments import want_float
 from .coercion import cast, public
 from .comparison import isnan, logical_not, logical_xor, ne
 from .elementwise import clone, div, exp, sub, where, zeros_like
 from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
 from .indexing import select
-from .reductions import in_single, sum_dims, want_float
+from .reductions import in_single, sum_dims
 from .registry import primitive
 from .shapes import cat, normal_dim, normal_dims, reshape_to, restore_dims
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import XP
-from ..tensor import TENSORS
 from . import elementwise as e
+from .arguments import want_float, want_tensors
 from .coercion import NUMBERS, on_tensors, promote, public, to_float
 from .comparison import isfinite
 from .elementwise import clamp, div, exp, log, sigmoid, trunc, where, zeros_like
-from .reductions import want_float
 from .registry import comparison, primitive, ufunc
 from .registry import real_function as real
 
@@ -224,7 +222,7 @@ def isclose(
 
     Raises RuntimeError for two dtypes, or a tolerance below 0.
     """
-    _want_tensors("isclose", input, other=other)
+    _want_dtype("isclose", input, other=other)
     if rtol < 0 or atol < 0:
         raise RuntimeError(f"isclose: tolerances must not be negative, got {rtol} and {atol}")
     same = input == other
@@ -238,14 +236,11 @@ def isclose(
 # Three numbers ------------------------------------------------------------------------------------
 
 
-def _want_tensors(name: str, input: Any, *, one_dtype: bool = True, **others: Any) -> None:
-    """TypeError for a number, and RuntimeError for another dtype than that of `input`."""
+def _want_dtype(name: str, input: Any, **others: Any) -> None:
+    """TypeError for what is no Tensor, RuntimeError for another dtype than that of `input`."""
+    want_tensors(name, True, **others)
     for argument, value in others.items():
-        if type(value) not in TENSORS and type(value) not in XP:
-            raise TypeError(
-                f"{name}(): argument {argument!r} must be a Tensor, not {type(value).__name__}"
-            )
-        if one_dtype and value.dtype != input.dtype:
+        if value.dtype != input.dtype:
             raise RuntimeError(
                 f"{name}: expected dtype {input.dtype.name} for {argument!r}, got "
                 f"{value.dtype.name}; convert one of them"
@@ -263,12 +258,14 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
     Raises TypeError for numbers as `end`, RuntimeError for integers and for other dtypes.
     """
     want_float("lerp", input)
-    _want_tensors("lerp", input, end=end)
+    _want_dtype("lerp", input, end=end)
     way = end - input
     if isinstance(weight, NUMBERS):
         share = float(weight)
         return input + way * share if abs(share) < 0.5 else end - way * (1 - share)
-    _want_tensors("lerp", input, one_dtype=getattr(weight, "ndim", 0) > 0, weight=weight)
+    want_tensors("lerp", True, weight=weight)
+    if weight.ndim:
+        _want_dtype("lerp", input, weight=weight)
     return where(e.abs(weight) < 0.5, input + way * weight, end - way * (1 - weight))
 
 
@@ -279,7 +276,7 @@ def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     Raises TypeError for numbers in place of Tensors, RuntimeError for booleans, and for a `value`
     with a fraction where all else is integers.
     """
-    _want_tensors("addcmul", input, one_dtype=False, tensor1=tensor1, tensor2=tensor2)
+    want_tensors("addcmul", True, tensor1=tensor1, tensor2=tensor2)
     kinds = {tensor.dtype.kind for tensor in (input, tensor1, tensor2)}
     if kinds == {"b"} or ("f" not in kinds and isinstance(value, float)):
         raise RuntimeError(
@@ -296,7 +293,7 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
 
     Raises TypeError for numbers in place of Tensors, RuntimeError for integers divided by integers.
     """
-    _want_tensors("addcdiv", input, one_dtype=False, tensor1=tensor1, tensor2=tensor2)
+    want_tensors("addcdiv", True, tensor1=tensor1, tensor2=tensor2)
     if tensor1.dtype.kind != "f" and tensor2.dtype.kind != "f":
         raise RuntimeError(
             "addcdiv: integers are not divided by integers here; convert one of them, such as with "

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from operator import index as whole
 from typing import Any
 
 from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import XP
 from ..tensor import TENSORS, wrap
 from . import indexing
+from .arguments import integer, integers
 from .coercion import public
 from .shapes import cat, checked_tensors, flatten, normal_dim, reshape_to, stack
 
@@ -26,23 +26,6 @@ __all__ = [
     "tensor_split", "unbind", "unflatten", "vstack",
 ]  # fmt: skip
 NUMBERING.append(globals())
-
-
-def integer(name: str, what: str, value: Any) -> int:
-    """`value` as an int; TypeError unless it is one."""
-    try:
-        return whole(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"{name}(): {what} must be an int, got {kind}") from None
-
-
-def integers(name: str, what: str, values: Any) -> tuple[int, ...]:
-    """`values` as a tuple of ints; TypeError unless it is a list or tuple of such."""
-    if not isinstance(values, tuple | list):
-        kind = type(values).__name__
-        raise TypeError(f"{name}(): {what} must be a tuple of ints, got {kind}")
-    return tuple(integer(name, what, value) for value in values)
 
 
 def dim_of(name: str, x: Any, dim: int, error: type[Exception] = IndexError) -> int:

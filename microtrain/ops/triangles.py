@@ -8,12 +8,12 @@ import numpy as np
 
 from ..backend import as_dtype, int64, resolve_device, to_device
 from ..tensor import Tensor, wrap
+from .arguments import integer
 from .coercion import public
 from .elementwise import clone
 from .reductions import sum
 from .registry import primitive
 from .shapes import normal_dim, permute_dims
-from .splitting import integer
 
 __all__ = [
     "diag", "diag_embed", "diagonal", "trace", "tril", "tril_indices", "triu", "triu_indices",

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from operator import index as whole
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..tensor import Tensor
+from .arguments import integer, numbers
 from .coercion import public
 from .padding import padded
 from .registry import primitive
@@ -44,25 +42,6 @@ class Geometry(NamedTuple):
     def border(self, sign: int = 1) -> tuple[tuple[int, int], ...]:
         """The padding; with sign -1 what takes it away."""
         return tuple((sign * low, sign * high) for low, high in self.padding)
-
-
-def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
-    """`value`, a whole number or a sequence of `count` of them (or of one for all), as a tuple.
-
-    Raises TypeError for other kinds, RuntimeError for another count.
-    """
-    if type(value) is int:
-        return (value,) * count
-    found = tuple(value) if isinstance(value, tuple | list) else (value,) * count
-    if any(isinstance(n, bool) or not isinstance(n, int | np.integer) for n in found):
-        raise TypeError(f"{name}(): {what} must be an int or a tuple of ints, got {value!r}")
-    if len(found) == 1:
-        found *= count
-    if len(found) != count:
-        raise RuntimeError(
-            f"{name}: expected {what} to be one int or {count} of them, got {value!r}"
-        )
-    return tuple(whole(n) for n in found)
 
 
 def geometric(name: str, count: int, **values: Any) -> list[tuple[int, ...]]:
@@ -269,7 +248,7 @@ def sliding(x: Any, dimension: int, size: int, step: int) -> Any:
     the dimension and a step below 1.
     """
     dim = normal_dim(dimension, x.ndim)
-    size, step = whole(size), whole(step)
+    size, step = integer("unfold", "size", size), integer("unfold", "step", step)
     if not 0 <= size <= x.shape[dim] or step < 1:
         raise RuntimeError(
             f"unfold: expected a size from 0 to {x.shape[dim]} and a step of at least 1 along "
