@@ -11,7 +11,7 @@ from . import elementwise as e
 from .arguments import one_of, want_float, want_number, want_tensors
 from .coercion import public
 from .elementwise import abs, exp, sigmoid, tanh, where
-from .indexing import getitem
+from .indexing import part
 from .inplace import in_place
 from .reductions import softmax
 from .registry import primitive
@@ -399,6 +399,4 @@ def glu(input: Any, dim: int = -1) -> Tensor:
     if size % 2:
         raise RuntimeError(f"glu: dimension {at} has size {size}, which has no halves")
     want_float("glu", input)
-    whole = (slice(None),) * at
-    left = getitem(input, (*whole, slice(None, size // 2)))
-    return left * sigmoid(getitem(input, (*whole, slice(size // 2, None))))
+    return part(input, at, size // 2) * sigmoid(part(input, at, size // 2, None))

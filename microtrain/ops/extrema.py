@@ -8,7 +8,7 @@ from ..tensor import TENSORS
 from .comparison import isnan
 from .elementwise import clone, maximum, minimum, to_dtype
 from .indexing import gather_along
-from .reductions import count_of, sum_dims
+from .reductions import count_of, reduction, sum_dims
 from .registry import primitive
 from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
 
@@ -35,16 +35,7 @@ def share(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
     return ones * (restore_dims(g, x.shape, dims, keepdim) / sum_dims(ones, dims, True))
 
 
-def _amax(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.max(x, axis=dims, out=out, keepdims=keepdim)
-
-
-def _amin(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.min(x, axis=dims, out=out, keepdims=keepdim)
-
-
-amax_dims = primitive("amax", _amax, x=share)
-amin_dims = primitive("amin", _amin, x=share)
+amax_dims, amin_dims = reduction("amax", "max", x=share), reduction("amin", "min", x=share)
 
 
 def amax(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
@@ -61,16 +52,14 @@ def amin(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return amin_dims(x, dims, keepdim)
 
 
-def _argmax(xp: Any, x: Any, *, dim: Any = None, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.argmax(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
+def _position(name: str) -> Any:
+    def kernel(xp: Any, x: Any, *, dim: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+        return getattr(xp, name)(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
+
+    return primitive(name, kernel)
 
 
-def _argmin(xp: Any, x: Any, *, dim: Any = None, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.argmin(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
-
-
-argmax_dim = primitive("argmax", _argmax)
-argmin_dim = primitive("argmin", _argmin)
+argmax_dim, argmin_dim = _position("argmax"), _position("argmin")
 
 
 def _index_of(name: str, operation: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
@@ -95,10 +84,16 @@ def argmin(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return _index_of("argmin", argmin_dim, x, dim, keepdim)
 
 
-def _along(name: str, argument: Any, x: Any, dim: int, keepdim: bool) -> Chosen:
-    """The extreme values along `dim`, chosen by their indices."""
-    indices = _index_of(name, argument, x, dim, True)
-    return chosen(x, indices, normal_dim(dim, x.ndim), keepdim)
+def _extremum(
+    name: str, pair: Any, position: Any, all_of: Any, x: Any, dim: Any, keepdim: bool
+) -> Any:
+    """Of two Tensors, along a dimension, or of all elements."""
+    if type(dim) in TENSORS:
+        return pair(x, dim)
+    if dim is None:
+        has_elements(name, x, None, RuntimeError)
+        return all_of(x)
+    return chosen(x, _index_of(name, position, x, dim, True), normal_dim(dim, x.ndim), keepdim)
 
 
 def chosen(x: Any, indices: Any, dim: int, keepdim: bool) -> Chosen:
@@ -121,12 +116,7 @@ def max(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     Ties share the gradient evenly without `dim`; with it the first of them gets it. NaN counts as
     largest. Raises RuntimeError or, with `dim`, IndexError where there are no elements.
     """
-    if type(dim) in TENSORS:
-        return maximum(x, dim)
-    if dim is not None:
-        return _along("max", argmax_dim, x, dim, keepdim)
-    has_elements("max", x, None, RuntimeError)
-    return amax_dims(x)
+    return _extremum("max", maximum, argmax_dim, amax_dims, x, dim, keepdim)
 
 
 def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -135,9 +125,4 @@ def min(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     Ties share the gradient evenly without `dim`; with it the first of them gets it. NaN counts as
     smallest. Raises RuntimeError or, with `dim`, IndexError where there are no elements.
     """
-    if type(dim) in TENSORS:
-        return minimum(x, dim)
-    if dim is not None:
-        return _along("min", argmin_dim, x, dim, keepdim)
-    has_elements("min", x, None, RuntimeError)
-    return amin_dims(x)
+    return _extremum("min", minimum, argmin_dim, amin_dims, x, dim, keepdim)

@@ -173,6 +173,16 @@ gather_index = primitive(
 unselect = primitive("unselect", _unselect, x=lambda g, index: gather_index(g, index))
 
 
+def at_dim(dim: int, index: Any) -> tuple[Any, ...]:
+    """The index that is `index` in dimension `dim` and everything elsewhere."""
+    return (*(slice(None),) * dim, index, Ellipsis)
+
+
+def part(x: Any, dim: int, *ends: int | None) -> Any:
+    """`x[start:stop:step]` along `dim`; a view."""
+    return select(x, at_dim(dim, slice(*ends)))
+
+
 def getitem(x: Tensor, index: Any) -> Tensor:
     """`x[index]`: a view for integers, slices, `...` and None, a copy for masks and index lists."""
     found, basic = normal_index(index, XP[type(x._array)])

@@ -10,7 +10,7 @@ import numpy as np
 from ..tensor import Tensor
 from .coercion import public
 from .elementwise import clone
-from .indexing import select
+from .indexing import part
 from .registry import primitive
 from .shapes import cat, expand_to
 
@@ -52,24 +52,20 @@ constant_pad = primitive(
 )
 
 
-def _cut(x: Any, dim: int, start: int, stop: int | None, step: int = 1) -> Any:
-    return select(x, ((slice(None),) * dim + (slice(start, stop, step),)))
-
-
 def _extended(x: Any, dim: int, low: int, high: int, mode: str) -> Any:
     """One dimension with `low` elements before and `high` after it, made of its own."""
     n = x.shape[dim]
     if mode == "circular":
-        before, after = _cut(x, dim, n - low, n), _cut(x, dim, 0, high)
+        before, after = part(x, dim, n - low, n), part(x, dim, 0, high)
     elif mode == "reflect":
-        before = _cut(x, dim, low, 0, -1)
-        after = _cut(x, dim, n - 2, n - 2 - high if n - 2 - high >= 0 else None, -1)
+        before = part(x, dim, low, 0, -1)
+        after = part(x, dim, n - 2, n - 2 - high if n - 2 - high >= 0 else None, -1)
     else:
         before, after = (
-            expand_to(_cut(x, dim, at, at + 1), (*x.shape[:dim], count, *x.shape[dim + 1 :]))
+            expand_to(part(x, dim, at, at + 1), (*x.shape[:dim], count, *x.shape[dim + 1 :]))
             for at, count in ((0, low), (n - 1, high))
         )
-    parts = [part for part, count in ((before, low), (x, 1), (after, high)) if count]
+    parts = [some for some, count in ((before, low), (x, 1), (after, high)) if count]
     return cat(parts, dim) if len(parts) > 1 else x
 
 

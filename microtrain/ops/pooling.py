@@ -15,7 +15,7 @@ from ..tensor import TENSORS, Tensor, wrap
 from .arguments import numbers, want_flag, want_float
 from .coercion import public
 from .elementwise import clone, div
-from .indexing import select
+from .indexing import part
 from .padding import constant_pad
 from .reductions import mean_dims
 from .registry import primitive
@@ -396,9 +396,8 @@ def _adaptive_avg_pool(name: str, dims: int, input: Any, output_size: Any) -> An
     for dim, f in enumerate(found, start=2):
         n = result.shape[dim]
         if n != f:
-            front = (slice(None),) * dim
-            parts = (select(result, (*front, slice(*ends))) for ends in _bounds(n, f))
-            result = cat([mean_dims(part, (dim,), True) for part in parts], dim)
+            parts = (part(result, dim, *ends) for ends in _bounds(n, f))
+            result = cat([mean_dims(one, (dim,), True) for one in parts], dim)
     return unbatched(clone(x) if result is x else result, x, input)
 
 

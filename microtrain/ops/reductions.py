@@ -38,6 +38,15 @@ def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return wide
 
 
+def reduction(name: str, instruction: str, **rules: Any) -> Any:
+    """Declare a reduction over `dims` that is one instruction."""
+
+    def kernel(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+        return getattr(xp, instruction)(x, axis=dims, out=out, keepdims=keepdim)
+
+    return primitive(name, kernel, **rules)
+
+
 # Sum, mean, variance ------------------------------------------------------------------------------
 
 
@@ -212,16 +221,7 @@ def std(
 # Truth --------------------------------------------------------------------------------------------
 
 
-def _all(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.all(x, axis=dims, out=out, keepdims=keepdim)
-
-
-def _any(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
-    return xp.any(x, axis=dims, out=out, keepdims=keepdim)
-
-
-all_dims = primitive("all", _all)
-any_dims = primitive("any", _any)
+all_dims, any_dims = reduction("all", "all"), reduction("any", "any")
 
 
 def _truth(operation: Any, x: Any, dim: Any, keepdim: bool) -> Any:

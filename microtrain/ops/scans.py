@@ -6,6 +6,7 @@ is the product of all before it times a sum over all after it, which `_recurrenc
 
 from __future__ import annotations
 
+import functools
 import math
 from operator import index as whole
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from .coercion import cast, public
 from .comparison import isnan, logical_not, logical_xor, ne
 from .elementwise import clone, div, exp, sub, where, zeros_like
 from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
-from .indexing import select
+from .indexing import at_dim, part
 from .reductions import in_single, sum_dims
 from .registry import primitive
 from .shapes import cat, normal_dim, normal_dims, reshape_to, restore_dims
@@ -28,14 +29,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _part(x: Any, dim: int, *part: int | None) -> Any:
-    """`x[part]` along `dim`, a view."""
-    return select(x, (slice(None),) * dim + (slice(*part), Ellipsis))
-
-
 def _before(x: Any, dim: int, first: int) -> Any:
     """Each element's predecessor along `dim`; that of the first is the number `first`."""
-    return cat([zeros_like(_part(x, dim, 1)) + first, _part(x, dim, None, -1)], dim)
+    return cat([zeros_like(part(x, dim, 1)) + first, part(x, dim, None, -1)], dim)
 
 
 def _accumulated(x: Any, dtype: Any) -> Any:
@@ -74,15 +70,15 @@ def _recurrence(
     if reverse:  # the same from behind, where the factor of a step stands one place earlier
         a, b = xp.flip(xp.roll(a, -1, dim), dim), xp.flip(b, dim)
 
-    def part(x: Any, start: Any, stop: Any) -> Any:
-        return xp.getitem(x, (slice(None),) * dim + (slice(start, stop),))
+    def cut(x: Any, *ends: Any) -> Any:
+        return xp.getitem(x, at_dim(dim, slice(*ends)))
 
     step = 1
     while step < b.shape[dim]:
-        factor = part(a, step, None)
-        behind = xp.add(part(b, step, None), xp.multiply(factor, part(b, None, -step)))
-        b = xp.concatenate([part(b, None, step), behind], dim)
-        a = xp.concatenate([part(a, None, step), xp.multiply(factor, part(a, None, -step))], dim)
+        factor = cut(a, step, None)
+        behind = xp.add(cut(b, step, None), xp.multiply(factor, cut(b, None, -step)))
+        b = xp.concatenate([cut(b, None, step), behind], dim)
+        a = xp.concatenate([cut(a, None, step), xp.multiply(factor, cut(a, None, -step))], dim)
         step *= 2
     out = xp.empty(b.shape, b.dtype) if out is None else out
     xp.copyto(out, xp.flip(b, dim) if reverse else b)
@@ -141,17 +137,17 @@ def _running_extremum(name: str, better: str) -> Any:
         shape = (n,) + (1,) * (len(x.shape) - dim - 1)
         index = xp.broadcast_to(xp.reshape(xp.arange(n), shape), x.shape)
 
-        def part(array: Any, start: Any, stop: Any) -> Any:
-            return xp.getitem(array, (slice(None),) * dim + (slice(start, stop),))
+        def cut(array: Any, *ends: Any) -> Any:
+            return xp.getitem(array, at_dim(dim, slice(*ends)))
 
         step = 1
         while step < n:  # as in `_recurrence`: the best of the last 1, 2, 4 ... elements
-            mine, other = part(x, step, None), part(x, None, -step)
+            mine, other = cut(x, step, None), cut(x, None, -step)
             # Of equals the later one; a NaN against everything, the later one too.
             stays = xp.logical_or(getattr(xp, better)(mine, other), xp.isnan(mine))
-            at = xp.where(stays, part(index, step, None), part(index, None, -step))
-            index = xp.concatenate([part(index, None, step), at], dim)
-            x = xp.concatenate([part(x, None, step), xp.where(stays, mine, other)], dim)
+            at = xp.where(stays, cut(index, step, None), cut(index, None, -step))
+            index = xp.concatenate([cut(index, None, step), at], dim)
+            x = xp.concatenate([cut(x, None, step), xp.where(stays, mine, other)], dim)
             step *= 2
         out = xp.empty(x.shape, int64) if out is None else out
         xp.copyto(out, index)
@@ -198,8 +194,8 @@ def _prod(xp: Any, x: Any, *, dim: int, keepdim: bool = False, out: Any = None) 
 
 def _others(x: Any, dim: int) -> Any:
     """The product of all other elements along `dim`: all before times all behind."""
-    back = (slice(None),) * dim + (slice(None, None, -1), Ellipsis)
-    behind = select(_before(cumprod_dim(select(x, back), dim), dim, 1), back)
+    back = None, None, -1
+    behind = part(_before(cumprod_dim(part(x, dim, *back), dim), dim, 1), dim, *back)
     return _before(cumprod_dim(x, dim), dim, 1) * behind
 
 
@@ -289,36 +285,22 @@ def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return div(nansum(input, dim, keepdim, dtype=dtype), numbers)
 
 
-def _with_mean(dispersion: Any, x: Any, dim: Any, keepdim: bool, *options: Any) -> tuple[Any, Any]:
-    unbiased, correction = options
-    found = dispersion(x, dim, unbiased, keepdim, correction=correction)
-    return found, reductions.mean(x, None if isinstance(dim, bool) else dim, keepdim)
+def _with_mean(dispersion: Any) -> Any:
+    """`std_mean` or `var_mean`."""
+
+    @functools.wraps(dispersion)
+    def both(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **options: Any
+    ) -> tuple[Any, Any]:
+        found = dispersion(input, dim, unbiased, keepdim, **options)
+        return found, reductions.mean(input, None if isinstance(dim, bool) else dim, keepdim)
+
+    both.__name__ = both.__qualname__ = f"{dispersion.__name__}_mean"
+    both.__doc__ = f"`({dispersion.__name__}(input), mean(input))`, with the arguments there."
+    return public(both)
 
 
-@public
-def std_mean(
-    input: Any,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> tuple[Any, Any]:
-    """`(std(input), mean(input))`, with the arguments of `std`."""
-    return _with_mean(reductions.std, input, dim, keepdim, unbiased, correction)
-
-
-@public
-def var_mean(
-    input: Any,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> tuple[Any, Any]:
-    """`(var(input), mean(input))`, with the arguments of `var`."""
-    return _with_mean(reductions.var, input, dim, keepdim, unbiased, correction)
+std_mean, var_mean = _with_mean(reductions.std), _with_mean(reductions.var)
 
 
 class MinMax(NamedTuple):
@@ -360,5 +342,5 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
     x = cat(parts, at) if len(parts) > 1 else clone(input) if not n else input
     minus = logical_xor if x.dtype.kind == "b" else sub
     for _ in range(n):
-        x = minus(_part(x, at, 1, None), _part(x, at, None, -1))
+        x = minus(part(x, at, 1, None), part(x, at, None, -1))
     return x

@@ -298,7 +298,8 @@ def checked_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
     return found
 
 
-def _listed(name: str, tensors: Any) -> tuple[Any, ...]:
+def listed_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
+    """`checked_tensors` of a list that is not empty."""
     if type(tensors) in TENSORS:
         raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
     found = checked_tensors(name, tensors)
@@ -313,7 +314,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 
     Raises ValueError for an empty list, RuntimeError for a 0-d Tensor or sizes that do not agree.
     """
-    tensors = _listed("cat", tensors)
+    tensors = listed_tensors("cat", tensors)
     for number, tensor in enumerate(tensors):
         if not tensor.ndim:
             raise RuntimeError(
@@ -328,7 +329,7 @@ def stack(tensors: Any, dim: int = 0) -> Any:
 
     Raises RuntimeError for an empty list or shapes that differ.
     """
-    tensors = _listed("stack", tensors)
+    tensors = listed_tensors("stack", tensors)
     for number, tensor in enumerate(tensors):
         if tensor.shape != tensors[0].shape:
             raise RuntimeError(

@@ -17,7 +17,7 @@ from .comparison import isnan, logical_not, ne
 from .elementwise import clamp, where, zeros_like
 from .extrema import Chosen, chosen, has_elements, share
 from .gathering import take_along_dim
-from .indexing import gather_along, index_put, places_along, select
+from .indexing import at_dim, gather_along, index_put, part, places_along
 from .masking import masked_select, nonzero_rows
 from .reductions import any_dims, sum_dims
 from .registry import primitive
@@ -77,15 +77,15 @@ def msort(input: Any) -> Any:
 
 def _topk(xp: Any, x: Any, *, k: int, dim: int, largest: bool, out: Any = None) -> Any:
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
-    n, before = x.shape[dim], (slice(None),) * dim
+    n = x.shape[dim]
     if 0 < k < n:  # a partition takes a fraction of the time of sorting all
         chosen = xp.argpartition(x, n - k if largest else k - 1, dim)
-        chosen = xp.getitem(chosen, (*before, slice(n - k, n) if largest else slice(k)))
+        chosen = xp.getitem(chosen, at_dim(dim, slice(n - k, n) if largest else slice(k)))
         x = xp.take(x, places_along(xp, chosen, x.shape, dim))
         order = _argsort(xp, x, dim=dim, descending=largest)
         return xp.store(xp.take(chosen, places_along(xp, order, chosen.shape, dim)), out)
     order = _argsort(xp, x, dim=dim, descending=largest)
-    return xp.store(xp.getitem(order, (*before, slice(k))), out)
+    return xp.store(xp.getitem(order, at_dim(dim, slice(k))), out)
 
 
 topk_dim = primitive("topk", _topk)
@@ -129,7 +129,7 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
         raise RuntimeError(f"kthvalue(): selected number k={k} out of range for dimension {at}")
     order = argsort_dim(input, at)
     if input.ndim:
-        order = select(order, (slice(None),) * at + (slice(k - 1, k), Ellipsis))
+        order = part(order, at, k - 1, k)
     return chosen(input, order, at, keepdim)
 
 

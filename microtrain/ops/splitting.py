@@ -18,7 +18,7 @@ from ..tensor import TENSORS, wrap
 from . import indexing
 from .arguments import integer, integers
 from .coercion import public
-from .shapes import cat, checked_tensors, flatten, normal_dim, reshape_to, stack
+from .shapes import cat, checked_tensors, flatten, listed_tensors, normal_dim, reshape_to, stack
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "chunk", "column_stack", "concat", "concatenate",
@@ -33,11 +33,6 @@ def dim_of(name: str, x: Any, dim: int, error: type[Exception] = IndexError) -> 
     if not x.ndim:
         raise error(f"{name}() expects at least a 1-dimensional tensor, got a 0-dim tensor")
     return normal_dim(dim, x.ndim)
-
-
-def _at(dim: int, part: Any) -> tuple[Any, ...]:
-    """The index that is `part` in dimension `dim` and everything elsewhere."""
-    return (*(slice(None),) * dim, part, Ellipsis)
 
 
 # One part -----------------------------------------------------------------------------------------
@@ -64,7 +59,7 @@ def narrow(x: Any, dim: int, start: Any, length: int) -> Any:
             f"narrow(): start ({first}) + length ({count}) does not fit dimension {at} of size "
             f"{size}"
         )
-    return indexing.select(x, _at(at, slice(first, first + count)))
+    return indexing.part(x, at, first, first + count)
 
 
 @public
@@ -76,7 +71,7 @@ def select(x: Any, dim: int, index: Any) -> Any:
             f"select(): index {place} out of range for tensor of size {list(x.shape)} at "
             f"dimension {at}"
         )
-    return indexing.select(x, _at(at, place))
+    return indexing.select(x, indexing.at_dim(at, place))
 
 
 # All parts ----------------------------------------------------------------------------------------
@@ -101,7 +96,7 @@ class _Parts:
 
     def apply(self, x: Any, dim: int, indices: list[Any]) -> tuple[Any, ...]:
         """The views at `indices`, which cover dimension `dim` once and in order."""
-        parts = tuple(indexing.select(x, _at(dim, index)) for index in indices)
+        parts = tuple(indexing.select(x, indexing.at_dim(dim, index)) for index in indices)
         if len(parts) > 1 and type(x) in TENSORS and parts[0]._rg:
             node = _PartsNode()
             node._op = self
@@ -212,7 +207,7 @@ def tensor_split(x: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, .
         cuts = [slice(a, b).indices(have)[:2] for a, b in pairwise(places)]
         if all(0 <= a <= b <= have for a, b in pairwise(places)):
             return pieces(x, at, [b - a for a, b in cuts])
-        return tuple(indexing.select(x, _at(at, slice(a, max(a, b)))) for a, b in cuts)
+        return tuple(indexing.part(x, at, a, max(a, b)) for a, b in cuts)
     count = integer("tensor_split", "sections", wanted)
     if count < 1:
         raise RuntimeError(f"number of sections must be larger than 0, got {count}")
@@ -296,12 +291,7 @@ atleast_1d, atleast_2d, atleast_3d = (_at_least(count) for count in (1, 2, 3))
 
 def _given(name: str, tensors: Any, count: int) -> list[Any]:
     """The Tensors of a list with at least `count` dimensions."""
-    if type(tensors) in TENSORS:
-        raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
-    found = [_with_dims(x, count) for x in checked_tensors(name, tensors)]
-    if not found:
-        raise RuntimeError(f"{name} expects a non-empty list of Tensors")
-    return found
+    return [_with_dims(x, count) for x in listed_tensors(name, tensors)]
 
 
 def hstack(tensors: Any) -> Any:
