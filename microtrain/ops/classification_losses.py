@@ -11,7 +11,7 @@ from .coercion import cast, examine
 from .comparison import ne
 from .elementwise import mul, where
 from .indexing import gather_along, one_hot_rows
-from .losses import REDUCTIONS, average, check_reduction, reduced
+from .losses import REDUCTIONS, check_reduction, reduced, reduced_array
 from .reductions import log_softmax_dim, softmax_dim, sum
 from .registry import primitive
 from .shapes import permute_dims, reshape_to
@@ -36,11 +36,7 @@ def _cross_entropy(
     places = xp.add(xp.multiply(xp.arange(rows), classes), target)
     losses = xp.subtract(xp.reshape(xp.log(total), -1), xp.take(z, places))
     probabilities = xp.divide(e, total)
-    if reduction == "none":
-        return xp.store(losses, out), probabilities
-    if reduction == "sum":
-        return xp.sum(losses, out=out), probabilities
-    return average(xp, xp.asarray(xp.sum(losses)), rows, out), probabilities
+    return reduced_array(xp, losses, reduction, out), probabilities
 
 
 def _cross_entropy_rule(g: Any, probabilities: Any, target: Any, reduction: str) -> Any:

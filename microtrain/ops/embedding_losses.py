@@ -7,7 +7,7 @@ from typing import Any
 from ..tensor import Tensor
 from .arguments import want_tensors
 from .elementwise import clamp, minimum, sqrt, where
-from .losses import check_pair, check_reduction, reduced
+from .losses import check_pair, reduced
 from .norms import norm
 from .probability_losses import bce_with_logits
 from .reductions import sum
@@ -27,8 +27,7 @@ def soft_margin_loss(
 ) -> Tensor:
     """`log(1 + exp(-target * input))` for targets of -1 or 1, without overflow."""
     check_pair("soft_margin_loss", input, target)
-    check_reduction(reduction, size_average, reduce)
-    return reduced(bce_with_logits(target * input, 1, "none"), reduction)
+    return reduced(bce_with_logits(target * input, 1, "none"), reduction, size_average, reduce)
 
 
 def hinge_embedding_loss(
@@ -41,9 +40,15 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """A distance `input` where the target is 1, `max(margin - input, 0)` where it is -1."""
     check_pair("hinge_embedding_loss", input, target)
-    check_reduction(reduction, size_average, reduce)
     apart = where(target != 1, clamp(margin - input, min=0), 0)
-    return reduced(apart + where(target != -1, input, 0), reduction)
+    return reduced(apart + where(target != -1, input, 0), reduction, size_average, reduce)
+
+
+def _check_ndim(name: str, *tensors: Any) -> None:
+    """RuntimeError for different numbers of dimensions."""
+    if len({t.ndim for t in tensors}) > 1:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+        raise RuntimeError(f"{name}: expected one number of dimensions, got shapes {shapes}")
 
 
 def margin_ranking_loss(
@@ -64,11 +69,10 @@ def margin_ranking_loss(
     """
     name = "margin_ranking_loss"
     want_tensors(name, input1=input1, input2=input2, target=target)
-    check_reduction(reduction, size_average, reduce)
-    if not input1.ndim == input2.ndim == target.ndim:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (input1, input2, target))
-        raise RuntimeError(f"{name}: expected one number of dimensions, got shapes {shapes}")
-    return reduced(clamp(margin - target * (input1 - input2), min=0), reduction)
+    _check_ndim(name, input1, input2, target)
+    return reduced(
+        clamp(margin - target * (input1 - input2), min=0), reduction, size_average, reduce
+    )
 
 
 def cosine_embedding_loss(
@@ -96,7 +100,6 @@ def cosine_embedding_loss(
     """
     name = "cosine_embedding_loss"
     want_tensors(name, input1=input1, input2=input2, target=target)
-    check_reduction(reduction, size_average, reduce)
     if target.ndim > 1 or not input1.ndim == input2.ndim == target.ndim + 1:
         shapes = ", ".join(str(tuple(t.shape)) for t in (input1, input2, target))
         raise RuntimeError(f"{name}: expected (n, d), (n, d) and (n,), or (d,), (d,) and (), got "
@@ -104,7 +107,7 @@ def cosine_embedding_loss(
     lengths = (sum(input1 * input1, -1) + 1e-12) * (sum(input2 * input2, -1) + 1e-12)
     cosine = sum(input1 * input2, -1) / sqrt(lengths)
     apart = where(target == -1, clamp(cosine - margin, min=0), 0)
-    return reduced(where(target == 1, 1 - cosine, 0) + apart, reduction)
+    return reduced(where(target == 1, 1 - cosine, 0) + apart, reduction, size_average, reduce)
 
 
 def triplet_margin_loss(
@@ -140,12 +143,9 @@ def triplet_margin_loss(
     """
     name = "triplet_margin_loss"
     want_tensors(name, anchor=anchor, positive=positive, negative=negative)
-    check_reduction(reduction, size_average, reduce)
     if not margin > 0:
         raise ValueError(f"{name}: margin must be greater than 0, got {margin}")
-    if not anchor.ndim == positive.ndim == negative.ndim:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (anchor, positive, negative))
-        raise RuntimeError(f"{name}: expected one number of dimensions, got shapes {shapes}")
+    _check_ndim(name, anchor, positive, negative)
 
     def distance(x: Any, y: Any) -> Any:
         return norm(x - y + eps, p, -1)
@@ -153,4 +153,6 @@ def triplet_margin_loss(
     far = distance(anchor, negative)
     if swap:
         far = minimum(far, distance(positive, negative))
-    return reduced(clamp(distance(anchor, positive) - far + margin, min=0), reduction)
+    return reduced(
+        clamp(distance(anchor, positive) - far + margin, min=0), reduction, size_average, reduce
+    )

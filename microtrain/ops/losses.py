@@ -27,11 +27,22 @@ def check_reduction(
         raise ValueError(f"{reduction!r} is not a reduction; there are {', '.join(known)}")
 
 
-def reduced(losses: Any, reduction: str) -> Any:
-    """`losses`, their mean or their sum."""
+def reduced(losses: Any, reduction: str, size_average: Any = None, reduce: Any = None) -> Any:
+    """`losses`, their mean or their sum; errors as `check_reduction`."""
+    check_reduction(reduction, size_average, reduce)
     if reduction == "none":
         return losses
     return mean(losses) if reduction == "mean" else sum(losses)
+
+
+def reduced_array(xp: Any, losses: Any, reduction: str, out: Any) -> Any:
+    """The same in a kernel."""
+    if reduction == "none":
+        return xp.store(losses, out)
+    total = xp.asarray(xp.sum(losses))
+    if reduction == "sum":
+        return xp.store(total, out)
+    return average(xp, total, math.prod(losses.shape), out)
 
 
 def average(xp: Any, total: Any, n: int, out: Any) -> Any:

@@ -9,7 +9,7 @@ from ..tensor import Tensor
 from .arguments import want_float, want_tensors
 from .coercion import examine
 from .elementwise import clamp, exp, log, mul, sigmoid, where
-from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced
+from .losses import REDUCTIONS, check_pair, check_reduction, reduced, reduced_array
 from .reductions import sum
 from .registry import primitive
 from .shapes import expand
@@ -30,12 +30,7 @@ def _bce_with_logits(
     xp.log1p(work, out=work)
     xp.subtract(work, xp.minimum(input, xp.constant(0, input.dtype)), out=work)
     losses = xp.add(work, xp.multiply(xp.subtract(one, target), input))
-    if reduction == "none":
-        return xp.store(losses, out)
-    total = xp.asarray(xp.sum(losses))
-    if reduction == "sum":
-        return xp.store(total, out)
-    return average(xp, total, math.prod(losses.shape), out)
+    return reduced_array(xp, losses, reduction, out)
 
 
 def _share(g: Any, shape: tuple[int, ...], reduction: str) -> Any:
@@ -168,7 +163,6 @@ def binary_cross_entropy(
     """
     name = "binary_cross_entropy"
     check_pair(name, input, target, ValueError)
-    check_reduction(reduction, size_average, reduce)
     if input.dtype.kind != "f" or input.dtype != target.dtype:
         raise RuntimeError(
             f"{name}: expected input and target of one float dtype, got {input.dtype.name} and "
@@ -178,7 +172,7 @@ def binary_cross_entropy(
     losses = bce(input, target)
     if weight is not None:
         losses = _weighted(name, losses, weight)
-    return reduced(losses, reduction)
+    return reduced(losses, reduction, size_average, reduce)
 
 
 # Distributions ------------------------------------------------------------------------------------

@@ -160,10 +160,10 @@ def smooth_l1_loss(
     if beta == 0:
         return l1_loss(input, target, size_average, reduce, reduction)
     check_pair("smooth_l1_loss", input, target)
-    check_reduction(reduction, size_average, reduce)
     if not beta > 0:
         raise RuntimeError(f"smooth_l1_loss: beta must be at least 0, got {beta}")
-    return reduced(_huber("smooth_l1_loss", input, target, beta) * (1 / beta), reduction)
+    losses = _huber("smooth_l1_loss", input, target, beta) * (1 / beta)
+    return reduced(losses, reduction, size_average, reduce)
 
 
 def huber_loss(
@@ -187,7 +187,6 @@ def huber_loss(
         ValueError: an unknown reduction, a weight of another shape.
     """
     check_pair("huber_loss", input, target)
-    check_reduction(reduction)
     if not delta > 0:
         raise RuntimeError(f"huber_loss: delta must be greater than 0, got {delta}")
     losses = _huber("huber_loss", input, target, delta)
@@ -231,7 +230,6 @@ def gaussian_nll_loss(
             another shape.
     """
     check_pair("gaussian_nll_loss", input, target)
-    check_reduction(reduction)
     if type(var) not in TENSORS:
         if not isinstance(var, int | float):
             raise TypeError(
@@ -282,7 +280,6 @@ def poisson_nll_loss(
         ValueError: an unknown reduction.
     """
     check_pair("poisson_nll_loss", input, target)
-    check_reduction(reduction, size_average, reduce)
     if log_input:
         losses = exp(input) - target * input
     else:
@@ -291,4 +288,4 @@ def poisson_nll_loss(
         many = where(target > 1, target, 2)  # no logarithm of 0
         stirling = many * log(many) - many + log(many * (2 * math.pi)) * 0.5
         losses = losses + where(target > 1, stirling, 0)
-    return reduced(losses, reduction)
+    return reduced(losses, reduction, size_average, reduce)
