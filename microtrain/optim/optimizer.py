@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -37,39 +38,32 @@ def refuse_switches(name: str, **switches: Any) -> None:
             raise ValueError(f"{name}: {switch}={value!r} is not supported; leave it out")
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """A block of a stretch of one buffer that is updated with one set of hyper-parameters.
 
     Attributes:
         group: the parameter group.
         options: the group's hyper-parameters when `constants` were made.
-        constants: what a subclass computes from the options, once.
         param, grad: the stretch of the parameters and of the gradients.
-        states: the stretch of each of the optimizer's flat states; none where the group needs none.
         scratch: memory of the same length, shared by all runs.
+        states: the stretch of each of the optimizer's flat states; none where the group needs none.
         fresh: whether the states have not been used yet.
         places: the numbers of the parameters of its stretch, one list for all its blocks.
         count: how many steps they have taken.
+        constants: what a subclass computes from the options, once.
     """
 
-    __slots__ = (
-        "constants", "count", "fresh", "grad", "group", "options", "param", "places", "scratch",
-        "states",
-    )  # fmt: skip
-
-    def __init__(
-        self, group: dict[str, Any], options: tuple[Any, ...], param: Any, grad: Any, scratch: Any
-    ) -> None:
-        self.group = group
-        self.options = options
-        self.param = param
-        self.grad = grad
-        self.scratch = scratch
-        self.constants: tuple[Any, ...] = ()
-        self.states: tuple[Any, ...] = ()
-        self.fresh = False
-        self.places: list[int] = []
-        self.count = 0
+    group: dict[str, Any]
+    options: tuple[Any, ...]
+    param: Any
+    grad: Any
+    scratch: Any
+    states: tuple[Any, ...]
+    fresh: bool
+    places: list[int]
+    count: int
+    constants: tuple[Any, ...] = ()
 
 
 class Optimizer:
@@ -308,12 +302,7 @@ class Optimizer:
         )
 
     def _run(
-        self,
-        buffer: Buffer,
-        flats: dict[str, Any],
-        fresh: bool,
-        places: list[int],
-        part: slice,
+        self, buffer: Buffer, flats: dict[str, Any], fresh: bool, places: list[int], part: slice
     ) -> Run:
         group = self._group_of[self.storage.params[places[0]]]
         names = self._wanted(group)
@@ -324,18 +313,10 @@ class Optimizer:
         scratch = flats["scratch"]
         if scratch is None or len(scratch) < length:
             scratch = flats["scratch"] = buffer.data[:length].copy()
-        run = Run(
-            group,
-            self.options(group),
-            buffer.data[part],
-            buffer.grad[part],
-            scratch[:length],
-        )
-        run.fresh = fresh
-        run.places = places
-        run.count = self._counts[places[0]]
-        run.states = tuple(flats[name][part] for name in names)
-        return run
+        return Run(
+            group, self.options(group), buffer.data[part], buffer.grad[part], scratch[:length],
+            tuple(flats[name][part] for name in names), fresh, places, self._counts[places[0]],
+        )  # fmt: skip
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add parameters with options of their own; the flat storage is laid out anew.
