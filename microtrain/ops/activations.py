@@ -26,16 +26,18 @@ __all__ = [
 
 
 def _activated(
-    name: str, input: Any, inplace: bool, function: Callable[[Any], Any], **numbers: Any
+    name: str, input: Any, inplace: bool, function: Callable[..., Any], **numbers: Any
 ) -> Any:
-    """`function(input)`, written into `input` where that is wanted, behind the checks of all."""
+    """`function(input, **numbers)`, written into `input` where that is wanted, after the checks."""
     if type(input) not in TENSORS:
         want_tensors(name, not inplace, input=input)
     for argument, value in numbers.items():
         want_number(name, argument, value)
     if name != "relu":
         want_float(name, input)
-    return in_place(input, function, f"{name}_") if inplace else function(input)
+    if inplace:
+        return in_place(input, lambda x: function(x, **numbers), f"{name}_")
+    return function(input, **numbers)
 
 
 def relu(input: Any, inplace: bool = False) -> Tensor:
@@ -179,14 +181,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
     Raises RuntimeError for integers.
     """
-    return _activated(
-        "softplus",
-        input,
-        False,
-        lambda x: _softplus_of(x, beta, threshold),
-        beta=beta,
-        threshold=threshold,
-    )
+    return _activated("softplus", input, False, _softplus_of, beta=beta, threshold=threshold)
 
 
 @public
@@ -224,13 +219,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
 
     Raises RuntimeError for integers.
     """
-    return _activated(
-        "leaky_relu",
-        input,
-        inplace,
-        lambda x: _leaky_relu_of(x, negative_slope),
-        negative_slope=negative_slope,
-    )
+    return _activated("leaky_relu", input, inplace, _leaky_relu_of, negative_slope=negative_slope)
 
 
 @public
@@ -290,13 +279,13 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
     Raises RuntimeError for integers.
     """
-    return _activated("elu", input, inplace, lambda x: _elu_of(x, alpha), alpha=alpha)
+    return _activated("elu", input, inplace, _elu_of, alpha=alpha)
 
 
 def selu(input: Any, inplace: bool = False) -> Tensor:
     """`elu` with the two numbers that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
-    alpha, scale = 1.6732632423543772848, 1.0507009873554804934
-    return _activated("selu", input, inplace, lambda x: _elu_of(x, alpha, scale))
+    numbers = {"alpha": 1.6732632423543772848, "scale": 1.0507009873554804934}
+    return _activated("selu", input, inplace, _elu_of, **numbers)
 
 
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
@@ -304,13 +293,13 @@ def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
     Raises RuntimeError for integers, and for alpha 0.
     """
+    return _activated("celu", input, inplace, _celu, alpha=alpha)
 
-    def bent(x: Any) -> Any:
-        if alpha == 0:
-            raise RuntimeError("celu: alpha must not be 0: x is divided by it")
-        return _elu_of(x, alpha, 1.0, 1 / alpha)
 
-    return _activated("celu", input, inplace, bent, alpha=alpha)
+def _celu(x: Any, alpha: Any) -> Any:
+    if alpha == 0:
+        raise RuntimeError("celu: alpha must not be 0: x is divided by it")
+    return _elu_of(x, alpha, 1.0, 1 / alpha)
 
 
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -318,14 +307,11 @@ def threshold(input: Any, threshold: float, value: float, inplace: bool = False)
 
     Raises RuntimeError for integers.
     """
-    return _activated(
-        "threshold",
-        input,
-        inplace,
-        lambda x: where(x <= threshold, value, x),
-        threshold=threshold,
-        value=value,
-    )
+    return _activated("threshold", input, inplace, _threshold, threshold=threshold, value=value)
+
+
+def _threshold(x: Any, threshold: Any, value: Any) -> Any:
+    return where(x <= threshold, value, x)
 
 
 # Flat at both ends --------------------------------------------------------------------------------
@@ -343,13 +329,13 @@ def hardtanh(
 
     Raises RuntimeError for integers, ValueError for min_val above max_val.
     """
+    return _activated("hardtanh", input, inplace, _hardtanh, min_val=min_val, max_val=max_val)
 
-    def limited(x: Any) -> Any:
-        if min_val > max_val:
-            raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
-        return _between(x, min_val, max_val)
 
-    return _activated("hardtanh", input, inplace, limited, min_val=min_val, max_val=max_val)
+def _hardtanh(x: Any, min_val: Any, max_val: Any) -> Any:
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+    return _between(x, min_val, max_val)
 
 
 def relu6(input: Any, inplace: bool = False) -> Tensor:
