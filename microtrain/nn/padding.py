@@ -23,8 +23,13 @@ class _Pad(Module):
     """
 
     dims: ClassVar[int]
-    mode = "constant"
+    mode: ClassVar[str]
     value: float | None = None
+
+    def __init_subclass__(cls, dims: int = 0, mode: str = "constant") -> None:
+        super().__init_subclass__()
+        if dims:  # a user's subclass inherits
+            cls.dims, cls.mode = dims, mode
 
     def __init__(self, padding: Any) -> None:
         super().__init__()
@@ -39,16 +44,12 @@ class _Pad(Module):
         return f"{self.padding}"
 
 
-class ZeroPad1d(_Pad):
+class ZeroPad1d(_Pad, dims=1):
     """Zeros around signals."""
 
-    dims = 1
 
-
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_Pad, dims=2):
     """Zeros around images."""
-
-    dims = 2
 
 
 class _ConstantPad(_Pad):
@@ -61,49 +62,33 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, dims=1):
     """A value around signals."""
 
-    dims = 1
 
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, dims=2):
     """A value around images."""
 
-    dims = 2
 
-
-class ReflectionPad1d(ZeroPad1d):
+class ReflectionPad1d(_Pad, dims=1, mode="reflect"):
     """Signals mirrored at their ends."""
 
-    mode = "reflect"
 
-
-class ReflectionPad2d(ZeroPad2d):
+class ReflectionPad2d(_Pad, dims=2, mode="reflect"):
     """Images mirrored at their edges."""
 
-    mode = "reflect"
 
-
-class ReplicationPad1d(ZeroPad1d):
+class ReplicationPad1d(_Pad, dims=1, mode="replicate"):
     """The ends of signals repeated."""
 
-    mode = "replicate"
 
-
-class ReplicationPad2d(ZeroPad2d):
+class ReplicationPad2d(_Pad, dims=2, mode="replicate"):
     """The edges of images repeated."""
 
-    mode = "replicate"
 
-
-class CircularPad1d(ZeroPad1d):
+class CircularPad1d(_Pad, dims=1, mode="circular"):
     """Signals wrapped around."""
 
-    mode = "circular"
 
-
-class CircularPad2d(ZeroPad2d):
+class CircularPad2d(_Pad, dims=2, mode="circular"):
     """Images wrapped around."""
-
-    mode = "circular"

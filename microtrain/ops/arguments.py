@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import XP
-from ..tensor import TENSORS
-from .coercion import NUMBERS
+from ..backend import XP, int32, int64
+from ..tensor import TENSORS, wrap
+from .coercion import NUMBERS, cast, examine
 
 
 def want_tensors(name: str, arrays: bool = False, **arguments: Any) -> None:
@@ -82,3 +82,62 @@ def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
             f"{name}: expected {what} to be one int or {count} of them, got {value!r}"
         )
     return tuple(whole(n) for n in found)
+
+
+# Indices and values ------------------------------------------------------------------------------
+
+
+def want_integers(name: str, index: Any) -> Any:
+    """The index as int64; TypeError or RuntimeError for what is no Tensor of int32 or int64."""
+    want_tensors(name, index=index)
+    if index.dtype not in (int64, int32):
+        raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {index.dtype.name}")
+    return cast(index, int64)
+
+
+def want_in_range(
+    name: str, array: Any, dim: int, low: int, size: int, error: type[Exception]
+) -> None:
+    """`error` for an index below `low` or not below `size`, where that is known without waiting."""
+
+    def check(array: Any) -> None:
+        # One pass, counted from the lowest: a negative is a large unsigned number.
+        shifted = array - low if low else array
+        if array.size and np.maximum.reduce(shifted.view(np.uint64), None) >= size - low:
+            wrong = array[(array < low) | (array >= size)][0]
+            raise error(
+                f"{name}(): index {wrong} is out of bounds for dimension {dim} with size {size}"
+            )
+
+    examine(array, check)
+
+
+def want_same_dtype(name: str, x: Any, source: Any, argument: str) -> None:
+    """RuntimeError unless the Tensor `source` has the dtype of `x`."""
+    want_tensors(name, **{argument: source})
+    if source.dtype != x.dtype:
+        raise RuntimeError(
+            f"{name}(): self and {argument} must have the same dtype, got {x.dtype.name} and "
+            f"{source.dtype.name}"
+        )
+
+
+def scalar_like(name: str, x: Any, value: Any) -> Any:
+    """A number or 0-d Tensor as one in the dtype of `x`; RuntimeError if that cannot hold it."""
+    kind = x.dtype.kind
+    if type(value) in TENSORS:
+        if value.ndim:
+            raise RuntimeError(
+                f"{name}(): expected a number or a 0-d Tensor as value, got one of shape "
+                f"{tuple(value.shape)}"
+            )
+        if "biuf".index(value.dtype.kind) <= "biuf".index(kind):
+            return cast(value, x.dtype)
+    elif not isinstance(value, NUMBERS):
+        raise TypeError(f"{name}(): value must be a number or a Tensor, not {type(value).__name__}")
+    else:
+        with np.errstate(all="ignore"):
+            held = np.asarray(value).astype(x.dtype)
+        if np.isinf(held) == np.isinf(float(value)) if kind == "f" else held == value:
+            return wrap(XP[type(x._array)].asarray(held))
+    raise RuntimeError(f"{name}(): value {value} cannot be stored as {x.dtype.name}")

@@ -7,18 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP, int64
-from .arguments import want_tensors
+from .arguments import scalar_like, want_in_range, want_integers, want_same_dtype, want_tensors
 from .coercion import on_tensors
 from .elementwise import add
 from .elementwise import where as choose
-from .gathering import (
-    line,
-    scalar_like,
-    shaped_like,
-    want_in_range,
-    want_integers,
-    want_same_dtype,
-)
+from .gathering import line, shaped_like
 from .indexing import gather_index, kept_index, normal_index, select, unselect
 from .indexing import index_put as put_at
 from .registry import primitive
