@@ -57,7 +57,7 @@ def _gated(name: str, gate: Any, formula: Any, slope: Any, doc: str) -> Any:
         slope: `slope(x, gate)`, the derivative of the gate.
     """
 
-    def kernel(xp: Any, x: Any, out: Any = None) -> Any:
+    def kernel(xp, x, out=None):
         opening = gate(xp, x)
         return xp.multiply(x, opening, out=out), opening
 
@@ -70,7 +70,7 @@ def _gated(name: str, gate: Any, formula: Any, slope: Any, doc: str) -> Any:
     )
 
 
-def _half_more(xp: Any, work: Any, dtype: Any) -> Any:
+def _half_more(xp, work, dtype):
     """`(work + 1) / 2`, from [-1, 1] to [0, 1], in place."""
     xp.add(work, xp.constant(1, dtype), out=work)
     return xp.multiply(work, xp.constant(0.5, dtype), out=work)
@@ -80,7 +80,7 @@ _ROOT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # of the normal distribution at 0
 
 
-def _normal(xp: Any, x: Any) -> Any:
+def _normal(xp, x):
     """The share of the normal distribution that lies below `x`."""
     work = xp.asarray(xp.multiply(x, xp.constant(_ROOT_HALF, x.dtype)))
     return _half_more(xp, xp.erf(work, out=work), x.dtype)
@@ -91,7 +91,7 @@ _STEEP = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _STEEP
 
 
-def _nearly_normal(xp: Any, x: Any) -> Any:
+def _nearly_normal(xp, x):
     work = xp.asarray(xp.multiply(x, x))
     xp.multiply(work, xp.constant(_CUBIC, x.dtype), out=work)
     xp.add(work, xp.constant(_STEEP, x.dtype), out=work)
@@ -147,9 +147,7 @@ def silu(input: Any, inplace: bool = False) -> Tensor:
 # Softplus and what is made of it ------------------------------------------------------------------
 
 
-def _softplus(
-    xp: Any, x: Any, *, beta: Any = 1.0, threshold: Any = math.inf, out: Any = None
-) -> Any:
+def _softplus(xp, x, *, beta=1.0, threshold=math.inf, out=None):
     """`log(1 + exp(beta * x)) / beta` without overflow; `x` where `beta * x > threshold`."""
     zero = xp.constant(0, x.dtype)
     z = x if beta == 1 else xp.multiply(x, xp.constant(beta, x.dtype))
@@ -163,7 +161,7 @@ def _softplus(
     return xp.store(xp.where(xp.greater(z, xp.constant(threshold, x.dtype)), x, work), out)
 
 
-def _softplus_rule(g: Any, x: Any, beta: Any, threshold: Any) -> Any:
+def _softplus_rule(g, x, beta, threshold):
     slope = g * sigmoid(x * beta)
     return slope if threshold == math.inf else where(x * beta > threshold, g, slope)
 
@@ -199,7 +197,7 @@ def mish(input: Any, inplace: bool = False) -> Tensor:
 # Bent at 0 ----------------------------------------------------------------------------------------
 
 
-def _leaky_relu(xp: Any, x: Any, *, negative_slope: Any, out: Any = None) -> Any:
+def _leaky_relu(xp, x, *, negative_slope, out=None):
     """`x` above 0, `negative_slope * x` elsewhere."""
     below = xp.multiply(x, xp.constant(negative_slope, x.dtype))
     if 0 < negative_slope <= 1:  # one pass less
@@ -250,9 +248,7 @@ def prelu(input: Any, weight: Any) -> Tensor:
     return where(above, input, where(above, 0, input) * reshape_to(weight, shape))
 
 
-def _elu(
-    xp: Any, x: Any, *, alpha: Any, scale: Any = 1.0, input_scale: Any = 1.0, out: Any = None
-) -> Any:
+def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0, out=None):
     """`scale * x` above 0, `scale * alpha * expm1(input_scale * x)` elsewhere."""
     zero = xp.constant(0, x.dtype)
     work = xp.asarray(xp.minimum(x, zero))
@@ -267,7 +263,7 @@ def _elu(
     return xp.add(above, work, out=above)
 
 
-def _elu_rule(g: Any, x: Any, result: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
+def _elu_rule(g, x, result, alpha, scale, input_scale):
     return where(x <= 0, g * ((result + alpha * scale) * input_scale), g * scale)
 
 

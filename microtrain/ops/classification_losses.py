@@ -21,9 +21,7 @@ __all__ = ["cross_entropy", "nll_loss"]
 # Cross entropy ------------------------------------------------------------------------------------
 
 
-def _cross_entropy(
-    xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any = None
-) -> Any:
+def _cross_entropy(xp, input, target, *, reduction="mean", out=None):
     """The negative log-probabilities of the target classes, reduced, and all probabilities."""
     if input.dtype == float16:  # computed in single, as in `reductions`
         wide = xp.asarray(input, float32)
@@ -39,7 +37,7 @@ def _cross_entropy(
     return reduced_array(xp, losses, reduction, out), probabilities
 
 
-def _cross_entropy_rule(g: Any, probabilities: Any, target: Any, reduction: str) -> Any:
+def _cross_entropy_rule(g, probabilities, target, reduction):
     rows, classes = probabilities.shape
     above = probabilities - one_hot_rows(target, classes, probabilities.dtype)
     if reduction == "none":

@@ -40,9 +40,7 @@ SHARED_ROW = 32
 FEW_FORWARD, FEW_WEIGHT = 8, 64
 
 
-def _columns(
-    xp: Any, x: Any, geometry: Geometry, few: int
-) -> tuple[int, bool, Iterator[tuple[slice, list[Any]]]]:
+def _columns(xp, x, geometry, few):
     """The windows of some samples at a time as matrices (1 or samples, groups, rows, windows).
 
     Returns the number of matrices that the rows of the kernel are in (1, or one for each of its
@@ -91,9 +89,7 @@ def _columns(
     return lines, joined, parts()
 
 
-def _convolution(
-    xp: Any, input: Any, weight: Any, bias: Any = None, *, geometry: Any = (), out: Any = None
-) -> Any:
+def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
     kernel, groups = geometry.kernel, geometry.groups
     found = geometry.places(input.shape[2:])
     n, channels = input.shape[0], weight.shape[0]
@@ -128,9 +124,7 @@ def _convolution(
     return result if result is out else xp.store(result, out)
 
 
-def _convolution_weight(
-    xp: Any, gradient: Any, input: Any, *, geometry: Geometry, out: Any = None
-) -> Any:
+def _convolution_weight(xp, gradient, input, *, geometry, out=None):
     kernel, groups = geometry.kernel, geometry.groups
     n, channels = gradient.shape[:2]
     each, theirs = channels // groups, input.shape[1] // groups
@@ -158,9 +152,7 @@ def _convolution_weight(
     return xp.store(xp.reshape(total, (channels, theirs, *kernel)), out)
 
 
-def _convolution_input(
-    xp: Any, gradient: Any, weight: Any, *, sizes: Any, geometry: Geometry, out: Any = None
-) -> Any:
+def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
     kernel, stride, padding, dilation, groups = geometry
     channels, theirs = weight.shape[:2]
     each, count = channels // groups, math.prod(gradient.shape[2:])
@@ -192,7 +184,7 @@ def _convolution_input(
     return padded(xp, total, geometry.border(-1), out=out)
 
 
-def _channel_sums(g: Any) -> Any:
+def _channel_sums(g):
     n, channels, *found = g.shape
     each = reshape_to(g, (n, channels * math.prod(found)))
     return sum_dims(reshape_to(sum_rows(each), (channels, math.prod(found))), (1,), False)

@@ -17,7 +17,7 @@ from .registry import primitive
 _WORDS = 2**32
 
 
-def _keep(xp: Any, x: Any, *, p: float, draw: int, features: bool, out: Any = None) -> Any:
+def _keep(xp, x, *, p, draw, features, out=None):
     """1 / (1 - p) where an element of `x` (or a channel, `features`) is kept, 0 with probability p.
 
     p counts to a resolution of 2 ** -32.

@@ -82,20 +82,20 @@ def no_booleans(name: str, *arrays: Any) -> None:
         raise TypeError(f"{name} is not defined for booleans; cast them, such as with .long()")
 
 
-def no_zeros(xp: Any, x: Any, y: Any) -> None:
+def no_zeros(xp, x, y):
     """Integers have no infinity; on a GPU looking at the values would wait for it."""
     if x.dtype.kind != "f" and xp.kind == "cpu" and not xp.all(y):
         raise ZeroDivisionError("integer division by zero")
 
 
-def _floor_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _floor_divide(xp, x, y, out=None):
     """`x / y` rounded down, elementwise; integers stay integers."""
     no_booleans("floor_divide", x, y)
     no_zeros(xp, x, y)
     return xp.floor_divide(x, y, out=out)
 
 
-def _remainder(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _remainder(xp, x, y, out=None):
     """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
     no_booleans("remainder", x, y)
     no_zeros(xp, x, y)
@@ -118,13 +118,13 @@ remainder = primitive(
 # Powers -------------------------------------------------------------------------------------
 
 
-def _pow(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _pow(xp, x, y, out=None):
     """`x ** y`, elementwise."""
     no_booleans("pow", x, y)
     return xp.power(x, y, out=out)
 
 
-def _pow_exponent(g: Any, x: Any, y: Any, result: Any) -> Any:
+def _pow_exponent(g, x, y, result):
     # At 0 the power is constant in y; the inner `where` keeps log(0) out of higher derivatives.
     zero = (x == 0) & (y >= 0)
     return where(zero, 0.0, g * (result * log(where(zero, 1.0, x))))
@@ -139,7 +139,7 @@ pow_tensor = primitive(
 )
 
 
-def _pow_scalar(xp: Any, x: Any, *, exponent: Any, out: Any = None) -> Any:
+def _pow_scalar(xp, x, *, exponent, out=None):
     """`x ** exponent` for a number; the common exponents without `power`, as PyTorch."""
     if exponent == 2:
         return xp.multiply(x, x, out=out)
@@ -153,7 +153,7 @@ def _pow_scalar(xp: Any, x: Any, *, exponent: Any, out: Any = None) -> Any:
     return xp.power(x, xp.constant(exponent, x.dtype), out=out)
 
 
-def _pow_base(g: Any, x: Any, exponent: Any) -> Any:
+def _pow_base(g, x, exponent):
     if exponent == 0:
         return zeros_like(g)
     if exponent == 1:
@@ -217,7 +217,7 @@ abs = ufunc(
 )
 
 
-def _sign(xp: Any, x: Any, out: Any = None) -> Any:
+def _sign(xp, x, out=None):
     """-1, 0 or 1, elementwise, 0 for NaN; its gradient is 0."""
     if x.dtype.kind == "b":
         return _clone(xp, x, out)
@@ -233,7 +233,7 @@ sign = primitive("sign", _sign, x=lambda g: zeros_like(g))
 def _rounding(name: str, instruction: str, doc: str) -> Any:
     """Declare a function that rounds; constant almost everywhere, so its gradient is 0."""
 
-    def kernel(xp: Any, x: Any, out: Any = None) -> Any:
+    def kernel(xp, x, out=None):
         if x.dtype.kind == "f":
             return getattr(xp, instruction)(x, out=out)
         no_booleans(name, x)
@@ -256,7 +256,7 @@ round = _rounding(
 _EXPONENT = {"float16": 11.0, "float32": 88.0, "float64": 709.0}
 
 
-def sigmoid_kernel(xp: Any, x: Any, out: Any = None) -> Any:
+def sigmoid_kernel(xp, x, out=None):
     """`1 / (1 + exp(-x))` in one piece of memory, without overflow."""
     work = xp.asarray(xp.negative(x, out=out))
     xp.minimum(work, xp.constant(_EXPONENT[x.dtype.name], x.dtype), out=work)
@@ -273,12 +273,12 @@ sigmoid = primitive(
 )
 
 
-def _relu(xp: Any, x: Any, out: Any = None) -> Any:
+def _relu(xp, x, out=None):
     """`max(x, 0)`; the gradient at 0 is 0."""
     return xp.maximum(x, xp.constant(0, x.dtype), out=out)
 
 
-def _threshold_backward(xp: Any, x: Any, output: Any, out: Any = None) -> Any:
+def _threshold_backward(xp, x, output, out=None):
     """`x` where the output of a ReLU is not 0 (a NaN lets it through), else 0."""
     zero = xp.constant(0, x.dtype)
     return xp.store(xp.where(xp.less_equal(output, zero), zero, x), out)
@@ -311,7 +311,7 @@ minimum = ufunc(
 )
 
 
-def _where(xp: Any, condition: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _where(xp, condition, x, y, out=None):
     """`x` where `condition`, else `y`, broadcast.
 
     Raises RuntimeError for a condition that is not boolean.
@@ -330,7 +330,7 @@ where = primitive(
 )
 
 
-def _clamp(xp: Any, x: Any, *, min: Any = None, max: Any = None, out: Any = None) -> Any:
+def _clamp(xp, x, *, min=None, max=None, out=None):
     """`x` limited to [min, max]; the gradient passes at the bounds."""
     if min is not None:
         x = xp.maximum(x, xp.constant(min, x.dtype), out=out)
@@ -374,28 +374,28 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
 # Copies ---------------------------------------------------------------------------------------
 
 
-def _zeros_like(xp: Any, x: Any, out: Any = None) -> Any:
+def _zeros_like(xp, x, out=None):
     """Zeros in the shape and dtype of `x`."""
     out = xp.empty(x.shape, x.dtype) if out is None else out
     xp.copyto(out, 0)
     return out
 
 
-def _to(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
+def _to(xp, x, *, dtype, out=None):
     """`x` in another dtype, always a copy."""
     out = xp.empty(x.shape, dtype) if out is None else out
     xp.copyto(out, x, casting="unsafe")
     return out
 
 
-def _clone(xp: Any, x: Any, out: Any = None) -> Any:
+def _clone(xp, x, out=None):
     """A copy, in the same memory order, that keeps its place in the graph."""
     if out is None:  # what `expand` returns has no order of its own
         out = xp.empty(x.shape, x.dtype) if 0 in x.strides else xp.empty_like(x)
     return xp.store(x, out)
 
 
-def _contiguous(xp: Any, x: Any, out: Any = None) -> Any:
+def _contiguous(xp, x, out=None):
     """A copy in row-major memory."""
     return xp.store(x, xp.empty(x.shape, x.dtype) if out is None else out)
 

@@ -15,14 +15,12 @@ from .registry import primitive
 from .shapes import reshape_to
 
 
-def _embedding(
-    xp: Any, weight: Any, indices: Any, *, padding: int | None = None, out: Any = None
-) -> Any:
+def _embedding(xp, weight, indices, *, padding=None, out=None):
     """The rows of `weight` that `indices` name; the row `padding` gets no gradient."""
     return xp.take(weight, indices, axis=0, out=out)
 
 
-def _add_rows(xp: Any, x: Any, indices: Any, *, rows: int, out: Any = None) -> Any:
+def _add_rows(xp, x, indices, *, rows, out=None):
     """A table of zeros with the vectors of `x` added in the rows `indices`."""
     size = x.shape[-1]
     direct = out is not None and out.flags.c_contiguous
@@ -34,7 +32,7 @@ def _add_rows(xp: Any, x: Any, indices: Any, *, rows: int, out: Any = None) -> A
     return table if direct else xp.store(table, out)
 
 
-def _weight_rule(g: Any, indices: Any, weight_shape: Any, padding: int | None, out: Any) -> Any:
+def _weight_rule(g, indices, weight_shape, padding, out):
     if padding is not None:
         g = where(reshape_to(indices != padding, (*indices.shape, 1)), g, 0)
     if out is None:

@@ -28,7 +28,7 @@ def has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexErr
         )
 
 
-def share(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
+def share(g, x, result, dims, keepdim):
     """The gradient of an extremum: split evenly among the elements that reach it."""
     reached = (x == restore_dims(result, x.shape, dims, keepdim)) | isnan(x)
     ones = to_dtype(reached, g.dtype)
@@ -53,7 +53,7 @@ def amin(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
 
 
 def _position(name: str) -> Any:
-    def kernel(xp: Any, x: Any, *, dim: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    def kernel(xp, x, *, dim=None, keepdim=False, out=None):
         return getattr(xp, name)(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
 
     return primitive(name, kernel)

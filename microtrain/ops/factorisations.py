@@ -43,7 +43,7 @@ def _attempt(instruction: Any, *arrays: Any) -> Any:
         raise LinAlgError(str(error)) from error
 
 
-def _as_matrix(g: Any) -> Any:
+def _as_matrix(g):
     """A number for each matrix of a batch, to be broadcast over its elements."""
     return reshape_to(g, (*g.shape, 1, 1))
 
@@ -51,11 +51,11 @@ def _as_matrix(g: Any) -> Any:
 # Inverse and solution -----------------------------------------------------------------------------
 
 
-def _inverse(xp: Any, x: Any, out: Any = None) -> Any:
+def _inverse(xp, x, out=None):
     return xp.store(_attempt(xp.inverse, x), out)
 
 
-def _inverse_rule(g: Any, result: Any) -> Any:
+def _inverse_rule(g, result):
     turned = matrix_transpose(result)
     return -batched(turned, batched(g, turned))
 
@@ -74,7 +74,7 @@ def inverse(x: Any) -> Any:
     return inverse_of(x)
 
 
-def _solve(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
+def _solve(xp, a, b, out=None):
     return xp.store(_attempt(xp.solve, a, b), out)
 
 
@@ -126,7 +126,7 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
 # Cholesky -----------------------------------------------------------------------------------------
 
 
-def _cholesky(xp: Any, x: Any, out: Any = None) -> Any:
+def _cholesky(xp, x, out=None):
     """The factor of the symmetric part; the gradient is symmetric, too."""
     turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
     return xp.store(
@@ -134,7 +134,7 @@ def _cholesky(xp: Any, x: Any, out: Any = None) -> Any:
     )
 
 
-def _cholesky_rule(g: Any, result: Any) -> Any:
+def _cholesky_rule(g, result):
     """Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10."""
     turned = matrix_transpose(result)
     inside = batched(turned, g)
@@ -177,11 +177,11 @@ def cholesky(x: Any, upper: bool = False) -> Any:
 # Determinants -------------------------------------------------------------------------------------
 
 
-def _det(xp: Any, x: Any, out: Any = None) -> Any:
+def _det(xp, x, out=None):
     return xp.store(xp.asarray(xp.det(x)), out)
 
 
-def _cofactor(xp: Any, x: Any, out: Any = None) -> Any:
+def _cofactor(xp, x, out=None):
     """The gradient of the determinant: the determinant times the transposed inverse.
 
     It is finite for a singular matrix as well. That is moved by rounding errors, so that it has an
@@ -202,7 +202,7 @@ def _cofactor(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.store(xp.transpose(found, order), out)
 
 
-def _cofactor_rule(g: Any, x: Any) -> Any:
+def _cofactor_rule(g, x):
     turned = matrix_transpose(inverse_of(x))
     along = sum_dims(g * turned, (g.ndim - 2, g.ndim - 1), True) * turned
     return _as_matrix(det_of(x)) * (along - batched(turned, batched(matrix_transpose(g), turned)))
@@ -212,11 +212,11 @@ det_of = primitive("det", _det, x=lambda g, x: _as_matrix(g) * cofactor(x))
 cofactor = primitive("cofactor", _cofactor, x=_cofactor_rule)
 
 
-def _logabsdet(xp: Any, x: Any, out: Any = None) -> Any:
+def _logabsdet(xp, x, out=None):
     return xp.store(xp.asarray(xp.slogdet(x)[1]), out)
 
 
-def _det_sign(xp: Any, x: Any, out: Any = None) -> Any:
+def _det_sign(xp, x, out=None):
     return xp.store(xp.asarray(xp.slogdet(x)[0]), out)
 
 

@@ -104,7 +104,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     return gather(x, at, places)
 
 
-def _scatter(xp: Any, x: Any, index: Any, src: Any, *, dim: int, out: Any = None) -> Any:
+def _scatter(xp, x, index, src, *, dim, out=None):
     """A copy of `x` with `src` written where `index` says along `dim`."""
     out = xp.empty(x.shape, x.dtype) if out is None else out
     xp.copyto(out, x)

@@ -116,11 +116,11 @@ def _may_repeat(index: tuple[Any, ...]) -> bool:
 # Reading ------------------------------------------------------------------------------------------
 
 
-def _getitem(xp: Any, x: Any, *, index: Any) -> Any:
+def _getitem(xp, x, *, index):
     return xp.getitem(x, index)
 
 
-def _gather_index(xp: Any, x: Any, *, index: Any, out: Any = None) -> Any:
+def _gather_index(xp, x, *, index, out=None):
     if _is_along(index):
         return xp.store(xp.take(x, index[-1], axis=len(index) - 1), out)
     found = xp.asarray(xp.getitem(x, index))
@@ -130,7 +130,7 @@ def _gather_index(xp: Any, x: Any, *, index: Any, out: Any = None) -> Any:
     return xp.store(found, out)
 
 
-def _unselect(xp: Any, x: Any, *, shape: Any, index: Any, out: Any = None) -> Any:
+def _unselect(xp, x, *, shape, index, out=None):
     """Zeros of `shape` with `x` added at `index`: the reverse of `x[index]`."""
     if out is None:
         out = xp.zeros(shape, x.dtype)
@@ -195,7 +195,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 # Writing ------------------------------------------------------------------------------------------
 
 
-def _index_put(xp: Any, x: Any, value: Any, *, index: Any, out: Any = None) -> Any:
+def _index_put(xp, x, value, *, index, out=None):
     """A copy of `x` with `value` written at `index`."""
     out = xp.empty_like(x) if out is None else out
     xp.copyto(out, x)
@@ -230,9 +230,7 @@ def _steps(shape: tuple[int, ...]) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
-def places_along(
-    xp: Any, index: Any, shape: tuple[int, ...], dim: int, sizes: tuple[int, ...] | None = None
-) -> Any:
+def places_along(xp, index, shape, dim, sizes=None):
     """Where in the flattened array of `shape` the elements lie that `index` names along `dim`.
 
     `sizes` is the shape of the result where `index` is yet to be broadcast to it.
@@ -248,13 +246,13 @@ def places_along(
     return places if rest is None else xp.add(places, rest)
 
 
-def _gather(xp: Any, x: Any, index: Any, *, dim: int, out: Any = None) -> Any:
+def _gather(xp, x, index, *, dim, out=None):
     """The elements of `x` that `index` names along `dim`."""
     # A flat `take` at computed places costs half of `take_along_axis`.
     return xp.store(xp.take(x, places_along(xp, index, x.shape, dim)), out)
 
 
-def _ungather(xp: Any, x: Any, index: Any, *, dim: int, shape: Any, out: Any = None) -> Any:
+def _ungather(xp, x, index, *, dim, shape, out=None):
     """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
     if out is None:
         out = xp.zeros(shape, x.dtype)
@@ -274,7 +272,7 @@ ungather = primitive(
 )
 
 
-def _one_hot(xp: Any, x: Any, *, classes: int, dtype: Any, out: Any = None) -> Any:
+def _one_hot(xp, x, *, classes, dtype, out=None):
     """For each class index a row of zeros with a one in its place."""
     hot = xp.equal(xp.reshape(x, (*x.shape, 1)), xp.arange(classes))
     return xp.store(xp.asarray(hot, dtype), out)

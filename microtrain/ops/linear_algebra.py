@@ -15,7 +15,7 @@ from .registry import primitive
 from .shapes import expand_to, reshape_to, transpose
 
 
-def _mm(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _mm(xp, x, y, out=None):
     if out is None:
         return xp.dot(x, y)
     if out.flags.c_contiguous:
@@ -81,7 +81,7 @@ def check_dtypes(name: str, x: Any, y: Any) -> None:
         )
 
 
-def _matmul(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+def _matmul(xp, x, y, out=None):
     return xp.matmul(x, y, out=out)
 
 
@@ -137,7 +137,7 @@ def _matrix(x: Any) -> Any:
 # The linear layer ---------------------------------------------------------------------------------
 
 
-def _sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
+def _sum_rows(xp, x, out=None):
     return xp.dot(xp.ones_of(x.shape[:1], x.dtype), x, out=out)
 
 
@@ -145,7 +145,7 @@ def _sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
 sum_rows = primitive("sum_rows", _sum_rows, x=lambda g, x_shape: expand_to(g, x_shape))
 
 
-def _linear(xp: Any, input: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Any:
+def _linear(xp, input, weight, bias=None, *, out=None):
     if len(input.shape) == 2:
         result = xp.dot(input, weight.T, out=out)
         return result if bias is None else xp.add(result, bias, out=result)
@@ -155,11 +155,11 @@ def _linear(xp: Any, input: Any, weight: Any, bias: Any = None, *, out: Any = No
     return xp.store(xp.reshape(_linear(xp, rows, weight, bias), shape), out)
 
 
-def _linear_input(g: Any, weight: Any) -> Any:
+def _linear_input(g, weight):
     return mm_matrices(g, weight) if g.ndim == 2 else matmul(g, weight)
 
 
-def _linear_bias(g: Any, out: Any) -> Any:
+def _linear_bias(g, out):
     rows = _matrix(g)
     return sum_rows(rows) if out is None else _sum_rows(XP[type(rows)], rows, out)
 

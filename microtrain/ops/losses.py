@@ -35,7 +35,7 @@ def reduced(losses: Any, reduction: str, size_average: Any = None, reduce: Any =
     return mean(losses) if reduction == "mean" else sum(losses)
 
 
-def reduced_array(xp: Any, losses: Any, reduction: str, out: Any) -> Any:
+def reduced_array(xp, losses, reduction, out):
     """The same in a kernel."""
     if reduction == "none":
         return xp.store(losses, out)
@@ -45,7 +45,7 @@ def reduced_array(xp: Any, losses: Any, reduction: str, out: Any) -> Any:
     return average(xp, total, math.prod(losses.shape), out)
 
 
-def average(xp: Any, total: Any, n: int, out: Any) -> Any:
+def average(xp, total, n, out):
     """In a kernel: `total / n`; NaN where there is nothing to average."""
     if n:
         return xp.divide(total, xp.constant(n, total.dtype), out=out)

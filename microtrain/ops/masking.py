@@ -138,7 +138,7 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     return add(input, unselect(values, input.shape, parts))
 
 
-def _nonzero(xp: Any, x: Any, out: Any = None) -> Any:
+def _nonzero(xp, x, out=None):
     """The indices of the elements that are not 0, one row each."""
     found = xp.nonzero(x if x.shape else xp.reshape(x, -1))
     if not x.shape:

@@ -29,9 +29,7 @@ def _count(shape: tuple[int, ...], of: tuple[int, ...]) -> int:
     return (math.prod(shape) // (math.prod(of) or 1)) or 1
 
 
-def _standardise(
-    xp: Any, x: Any, shape: Any, eps: float, centre: bool, stats: Any = None
-) -> tuple[Any, ...]:
+def _standardise(xp, x, shape, eps, centre, stats=None):
     """The normalised values, 1 / standard deviation, and memory of their size to work in."""
     n = xp.constant(_count(x.shape, shape), x.dtype)
     mean = xp.divide(_sum_to(xp, x, shape=shape), n) if centre else None
@@ -44,25 +42,14 @@ def _standardise(
     return xp.multiply(values, scale, out=values if centre else None), scale, work
 
 
-def _inverse_std(
-    xp: Any, input: Any, *, shape: Any, eps: float, centre: bool = True, out: Any = None
-) -> Any:
+def _inverse_std(xp, input, *, shape, eps, centre=True, out=None):
     """1 / the standard deviation (or, with no centre, the root of the mean square)."""
     return xp.store(_standardise(xp, input, shape, eps, centre)[1], out)
 
 
 def _normalise(
-    xp: Any,
-    input: Any,
-    weight: Any = None,
-    bias: Any = None,
-    *,
-    shape: Any = (),
-    eps: float = 1e-5,
-    centre: bool = True,
-    stats: Any = None,
-    out: Any = None,
-) -> Any:
+    xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=True, stats=None, out=None
+):
     """`(input - mean) / sqrt(variance + eps) * weight + bias`.
 
     The statistics have the shape `shape`, with size 1 where they are taken over a dimension;
@@ -78,9 +65,7 @@ def _normalise(
     return xp.store(work, out), normal, scale
 
 
-def _backward(
-    xp: Any, x: Any, normal: Any, scale: Any, *, shape: Any, centre: bool = True, out: Any = None
-) -> Any:
+def _backward(xp, x, normal, scale, *, shape, centre=True, out=None):
     """`x` without its parts along a constant and along `normal`, times `scale`."""
     n = xp.constant(_count(normal.shape, shape), normal.dtype)
     work = xp.multiply(x, normal, out=out)
@@ -91,7 +76,7 @@ def _backward(
     return xp.multiply(work, scale, out=work)
 
 
-def _backward_normal(g: Any, x: Any, normal: Any, scale: Any, shape: Any) -> Any:
+def _backward_normal(g, x, normal, scale, shape):
     n, g = _count(normal.shape, shape), g * scale
     return -(g * (sum_to(x * normal, shape) / n) + x * (sum_to(g * normal, shape) / n))
 

@@ -16,9 +16,7 @@ from .shapes import expand_to, normal_dims, restore_dims
 
 
 @in_single
-def _norm(
-    xp: Any, x: Any, *, p: float = 2, dims: Any = None, keepdim: bool = False, out: Any = None
-) -> Any:
+def _norm(xp, x, *, p=2, dims=None, keepdim=False, out=None):
     if p == 2:
         return xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim), out=out)
     if p == 0:
@@ -28,7 +26,7 @@ def _norm(
     return xp.power(total, xp.constant(1 / p, x.dtype), out=out)
 
 
-def _norm_rule(g: Any, x: Any, result: Any, p: float, dims: Any, keepdim: bool) -> Any:
+def _norm_rule(g, x, result, p, dims, keepdim):
     if p == 0:
         return zeros_like(x)
     # 0 where the norm is 0, as in PyTorch; the inner `where` keeps 0 / 0 away.

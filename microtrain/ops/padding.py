@@ -15,7 +15,7 @@ from .registry import primitive
 from .shapes import cat, expand_to
 
 
-def padded(xp: Any, x: Any, pads: Any, value: Any = 0, out: Any = None) -> Any:
+def padded(xp, x, pads, value=0, out=None):
     """`x` with (before, after) elements added to its last dimensions, or taken away where negative.
 
     `x` itself where there is nothing to do and no `out`.
@@ -39,7 +39,7 @@ def padded(xp: Any, x: Any, pads: Any, value: Any = 0, out: Any = None) -> Any:
     return out
 
 
-def _constant_pad(xp: Any, input: Any, *, pads: Any, value: Any = 0, out: Any = None) -> Any:
+def _constant_pad(xp, input, *, pads, value=0, out=None):
     result = padded(xp, input, pads, value, out)
     return xp.store(result, xp.empty_like(result)) if result is input else result
 

@@ -30,7 +30,7 @@ __all__ = [
 # The maximum --------------------------------------------------------------------------------------
 
 
-def _max_positions(xp: Any, input: Any, *, windows: Any, out: Any = None) -> Any:
+def _max_positions(xp, input, *, windows, out=None):
     """Where the first maximum of every window stands, counted through the last dimensions.
 
     `windows` has for each of these dimensions one entry per element of the kernel: the positions of
@@ -76,7 +76,7 @@ def _max_positions(xp: Any, input: Any, *, windows: Any, out: Any = None) -> Any
     return xp.store(total, out)
 
 
-def _flat(xp: Any, positions: Any, size: int) -> Any:
+def _flat(xp, positions, size):
     """Positions in planes of `size` elements, counted through all planes."""
     n, channels = positions.shape[:2]
     start = xp.reshape(xp.multiply(xp.arange(n * channels), size), (n * channels, 1))
@@ -84,12 +84,12 @@ def _flat(xp: Any, positions: Any, size: int) -> Any:
     return xp.reshape(xp.add(xp.reshape(positions, (n * channels, inner)), start), -1)
 
 
-def _pool_gather(xp: Any, input: Any, positions: Any, *, out: Any = None) -> Any:
+def _pool_gather(xp, input, positions, *, out=None):
     places = _flat(xp, positions, math.prod(input.shape[2:]))
     return xp.store(xp.reshape(xp.take(input, places), positions.shape), out)
 
 
-def _pool_scatter(xp: Any, input: Any, positions: Any, *, sizes: Any, out: Any = None) -> Any:
+def _pool_scatter(xp, input, positions, *, sizes, out=None):
     n, channels = positions.shape[:2]
     total = xp.zeros((n * channels * math.prod(sizes),), input.dtype)
     places = _flat(xp, positions, math.prod(sizes))
@@ -122,7 +122,7 @@ def _steps(lead: int, kernel: int, stride: int, size: int) -> Any:
         yield (*front, slice(k, k + (found - 1) * stride + 1, stride))
 
 
-def _window_sum(xp: Any, input: Any, *, kernel: Any, stride: Any, out: Any = None) -> Any:
+def _window_sum(xp, input, *, kernel, stride, out=None):
     for dim, (k, s) in enumerate(zip(kernel, stride, strict=True), start=2):
         first, *others = _steps(dim, k, s, input.shape[dim])
         total = xp.getitem(input, first)
@@ -133,9 +133,7 @@ def _window_sum(xp: Any, input: Any, *, kernel: Any, stride: Any, out: Any = Non
     return xp.store(input, xp.empty(input.shape, input.dtype) if out is None else out)
 
 
-def _window_spread(
-    xp: Any, input: Any, *, sizes: Any, kernel: Any, stride: Any, out: Any = None
-) -> Any:
+def _window_spread(xp, input, *, sizes, kernel, stride, out=None):
     for dim, (size, k, s) in enumerate(zip(sizes, kernel, stride, strict=True), start=2):
         whole = xp.zeros((*input.shape[:dim], size, *input.shape[dim + 1 :]), input.dtype)
         for place in _steps(dim, k, s, size):

@@ -19,9 +19,7 @@ __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div"]
 # Yes or no ----------------------------------------------------------------------------------------
 
 
-def _bce_with_logits(
-    xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any = None
-) -> Any:
+def _bce_with_logits(xp, input, target, *, reduction="mean", out=None):
     """`(1 - target) * input - log(sigmoid(input))`, reduced, without overflow."""
     one = xp.constant(1, input.dtype)
     work = xp.asarray(xp.absolute(input))
@@ -33,7 +31,7 @@ def _bce_with_logits(
     return reduced_array(xp, losses, reduction, out)
 
 
-def _share(g: Any, shape: tuple[int, ...], reduction: str) -> Any:
+def _share(g, shape, reduction):
     """The gradient of each loss."""
     return g / (math.prod(shape) or 1) if reduction == "mean" else g
 
@@ -108,7 +106,7 @@ def _weighted(name: str, losses: Any, weight: Any) -> Any:
     return mul(losses, expand(weight, losses.shape))
 
 
-def _bce(xp: Any, input: Any, target: Any, out: Any = None) -> Any:
+def _bce(xp, input, target, out=None):
     """`-target * log(input) - (1 - target) * log(1 - input)`, no logarithm below -100."""
     one, least = xp.constant(1, input.dtype), xp.constant(-100, input.dtype)
     yes = xp.maximum(xp.log(input), least)

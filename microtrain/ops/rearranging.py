@@ -53,11 +53,11 @@ def _listed(name: str, what: str, sizes: tuple[Any, ...], keyword: Any) -> tuple
 # Another order of the elements --------------------------------------------------------------------
 
 
-def _flip(xp: Any, x: Any, *, dims: Any, out: Any = None) -> Any:
+def _flip(xp, x, *, dims, out=None):
     return xp.store(xp.flip(x, axis=dims), xp.empty(x.shape, x.dtype) if out is None else out)
 
 
-def _roll(xp: Any, x: Any, *, shifts: Any, dims: Any, out: Any = None) -> Any:
+def _roll(xp, x, *, shifts, dims, out=None):
     return xp.store(xp.roll(x, shifts, axis=dims), out)
 
 

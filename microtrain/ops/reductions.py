@@ -17,7 +17,7 @@ from .registry import primitive
 from .shapes import expand_to, normal_dim, normal_dims, restore_dims
 
 
-def _spread(g: Any, shape: tuple[int, ...], dims: Any, keepdim: bool) -> Any:
+def _spread(g, shape, dims, keepdim):
     """The gradient of a sum over `dims`: every summand gets it."""
     return expand_to(restore_dims(g, shape, dims, keepdim), shape)
 
@@ -30,7 +30,7 @@ def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """`kernel(xp, x)` that computes half precision in single, where 2048 + 1 is not 2048."""
 
     @functools.wraps(kernel)
-    def wide(xp: Any, x: Any, *, out: Any = None, **attrs: Any) -> Any:
+    def wide(xp, x, *, out=None, **attrs):
         if x.dtype != float16:
             return kernel(xp, x, out=out, **attrs)
         return xp.store(xp.asarray(kernel(xp, xp.asarray(x, float32), **attrs), float16), out)
@@ -41,7 +41,7 @@ def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def reduction(name: str, instruction: str, **rules: Any) -> Any:
     """Declare a reduction over `dims` that is one instruction."""
 
-    def kernel(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+    def kernel(xp, x, *, dims=None, keepdim=False, out=None):
         return getattr(xp, instruction)(x, axis=dims, out=out, keepdims=keepdim)
 
     return primitive(name, kernel, **rules)
@@ -50,7 +50,7 @@ def reduction(name: str, instruction: str, **rules: Any) -> Any:
 # Sum, mean, variance ------------------------------------------------------------------------------
 
 
-def _sum(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+def _sum(xp, x, *, dims=None, keepdim=False, out=None):
     if x.dtype == float16:
         return in_single(_sum)(xp, x, dims=dims, keepdim=keepdim, out=out)
     # NumPy sums uint8 as uint64, which Tensors do not have; all other integers as int64.
@@ -81,7 +81,7 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
     return cast(sum_dims(cast(x, dtype), dims, keepdim), dtype)
 
 
-def _mean(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+def _mean(xp, x, *, dims=None, keepdim=False, out=None):
     if x.dtype == float16:
         return in_single(_mean)(xp, x, dims=dims, keepdim=keepdim, out=out)
     n = count_of(x.shape, dims)
@@ -91,7 +91,7 @@ def _mean(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any 
     return xp.divide(total, xp.constant(n, x.dtype), out=out)
 
 
-def _mean_rule(g: Any, x_shape: Any, dims: Any, keepdim: bool) -> Any:
+def _mean_rule(g, x_shape, dims, keepdim):
     # Where there was nothing to average there is no element to get a gradient either.
     return _spread(g / (count_of(x_shape, dims) or 1), x_shape, dims, keepdim)
 
@@ -116,15 +116,7 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -
 
 
 @in_single
-def _var(
-    xp: Any,
-    x: Any,
-    *,
-    dims: Any = None,
-    correction: Any = 1,
-    keepdim: bool = False,
-    out: Any = None,
-) -> Any:
+def _var(xp, x, *, dims=None, correction=1, keepdim=False, out=None):
     n = count_of(x.shape, dims)
     centre = xp.divide(xp.sum(x, axis=dims, keepdims=True), xp.constant(n or 1, x.dtype))
     d = xp.subtract(x, centre)
@@ -142,7 +134,7 @@ def _from_mean(x: Any, dims: Any, correction: Any) -> Any:
     return (x - mean_dims(x, dims, True)) * scale
 
 
-def _var_rule(g: Any, x: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
+def _var_rule(g, x, dims, correction, keepdim):
     return _spread(g * 2, x.shape, dims, keepdim) * _from_mean(x, dims, correction)
 
 
@@ -150,19 +142,11 @@ var_dims = primitive("var", _var, x=_var_rule)
 
 
 @in_single
-def _std(
-    xp: Any,
-    x: Any,
-    *,
-    dims: Any = None,
-    correction: Any = 1,
-    keepdim: bool = False,
-    out: Any = None,
-) -> Any:
+def _std(xp, x, *, dims=None, correction=1, keepdim=False, out=None):
     return xp.sqrt(_var(xp, x, dims=dims, correction=correction, keepdim=keepdim), out=out)
 
 
-def _std_rule(g: Any, x: Any, result: Any, dims: Any, correction: Any, keepdim: bool) -> Any:
+def _std_rule(g, x, result, dims, correction, keepdim):
     # 0 where all elements are equal, as in PyTorch; the inner `where` keeps 0 / 0 away.
     flat = result == 0
     g = where(flat, 0, g / where(flat, 1, result))
@@ -252,13 +236,13 @@ def any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 # Softmax ------------------------------------------------------------------------------------------
 
 
-def _shifted(xp: Any, x: Any, dim: int) -> Any:
+def _shifted(xp, x, dim):
     """`x` less its largest element along `dim`, so that `exp` does not overflow."""
     return xp.subtract(x, xp.max(x, axis=dim, keepdims=True))
 
 
 @in_single
-def _softmax(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
+def _softmax(xp, x, *, dim, out=None):
     if not x.shape or 0 in x.shape:
         return xp.store(xp.ones(x.shape, x.dtype), out)
     e = xp.exp(_shifted(xp, x, dim))
@@ -266,7 +250,7 @@ def _softmax(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
 
 
 @in_single
-def _log_softmax(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
+def _log_softmax(xp, x, *, dim, out=None):
     if not x.shape or 0 in x.shape:
         return xp.store(xp.zeros(x.shape, x.dtype), out)
     z = _shifted(xp, x, dim)

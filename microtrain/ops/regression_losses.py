@@ -23,7 +23,7 @@ __all__ = [
 # Mean squared error -------------------------------------------------------------------------------
 
 
-def _mse(xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any = None) -> Any:
+def _mse(xp, input, target, *, reduction="mean", out=None):
     """The mean or sum of the squared differences, and the differences."""
     difference = xp.subtract(input, target)
     flat = xp.reshape(difference, -1)
@@ -33,7 +33,7 @@ def _mse(xp: Any, input: Any, target: Any, *, reduction: str = "mean", out: Any 
     return average(xp, total, flat.shape[0], out), difference
 
 
-def _mse_rule(g: Any, difference: Any, reduction: str) -> Any:
+def _mse_rule(g, difference, reduction):
     scale = 2 / (math.prod(difference.shape) or 1) if reduction == "mean" else 2
     return difference * (g * scale)
 

@@ -45,7 +45,7 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 
 
 @in_single
-def _cumsum(xp: Any, x: Any, *, dim: int, reverse: bool = False, out: Any = None) -> Any:
+def _cumsum(xp, x, *, dim, reverse=False, out=None):
     """The sum of each element and all before it; in reverse, of all behind it."""
     if not reverse:
         return xp.cumsum(x, axis=dim, dtype=x.dtype, out=out)
@@ -54,14 +54,12 @@ def _cumsum(xp: Any, x: Any, *, dim: int, reverse: bool = False, out: Any = None
     return out
 
 
-def _cumprod(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
+def _cumprod(xp, x, *, dim, out=None):
     """The product of each element and all before it."""
     return xp.cumprod(x, axis=dim, dtype=x.dtype, out=out)
 
 
-def _recurrence(
-    xp: Any, a: Any, b: Any, *, dim: int, reverse: bool = False, out: Any = None
-) -> Any:
+def _recurrence(xp, a, b, *, dim, reverse=False, out=None):
     """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
 
     Each is the other's adjoint. Neighbouring steps are composed pairwise, which takes about log2(n)
@@ -85,7 +83,7 @@ def _recurrence(
     return out
 
 
-def _recurrence_factor(g: Any, a: Any, result: Any, dim: int, reverse: bool) -> Any:
+def _recurrence_factor(g, a, result, dim, reverse):
     """The gradient of the factors: what arrives at a step times what came from the one before."""
     there = recurrence(a, g, dim, not reverse)
     return _before(there, dim, 0) * result if reverse else there * _before(result, dim, 0)
@@ -132,7 +130,7 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 def _running_extremum(name: str, better: str) -> Any:
-    def kernel(xp: Any, x: Any, *, dim: int, out: Any = None) -> Any:
+    def kernel(xp, x, *, dim, out=None):
         n = x.shape[dim]
         shape = (n,) + (1,) * (len(x.shape) - dim - 1)
         index = xp.broadcast_to(xp.reshape(xp.arange(n), shape), x.shape)
@@ -188,7 +186,7 @@ def cummin(input: Any, dim: int) -> Chosen:
 # Reductions ---------------------------------------------------------------------------------------
 
 
-def _prod(xp: Any, x: Any, *, dim: int, keepdim: bool = False, out: Any = None) -> Any:
+def _prod(xp, x, *, dim, keepdim=False, out=None):
     return xp.prod(x, axis=dim, dtype=x.dtype, out=out, keepdims=keepdim)
 
 
@@ -228,7 +226,7 @@ def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: An
 
 
 @in_single
-def _logsumexp(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out: Any = None) -> Any:
+def _logsumexp(xp, x, *, dims=None, keepdim=False, out=None):
     if not reductions.count_of(x.shape, dims):
         nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
         return xp.store(xp.full(nothing.shape, -math.inf, x.dtype), out)
@@ -242,7 +240,7 @@ def _logsumexp(xp: Any, x: Any, *, dims: Any = None, keepdim: bool = False, out:
     return xp.store(xp.reshape(result, shape), out)
 
 
-def _logsumexp_rule(g: Any, x: Any, result: Any, dims: Any, keepdim: bool) -> Any:
+def _logsumexp_rule(g, x, result, dims, keepdim):
     share = exp(x - restore_dims(result, x.shape, dims, keepdim))
     return restore_dims(g, x.shape, dims, keepdim) * share
 

@@ -58,7 +58,7 @@ def sizes_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 # Other shapes of the same elements --------------------------------------------------------------
 
 
-def _reshape(xp: Any, x: Any, *, shape: Any) -> Any:
+def _reshape(xp, x, *, shape):
     return xp.reshape(x, shape)
 
 
@@ -125,7 +125,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     return reshape_to(x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
 
 
-def restore_dims(g: Any, shape: tuple[int, ...], dims: Any, keepdim: bool) -> Any:
+def restore_dims(g, shape, dims, keepdim):
     """The gradient of a reduction of `shape` over `dims`, with those dimensions as size 1."""
     if keepdim or not shape:
         return g
@@ -136,7 +136,7 @@ def restore_dims(g: Any, shape: tuple[int, ...], dims: Any, keepdim: bool) -> An
 # Another order of the dimensions ----------------------------------------------------------------
 
 
-def _permute(xp: Any, x: Any, *, dims: Any) -> Any:
+def _permute(xp, x, *, dims):
     return xp.transpose(x, dims)
 
 
@@ -194,7 +194,7 @@ def matrix_transpose(x: Any) -> Any:
 # Broadcasting -------------------------------------------------------------------------------------
 
 
-def _expand(xp: Any, x: Any, *, shape: Any) -> Any:
+def _expand(xp, x, *, shape):
     return xp.broadcast_to(x, shape)
 
 
@@ -240,7 +240,7 @@ def expand_as(x: Any, other: Any) -> Any:
     return expand(x, other.shape)
 
 
-def _sum_to(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
+def _sum_to(xp, x, *, shape, out=None):
     lead = len(x.shape) - len(shape)
     kept = [i + lead for i, size in enumerate(shape) if size != 1]
     summed = [i for i, size in enumerate(x.shape) if size != 1 and i not in kept]
@@ -253,7 +253,7 @@ def _sum_to(xp: Any, x: Any, *, shape: Any, out: Any = None) -> Any:
     return xp.store(xp.reshape(xp.asarray(x), shape), out)
 
 
-def _sum_around(xp: Any, x: Any, first: int, last: int) -> Any:
+def _sum_around(xp, x, first, last):
     """The sum over the dimensions before `first` and from `last` on, flat.
 
     Products with ones: several times as fast as `sum`.
@@ -278,11 +278,11 @@ def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
 # Joining ----------------------------------------------------------------------------------------
 
 
-def _cat(xp: Any, tensors: Any, *, dim: int, out: Any = None) -> Any:
+def _cat(xp, tensors, *, dim, out=None):
     return xp.concatenate(tensors, axis=dim, out=out)
 
 
-def _cat_rule(g: Any, shapes: Any, dim: int) -> tuple[Any, ...]:
+def _cat_rule(g, shapes, dim):
     from .splitting import pieces
 
     return pieces(g, dim, [shape[dim] for shape in shapes])

@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _argsort(xp: Any, x: Any, *, dim: int, descending: bool = False, out: Any = None) -> Any:
+def _argsort(xp, x, *, dim, descending=False, out=None):
     if not x.shape:
         return xp.store(xp.zeros((), int64), out)
     if not descending:
@@ -75,7 +75,7 @@ def msort(input: Any) -> Any:
     return sort(input, 0).values
 
 
-def _topk(xp: Any, x: Any, *, k: int, dim: int, largest: bool, out: Any = None) -> Any:
+def _topk(xp, x, *, k, dim, largest, out=None):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
     n = x.shape[dim]
     if 0 < k < n:  # a partition takes a fraction of the time of sorting all
@@ -136,7 +136,7 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 # The median ---------------------------------------------------------------------------------------
 
 
-def _median(xp: Any, x: Any, out: Any = None) -> Any:
+def _median(xp, x, out=None):
     """The lower median of all elements, NaN where there is one."""
     ordered = xp.sort(xp.reshape(x, -1))
     n = ordered.shape[0]
@@ -146,7 +146,7 @@ def _median(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.store(xp.where(xp.isnan(last), last, middle), out)
 
 
-def _median_rule(g: Any, x: Any, result: Any) -> Any:
+def _median_rule(g, x, result):
     return share(g, x, result, None, False) if math.prod(x.shape) else zeros_like(x)
 
 

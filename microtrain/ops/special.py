@@ -51,7 +51,7 @@ expm1 = real(
 )
 
 
-def _rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
+def _rsqrt(xp, x, out=None):
     """`1 / sqrt(x)`, elementwise; infinite at 0, NaN below."""
     return xp.reciprocal(xp.sqrt(x, out=out), out=out)
 
@@ -61,16 +61,16 @@ rsqrt = primitive(
 )
 
 
-def _bell(g: Any, x: Any, height: float) -> Any:
+def _bell(g, x, height):
     return g * (exp(-(x * x)) * height)
 
 
-def _erf(xp: Any, x: Any, out: Any = None) -> Any:
+def _erf(xp, x, out=None):
     """The error function, elementwise: the chance that a normal number of variance 1/2 is in ±x."""
     return xp.erf(x, out=xp.empty(x.shape, x.dtype) if out is None else out)
 
 
-def _erfc(xp: Any, x: Any, out: Any = None) -> Any:
+def _erfc(xp, x, out=None):
     """`1 - erf(x)`, elementwise, accurate also where that is next to nothing."""
     return xp.erfc(x, out=xp.empty(x.shape, x.dtype) if out is None else out)
 
@@ -160,7 +160,7 @@ copysign = ufunc(
 def _of_floats(name: str, doc: str, **rules: Any) -> Any:
     """Declare a function of two float Tensors that is one instruction of its name."""
 
-    def kernel(xp: Any, input: Any, other: Any, out: Any = None) -> Any:
+    def kernel(xp, input, other, out=None):
         if input.dtype.kind != "f":
             raise TypeError("not defined for integers; convert them, such as with .float()")
         return getattr(xp, name)(input, other, out=out)
@@ -182,7 +182,7 @@ logaddexp = _of_floats(
 )
 
 
-def _fmod(xp: Any, input: Any, other: Any, out: Any = None) -> Any:
+def _fmod(xp, input, other, out=None):
     """What division rounded towards 0 leaves, elementwise: it has the sign of `input`."""
     e.no_booleans("fmod", input, other)
     e.no_zeros(xp, input, other)
@@ -198,7 +198,7 @@ fmod = primitive(
 )
 
 
-def _xlogy(xp: Any, input: Any, other: Any, out: Any = None) -> Any:
+def _xlogy(xp, input, other, out=None):
     """`input * log(other)`, elementwise; 0 where `input` is 0, unless `other` is NaN."""
     nothing = xp.logical_and(xp.equal(input, 0), xp.equal(other, other))
     one = xp.constant(1, other.dtype)

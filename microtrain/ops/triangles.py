@@ -25,7 +25,7 @@ __all__ = [
 def _triangle(name: str, zeroed: str) -> Any:
     """The primitive and the public function `tril` or `triu`."""
 
-    def kernel(xp: Any, x: Any, *, diagonal: int = 0, out: Any = None) -> Any:
+    def kernel(xp, x, *, diagonal=0, out=None):
         return xp.store(getattr(xp, name)(x, diagonal), out)
 
     operation = primitive(name, kernel, x=lambda g, diagonal: operation(g, diagonal))
@@ -74,7 +74,7 @@ tril_indices, triu_indices = _indices("tril_indices"), _indices("triu_indices")
 # Diagonals ----------------------------------------------------------------------------------------
 
 
-def _diagonal_of(xp: Any, x: Any, offset: int) -> Any:
+def _diagonal_of(xp, x, offset):
     """Diagonal number `offset` of the last two dimensions, sharing memory."""
     rows, columns = x.shape[-2:]
     down, right = max(-offset, 0), max(offset, 0)
@@ -85,11 +85,11 @@ def _diagonal_of(xp: Any, x: Any, offset: int) -> Any:
     return xp.as_strided(x, (*x.shape[:-2], length), (*x.strides[:-2], step))
 
 
-def _diagonal(xp: Any, x: Any, *, offset: int = 0) -> Any:
+def _diagonal(xp, x, *, offset=0):
     return _diagonal_of(xp, x, offset)
 
 
-def _diag_embed(xp: Any, x: Any, *, shape: Any, offset: int = 0, out: Any = None) -> Any:
+def _diag_embed(xp, x, *, shape, offset=0, out=None):
     """Zeros of `shape` with `x` on diagonal number `offset`: the reverse of `diagonal`."""
     if out is None:
         out = xp.zeros(shape, x.dtype)

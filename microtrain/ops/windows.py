@@ -75,7 +75,7 @@ def unbatched(result: Any, batch: Any, input: Any) -> Any:
     return result if batch is input else reshape_to(result, result.shape[1:])
 
 
-def view(xp: Any, x: Any, geometry: Geometry, found: Any) -> Any:
+def view(xp, x, geometry, found):
     """The windows of a padded array: (samples, channels, *kernel, *found), a view."""
     first, second, *steps = x.strides
     inner = (n * d for n, d in zip(steps, geometry.dilation, strict=True))
@@ -84,7 +84,7 @@ def view(xp: Any, x: Any, geometry: Geometry, found: Any) -> Any:
     return xp.as_strided(x, shape, (first, second, *inner, *outer))
 
 
-def add(xp: Any, windows: Any, target: Any, geometry: Geometry) -> None:
+def add(xp, windows, target, geometry):
     """Add every window to its place in `target`: the reverse of `view`."""
     found = windows.shape[2 + len(geometry.kernel) :]
     for offset in itertools.product(*map(range, geometry.kernel)):
@@ -97,7 +97,7 @@ def add(xp: Any, windows: Any, target: Any, geometry: Geometry) -> None:
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _unfold(xp: Any, input: Any, *, geometry: Geometry, out: Any = None) -> Any:
+def _unfold(xp, input, *, geometry, out=None):
     found = geometry.places(input.shape[2:])
     windows = view(xp, padded(xp, input, geometry.padding), geometry, found)
     n, channels = input.shape[:2]
@@ -109,7 +109,7 @@ def _unfold(xp: Any, input: Any, *, geometry: Geometry, out: Any = None) -> Any:
     return xp.store(xp.reshape(windows, shape), out)
 
 
-def _fold(xp: Any, input: Any, *, sizes: Any, geometry: Geometry, out: Any = None) -> Any:
+def _fold(xp, input, *, sizes, geometry, out=None):
     """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
     n, channels = input.shape[0], input.shape[1] // math.prod(geometry.kernel)
     total = zeros(xp, (n, channels), sizes, geometry, input.dtype)
@@ -118,7 +118,7 @@ def _fold(xp: Any, input: Any, *, sizes: Any, geometry: Geometry, out: Any = Non
     return padded(xp, total, geometry.border(-1), out=out)
 
 
-def zeros(xp: Any, lead: tuple[int, ...], sizes: Any, geometry: Geometry, dtype: Any) -> Any:
+def zeros(xp, lead, sizes, geometry, dtype):
     """Room to add windows in: `sizes` with their padding."""
     room = (n + sum(p) for n, p in zip(sizes, geometry.padding, strict=True))
     return xp.zeros((*lead, *room), dtype)
@@ -207,7 +207,7 @@ def fold(
 # Windows along one dimension ----------------------------------------------------------------------
 
 
-def _slide(xp: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
+def _slide(xp, x, *, dim, size, step):
     count = (x.shape[dim] - size) // step + 1
     shape, strides = list(x.shape), list(x.strides)
     shape[dim] = count
@@ -215,7 +215,7 @@ def _slide(xp: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
     return xp.as_strided(x, (*shape, size), (*strides, x.strides[dim]))
 
 
-def _slide_back(xp: Any, windows: Any, *, dim: int, length: int, step: int, out: Any = None) -> Any:
+def _slide_back(xp, windows, *, dim, length, step, out=None):
     """Windows added up to `length` places along `dim`: the reverse of `_slide`."""
     *shape, size = windows.shape
     count, shape[dim] = shape[dim], length
