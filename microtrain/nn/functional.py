@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from ..ops import (
     activations,
+    average_pooling,
     classification_losses,
     convolution,
     embedding_losses,
-    pooling,
+    max_pooling,
     probability_losses,
     regression_losses,
 )
 from ..ops.activations import *  # noqa: F403
 from ..ops.attention import scaled_dot_product_attention
+from ..ops.average_pooling import *  # noqa: F403
 from ..ops.classification_losses import *  # noqa: F403
 from ..ops.convolution import *  # noqa: F403
 from ..ops.dropout import dropout, dropout1d, dropout2d
@@ -20,6 +22,7 @@ from ..ops.elementwise import sigmoid, tanh
 from ..ops.embedding import embedding, one_hot
 from ..ops.embedding_losses import *  # noqa: F403
 from ..ops.linear_algebra import linear
+from ..ops.max_pooling import *  # noqa: F403
 from ..ops.normalization import (
     batch_norm,
     cosine_similarity,
@@ -31,7 +34,6 @@ from ..ops.normalization import (
     rms_norm,
 )
 from ..ops.padding import pad
-from ..ops.pooling import *  # noqa: F403
 from ..ops.probability_losses import *  # noqa: F403
 from ..ops.reductions import log_softmax, softmax
 from ..ops.regression_losses import *  # noqa: F403
@@ -47,6 +49,7 @@ __all__ += activations.__all__
 __all__ += classification_losses.__all__
 __all__ += convolution.__all__
 __all__ += embedding_losses.__all__
-__all__ += pooling.__all__
+__all__ += average_pooling.__all__
+__all__ += max_pooling.__all__
 __all__ += probability_losses.__all__
 __all__ += regression_losses.__all__
