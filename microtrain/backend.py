@@ -435,6 +435,8 @@ def address(array: Any) -> int:
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:
     """`array` as a NumPy array: itself on the CPU, a copy from a GPU."""
+    if MODES.recorder is not None:
+        MODES.recorder.refuse_look("NumPy or Python")
     return array if type(array) is np.ndarray else array.get()
 
 

@@ -196,7 +196,7 @@ class Tensor:
                 f"{self._array.dtype.name}"
             )
         if self._extra is not None and self._extra.slot is not None and not requires_grad:
-            self._extra.slot.drop()
+            self.grad = None
         self._rg = bool(requires_grad)
         STRUCTURE[0] += 1
         return self
@@ -227,6 +227,8 @@ class Tensor:
         extra = self._extra
         if extra is None or extra.slot is None:
             return self._grad
+        if MODES.recorder is not None:
+            MODES.recorder.touch(extra.slot.buffer.storage())
         return extra.slot.gradient()  # type: ignore[no-any-return]
 
     @grad.setter
@@ -243,7 +245,9 @@ class Tensor:
             if value.device != self.device:
                 raise RuntimeError(f"grad: expected device {self.device}, got {value.device}")
         extra = self._extra
-        if extra is None or extra.slot is None:
+        if MODES.recorder is not None:
+            MODES.recorder.assign(self, value)
+        elif extra is None or extra.slot is None:
             self._grad = value
         elif value is None:
             extra.slot.drop()
@@ -338,9 +342,11 @@ class Tensor:
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
                 "instead."
             )
+        if MODES.recorder is not None:
+            MODES.recorder.refuse_look("numpy()")
         if type(self._array) is not np.ndarray:
             if self.device.type == "cpu":
-                to_host(self._array)  # in a captured step, which says so
+                to_host(self._array)  # leaked from a captured step, which says so
             raise RuntimeError(
                 f"can't convert a Tensor on {self.device} to numpy. Use tensor.cpu() first."
             )
@@ -356,6 +362,8 @@ class Tensor:
                 f"a Tensor with {self._array.size} elements cannot be converted to a number "
                 f"(shape {self._array.shape}); use tolist(), or reduce it first"
             )
+        if MODES.recorder is not None:
+            MODES.recorder.refuse_look("item()")
         return self._array.item()
 
     def tolist(self) -> Any:
@@ -368,7 +376,7 @@ class Tensor:
                 f"Boolean value of a Tensor of shape {self._array.shape} is ambiguous; use any() "
                 "or all()"
             )
-        return bool(self._array.item())
+        return bool(self.item())
 
     def __float__(self) -> float:
         return float(self.item())
@@ -434,7 +442,8 @@ def write(tensor: Tensor, value: Tensor, what: str) -> None:
             f"{what}: expected shape {mine.shape} and dtype {mine.dtype.name}, got shape "
             f"{other.shape} and dtype {other.dtype.name}"
         )
-    mine[...] = other if type(other) is type(mine) else XP[type(mine)].asarray(to_host(other))
+    xp = XP[type(mine)]
+    xp.copyto(mine, other if XP[type(other)] is xp else xp.asarray(to_host(other)))
     tensor.version.n += 1
 
 

@@ -727,3 +727,182 @@ def test_random_models(layers: list[str], optimizer: str) -> None:
         step = wrap(step)
         results.append([step(batch(i)).item() for i in range(6)])
     assert results[0] == results[1]
+
+
+# What the framework does to state without an operation --------------------------------------------
+
+
+def bits(value: Any) -> Any:
+    """`value` with Tensors as bytes, for comparison."""
+    if isinstance(value, list | tuple):
+        return [bits(v) for v in value]
+    if isinstance(value, mt.Tensor):
+        array = value.detach().numpy()
+        return array.dtype.name, array.shape, array.tobytes()
+    return value
+
+
+def both(program: Any) -> tuple[Any, Any]:
+    """What the generator `program(wrap)` yields eagerly and compiled."""
+    results = []
+    for wrap in (lambda step: step, mt.compile):
+        mt.manual_seed(0)
+        mt.random.begin_batch(0)
+        results.append([bits(value) for value in program(wrap)])
+    return results[0], results[1]
+
+
+def halve(p: Any) -> None:
+    p.grad = p.grad * 0.5
+
+
+def drop(p: Any) -> None:
+    p.grad = None
+
+
+ON_GRADIENTS: dict[str, Any] = {
+    "module.zero_grad() at the end": lambda s: s.model.zero_grad(),
+    "module.zero_grad(False)": lambda s: s.model.zero_grad(set_to_none=False),
+    "grad = None": lambda s: drop(s.model.bias),
+    "grad = Tensor": lambda s: halve(s.model.weight),
+    "grad = state": lambda s: setattr(s.model.weight, "grad", s.model.weight.data),
+    "grad in place": lambda s: s.model.weight.grad.mul_(0.5),
+    "grad filled": lambda s: s.model.bias.grad.zero_(),
+    "frozen for a while": lambda s: s.model.requires_grad_(False).requires_grad_(True),
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ON_GRADIENTS)
+def test_gradients_changed_by_hand(name: str, when: str) -> None:
+    def program(wrap: Any) -> Any:
+        setting = Setting(momentum=0.9)
+
+        def step(x: Any) -> Any:
+            loss = (setting.model(x) ** 2).mean()
+            loss.backward()
+            if when == "before":
+                ON_GRADIENTS[name](setting)
+            setting.optimizer.step()
+            if when == "after":
+                ON_GRADIENTS[name](setting)
+            return loss
+
+        step = wrap(step)
+        for i in range(10):
+            yield step(batch(i)), *setting.model.parameters()
+            yield [p.grad for p in setting.model.parameters()]
+            if "zero" not in name and i % 2:
+                setting.optimizer.zero_grad()
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+def test_a_gradient_that_is_read_must_be_there_as_it_was() -> None:
+    def program(wrap: Any) -> Any:
+        setting = Setting()
+
+        def update() -> None:
+            with mt.no_grad():
+                for p in setting.model.parameters():
+                    if p.grad is not None:
+                        p -= 0.1 * p.grad
+
+        update = wrap(update)
+        for i in range(12):
+            (setting.model(batch(i)) ** 2).mean().backward()
+            if i > 6:
+                setting.model.bias.grad = None
+            update()
+            setting.optimizer.zero_grad()
+            yield list(setting.model.parameters())
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+FOLLOWERS: dict[str, Any] = {
+    "copy_": lambda a, b: a.copy_(b),
+    "data": lambda a, b: setattr(a, "data", b.data),
+    "index": lambda a, b: a.__setitem__(0, b[-1]),
+    "fill": lambda a, _: a.fill_(3.0),
+    "lerp": lambda a, b: a.data.lerp_(b.data, 0.1),
+    "add": lambda a, b: a.mul_(0.9).add_(b, alpha=0.1),
+}
+
+
+@pytest.mark.parametrize("name", [*FOLLOWERS, "load_state_dict"])
+def test_state_written_from_state(name: str) -> None:
+    def program(wrap: Any) -> Any:
+        setting, other = Setting(), nn.Linear(3, 2)
+        mt.optim.SGD(other.parameters(), lr=0.1)
+
+        def step(x: Any) -> Any:
+            loss = setting.step(x)
+            if name == "load_state_dict":
+                other.load_state_dict(setting.model.state_dict())
+                return loss
+            with mt.no_grad():
+                for a, b in zip(other.parameters(), setting.model.parameters(), strict=True):
+                    FOLLOWERS[name](a, b)
+            return loss
+
+        step = wrap(step)
+        for i in range(8):
+            yield step(batch(i)), *other.parameters()
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+LOOKS: dict[str, Any] = {
+    "item": lambda x, t: x * t.item(),
+    "bool": lambda x, t: x * 2 if t.data else x,
+    "tolist": lambda x, t: x * mt.tensor(t.tolist()),
+    "tensor": lambda x, t: x * mt.tensor(t),
+    "numpy": lambda x, t: x * float(t.numpy()),
+    "array": lambda x, t: x * float(np.asarray(t)),
+    "index": lambda x, t: x[t],
+    "repeat": lambda x, t: x.repeat_interleave(t.reshape(1), dim=0),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_values_of_the_state_are_not_looked_at(name: str) -> None:
+    module = nn.Module()
+    module.register_buffer("t", mt.tensor(1))
+    with pytest.raises(CaptureError):
+        call(mt.compile(lambda x: LOOKS[name](x, module.t)))
+
+
+def test_classes_in_a_buffer_are_checked_in_every_replay() -> None:
+    module = nn.Module()
+    module.register_buffer("classes", mt.tensor([0, 1, 2, 0]))
+    step = mt.compile(lambda x: F.cross_entropy(x, module.classes))
+    call(step, 4)
+    module.classes[1] = -3
+    with pytest.raises(IndexError):
+        step(batch(0))
+
+
+def test_a_leaf_outside_the_data_parallel_model() -> None:
+    def program(wrap: Any) -> Any:
+        model, head = DataParallel(nn.Linear(3, 2)), nn.Linear(2, 2)
+        optimizers = [mt.optim.SGD(m.parameters(), lr=0.1) for m in (model, head)]
+
+        def step(x: Any) -> None:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            for _ in range(2):
+                (head(model(x)) ** 2).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+        step = wrap(step)
+        for i in range(8):
+            step(batch(i))
+            yield model.loss, *model.parameters(), *head.parameters()
+
+    eager, compiled = both(program)
+    assert compiled == eager

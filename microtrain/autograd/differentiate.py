@@ -227,7 +227,7 @@ def _set_aside(leaf: Tensor) -> Tensor | None:
     """The gradient that a leaf has, taken away from it; a copy where its memory is a slot."""
     earlier = leaf.grad
     if earlier is not None and leaf._extra is not None and leaf._extra.slot is not None:
-        earlier = wrap(earlier._array.copy())
+        earlier = earlier.detach().clone()
     leaf.grad = None
     return earlier
 
@@ -236,12 +236,14 @@ def _unscale(leaf: Tensor, scale: Any, earlier: Tensor | None) -> None:
     """Undo the scale for a leaf outside the listeners' models, and add what it had before."""
     found = leaf.grad
     if found is not None:
+        array = found._array
+        xp = XP[type(array)]
         if scale:
-            found._array /= scale
+            xp.divide(array, scale, out=array)
         else:
-            found._array[...] = 0  # nothing was counted: the pass contributes nothing
+            xp.copyto(array, 0)  # nothing was counted: the pass contributes nothing
         if earlier is not None:
-            earlier._array += found._array
+            xp.add(earlier._array, array, out=earlier._array)
     if earlier is not None:
         leaf.grad = earlier
 

@@ -24,7 +24,7 @@ from ..random import begin_batch, place
 from ..tensor import wrap
 from .passes import MARK
 from .program import Host, Line, Program, owner_of
-from .traced import Traced
+from .traced import Traced, refuse
 
 _OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation", "<string>")
 _POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
@@ -39,6 +39,9 @@ class Recorder:
 
     kind = "cpu"
     array_type = Traced
+    refuse_look = staticmethod(
+        refuse
+    )  # for plain arrays, the state's, which say nothing themselves
 
     def __init__(self, state: list[Any]) -> None:
         self.program = Program()
@@ -292,6 +295,24 @@ class Recorder:
         """Note which gradients were there when the step first came to `storage`."""
         if storage not in self.presence:
             self.presence[storage] = None if clears else present(storage)
+
+    def assign(self, leaf: Any, value: Any) -> None:
+        """`leaf.grad = value`, also of None."""
+        slot = None if leaf._extra is None else leaf._extra.slot
+        if slot is not None:
+            self.touch(slot.buffer.storage())
+            if value is None:
+                self.bookkeeping("a gradient is dropped", slot.drop)
+            else:
+                self.copyto(slot.array, value._array)
+                self.bookkeeping(MARK, slot.mark)
+        elif type(leaf._array) is Traced or leaf._grad is value:
+            leaf._grad = value
+        else:
+            raise CaptureError(
+                f"{self._where()}: grad is assigned to a Tensor that no optimizer owns, of shape "
+                f"{leaf.shape}; give it to an optimizer before the step is called"
+            )
 
     def accumulates(self, leaf: Any, g: Any, create_graph: bool) -> bool:
         """Add `g` to the gradient of a parameter; False for a leaf that the step itself made.

@@ -63,14 +63,14 @@ class Traced:
         """What plain NumPy arrays (the state) and Traced ones make together is recorded."""
         out = options.pop("out", None)
         if method != "__call__" or (out is not None and len(out) != 1):
-            _refuse(self, f"numpy.{ufunc.__name__}.{method}")
+            refuse(f"numpy.{ufunc.__name__}.{method}")
         return self.recorder.ufunc(ufunc, inputs, None if out is None else out[0], options)
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        _refuse(self, f"numpy.{function.__name__}")
+        refuse(f"numpy.{function.__name__}")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        _refuse(self, "a NumPy function")
+        refuse("a NumPy function")
 
     def __repr__(self) -> str:
         return f"Traced({self.host.dtype.name}{list(self.host.shape)})"
@@ -78,7 +78,8 @@ class Traced:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _refuse(array: Traced, what: str) -> NoReturn:
+def refuse(what: str) -> NoReturn:
+    """CaptureError: `what` would look at values."""
     raise CaptureError(
         f"{what} looks at a Tensor of a captured step: its values differ from call to call, so "
         "what depends on them cannot be captured. Return it from the step and look at it outside"
@@ -87,7 +88,7 @@ def _refuse(array: Traced, what: str) -> NoReturn:
 
 def _refusing(what: str) -> Any:
     def method(self: Traced, *_: Any, **__: Any) -> NoReturn:
-        _refuse(self, what)
+        refuse(what)
 
     return method
 

@@ -37,7 +37,7 @@ def normal_index(index: Any, xp: Any) -> tuple[tuple[Any, ...], bool]:
         else:
             array = _index_array(part)
             if not array.ndim and array.dtype.kind == "i":
-                found.append(array.item())
+                found.append(to_host(array).item())
                 continue
             found.append(array if XP[type(array)] is xp else xp.asarray(to_host(array)))
             basic = False

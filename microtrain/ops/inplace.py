@@ -213,7 +213,7 @@ def put(x: Tensor, index: Any, value: Any) -> None:
     _check_memory(x, "x[index] = value")
     n = x.version.n
     try:
-        x._array[found] = value._array
+        xp.setitem(x._array, found, value._array)
     except ValueError as error:
         raise RuntimeError(
             f"shape mismatch: a value of shape {tuple(value.shape)} cannot be broadcast to "
@@ -223,7 +223,7 @@ def put(x: Tensor, index: Any, value: Any) -> None:
 
 
 def _same_memory(x: Tensor, index: Any, value: Tensor) -> bool:
-    here, there = x._array[index], value._array
+    here, there = XP[type(x._array)].getitem(x._array, index), value._array
     return (
         here.base is not None
         and (here.shape, here.strides) == (there.shape, there.strides)
