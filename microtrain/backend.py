@@ -274,6 +274,12 @@ MODES = Modes()
 # Raised by train(), eval(), requires_grad_() and the like: a captured step looks at flags again.
 STRUCTURE = [0]
 
+
+def alive(collection: weakref.WeakSet[Any]) -> list[Any]:
+    """What is in a WeakSet now, to which another thread may be adding."""
+    return [one for ref in list(vars(collection)["data"]) if (one := ref()) is not None]
+
+
 # Weak references to what is told when a `backward` in any thread begins and ends (DataParallel).
 LISTENERS: list[weakref.ref[Any]] = []
 

@@ -906,3 +906,192 @@ def test_a_leaf_outside_the_data_parallel_model() -> None:
 
     eager, compiled = both(program)
     assert compiled == eager
+
+
+# What verification and the key must see -----------------------------------------------------------
+
+
+def alternating(step: Any) -> Any:
+    """`step(x, y, index, odd)` with an `odd` that changes from call to call."""
+    calls: list[int] = []
+
+    def changing(x: Any, y: Any, index: Any) -> Any:
+        calls.append(1)
+        return step(x, y, index, len(calls) % 2)
+
+    return changing
+
+
+def written(x: Any, index: Any, start: int) -> Any:
+    y = x.clone()
+    y[index, start : start + 2] = 0.0
+    return y
+
+
+def from_seed(x: Any) -> Any:
+    mt.manual_seed(3)
+    return F.dropout(x)
+
+
+CHANGING: dict[str, Any] = {
+    "argument": lambda x, y, index, odd: (x if odd else y) * 2,
+    "result": lambda x, y, index, odd: (x, y) if odd else (y, x),
+    "order": lambda x, y, index, odd: [x + 1, x + 2][:: 1 if odd else -1],
+    "number in the result": lambda x, y, index, odd: (x, odd),
+    "kind of the number": lambda x, y, index, odd: (x, [1, True][odd]),
+    "slice": lambda x, y, index, odd: x[index, odd : odd + 2],
+    "slice written": lambda x, y, index, odd: written(x, index, odd),
+    "sign of a zero": lambda x, y, index, odd: x * [0.0, -0.0][odd],
+    "seed": lambda x, y, index, odd: from_seed(x),
+    "draw": lambda x, y, index, odd: x * mt.randint(0, 2, (1,)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_two_calls_that_differ(name: str) -> None:
+    step = mt.compile(alternating(CHANGING[name]))
+    with pytest.raises(CaptureError, match="does something else"):
+        call(lambda x: step(x, x + 1, mt.tensor([0, 2])))
+
+
+def test_rates_chosen_inside_the_step_are_refused() -> None:
+    setting = Setting()
+    step_lr = mt.optim.lr_scheduler.StepLR(setting.optimizer, 1000)
+    plateau = mt.optim.lr_scheduler.ReduceLROnPlateau(setting.optimizer)
+    setting.step(batch(0))
+    rates = iter([0.1, 0.2, 0.3])
+
+    def by_hand(x: Any) -> None:
+        setting.optimizer.param_groups[0]["lr"] = next(rates)
+        setting.step(x)
+
+    for step in (lambda x: step_lr.step(), lambda x: plateau.step(1.0), by_hand):
+        with pytest.raises(CaptureError, match="Do it outside"):
+            call(mt.compile(step))
+
+
+def test_the_key_has_modes_and_numbers_as_they_are() -> None:
+    step = mt.compile(lambda x, k: (mt.zeros(2), x * k))
+    x = mt.ones(2)
+    try:
+        for i, k in enumerate([0.0, 0.0, 0.0, -0.0, -0.0, 0, 0, False, False, float("nan")] * 2):
+            mt.set_default_dtype("float64" if i > 9 else "float32")
+            found = step(x, k)
+            assert bits(found) == bits((mt.zeros(2), x * k))
+    finally:
+        mt.set_default_dtype("float32")
+
+
+def test_the_memory_order_of_an_argument_is_kept() -> None:
+    def step(x: Any) -> Any:
+        return x.sum(0), x.sum(1), x.mean(), x @ x.t()
+
+    compiled = mt.compile(step)
+    data = np.random.default_rng(0).standard_normal((12, 300, 70)).astype(np.float32)
+    for i, array in enumerate(data):
+        x = mt.from_numpy([array, array.reshape(70, 300).T, array[::2, ::3]][i % 3])
+        assert bits(compiled(x)) == bits(step(x))
+    assert len(compiled.programs) == 3
+
+
+def test_an_argument_that_the_step_writes() -> None:
+    setting, norm = Setting(), nn.BatchNorm1d(3, affine=False)
+
+    def step(x: Any, other: Any) -> Any:
+        setting.step(norm(x))
+        return other * 2
+
+    for other in (setting.model.weight.detach(), norm.running_mean):
+        with pytest.raises(CaptureError, match="an argument is memory"):
+            mt.compile(step)(batch(0), other)
+    mt.compile(step)(batch(0), setting.model.weight.detach().clone())
+
+
+def test_named_tuples() -> None:
+    import typing
+
+    class Pair(typing.NamedTuple):
+        a: Any
+        b: Any
+
+    step = mt.compile(lambda pair: Pair(pair.b + 1, pair.a * 2))
+    for i in range(4):
+        x, y = batch(i), batch(i + 9)
+        assert bits(step(Pair(x, y))) == bits((y + 1, x * 2))
+
+
+def test_draws_after_an_optimizers_step() -> None:
+    def program(wrap: Any) -> Any:
+        setting = Setting()
+
+        def step(x: Any) -> Any:
+            before = F.dropout(x)
+            setting.step(x)
+            return before, F.dropout(x), F.dropout(x[:0]), F.dropout(x)
+
+        step = wrap(step)
+        for i in range(12):
+            for _ in range(i % 5):
+                yield F.dropout(batch(i))
+            yield step(batch(i))
+            yield F.dropout(batch(i))
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+@pytest.mark.parametrize("where", ["count outside", "count inside", "forward outside"])
+def test_samples_are_counted_as_in_the_eager_step(where: str) -> None:
+    def program(wrap: Any) -> Any:
+        model = DataParallel(nn.Linear(3, 2))
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Any, n: int) -> None:
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).sum() / 7
+            if where == "count inside":
+                model.count(n)
+            loss.backward()
+            optimizer.step()
+
+        step = wrap(step)
+        for i in range(12):
+            if where == "count outside":
+                model.count(3 if i < 5 else 2)
+            elif where == "forward outside" and i > 5:
+                model(batch(i))
+            step(batch(i), 3 if i < 5 else 2)
+            yield model.loss, model.samples, *model.parameters()
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_no_sync_in_and_around_a_step(inside: bool) -> None:
+    def program(wrap: Any) -> Any:
+        model = DataParallel(nn.Linear(3, 2))
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+        def add(x: Any) -> None:
+            (model(x) ** 2).mean().backward()
+
+        def step(x: Any, y: Any) -> None:
+            with model.no_sync():
+                add(x)
+            add(y)
+
+        add_alone, together = wrap(add), wrap(step)
+        for i in range(8):
+            if inside:
+                together(batch(i, 2), batch(i + 9, 5))
+            else:
+                with model.no_sync():
+                    add_alone(batch(i, 2))
+                add_alone(batch(i + 9, 5))
+            optimizer.step()
+            optimizer.zero_grad()
+            yield model.loss, model.samples, *model.parameters()
+
+    eager, compiled = both(program)
+    assert compiled == eager

@@ -215,7 +215,7 @@ def _announced(
         for leaf, earlier in others.items():
             _unscale(leaf, scale, earlier)
         for one in told:
-            one.end() if recorder is None else recorder.bookkeeping("gradients are shared", one.end)
+            one.end() if recorder is None else recorder.bookkeeping(*one.ending())
     except BaseException:
         for one in told:
             one.cancel()

@@ -11,21 +11,23 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 
 import numpy as np
 
 from .. import random
-from ..backend import MODES, STRUCTURE
+from ..backend import LISTENERS, MODES, STRUCTURE, alive
 from ..errors import CaptureError
 from ..nn.module import MODULES
 from ..optim.flat import STORAGES
+from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
 from .explain import explain
 from .numpy_executor import executor
-from .passes import optimise
-from .program import Line, Program
+from .passes import arrays_in, optimise
+from .program import Line, Program, owner_of
 from .recorder import Recorder, present, recording
 from .traced import Traced
 
@@ -84,27 +86,43 @@ class Capture:
         run: the executor's function.
         result: what the step returned, with numbers in place of its Tensors.
         presence: by storage, which gradients were there when the step began.
+        counted: by data-parallel model, what was counted when the step began.
         optimizers: those that take a step in it, with their runs and these runs' constants.
+        problem: what was seen that no replay would do.
     """
 
-    __slots__ = ("draws", "optimizers", "presence", "program", "result", "run", "text")
+    __slots__ = (
+        "counted", "draws", "optimizers", "presence", "problem", "program", "result", "run", "text",
+    )  # fmt: skip
 
-    def __init__(self, program: Program, recorder: Recorder, result: Any) -> None:
+    def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
         self.program = program
+        self.problem = problem
         self.result = result
         self.presence = [(s, there) for s, there in recorder.presence.items() if there is not None]
         self.optimizers = [
             (optimizer, optimizer._runs, [run.constants for run in optimizer._runs])
-            for optimizer, _ in recorder.optimizers
+            for optimizer in recorder.optimizers
         ]
         self.draws = any(type(x) is Line and x.name == "random_words" for x in program.lines)
+        self.counted: list[tuple[Any, Any]] = []
         self.run: Callable[[], None]
         self.text = ""
+
+    def difference(self, other: Capture) -> str | None:
+        """Why `other`, of the next call, must not be replayed; None if nothing is against it."""
+        problem: str | None = self.program.difference(other.program) or other.problem
+        if problem is None and _part(self.result, []) != _part(other.result, []):
+            problem = f"what it returns: {self.result!r}, then {other.result!r}"
+        return problem
 
     def fits(self) -> bool:
         """Whether gradients and optimizers are as then; new learning rates are taken over."""
         for storage, there in self.presence:
             if present(storage) != there:
+                return False
+        for listener, counted in self.counted:
+            if listener.counted() != counted:
                 return False
         for optimizer, runs, constants in self.optimizers:
             if optimizer._runs is not runs or not optimizer._follow_options():
@@ -168,6 +186,8 @@ class Compiled:
         key = (
             MODES.grad,
             MODES.inference,
+            MODES.default_dtype,
+            MODES.anomaly is None,
             get_ident(),  # another thread has memory of its own
             self._structure[1],
             *[_part(a, tensors) for a in args],
@@ -186,9 +206,9 @@ class Compiled:
             )
         capture = self._record(args, kwargs, tensors)
         program = capture.program
-        place = key, tuple(there for _, there in capture.presence)
+        place = key, *(then for _, then in capture.presence + capture.counted)
         before, attempts = self._pending.pop(place, (None, 0))
-        problem = "first" if before is None else before.program.difference(program)
+        problem = "first" if before is None else before.difference(capture)
         result = _rebuilt(capture.result, program.outputs)
         if problem is None:
             optimise(program)
@@ -209,28 +229,43 @@ class Compiled:
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         for tensor in tensors:
-            array = np.array(tensor._array, order="C")
+            given = tensor._array
+            array = np.array(given, order="C" if given.flags.c_contiguous else "K")
             program.inputs.append(array)
-            given = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
+            inner = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
             if tensor._rg:
-                given.requires_grad_()
-        draw = recorder.first_draw = random.place()[-1]
+                inner.requires_grad_()
+        recorder.first_draw = random.place()[-1]
+        stream = random.default_generator()
+        drawn = repr(stream.bit_generator.state)
+        counted = {one: one.counted() for ref in tuple(LISTENERS) if (one := ref())}
+        options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
         with recording(recorder):
             returned = self.function(
                 *(_given(a, inputs) for a in args),
                 **{k: _given(v, inputs) for k, v in kwargs.items()},
             )
             result = _taken(returned, program.outputs, recorder)
-        used = random.place()[-1] - draw
+        used = random.place()[-1] - recorder.draws_before
         if used > 0:
             program.lines.append(recorder.draws(used))
-        for optimizer, options in recorder.optimizers:
-            if optimizer.options_now() != options:
-                raise CaptureError(
-                    "compile: the step changes an optimizer's options (a scheduler's step()?); on "
-                    "replay they would stay as they are. Do it outside the step"
-                )
-        return Capture(program, recorder, result)
+        if any(o.options_now() != options.get(o, o.options_now()) for o in recorder.optimizers):
+            refuse_schedule()
+        written = {id(owner_of(a)) for x in program.lines for a in arrays_in(getattr(x, "out", ()))}
+        if any(id(owner_of(tensor._array)) in written for tensor in tensors):
+            raise CaptureError(
+                "compile: an argument is memory that the step writes (a parameter, a buffer), and "
+                "would keep its first values; use it from inside the step, or pass a clone()"
+            )
+        problem = None
+        if random.default_generator() is not stream or repr(stream.bit_generator.state) != drawn:
+            problem = (
+                "it seeds the random stream or draws from it (randn, bernoulli, init), and would "
+                "repeat today's numbers; draw outside and pass the Tensor (dropout is drawn anew)"
+            )
+        capture = Capture(program, recorder, result, problem)
+        capture.counted = [(one, counted[one]) for one in recorder.listeners]
+        return capture
 
     # Looking at it --------------------------------------------------------------------------------
 
@@ -251,7 +286,7 @@ class Compiled:
 def _structure() -> Any:
     """What a Program depends on: training flags, and where parameters and buffers are."""
     flags = []
-    for module in sorted(MODULES, key=id):
+    for module in sorted(alive(MODULES), key=id):
         tensors = [t for t in vars(module).values() if type(t) in TENSORS]
         # Captures keep their memory alive, so an id names it.
         places = tuple([(id(t._array), t._rg) for t in tensors])
@@ -261,8 +296,8 @@ def _structure() -> Any:
 
 def _state(further: Sequence[Tensor]) -> list[Any]:
     """The memory that a step may read and write besides its arguments."""
-    found = [a for storage in STORAGES for b in storage.buffers for a in (b.data, b.wide)]
-    for module in MODULES:
+    found = [a for storage in alive(STORAGES) for b in storage.buffers for a in (b.data, b.wide)]
+    for module in alive(MODULES):
         found += [value._array for value in vars(module).values() if type(value) in TENSORS]
     found += [tensor._array for tensor in further]
     return [array for array in found if type(array) is np.ndarray]
@@ -278,11 +313,15 @@ def _part(value: Any, tensors: list[Tensor]) -> Any:
                 return ("again", number)
         tensors.append(value)
         array = value._array
-        return (array.shape, array.dtype, value._rg)
-    if kind is tuple or kind is list:
+        # In another memory order sums are other sums.
+        order = array.flags.c_contiguous or array.strides
+        return (array.shape, array.dtype, value._rg, order)
+    if kind is tuple or kind is list or isinstance(value, tuple):
         return (kind, *[_part(v, tensors) for v in value])
     if kind is dict:
-        return (kind, *[(k, _part(v, tensors)) for k, v in value.items()])
+        return (kind, *[(_part(k, tensors), _part(v, tensors)) for k, v in value.items()])
+    if kind is float:
+        return (kind, repr(value))  # 0.0 is not -0.0, and NaN is NaN
     if isinstance(value, np.ndarray):
         raise CaptureError("compile: an argument is a NumPy array; pass mt.from_numpy(array)")
     return (kind, value)
@@ -293,17 +332,20 @@ def _given(value: Any, inputs: dict[int, Tensor]) -> Any:
     if kind in TENSORS:
         return inputs[id(value)]
     if isinstance(value, tuple | list):
-        return type(value)(_given(v, inputs) for v in value)
+        return _gathered(value, [_given(v, inputs) for v in value])
     if kind is dict:
         return {k: _given(v, inputs) for k, v in value.items()}
     return value
 
 
-class _Output:
-    __slots__ = ("number",)
+def _gathered(like: Any, parts: list[Any]) -> Any:
+    """`parts` in the kind of tuple or list that `like` is."""
+    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    number: int
 
 
 def _taken(value: Any, outputs: list[Any], recorder: Recorder) -> Any:
@@ -318,11 +360,10 @@ def _taken(value: Any, outputs: list[Any], recorder: Recorder) -> Any:
         outputs.append(recorder.host(value._array))
         return _Output(len(outputs) - 1)
     if isinstance(value, tuple | list):
-        parts = [_taken(v, outputs, recorder) for v in value]
-        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+        return _gathered(value, [_taken(v, outputs, recorder) for v in value])
     if kind is dict:
         return {k: _taken(v, outputs, recorder) for k, v in value.items()}
-    if kind is Traced:
+    if kind is Traced or kind is np.ndarray:
         raise CaptureError("compile: the step returns an array; return the Tensor")
     return value
 
@@ -332,8 +373,7 @@ def _rebuilt(structure: Any, outputs: list[Any]) -> Any:
     if kind is _Output:
         return wrap(outputs[structure.number].copy())
     if isinstance(structure, tuple | list):
-        parts = [_rebuilt(v, outputs) for v in structure]
-        return kind(*parts) if hasattr(structure, "_fields") else kind(parts)
+        return _gathered(structure, [_rebuilt(v, outputs) for v in structure])
     if kind is dict:
         return {k: _rebuilt(v, outputs) for k, v in structure.items()}
     return structure

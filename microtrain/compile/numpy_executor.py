@@ -113,7 +113,8 @@ class _Text:
         elif name == "random_words":
             words = self.function("random_words", NUMPY.random_words)
             self.scope["draw"] = self.program.draw
-            text = f"{out}[...] = {words}({args[0]}, draw[0] + {args[1]})"
+            start = "draw[0] + " if attrs["fresh"] else ""
+            text = f"{out}[...] = {words}({args[0]}, {start}{args[1]})"
         elif name == "where":
             copy = self.function("copyto", np.copyto)
             self.emit(f"{copy}({out}, {args[2]}, casting='unsafe')", self.about(line))

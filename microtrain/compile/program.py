@@ -62,7 +62,8 @@ class Program:
 
     def difference(self, other: Program) -> str | None:
         """Where `other`, a later capture of the same step, does something else; None if nowhere."""
-        names: dict[int, int] = {}  # of memory here -> of memory there
+        # Of memory here -> of memory there.
+        names = {id(a): id(b) for a, b in zip(self.inputs, other.inputs, strict=True)}
         for mine, theirs in zip(self.lines, other.lines, strict=False):
             problem = _line_difference(mine, theirs, self, other, names)
             if problem:
@@ -70,7 +71,8 @@ class Program:
         if len(self.lines) != len(other.lines):
             extra = max(self.lines, other.lines, key=len)[min(len(self.lines), len(other.lines))]
             return f"{extra.where}: {len(self.lines)} instructions, then {len(other.lines)}"
-        return None
+        problem = _value_difference(self.outputs, other.outputs, self, other, names)
+        return problem and f"what it returns: {problem}"
 
 
 def owner_of(array: Any) -> Any:
@@ -116,7 +118,7 @@ def _value_difference(
         found = (_value_difference(x, y, here, there, names) for x, y in zip(a, b, strict=True))
         return next((problem for problem in found if problem), None)
     if type(a) is not np.ndarray:
-        same = a == b or (a != a and b != b) or isinstance(a, slice)
+        same = a == b if type(a) is not float else repr(a) == repr(b)  # NaN, and 0.0 or -0.0
         return None if same else f"the number {a!r}, then {b!r}"
     if (a.shape, a.strides, a.dtype) != (b.shape, b.strides, b.dtype):
         return f"an array of shape {a.shape}, then {b.shape}"
@@ -125,7 +127,7 @@ def _value_difference(
     if kind != there.kinds.get(id(theirs)):
         return "memory of another kind"
     if kind == "constant":
-        return None if np.array_equal(a, b, equal_nan=a.dtype.kind == "f") else "another constant"
+        return None if a.tobytes() == b.tobytes() else "another constant"
     if kind == "state":
         return None if mine is theirs else "another state"
     if names.setdefault(id(mine), id(theirs)) != id(theirs):

@@ -46,8 +46,9 @@ class Recorder:
     def __init__(self, state: list[Any]) -> None:
         self.program = Program()
         self.passes = 0  # backward passes
-        self.optimizers: list[tuple[Any, Any]] = []  # that took a step, with their options
+        self.optimizers: list[Any] = []  # that took a step
         self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
+        self.listeners: dict[Any, None] = {}  # that were told of backward passes
         self.first_draw = 0
         for array in state:
             self.know(array, "state")
@@ -275,8 +276,22 @@ class Recorder:
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Random words: drawn anew in every replay, for its step and batch."""
         array = NUMPY.random_words(shape, draw)
-        self._note("random_words", (shape, draw - self.first_draw), array, {})
+        number = draw - self.draws_before
+        self.program.lines.append(
+            Line(
+                "random_words",
+                (shape, number),
+                array,
+                {"fresh": not self.optimizers},
+                self._where(),
+            )
+        )
         return self.traced(array, "made")
+
+    @property
+    def draws_before(self) -> int:
+        """Where draws began to count: at the call, or at 0 where an optimizer took a step."""
+        return 0 if self.optimizers else self.first_draw
 
     def draws(self, count: int) -> Host:
         """The bookkeeping of `count` draws."""
@@ -354,6 +369,7 @@ class Recorder:
         label, begin = listener.beginning(
             [wrap(self.host(root._array)) for root in roots], create_graph
         )
+        self.listeners[listener] = None
         with paused():
             scale = begin()
         self.program.lines.append(Host(label, begin, self._where()))
@@ -375,7 +391,7 @@ class Recorder:
             for array in (*run.constants, *run.states, run.scratch):
                 if type(array) is np.ndarray:
                     self.know(array, "state")
-        self.optimizers.append((optimizer, optimizer.options_now()))
+        self.optimizers.append(optimizer)
         self.program.lines.append(Host("the optimizer counts", optimizer._count, self._where()))
         for run in optimizer._runs:
             optimizer._update(run)

@@ -16,6 +16,7 @@ Counts and the loss travel as a high and a low part, because float32 has 24 bits
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import time
@@ -138,9 +139,26 @@ class DataParallel(Module):
         if MODES.grad:
             for value in (*args, *kwargs.values()):
                 if type(value) in TENSORS and value._array.ndim:
-                    self._pending = (self._pending or 0) + value._array.shape[0]
+                    self._note("rows are counted", self._add, value._array.shape[0])
                     break
         return out
+
+    def _note(self, label: str, function: Any, n: int) -> None:
+        """Call `function(n)`, also whenever a captured step is replayed."""
+        if MODES.recorder is None:
+            function(n)
+        else:
+            MODES.recorder.bookkeeping(f"{label}: {n}", functools.partial(function, n))
+
+    def _add(self, rows: int) -> None:
+        self._pending = (self._pending or 0) + rows
+
+    def _give(self, rows: int) -> None:
+        self._given = rows
+
+    def counted(self) -> Any:
+        """What a captured step takes as given where it begins."""
+        return self._sync, self._pending, self._given
 
     def count(self, n: int) -> None:
         """Set the number of samples (tokens, unmasked rows) of the next backward.
@@ -153,7 +171,7 @@ class DataParallel(Module):
             rows = -1
         if rows < 0:
             raise ValueError(f"count: expected a whole number of at least 0, got {n!r}")
-        self._given = rows
+        self._note("count", self._give, rows)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; what was counted before (a validation with grad enabled) is forgotten."""
@@ -231,14 +249,22 @@ class DataParallel(Module):
 
     def beginning(self, roots: Sequence[Tensor], create_graph: bool) -> tuple[str, Any]:
         """What `begin` is going to do, to be done again whenever a captured step is replayed."""
-        counted = self._pending, self._given
-        n = counted[0] if counted[1] is None else counted[1]
-
-        def begin() -> int | None:
-            self._pending, self._given = counted
-            return self.begin(roots, create_graph)
-
+        n = self._pending if self._given is None else self._given
+        begin = functools.partial(self.begin, roots, create_graph)
         return f"a backward pass over {n} samples", begin
+
+    def ending(self) -> tuple[str, Any]:
+        """What `end` is going to do, likewise; the step itself may have called `no_sync`."""
+        sync = self._sync
+
+        def end() -> None:
+            before, self._sync = self._sync, sync
+            try:
+                self.end()
+            finally:
+                self._sync = before
+
+        return "gradients are shared" if sync else "gradients wait", end
 
     def end(self) -> None:
         """After a backward pass: reduce, divide, and publish the global gradients and loss."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from ..autograd.grad_mode import enable_grad
 from ..backend import ARRAYS, MODES, XP
+from ..errors import CaptureError
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
@@ -20,6 +22,9 @@ from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
 STEP = "step"
 # What learning-rate schedulers keep in a group.
 BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+
+# All there are: a captured step must not change their options.
+OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 # What `_use` makes.
 _LAID_OUT = (
@@ -36,6 +41,14 @@ def refuse_switches(name: str, **switches: Any) -> None:
     for switch, value in switches.items():
         if value not in (None, False):
             raise ValueError(f"{name}: {switch}={value!r} is not supported; leave it out")
+
+
+def refuse_schedule() -> NoReturn:
+    """CaptureError: a replay does not run Python that chooses learning rates."""
+    raise CaptureError(
+        "compile: the step changes an optimizer's options (a scheduler's step()?); on replay they "
+        "would stay as they are. Do it outside the step"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +108,7 @@ class Optimizer:
         given = list(params)
         if not given or not isinstance(given[0], dict):
             given = [{"params": given}]
+        OPTIMIZERS.add(self)
         self.defaults = defaults
         self.calls = 0  # of step(), for the schedulers' warning
         self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
@@ -465,6 +479,7 @@ class Optimizer:
         return {**kept, "states": [(p, self.state_of(p)) for p in self._group_of]}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
+        OPTIMIZERS.add(self)
         vars(self).update({k: v for k, v in kept.items() if k != "states"})
         self._use(FlatStorage.of(self._everything(self.param_groups), type(self).__name__))
         for param, state in kept["states"]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..optimizer import Optimizer
+from ...backend import MODES
+from ..optimizer import Optimizer, refuse_schedule
 from .scheduler import LRScheduler, checked_optimizer
 
 
@@ -65,6 +66,8 @@ class ReduceLROnPlateau(LRScheduler):
 
     def step(self, metrics: Any) -> None:  # type: ignore[override]
         """Look at a value of the metric, and reduce the rates if it is time to."""
+        if MODES.recorder is not None:
+            refuse_schedule()
         current = float(metrics)
         self.last_epoch += 1
         self.num_bad_epochs += 1

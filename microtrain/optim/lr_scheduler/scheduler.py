@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ..optimizer import Optimizer
+from ...backend import MODES
+from ..optimizer import Optimizer, refuse_schedule
 
 # In PyTorch's state dicts, without a meaning here.
 _TORCH_ONLY = {"_get_lr_called_within_step", "default_min_lr", "mode_worse"}
@@ -82,6 +83,8 @@ class LRScheduler:
         return self.get_lr()
 
     def _write(self, rates: list[float]) -> None:
+        if MODES.recorder is not None:
+            refuse_schedule()
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr
         self._last_lr = list(rates)
