@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import tracemalloc
 import weakref
@@ -316,8 +317,9 @@ def test_a_tensor_that_leaked_says_so() -> None:
     step(batch(0))
     with pytest.raises(CaptureError):
         kept[0].numpy()
-    with pytest.raises(CaptureError):
-        kept[0] + 1
+    for use in (lambda x: x + 1, mt.clone, mt.sum, copy.deepcopy):
+        with pytest.raises(CaptureError):
+            use(kept[0])
     with pytest.raises(CaptureError, match="earlier call"):
         mt.compile(lambda x: x + kept[0])(batch(0))
 
@@ -478,7 +480,7 @@ def test_freezing_a_parameter_is_another_capture() -> None:
 
     eager, compiled, step = follow(change, steps=16, momentum=0.9)
     assert compiled == eager
-    assert len(step.programs) >= 2
+    assert len(step.programs) == 1  # the optimizer's runs are others: the first cannot return
 
 
 def test_threads_have_captures_of_their_own() -> None:
@@ -1095,3 +1097,146 @@ def test_no_sync_in_and_around_a_step(inside: bool) -> None:
 
     eager, compiled = both(program)
     assert compiled == eager
+
+
+# What changes about modules between calls ---------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """A layer, a buffer, a plain Tensor, something in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.middle = nn.Dropout(0.5)
+        self.mask = mt.ones(3)
+        self.register_buffer("shift", mt.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        x = self.layer(x) * self.mask + self.shift
+        self.last = x if self.middle is None else self.middle(x)
+        return self.last * 1
+
+
+def register_again(parts: Any) -> None:
+    del parts.shift
+    parts.register_buffer("shift", mt.zeros(3))
+
+
+CHANGES: dict[str, Any] = {
+    "training set": lambda parts: setattr(parts.middle, "training", False),
+    "plain Tensor": lambda parts: setattr(parts, "mask", mt.zeros(3)),
+    "buffer": lambda parts: setattr(parts, "shift", mt.zeros(3)),
+    "buffer registered again": register_again,
+    "no bias": lambda parts: setattr(parts.layer, "bias", None),
+    "no layer": lambda parts: setattr(parts, "middle", None),
+    "another layer": lambda parts: setattr(parts, "middle", nn.Dropout(0.2)),
+    "data": lambda parts: setattr(parts.layer.weight, "data", mt.ones(3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_module_that_changes_between_calls(name: str) -> None:
+    def program(wrap: Any) -> Any:
+        parts = Parts()
+
+        def step(x: Any) -> Any:
+            with mt.no_grad():
+                return parts(x)
+
+        step = wrap(step)
+        for i in range(10):
+            if i == 5:
+                CHANGES[name](parts)
+            yield step(batch(i))
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+HOOKS: dict[str, Any] = {
+    "module": lambda model: model.register_forward_hook(lambda *_: None),
+    "leaf": lambda model: model.weight.register_hook(lambda _: None),
+    "accumulated": lambda model: model.weight.register_post_accumulate_grad_hook(lambda _: None),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_registered_later_are_refused(name: str) -> None:
+    setting = Setting()
+    step = mt.compile(setting.step)
+    call(step)
+    with HOOKS[name](setting.model), pytest.raises(CaptureError, match="a hook of"):
+        step(batch(0))
+    call(step)
+
+
+def test_train_and_eval_inside_a_step() -> None:
+    def program(wrap: Any) -> Any:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+
+        def step(x: Any, mode: bool) -> Any:
+            model.train(mode)
+            with mt.no_grad():
+                return model(x)
+
+        step = wrap(step)
+        for i in range(12):
+            yield step(batch(i), i % 3 > 0)
+            yield model(batch(i))
+            model.train()
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
+def test_flags_that_a_step_leaves_changed_are_refused() -> None:
+    setting = Setting()
+
+    def step(x: Any) -> Any:
+        found = setting.step(x)
+        setting.model.bias.requires_grad_(not setting.model.bias.requires_grad)
+        return found
+
+    step = mt.compile(step)
+
+    def alternate() -> None:
+        for i in range(12):
+            step(batch(i))
+            setting.model.bias.requires_grad_(True)
+
+    with pytest.raises(CaptureError, match="it changes requires_grad"):
+        alternate()
+
+
+def test_memory_that_comes_back_at_an_old_address() -> None:
+    rows = mt.arange(60.0).reshape(10, 6)
+    model = nn.Linear(3, 2, bias=False)
+    step = mt.compile(lambda x: model(x).detach())
+    with mt.no_grad():
+        for i in range(24):
+            model.weight.data = rows[i // 3].reshape(2, 3)
+            assert bits(step(batch(i))) == bits(model(batch(i)))
+
+
+def test_other_models_do_not_matter() -> None:
+    setting, parts = Setting(), Parts()
+    training = mt.compile(setting.step)
+
+    @mt.compile
+    def evaluation(x: Any) -> Any:
+        with mt.no_grad():
+            return parts(x)
+
+    kept = []
+    for i in range(40):
+        kept = [copy.deepcopy(setting.model).eval(), Parts().train(i % 3 > 0)]
+        parts.train(i % 2 > 0)
+        parts(batch(i))  # keeps a Tensor in an attribute
+        setting.model.train()
+        training(batch(i))
+        evaluation(batch(i))
+    assert len(kept) == 2
+    assert setting.runs == 2
+    assert len(training.programs) == 1
+    assert len(evaluation.programs) == 2

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import random
-from ..backend import LISTENERS, MODES, STRUCTURE, alive
+from ..backend import LISTENERS, MODES, alive
 from ..errors import CaptureError
 from ..nn.module import MODULES
 from ..optim.flat import STORAGES
@@ -29,6 +29,7 @@ from .numpy_executor import executor
 from .passes import arrays_in, optimise
 from .program import Line, Program, owner_of
 from .recorder import Recorder, present, recording
+from .structure import Structure, look_at_all
 from .traced import Traced
 
 MOST = 32  # captures of one step
@@ -89,10 +90,12 @@ class Capture:
         counted: by data-parallel model, what was counted when the step began.
         optimizers: those that take a step in it, with their runs and these runs' constants.
         problem: what was seen that no replay would do.
+        structure: flags, hooks and places of the modules and leaves.
     """
 
     __slots__ = (
-        "counted", "draws", "optimizers", "presence", "problem", "program", "result", "run", "text",
+        "counted", "draws", "optimizers", "presence", "problem", "program", "result", "run",
+        "structure", "text",
     )  # fmt: skip
 
     def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
@@ -106,6 +109,7 @@ class Capture:
         ]
         self.draws = any(type(x) is Line and x.name == "random_words" for x in program.lines)
         self.counted: list[tuple[Any, Any]] = []
+        self.structure: Structure
         self.run: Callable[[], None]
         self.text = ""
 
@@ -116,8 +120,14 @@ class Capture:
             problem = f"what it returns: {self.result!r}, then {other.result!r}"
         return problem
 
+    def lives(self) -> bool:
+        """Whether it can ever fit again: an optimizer's runs are made anew for other gradients."""
+        return all(optimizer._runs is runs for optimizer, runs, _ in self.optimizers)
+
     def fits(self) -> bool:
-        """Whether gradients and optimizers are as then; new learning rates are taken over."""
+        """Whether modules, gradients and optimizers are as then; new rates are taken over."""
+        if not self.structure.fits():
+            return False
         for storage, there in self.presence:
             if present(storage) != there:
                 return False
@@ -150,7 +160,6 @@ class Compiled:
         self.state = tuple(state)
         self.captures: dict[Any, list[Capture]] = {}
         self._pending: dict[Any, tuple[Capture, int]] = {}
-        self._structure: tuple[int, Any] = (-1, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors: list[Tensor] = []
@@ -179,17 +188,12 @@ class Compiled:
         """What a capture depends on, apart from what it touches."""
         if MODES.recorder is not None:
             raise CaptureError("a compiled step is called inside a compiled step")
-        count = STRUCTURE[0]
-        if self._structure[0] != count:
-            state = tuple([(id(tensor._array), tensor._rg) for tensor in self.state])
-            self._structure = count, (_structure(), state)
         key = (
             MODES.grad,
             MODES.inference,
             MODES.default_dtype,
             MODES.anomaly is None,
             get_ident(),  # another thread has memory of its own
-            self._structure[1],
             *[_part(a, tensors) for a in args],
         )
         if kwargs:
@@ -206,14 +210,18 @@ class Compiled:
             )
         capture = self._record(args, kwargs, tensors)
         program = capture.program
-        place = key, *(then for _, then in capture.presence + capture.counted)
+        place = (
+            key,
+            capture.structure.then,
+            *(then for _, then in capture.presence + capture.counted),
+        )
         before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
         result = _rebuilt(capture.result, program.outputs)
         if problem is None:
             optimise(program)
             capture.run, capture.text = executor(program)
-            self.captures[key] = [c for c in self.captures.get(key, ()) if c.fits()] + [capture]
+            self.captures[key] = [c for c in self.captures.get(key, ()) if c.lives()] + [capture]
         elif attempts >= ATTEMPTS:
             raise CaptureError(
                 f"compile: {self.name} does something else at every call, so a replay would be "
@@ -238,6 +246,7 @@ class Compiled:
         recorder.first_draw = random.place()[-1]
         stream = random.default_generator()
         drawn = repr(stream.bit_generator.state)
+        before = look_at_all()
         counted = {one: one.counted() for ref in tuple(LISTENERS) if (one := ref())}
         options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
         with recording(recorder):
@@ -265,6 +274,12 @@ class Compiled:
             )
         capture = Capture(program, recorder, result, problem)
         capture.counted = [(one, counted[one]) for one in recorder.listeners]
+        capture.structure = Structure(before, program, recorder.called, self.state)
+        if capture.structure.changed:
+            capture.problem = (
+                "it changes requires_grad, hooks, parameters, buffers or modules of a module, "
+                "which a replay would not; do it outside, or set them back"
+            )
         return capture
 
     # Looking at it --------------------------------------------------------------------------------
@@ -281,17 +296,6 @@ class Compiled:
     def source(self) -> str:
         """The straight-line program of every capture, as text."""
         return "\n\n".join(c.text for found in self.captures.values() for c in found)
-
-
-def _structure() -> Any:
-    """What a Program depends on: training flags, and where parameters and buffers are."""
-    flags = []
-    for module in sorted(alive(MODULES), key=id):
-        tensors = [t for t in vars(module).values() if type(t) in TENSORS]
-        # Captures keep their memory alive, so an id names it.
-        places = tuple([(id(t._array), t._rg) for t in tensors])
-        flags.append((id(module), module.training, places))
-    return tuple(flags)
 
 
 def _state(further: Sequence[Tensor]) -> list[Any]:

@@ -46,6 +46,7 @@ class Recorder:
     def __init__(self, state: list[Any]) -> None:
         self.program = Program()
         self.passes = 0  # backward passes
+        self.called: set[Any] = set()  # modules
         self.optimizers: list[Any] = []  # that took a step
         self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
         self.listeners: dict[Any, None] = {}  # that were told of backward passes
@@ -83,7 +84,7 @@ class Recorder:
     def host(self, value: Any, written: bool = False) -> Any:
         """`value` for NumPy: the array behind a Traced one; CaptureError for unknown memory."""
         if type(value) is Traced:
-            if value.recorder is not self:
+            if value.recorder is not self or MODES.recorder is not self:
                 raise CaptureError(
                     f"{self._where()}: a Tensor of an earlier call of a captured step is used; "
                     "return it from the step, or clone what you want to keep outside"

@@ -7,6 +7,7 @@ of everything: `parameters()`, flat storage, checkpoints, on every rank.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -72,15 +73,13 @@ class Module:
         raise NotImplementedError(f"Module {type(self).__name__} must define forward(...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._hooked:
+        recorder = MODES.recorder
+        if not self._hooked and recorder is None:
             return self.forward(*args, **kwargs)
-        if MODES.recorder is not None and (
-            self._forward_pre_hooks
-            or self._forward_hooks
-            or self._backward_pre_hooks
-            or self._backward_hooks
-        ):
-            MODES.recorder.refuse_hook(f"a hook of {type(self).__name__}")
+        if recorder is not None:
+            recorder.called.add(self)
+            if self._any_hooks():
+                recorder.refuse_hook(f"a hook of {type(self).__name__}")
         for hook in tuple(self._forward_pre_hooks.values()):
             new = hook(self, args)
             if new is not None:
@@ -115,9 +114,14 @@ class Module:
                     f"cannot assign {type(value).__name__} as buffer {name!r} (a Tensor or None "
                     "expected)"
                 )
-        if name in self._buffers or isinstance(value, Parameter | Module):
+        parts = type(value) in TENSORS or type(old) in TENSORS
+        if parts or isinstance(value, Module) or isinstance(old, Module) or name == "training":
             STRUCTURE[0] += 1
         object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        STRUCTURE[0] += 1
+        object.__delattr__(self, name)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Keep a Tensor that is part of the state but not learned, as attribute `name`.
@@ -131,6 +135,7 @@ class Module:
         self._buffers = (*self._buffers, name)
         if not persistent:
             self._transient = (*self._transient, name)
+        STRUCTURE[0] += 1
         object.__setattr__(self, name, tensor)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
@@ -185,6 +190,15 @@ class Module:
     def register_full_backward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, grad_output)` before that; a result replaces `grad_output`."""
         return self._hook("_backward_pre_hooks", hook)
+
+    def _any_hooks(self) -> bool:
+        """Whether any hook is registered on this very module."""
+        return self._hooked and bool(
+            self._forward_pre_hooks
+            or self._forward_hooks
+            or self._backward_pre_hooks
+            or self._backward_hooks
+        )
 
     def _hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
         hooks = vars(self).setdefault(kind, {})
@@ -307,10 +321,17 @@ class Module:
         """Switch this module and all below it to training (or evaluation) behaviour."""
         if not isinstance(mode, bool):
             raise ValueError(f"train(mode): expected True or False, got {mode!r}")
-        STRUCTURE[0] += 1
-        for module in self.modules():
-            module.training = mode
+        if MODES.recorder is None:
+            self._switch(mode)
+        else:
+            label = f"train({mode})"
+            MODES.recorder.bookkeeping(label, functools.partial(self._switch, mode))
         return self
+
+    def _switch(self, mode: bool) -> None:
+        for module in self.modules():
+            if module.training is not mode:
+                module.training = mode
 
     def eval(self) -> Self:
         """Switch to evaluation behaviour: `train(False)`."""

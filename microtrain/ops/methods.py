@@ -12,7 +12,17 @@ from typing import Any
 from ..autograd import differentiate, engine
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
-from ..backend import ALIASES, ARRAYS, CPU, as_dtype, int8, resolve_device, to_device, uint8
+from ..backend import (
+    ALIASES,
+    ARRAYS,
+    CPU,
+    STRUCTURE,
+    as_dtype,
+    int8,
+    resolve_device,
+    to_device,
+    uint8,
+)
 from ..inspection import allclose, equal
 from ..tensor import TENSORS, Tensor, wrap
 from . import (
@@ -214,6 +224,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     extra = self.extra()
     if extra.hooks is None:
         extra.hooks = {}
+    STRUCTURE[0] += 1
     return RemovableHandle(extra.hooks, hook)
 
 
@@ -226,6 +237,7 @@ def register_post_accumulate_grad_hook(
     extra = self.extra()
     if extra.post_hooks is None:
         extra.post_hooks = {}
+    STRUCTURE[0] += 1
     return RemovableHandle(extra.post_hooks, hook)
 
 
