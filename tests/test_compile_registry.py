@@ -79,3 +79,40 @@ def test_a_replay_has_the_bits_of_the_eager_call(name: str, sample: Sample) -> N
             np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert len(compiled.programs) == 1
     assert name not in REFUSED
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("name", "sample"), CASES)
+def test_operands_may_be_state(name: str, sample: Sample) -> None:
+    """Parameters and buffers are plain arrays, whose values change in place between calls."""
+    op, module = REGISTRY[name], mt.nn.Module()
+    inputs = tensors(name, sample.arrays, 1.0)
+    for number, tensor in enumerate(inputs):
+        if type(tensor) in TENSORS:
+            tensor = mt.nn.Parameter(tensor) if tensor.requires_grad else tensor
+            inputs[number] = tensor
+            setattr(module, f"input{number}", tensor)
+    params = list(module.parameters())
+    optimizer = mt.optim.SGD(params, lr=0.1) if params else None
+
+    def step() -> Any:
+        arguments = inputs if isinstance(op, Operation) else (inputs,)
+        result = op.apply(*arguments, **sample.attrs)
+        if result.requires_grad:
+            optimizer.zero_grad()
+            result.backward(mt.ones_like(result.detach()) * 0.5)
+        return [result.detach(), *(p.grad for p in params if p.grad is not None)]
+
+    compiled = mt.compile(step)
+    for factor in (1.0, 1.0, 1.0, 1.001, 0.999):  # what is kept of the first calls would show
+        for target, value in zip(inputs, tensors(name, sample.arrays, factor), strict=True):
+            if type(target) in TENSORS:
+                target.data.copy_(value.detach())
+        try:
+            found = [t.clone() for t in compiled()]
+        except CaptureError:
+            assert name in REFUSED
+            return
+        for a, b in zip(found, step(), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.detach().numpy())
+    assert len(compiled.programs) == 1

@@ -10,6 +10,7 @@ recorded like any other computation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -58,7 +59,7 @@ def run(
     at_once = wanted is None and not create_graph
     recording, direct = MODES.grad, wanted is None or MODES.direct
     anomaly, recorder = MODES.anomaly, MODES.recorder
-    plain = not create_graph and anomaly is None
+    plain = not create_graph and anomaly is None and recorder is None
     if recorder is not None:
         recorder.passes += 1
     MODES.grad = create_graph
@@ -158,9 +159,11 @@ def run(
 
 
 def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
-    """What the rules of `node` return, recorded under `create_graph`, watched for anomalies."""
-    op = node._op
+    """What the rules of `node` return: under `create_graph`, watched for anomalies, captured."""
+    op, recorder = node._op, MODES.recorder
     backward = op.backward_tensors if create_graph else op.backward_arrays
+    if recorder is not None and not create_graph:
+        backward = functools.partial(recorder.backward, backward)
     return backward(node, g) if anomaly is None else anomaly.watch(backward, node, g)
 
 

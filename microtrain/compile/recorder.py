@@ -21,7 +21,7 @@ import numpy as np
 from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
 from ..errors import CaptureError
 from ..random import begin_batch, place
-from ..tensor import wrap
+from ..tensor import TENSORS, wrap
 from .passes import MARK
 from .program import Host, Line, Program, owner_of
 from .traced import Traced, refuse
@@ -93,6 +93,10 @@ class Recorder:
         elif isinstance(value, tuple | list):
             return type(value)(self.host(v) for v in value)
         elif type(value) is not np.ndarray:
+            if isinstance(value, np.floating):  # of 0-d arrays that NumPy computed with unseen
+                raise CaptureError(
+                    f"{self._where()}: the number {value!r} comes from an array of the state"
+                )
             return value
         kind = self.program.kinds.get(id(owner_of(value)))
         if kind is None:
@@ -355,6 +359,30 @@ class Recorder:
                 f"{self._where()}: a gradient for an argument; return it: autograd.grad(loss, x)"
             )
         return False
+
+    def backward(self, rules: Callable[..., Any], node: Any, g: Any) -> Any:
+        """What the `rules` of `node` return. Their operators must meet no plain array of the state:
+
+        beside a number NumPy would compute something that nobody writes down.
+        """
+        saved = node._saved
+        node._saved = tuple([self._traced_tensor(value) for value in saved])
+        try:
+            return rules(node, self._traced_array(g))
+        finally:
+            node._saved = saved
+
+    def _traced_array(self, value: Any) -> Any:
+        if type(value) is list:
+            return [self._traced_array(v) for v in value]
+        return Traced(self.host(value), self) if type(value) is np.ndarray else value
+
+    def _traced_tensor(self, value: Any) -> Any:
+        if type(value) not in TENSORS or type(value._array) is not np.ndarray:
+            return value
+        found = wrap(self._traced_array(value._array))
+        found._version = value._version
+        return found
 
     def accumulate(self, slot: Any, g: Any) -> None:
         """Add `g` to the flat gradient of a parameter; it may be that memory, already written."""
