@@ -446,6 +446,11 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
     return array if type(array) is np.ndarray else array.get()
 
 
+def made(array: np.ndarray[Any, Any]) -> Any:
+    """A new array that depends on no Tensor, as one of the step that is captured, if any is."""
+    return array if MODES.recorder is None else MODES.recorder.made(array)
+
+
 def to_device(array: Any, where: device) -> Any:
     """`array` on device `where`: itself if it is there already, else a copy."""
     if device_of(array) == where:

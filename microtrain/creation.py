@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from .autograd import no_grad
-from .backend import MODES, as_dtype, resolve_device, to_device, to_host
+from .backend import MODES, XP, as_dtype, made, resolve_device, to_device, to_host
 from .random import default_generator, draw_dtype
 from .tensor import TENSORS, Tensor, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
-    if MODES.recorder is not None and type(array) is np.ndarray:
-        array = MODES.recorder.made(array)
+    if type(array) is np.ndarray:
+        array = made(array)
     out = wrap(array if device is None else to_device(array, resolve_device(device)))
     if requires_grad:
         out.requires_grad_()
@@ -169,7 +169,8 @@ def empty(
     requires_grad: bool = False,
 ) -> Tensor:
     """Memory of shape `size` whose values are undefined."""
-    return _finish(np.empty(_shape(sizes, size), _float(dtype)), device, requires_grad)
+    array = XP[np.ndarray].empty(_shape(sizes, size), _float(dtype))  # no constant of a capture
+    return _finish(array, device, requires_grad)
 
 
 def full(

@@ -1240,3 +1240,36 @@ def test_other_models_do_not_matter() -> None:
     assert setting.runs == 2
     assert len(training.programs) == 1
     assert len(evaluation.programs) == 2
+
+
+def views_written(s: Any, x: Any) -> Any:
+    y = s.model(x) * 1
+    y[:, 0] = y[:, 1].clone() ** 2
+    first, last = y.clone().split(1, 1)
+    y[1:].mul_(2.0)
+    s.optimizer.zero_grad()
+    loss = (first * last).sum() + y.sum()
+    loss.backward()
+    return loss, s.model.weight.grad
+
+
+MADE_INSIDE: dict[str, Any] = {
+    "masked_fill": lambda s, x: x.masked_fill(x > 0, -1e9).softmax(1),
+    "masked_fill_": lambda s, x: x.clone().masked_fill_(x > 0, float("-inf")),
+    "list as index": lambda s, x: (x[[0, 2]], x[:, [2, 0]]),
+    "new_tensor": lambda s, x: x + x.new_tensor([1.0, 2.0, 3.0]),
+    "empty": lambda s, x: (mt.empty(3).fill_(2.0) * x, mt.empty_like(x).copy_(x)),
+    "views written": views_written,
+}
+
+
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_arrays_that_the_library_makes(name: str) -> None:
+    def program(wrap: Any) -> Any:
+        setting = Setting()
+        step = wrap(lambda x: MADE_INSIDE[name](setting, x))
+        for i in range(5):
+            yield step(batch(i))
+
+    eager, compiled = both(program)
+    assert compiled == eager

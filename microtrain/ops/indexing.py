@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import ARRAYS, MODES, XP, to_host
+from ..backend import ARRAYS, MODES, XP, made, to_host
 from ..tensor import TENSORS, Tensor
 from .registry import primitive
 from .shapes import reshape_to
@@ -65,7 +65,7 @@ def _index_array(part: Any) -> Any:
     elif isinstance(part, bool | np.bool_):
         array = np.asarray(part)
     elif isinstance(part, list | tuple | range):
-        array = np.asarray(part) if len(part) else np.empty(0, np.int64)
+        array = made(np.asarray(part) if len(part) else np.empty(0, np.int64))
     else:
         raise IndexError(
             "only integers, slices (`:`), ellipsis (`...`), None and long or bool Tensors are "

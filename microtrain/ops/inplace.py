@@ -16,7 +16,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..backend import MODES, XP, address
+from ..backend import MODES, XP, address, made
 from ..tensor import TENSORS, Tensor, wrap
 from .coercion import NUMBERS, cast
 from .gathering import line, shaped_like
@@ -184,7 +184,7 @@ def _places(base: Any, view: Any) -> tuple[Any, ...]:
             if base.strides[dim] < 0:
                 found[dim] = base.shape[dim] - 1 - found[dim]
     asarray = XP[type(base)].asarray
-    return tuple(asarray(index) for index in found)
+    return tuple(asarray(made(index)) for index in found)
 
 
 def put(x: Tensor, index: Any, value: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import XP, as_dtype, resolve_device, to_device
+from ..backend import XP, as_dtype, made, resolve_device, to_device
 from ..tensor import TENSORS, Tensor, wrap
 from .arguments import integers
 from .coercion import NUMBERS
@@ -77,7 +77,7 @@ def new_tensor(
     """A copy of `data` (numbers, sequences, an array, a Tensor) in the dtype of this Tensor."""
     if type(data) in TENSORS:
         data = data.tolist()
-    array = np.array(data, _dtype(x, dtype))
+    array = made(np.array(data, _dtype(x, dtype)))
     where = x.device if device is None else device
     return _finish(array, where, requires_grad)
 
