@@ -293,6 +293,35 @@ def test_hooks_are_refused() -> None:
             mt.compile(setting.step)(batch(0))
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_two_updates_in_one_step(same: bool) -> None:
+    """For the same gradients they are replayed, for others the first would be counted wrongly."""
+    results = []
+    for wrap in (lambda f: f, mt.compile):
+        mt.manual_seed(0)
+        first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+        params = [*first.parameters(), *second.parameters()]
+        optimizer = mt.optim.Adam(params, lr=0.1)
+
+        def step(x: Any, nets: Any = (first, second), optimizer: Any = optimizer) -> Any:
+            for net in nets:
+                optimizer.zero_grad()
+                loss = (net(x) ** 2).mean()
+                if same:  # every parameter has a gradient
+                    loss = loss + 0 * (nets[0](x) + nets[1](x)).sum()
+                loss.backward()
+                optimizer.step()
+            return loss
+
+        step = wrap(step)
+        if not same and wrap is mt.compile:
+            with pytest.raises(CaptureError, match="two steps for different sets"):
+                step(batch(0))
+            return
+        results.append([step(batch(i)).item() for i in range(8)])
+    assert results[0] == results[1]
+
+
 def test_a_schedule_inside_the_step_is_refused() -> None:
     setting = Setting()
     schedule = mt.optim.lr_scheduler.StepLR(setting.optimizer, 1)

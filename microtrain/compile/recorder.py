@@ -414,8 +414,14 @@ class Recorder:
     def step(self, optimizer: Any) -> None:
         """An optimizer's step."""
         self.touch(optimizer.storage)
+        before = optimizer._runs
         with paused():
             optimizer._begin()
+        if optimizer in self.optimizers and optimizer._runs is not before:
+            raise CaptureError(
+                f"{self._where()}: an optimizer takes two steps for different sets of gradients in "
+                "one captured step; capture them as steps of their own"
+            )
         for run in optimizer._runs:
             for array in (*run.constants, *run.states, run.scratch):
                 if type(array) is np.ndarray:
