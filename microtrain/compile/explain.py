@@ -47,9 +47,9 @@ def _flops(line: Line) -> int:
     return 2 * math.prod(line.out.shape) * (left.shape[-1] if left.ndim else 1) if right.ndim else 0
 
 
-def _bytes(n: int) -> str:
+def _bytes(n: float) -> str:
     for unit in ("B", "kB", "MB"):
         if n < 1000:
             return f"{n:.3g} {unit}"
-        n = n / 1000  # type: ignore[assignment]
+        n /= 1000
     return f"{n:.3g} GB"
