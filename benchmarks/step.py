@@ -11,6 +11,8 @@ optional (`pip install torch==2.13.0`), and one that is missing is named.
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
 import json
 import os
 import platform
@@ -37,14 +39,15 @@ NETS: dict[str, tuple[int, list[int]]] = {
     "seed 64x1000x100x10": (64, [1000, 100, 10]),
     "large 1024x1024x1024x10": (1024, [1024, 1024, 10]),
 }
-# The ratios to PyTorch eager that a step must reach, eager and compiled (None: reported only).
-MUST: dict[str, tuple[float | None, float | None]] = {
-    "linreg 32x1x1": (0.15, 0.06),
-    "linreg 1024x64x1": (None, None),
-    "small 16x8x16x1": (0.18, 0.08),
-    "seed 64x1000x100x10": (0.75, 0.65),
-    "large 1024x1024x1024x10": (1.0, 1.0),
-    "chain of 20 elementwise": (0.9, None),
+# The columns, and the ratios to PyTorch eager that they must reach (None: reported only).
+OURS = ("eager", "numpy", "numba")
+MUST: dict[str, tuple[float | None, ...]] = {
+    "linreg 32x1x1": (0.15, 0.06, 0.01),
+    "linreg 1024x64x1": (None, None, None),
+    "small 16x8x16x1": (0.18, 0.08, 0.01),
+    "seed 64x1000x100x10": (0.75, 0.65, 0.55),
+    "large 1024x1024x1024x10": (1.0, 1.0, 1.0),
+    "chain of 20 elementwise": (0.9, None, None),
 }
 Step = Callable[[], Any]
 
@@ -104,11 +107,18 @@ def make_steps(name: str) -> tuple[dict[str, Step], list[str]]:
         missing = []
     except ImportError:
         torch, missing = None, ["torch (pip install torch==2.13.0)"]
-    libraries = {"microtrain eager": mt} | ({} if torch is None else {"torch eager": torch})
-    if name in NETS:
-        steps = {key: training_step(one, *NETS[name]) for key, one in libraries.items()}
-        return steps | {"compiled": training_step(mt, *NETS[name], mt.compile)}, missing
-    return {key: chain_step(one) for key, one in libraries.items()}, missing
+    libraries = {"eager": mt} | ({} if torch is None else {"torch": torch})
+    if name not in NETS:
+        return {key: chain_step(one) for key, one in libraries.items()}, missing
+    steps = {key: training_step(one, *NETS[name]) for key, one in libraries.items()}
+    executors = ["numpy", "numba"]
+    if importlib.util.find_spec("numba") is None:
+        executors.remove("numba")
+        missing.append("numba (pip install 'microtrain[jit]')")
+    for executor in executors:
+        compiled = functools.partial(mt.compile, executor=executor)
+        steps[executor] = training_step(mt, *NETS[name], compiled)
+    return steps, missing
 
 
 def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:
@@ -149,19 +159,19 @@ def main() -> int:
     results: dict[str, dict[str, float]] = {}
     missing: list[str] = []
     print(f"{platform.processor() or platform.machine()}, one core, medians in us a step")
-    print(f"{'step':<26}{'eager':>10}{'compiled':>10}{'torch':>10}{'eager':>9}{'must':>6}", end="")
-    print(f"{'compiled':>11}{'must':>6}")
+    columns = "".join(f"{name:>10}" for name in (*OURS, "torch"))
+    print(f"{'step':<26}{columns}" + "".join(f"{name:>9}{'must':>6}" for name in OURS))
     for name, musts in MUST.items():
         if options.only not in name:
             continue
         steps, missing = make_steps(name)
         found = results[name] = measure(steps, options.seconds)
-        peer = found.get("torch eager")
-        ours = found["microtrain eager"], found.get("compiled")
+        peer = found.get("torch")
+        ours = [found.get(column) for column in OURS]
         line = f"{name:<26}" + "".join(f"{text(us, ',.1f'):>10}" for us in (*ours, peer))
-        for us, must, width in zip(ours, musts, (9, 11), strict=True):
+        for us, must in zip(ours, musts, strict=True):
             ratio = None if us is None or peer is None else us / peer
-            line += f"{text(ratio, '.3f'):>{width}}{text(must, '.2f'):>6}"
+            line += f"{text(ratio, '.4f'):>9}{text(must, '.2f'):>6}"
         print(line, flush=True)
     for name in missing:
         print(f"left out: {name} is not installed")

@@ -81,7 +81,7 @@ class _Stream(threading.local):
     batch = (0, 0)  # the loader's epoch, and the number of its batch
 
 
-_STREAM = _Stream()
+STREAM = _Stream()
 
 
 def manual_seed(seed: int) -> np.random.Generator:
@@ -95,15 +95,15 @@ def manual_seed(seed: int) -> np.random.Generator:
         >>> weights = mt.randn(3, 4)      # the same in every run, on every rank
     """
     fresh = generator(seed, "default")
-    _STREAM.seed, _STREAM.generator = operator.index(seed), fresh
-    _STREAM.step = _STREAM.draw = 0
+    STREAM.seed, STREAM.generator = operator.index(seed), fresh
+    STREAM.step = STREAM.draw = 0
     return fresh
 
 
 def default_generator() -> np.random.Generator:
     """The generator that `manual_seed` set in this thread; drawing from it moves it on."""
-    found = _STREAM.generator
-    return manual_seed(_STREAM.seed) if found is None else found
+    found = STREAM.generator
+    return manual_seed(STREAM.seed) if found is None else found
 
 
 def draw_dtype(dtype: Any) -> Any:
@@ -120,7 +120,7 @@ def draw_dtype(dtype: Any) -> Any:
 
 def initial_seed() -> int:
     """The seed this thread's stream started from: the last `manual_seed`, else 0."""
-    return _STREAM.seed
+    return STREAM.seed
 
 
 def get_rng_state() -> dict[str, Any]:
@@ -128,7 +128,7 @@ def get_rng_state() -> dict[str, Any]:
     state: dict[str, Any] = dict(default_generator().bit_generator.state)
     state["state"] = {name: words.tolist() for name, words in state["state"].items()}
     state["buffer"] = state["buffer"].tolist()
-    return {"seed": _STREAM.seed, "step": _STREAM.step, "draw": _STREAM.draw, **state}
+    return {"seed": STREAM.seed, "step": STREAM.step, "draw": STREAM.draw, **state}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
@@ -149,8 +149,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
         step, draw = (_integer(state[name], name) for name in ("step", "draw"))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ValueError(f"set_rng_state: not a state from get_rng_state: {error!r}") from error
-    _STREAM.seed, _STREAM.generator = seed, fresh
-    _STREAM.step, _STREAM.draw = step, draw
+    STREAM.seed, STREAM.generator = seed, fresh
+    STREAM.step, STREAM.draw = step, draw
 
 
 # Draws of the forward pass ------------------------------------------------------------------------
@@ -158,24 +158,24 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 def begin_batch(first_row: int, batch: tuple[int, int] = (0, 0), draw: int = 0) -> None:
     """A batch is taken whose first row stands at `first_row` of the global batch `batch`."""
-    _STREAM.first_row, _STREAM.batch, _STREAM.draw = first_row, batch, draw
+    STREAM.first_row, STREAM.batch, STREAM.draw = first_row, batch, draw
 
 
 def place() -> tuple[int, tuple[int, int], int]:
     """What `begin_batch` takes to come back to where the draws of this thread stand now."""
-    return _STREAM.first_row, _STREAM.batch, _STREAM.draw
+    return STREAM.first_row, STREAM.batch, STREAM.draw
 
 
 def end_step() -> None:
     """An optimizer has taken a step: the draws after it are others."""
-    _STREAM.step += 1
-    _STREAM.draw = 0
+    STREAM.step += 1
+    STREAM.draw = 0
 
 
 def next_draw() -> int:
     """The number of the draw that is made now; the next one has another."""
-    draw = _STREAM.draw
-    _STREAM.draw = draw + 1
+    draw = STREAM.draw
+    STREAM.draw = draw + 1
     return draw
 
 
@@ -184,10 +184,10 @@ def forward_words(shape: tuple[int, ...], draw: int) -> Any:
 
     The leading dimension is samples, and this rank gets the words of its rows.
     """
-    start = _STREAM.first_row * math.prod(shape[1:])
+    start = STREAM.first_row * math.prod(shape[1:])
     skipped = start % 8  # a block of the counter gives four 64-bit words
-    counts = (_STREAM.step, *_STREAM.batch, draw)
-    bits: Any = generator(_STREAM.seed, "forward", *counts).bit_generator
+    counts = (STREAM.step, *STREAM.batch, draw)
+    bits: Any = generator(STREAM.seed, "forward", *counts).bit_generator
     bits.advance(start // 8)
     size = math.prod(shape)
     words = bits.random_raw((skipped + size + 1) // 2)

@@ -114,12 +114,14 @@ def call(step: Any, times: int = 9) -> None:
         step(batch(i))
 
 
-def follow(change: Any, steps: int = 12, **options: Any) -> tuple[Any, Any, Any]:
+def follow(
+    change: Any, steps: int = 12, executor: str = "numpy", **options: Any
+) -> tuple[Any, Any, Any]:
     """Losses of the eager and of the compiled step, with `change(setting, i)` before call i."""
     results = []
     for compiled in (False, True):
         setting = Setting(**options)
-        step = mt.compile(setting.step) if compiled else setting.step
+        step = mt.compile(setting.step, executor=executor) if compiled else setting.step
         losses = []
         for i in range(steps):
             change(setting, i)

@@ -24,8 +24,8 @@ from ..nn.module import MODULES
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
+from .executors import EXECUTORS, choose
 from .explain import explain
-from .numpy_executor import executor
 from .passes import arrays_in, optimise
 from .program import Line, Program, owner_of
 from .recorder import Recorder, present, recording
@@ -51,7 +51,9 @@ def compile(
     Args:
         function: the step. Tensors in its arguments (also nested in tuples, lists, dicts) may
             change from call to call; every other argument is part of the key of a capture.
-        executor: "numpy".
+        executor: "numpy", with the bits of the eager step; "numba", native code, which needs the
+            extra `jit`; "auto": numba where that is there and has (nearly) all instructions of
+            the step in native code.
         state: further Tensors from outside that the step reads or writes.
 
     Returns:
@@ -59,7 +61,8 @@ def compile(
         the captures.
 
     Raises CaptureError, at the first calls, where a replay would silently do something else.
-    `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly.
+    `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly; `numpy` or `numba` there is
+    what "auto" means.
 
     Example:
         >>> @mt.compile
@@ -70,13 +73,16 @@ def compile(
         ...     optimizer.step()
         ...     return loss
     """
-    if executor != "numpy":
-        raise ValueError(f"compile: executor must be 'numpy', got {executor!r}")
+    if executor not in EXECUTORS:
+        raise ValueError(f"compile: executor must be auto, numba or numpy, got {executor!r}")
     if function is None:
         return functools.partial(compile, executor=executor, state=state)
-    if os.environ.get("MICROTRAIN_COMPILE") == "off":
+    wish = os.environ.get("MICROTRAIN_COMPILE", "auto")
+    if wish == "off":
         return function
-    return Compiled(function, state)
+    if wish not in EXECUTORS:
+        raise ValueError(f"MICROTRAIN_COMPILE must be off, auto, numba or numpy, not {wish!r}")
+    return Compiled(function, state, wish if executor == "auto" else executor)
 
 
 class Capture:
@@ -85,6 +91,7 @@ class Capture:
     Attributes:
         program, text: what is replayed.
         run: the executor's function.
+        reason: why it is this executor's.
         result: what the step returned, with numbers in place of its Tensors.
         presence: by storage, which gradients were there when the step began.
         counted: by data-parallel model, what was counted when the step began.
@@ -94,8 +101,8 @@ class Capture:
     """
 
     __slots__ = (
-        "counted", "draws", "optimizers", "presence", "problem", "program", "result", "run",
-        "structure", "text",
+        "counted", "draws", "optimizers", "presence", "problem", "program", "reason",
+        "result", "run", "structure", "text",
     )  # fmt: skip
 
     def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
@@ -111,7 +118,7 @@ class Capture:
         self.counted: list[tuple[Any, Any]] = []
         self.structure: Structure
         self.run: Callable[[], None]
-        self.text = ""
+        self.text = self.reason = ""
 
     def difference(self, other: Capture) -> str | None:
         """Why `other`, of the next call, must not be replayed; None if nothing is against it."""
@@ -153,11 +160,14 @@ def _same(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
 class Compiled:
     """A step that is captured and replayed; see `compile`."""
 
-    def __init__(self, function: Callable[..., Any], state: Sequence[Tensor]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], state: Sequence[Tensor], executor: str = "numpy"
+    ) -> None:
         functools.update_wrapper(self, function)
         self.name = getattr(function, "__name__", "the step")
         self.function = function
         self.state = tuple(state)
+        self.executor = executor
         self.captures: dict[Any, list[Capture]] = {}
         self._pending: dict[Any, tuple[Capture, int]] = {}
 
@@ -220,7 +230,8 @@ class Compiled:
         result = _rebuilt(capture.result, program.outputs)
         if problem is None:
             optimise(program)
-            capture.run, capture.text = executor(program)
+            name, capture.reason = choose(self.executor, program)
+            capture.run, capture.text = EXECUTORS[name](program)
             self.captures[key] = [c for c in self.captures.get(key, ()) if c.lives()] + [capture]
         elif attempts >= ATTEMPTS:
             raise CaptureError(

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..backend import NUMPY
 from ..nn.module import MODULES
+from .bookkeeping import inline
 from .passes import arrays_in
 from .program import Host, Line, Program, owner_of
 
@@ -26,20 +27,19 @@ OUT_BY_NAME = {"dot", "matmul", "concatenate", "cumsum", "cumprod", "argmax", "a
 
 def executor(program: Program) -> tuple[Callable[[], None], str]:
     """A function that replays `program`, and its text."""
-    text = _Text(program)
+    text = Text(program)
     for line in program.lines:
         text.host(line) if isinstance(line, Host) else text.line(line)
-    source = "def replay():\n" + "".join(f"    {t}\n" for t in text.lines or ["pass"])
-    scope = text.scope
-    exec(compile(source, "<captured step>", "exec"), scope)
-    return scope.pop("replay"), text.shown()  # out of its own globals, which would be a cycle
+    return text.function(), text.shown()
 
 
-class _Text:
+class Text:
+    """The text of a function of Python that replays lines."""
+
     def __init__(self, program: Program) -> None:
         self.program = program
         self.lines: list[str] = []
-        self.comments: list[str] = []
+        self.said: list[tuple[str, str]] = []  # the same for people: text and comment
         self.scope: dict[str, Any] = {"np": np}
         self.names: dict[Any, str] = {}
         self.state_names = _state_names()
@@ -47,14 +47,18 @@ class _Text:
 
     def shown(self) -> str:
         """The text with a comment behind each line."""
-        width = min(max((len(t) for t in self.lines), default=0), 60)
-        return "\n".join(
-            f"{t:<{width}}  # {c}" for t, c in zip(self.lines, self.comments, strict=True)
-        )
+        width = min(max((len(text) for text, _ in self.said), default=0), 60)
+        return "\n".join(f"{text:<{width}}  # {comment}" for text, comment in self.said)
+
+    def function(self) -> Any:
+        """The function; its globals are the names in its text."""
+        source = "def replay():\n" + "".join(f"    {line}\n" for line in self.lines or ["pass"])
+        exec(compile(source, "<captured step>", "exec"), self.scope)
+        return self.scope.pop("replay")  # out of its own globals, which would be a cycle
 
     def emit(self, text: str, comment: str) -> None:
         self.lines.append(text)
-        self.comments.append(comment)
+        self.said.append((text, comment))
 
     def value(self, value: Any) -> str:
         """How the text says an argument: the name of an array, or a literal."""
@@ -85,18 +89,19 @@ class _Text:
             self.scope[name] = value
         return name
 
-    def function(self, name: str, value: Any) -> str:
+    def called(self, name: str, value: Any) -> str:
         self.scope[name] = value
         return name
 
     def host(self, line: Host) -> None:
-        self.emit(f"{self.named('host', line.function, id(line))}()", line.label)
+        self.lines += inline(line, lambda prefix, value: self.named(prefix, value, id(value)))
+        self.said.append(("", line.label))
 
     def line(self, line: Line) -> None:
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]
-            call = f"{self.function(name, getattr(NUMPY, name))}({', '.join(args)})"
+            call = f"{self.called(name, getattr(NUMPY, name))}({', '.join(args)})"
             for number, out in enumerate(outs):
                 self.emit(f"np.copyto({out}, {call}[{number}])", self.about(line))
             return
@@ -104,37 +109,37 @@ class _Text:
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
         f = getattr(np, name, None)
         if name == "copyto":
-            copy = self.function("copyto", np.copyto)
+            copy = self.called("copyto", np.copyto)
             text = f"{copy}({args[0]}, {args[1]}{extra})"
         elif name == "setitem":
             text = f"{args[0]}[{args[1]}] = {args[2]}"
         elif name == "scatter_add":
-            text = f"{self.function('add_at', np.add.at)}({', '.join(args)})"
+            text = f"{self.called('add_at', np.add.at)}({', '.join(args)})"
         elif name == "random_words":
-            words = self.function("random_words", NUMPY.random_words)
+            words = self.called("random_words", NUMPY.random_words)
             self.scope["draw"] = self.program.draw
             start = "draw[0] + " if attrs["fresh"] else ""
             text = f"{out}[...] = {words}({args[0]}, {start}{args[1]})"
         elif name == "where":
-            copy = self.function("copyto", np.copyto)
+            copy = self.called("copyto", np.copyto)
             self.emit(f"{copy}({out}, {args[2]}, casting='unsafe')", self.about(line))
             text = f"{copy}({out}, {args[1]}, casting='unsafe', where={args[0]})"
         elif name in REDUCTIONS:
-            reduce = self.function(f"{name}_of", getattr(np, REDUCTIONS[name]).reduce)
+            reduce = self.called(f"{name}_of", getattr(np, REDUCTIONS[name]).reduce)
             axis = self.value(attrs.pop("axis", line.args[1] if len(line.args) > 1 else None))
             dtype = self.value(attrs.pop("dtype", None))
             keep = self.value(attrs.pop("keepdims", False))
             text = f"{reduce}({args[0]}, {axis}, {dtype}, {out}, {keep})"
         elif isinstance(f, np.ufunc) and name not in OUT_BY_NAME:
-            text = f"{self.function(name, f)}({', '.join(args)}, {out}{extra})"
+            text = f"{self.called(name, f)}({', '.join(args)}, {out}{extra})"
         elif name in OUT_BY_NAME and _fits(name, line):
             f = getattr(NUMPY, name)
-            text = f"{self.function(name, f)}({', '.join(args)}{extra}, out={out})"
+            text = f"{self.called(name, f)}({', '.join(args)}{extra}, out={out})"
         elif name == "getitem":
             text = f"{out}[...] = {args[0]}[{args[1]}]"
         else:
             f = getattr(NUMPY, name)
-            text = f"{out}[...] = {self.function(name, f)}({', '.join(args)}{extra})"
+            text = f"{out}[...] = {self.called(name, f)}({', '.join(args)}{extra})"
         self.emit(text, self.about(line))
 
     def about(self, line: Line) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .bookkeeping import CLEAR, MARK
 from .program import Host, Line, Program, owner_of
-
-MARK = "the gradient is there"
 
 
 def optimise(program: Program) -> None:
@@ -52,6 +51,7 @@ def _join_marks(program: Program) -> None:
     """Mark gradients present together, before the next bookkeeping that may look."""
     kept: list[Line | Host] = []
     slots: list[Any] = []
+    cleared: set[Any] = set()  # buffers whose gradients with a graph have been dropped
 
     def flush(where: str) -> None:
         if slots:
@@ -60,18 +60,20 @@ def _join_marks(program: Program) -> None:
 
             def mark() -> None:
                 for slot in marked:
-                    slot.epoch = slot.buffer.epoch
-                    slot.grad_version.n += 1
-                    slot.graph = None
+                    slot.mark()
 
-            kept.append(Host(f"{len(marked)} gradients are there", mark, where))
+            label = f"{len(marked)} gradients are there"
+            about = [(slot, slot.buffer not in cleared) for slot in marked]
+            kept.append(Host(label, mark, where, (), about))
 
     for line in program.lines:
         if type(line) is Host:
             if line.label == MARK:
-                slots.append(line.function.__self__)  # type: ignore[attr-defined]
+                slots.append(line.about)
                 continue
             flush(line.where)
+            if line.label == CLEAR and line.about is not None:
+                cleared.update(line.about.buffers)
         kept.append(line)
     if program.lines:
         flush(program.lines[-1].where)

@@ -35,11 +35,22 @@ class Line:
 
 @dataclass(slots=True)
 class Host:
-    """Python that runs between instructions: `function()`, of a fixed meaning, `label`."""
+    """Python that runs between instructions: `function()`, of a fixed meaning, `label`.
+
+    Attributes:
+        writes: the arrays that it writes, where it does nothing else that instructions could
+            notice, and so may run earlier; None: nothing may pass it.
+        reads: the arrays that it looks at; it may raise, and what lasts is written before it or
+            after it as in the step.
+        about: what `bookkeeping.inline` needs to say the same without a call.
+    """
 
     label: str
     function: Callable[[], Any]
     where: str
+    writes: tuple[Any, ...] | None = None
+    about: Any = None
+    reads: tuple[Any, ...] = ()
 
 
 @dataclass

@@ -22,7 +22,7 @@ from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
 from ..errors import CaptureError
 from ..random import begin_batch, place
 from ..tensor import TENSORS, wrap
-from .passes import MARK
+from .bookkeeping import CLEAR, COUNT, END, MARK
 from .program import Host, Line, Program, owner_of
 from .traced import Traced, refuse
 
@@ -139,11 +139,11 @@ class Recorder:
         if type(out) is tuple or out.size:
             self.program.lines.append(Line(name, args, out, attrs, self._where()))
 
-    def bookkeeping(self, label: str, function: Callable[[], Any]) -> None:
-        """Call `function` now, and at this place of every replay."""
+    def bookkeeping(self, label: str, function: Callable[[], Any], *more: Any) -> None:
+        """Call `function` now, and at this place of every replay; `more` as in `Host`."""
         with paused():
             function()
-        self.program.lines.append(Host(label, function, self._where()))
+        self.program.lines.append(Host(label, function, self._where(), *more))
 
     def ufunc(self, function: Any, inputs: Any, out: Any, attrs: dict[str, Any]) -> Any:
         """A ufunc that NumPy was asked for, of plain and Traced arrays."""
@@ -300,14 +300,26 @@ class Recorder:
 
     def draws(self, count: int) -> Host:
         """The bookkeeping of `count` draws."""
-        return Host(f"{count} random draws", lambda: _skip(count), self._where())
+        return Host(f"{count} random draws", lambda: _skip(count), self._where(), ())
 
     def examine(self, array: Any, check: Callable[[Any], None]) -> None:
         """Let `check` look at the values now and at every replay; it may raise."""
         host = self.host(array)
         check(host)
         label = f"check {check.__qualname__.split('.')[0].strip('_')}"
-        self.program.lines.append(Host(label, functools.partial(check, host), self._where()))
+        again = functools.partial(check, host)
+        self.program.lines.append(Host(label, again, self._where(), (), reads=(host,)))
+
+    def cleared(self, storage: Any, set_to_none: bool) -> None:
+        """`zero_grad()` of a storage."""
+        self.touch(storage, clears=set_to_none)
+        if set_to_none:
+            self.bookkeeping(CLEAR, storage.zero_grad, (), storage)
+            return
+        for slot in storage.slots:
+            if slot.epoch == slot.buffer.epoch:
+                self.copyto(slot.array, 0)
+        self.bookkeeping(CLEAR, lambda: storage.zero_grad(False))
 
     # What the engine and the optimizers hand over -------------------------------------------------
 
@@ -325,7 +337,7 @@ class Recorder:
                 self.bookkeeping("a gradient is dropped", slot.drop)
             else:
                 self.copyto(slot.array, value._array)
-                self.bookkeeping(MARK, slot.mark)
+                self.bookkeeping(MARK, slot.mark, (), slot)
         elif type(leaf._array) is Traced or leaf._grad is value:
             leaf._grad = value
         else:
@@ -391,7 +403,7 @@ class Recorder:
             self.add(slot.array, g, out=slot.array)
         elif g is not slot.array:
             self.copyto(slot.array, g)
-        self.bookkeeping(MARK, slot.mark)
+        self.bookkeeping(MARK, slot.mark, (), slot)
 
     def listen(self, listener: Any, roots: Any, create_graph: bool) -> Any:
         """The beginning of a pass that data parallelism is told of; the scale of its seeds."""
@@ -423,14 +435,19 @@ class Recorder:
                 "one captured step; capture them as steps of their own"
             )
         for run in optimizer._runs:
-            for array in (*run.constants, *run.states, run.scratch):
+            for array in (*run.constants, *run.states):
                 if type(array) is np.ndarray:
                     self.know(array, "state")
+            self.know(run.scratch, "made")
         self.optimizers.append(optimizer)
-        self.program.lines.append(Host("the optimizer counts", optimizer._count, self._where()))
+        numbers = tuple(
+            a for run in optimizer._runs for a in run.constants if type(a) is np.ndarray
+        )
+        about = optimizer, tuple(optimizer._runs)
+        self.program.lines.append(Host(COUNT, optimizer._count, self._where(), numbers, about))
         for run in optimizer._runs:
             optimizer._update(run)
-        self.bookkeeping("the parameters are new", optimizer._end)
+        self.bookkeeping(END, optimizer._end, (), tuple(optimizer._written))
 
     def nonzero(self, *_: Any) -> Any:
         """Refused: the shape of the result depends on values."""

@@ -10,7 +10,6 @@ A parameter keeps its memory order: a weight stored transposed stays so, and so 
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -194,25 +193,25 @@ class FlatStorage:
         """Mark every gradient absent, or set those that are present to zeros."""
         recorder = MODES.recorder
         if recorder is not None:
-            recorder.touch(self, clears=set_to_none)
-            if not set_to_none:
-                for slot in self.slots:
-                    if slot.epoch == slot.buffer.epoch:
-                        recorder.copyto(slot.array, 0)
-            recorder.bookkeeping("zero_grad", functools.partial(self.zero_grad, set_to_none))
+            recorder.cleared(self, set_to_none)
             return
         self.cleared += 1
         if set_to_none:
             for buffer in self.buffers:
                 buffer.epoch += 1
-                if buffer.graphs:  # each leads back to its parameter: a cycle to be broken
-                    for slot in buffer.graphs:
-                        slot.graph = None
-                    buffer.graphs.clear()
+                if buffer.graphs:
+                    self.forget(buffer)
             return
         for slot in self.slots:
             if slot.epoch == slot.buffer.epoch:
                 slot.assign(0)
+
+    @staticmethod
+    def forget(buffer: Buffer) -> None:
+        """Drop gradients with a graph: each leads back to its parameter, a cycle to be broken."""
+        for slot in buffer.graphs:
+            slot.graph = None
+        buffer.graphs.clear()
 
     def stamp(self) -> None:
         """Raise the version of every parameter: a graph that saved one is stale now."""

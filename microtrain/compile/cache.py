@@ -1,0 +1,107 @@
+"""Generated source on disk, so that another process finds it compiled.
+
+numba keeps compiled code next to the file that its source is in, and none for source in memory. So
+the source goes to `$XDG_CACHE_HOME/microtrain/<hash>.py`, in a directory that only its owner can
+enter: code is loaded from there. Where there is no such directory everything is compiled anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import stat
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from . import native
+
+MOST_FILES = 512  # of each kind; the oldest go
+
+
+def directory() -> Path | None:
+    """Where source is kept; None where that is not a directory of ours and ours alone."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(home) / "microtrain"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+        if hasattr(os, "getuid") and found.st_uid != os.getuid():
+            return None
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+            return None  # a link, or others could put code there
+        return path if os.access(path, os.W_OK | os.X_OK) else None
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def load(source: str) -> dict[str, Any]:
+    """The names that `source` defines; `CACHE` in it says whether numba can keep its code."""
+    import numba
+
+    made_of = source, numba.__version__, np.__version__, __version__, platform.machine(), _library()
+    name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
+    place = directory()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", numba.NumbaWarning)
+        if place is not None:
+            # Whatever is wrong there, a full disk or a broken file: memory will do, and an error
+            # of the source itself comes again.
+            with contextlib.suppress(Exception):
+                return _imported(_written(place, name, source), name)
+        scope: dict[str, Any] = {"CACHE": False}
+        exec(compile(source, "<native step>", "exec"), scope)
+        return scope
+
+
+@functools.cache
+def _library() -> str:
+    """What the generated source calls: another text, another result."""
+    return Path(native.__file__).read_text(encoding="utf-8")
+
+
+def _written(place: Path, name: str, source: str) -> Path:
+    path = place / f"{name}.py"
+    if not path.exists() or path.read_text(encoding="utf-8") != source:
+        # A new time stamp would make numba compile again: what is there stays.
+        handle, temporary = tempfile.mkstemp(dir=place, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(source)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise
+        _tidy(place)
+    return path
+
+
+def _tidy(place: Path) -> None:
+    """Let the oldest files go."""
+    for folder, pattern in ((place, "*.py"), (place / "__pycache__", "*.nb?")):
+        files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
+        for path in files[:-MOST_FILES]:
+            path.unlink(missing_ok=True)
+
+
+def _imported(path: Path, name: str) -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location(f"microtrain_native_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__dict__["CACHE"] = True
+    sys.modules[spec.name] = module  # numba looks for it there while it loads
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    return vars(module)

@@ -1,0 +1,142 @@
+"""Instructions on single elements, as expressions of Python that numba compiles.
+
+`{0}` and `{1}` are the operands, already in the type that NumPy computes in, and `{t}` is that
+type. What has no expression here is left to NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+DTYPES = {
+    np.dtype(name): name
+    for name in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float32", "float64")
+}
+
+_OF_NUMBERS = {
+    "add": "{0} + {1}",
+    "subtract": "{0} - {1}",
+    "multiply": "{0} * {1}",
+    "negative": "-{0}",
+    "square": "{0} * {0}",
+    "absolute": "abs({0})",
+    # The first is taken where it is NaN; where the second is, no comparison holds.
+    "maximum": "{0} if {0} >= {1} or {0} != {0} else {1}",
+    "minimum": "{0} if {0} <= {1} or {0} != {0} else {1}",
+    "equal": "{0} == {1}",
+    "not_equal": "{0} != {1}",
+    "less": "{0} < {1}",
+    "less_equal": "{0} <= {1}",
+    "greater": "{0} > {1}",
+    "greater_equal": "{0} >= {1}",
+}
+_OF_FLOATS = {
+    "divide": "{0} / {1}",
+    "reciprocal": "{t}(1) / {0}",
+    "sqrt": "math.sqrt({0})",
+    "floor": "math_floor({0})",
+    "ceil": "math_ceil({0})",
+    "sign": "{0} if {0} != {0} else {t}({0} > 0) - {t}({0} < 0)",
+    "isnan": "{0} != {0}",
+    "isinf": "abs({0}) == math.inf",
+    "isfinite": "abs({0}) < math.inf",
+}
+# Functions of a library of mathematics, one element at a time: NumPy does many at once.
+_SLOW = {
+    name: f"math.{name}({{0}})"
+    for name in ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "sinh", "cosh", "erf",
+                 "erfc")
+} | {
+    "arctan": "math.atan({0})",
+    "power": "{0} ** {1}",
+}  # fmt: skip
+_OF_TRUTHS = {
+    "logical_and": "{0} and {1}",
+    "logical_or": "{0} or {1}",
+    "logical_xor": "{0} != {1}",
+    "logical_not": "not {0}",
+    "bitwise_and": "{0} and {1}",
+    "bitwise_or": "{0} or {1}",
+    "bitwise_xor": "{0} != {1}",
+    "invert": "not {0}",
+    "add": "{0} or {1}",
+    "multiply": "{0} and {1}",
+    "equal": "{0} == {1}",
+    "not_equal": "{0} != {1}",
+    "maximum": "{0} or {1}",
+    "minimum": "{0} and {1}",
+}
+SLOW_FROM = 1024  # elements: from here NumPy is faster, its call included
+
+
+class Expression(NamedTuple):
+    """How one element is computed.
+
+    Attributes:
+        text: the template.
+        taken: the dtypes that the operands are converted to.
+        given: the dtype of the result, before it is converted to that of the array.
+    """
+
+    text: str
+    taken: tuple[Any, ...]
+    given: Any
+
+
+def expression(name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int) -> Any:
+    """The Expression of a ufunc called with `args`; None where NumPy has to do it."""
+    if name in ("erf", "erfc"):
+        dtype = args[0].dtype
+        fits = not attrs and dtype.kind == "f" and dtype in DTYPES and size < SLOW_FROM
+        return Expression(_SLOW[name], (dtype,), dtype) if fits else None
+    ufunc = getattr(np, name, None)
+    if not isinstance(ufunc, np.ufunc) or ufunc.nout != 1 or attrs.keys() - {"dtype"}:
+        return None
+    kinds = [type(a) if type(a) in (int, float) else np.asarray(a).dtype for a in args]
+    wanted = attrs.get("dtype")
+    how: dict[str, Any] = {}
+    if wanted is not None:
+        how["signature"] = (*(None for _ in args), np.dtype(wanted))
+    try:
+        *taken, given = ufunc.resolve_dtypes((*kinds, None), **how)
+    except TypeError:
+        return None
+    if any(dtype not in DTYPES for dtype in (*taken, given)):
+        return None
+    kind = taken[0].kind
+    text = None
+    if kind == "b":
+        text = _OF_TRUTHS.get(name)
+    elif kind == "f" and name in _SLOW:
+        text = _SLOW[name] if size < SLOW_FROM else None
+    elif kind == "f" and name in _OF_FLOATS:
+        text = _OF_FLOATS[name]
+    else:
+        text = _OF_NUMBERS.get(name)
+    return None if text is None else Expression(text, tuple(taken), given)
+
+
+def converted(text: str, old: Any, new: Any) -> str:
+    """`text`, a value of dtype `old`, as one of `new`."""
+    if old == new:
+        return text
+    if new.kind == "b":
+        return f"{text} != 0"
+    return f"{DTYPES[new]}({text})"
+
+
+def literal(value: Any, dtype: Any) -> str:
+    """A number as a constant of `dtype`."""
+    if dtype.kind == "b":
+        return repr(bool(value))
+    if dtype.kind == "f":
+        number = float(dtype.type(value))
+        text = repr(number)
+        text = (
+            text if np.isfinite(number) else f"math.{text}" if number >= 0 else f"-math.{text[1:]}"
+        )
+        text = "math.nan" if number != number else text
+        return f"{DTYPES[dtype]}({text})"
+    return f"{DTYPES[dtype]}({int(value)})"

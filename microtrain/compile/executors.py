@@ -1,0 +1,55 @@
+"""The executors: each is given a Program and returns a function that replays it, and its text."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+from . import numpy_executor
+from .program import Line, Program
+
+# What compiling costs where the code is not on disk yet, and what native code saves, in seconds.
+START, FOR_EACH = 0.5, 0.03
+SAVED = 0.4e-6  # for an instruction, a step: a call of NumPy and a pass over memory
+UNKNOWN = 1_000_000  # steps, where nobody says how many there will be
+
+
+def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]:
+    """The executor that `name` asks for, and why.
+
+    "auto" decides from `program` and `steps` alone, not from a clock: equal runs choose alike.
+    """
+    if name != "auto":
+        return name, "asked for"
+    if importlib.util.find_spec("numba") is None:
+        return "numpy", "numba is not installed (pip install 'microtrain[jit]')"
+    count = sum(type(line) is Line for line in program.lines)
+    cost, saved = START + FOR_EACH * count, SAVED * count * steps
+    bill = f"{cost:.1f} s to compile {count} instructions save {saved:.1f} s in {steps:,} steps"
+    if cost > saved:
+        return "numpy", bill
+    from .numba_executor import coverage
+
+    native, count = coverage(program)
+    if native < 0.9 * count:
+        return "numpy", f"native code has only {native} of {count} instructions"
+    return "numba", f"{bill}; native code has {native} of them"
+
+
+def _numba(program: Program) -> tuple[Callable[[], None], str]:
+    if importlib.util.find_spec("numba") is None:
+        raise ImportError(
+            "compile: executor='numba' needs numba: pip install 'microtrain[jit]', or leave the "
+            "choice to executor='auto'"
+        )
+    from .numba_executor import executor
+
+    return executor(program)
+
+
+EXECUTORS: dict[str, Any] = {
+    "auto": None,  # `choose` names another
+    "numba": _numba,
+    "numpy": numpy_executor.executor,
+}

@@ -1,0 +1,558 @@
+"""From lines to loops: which instructions share a loop, in which order, and what is never stored.
+
+A Program's lines become units. An `Elements` unit is a loop over one shape that does the work of
+all its lines for one element after the other; `Sum`, `Product`, `Scatter` are loops or BLAS calls
+of their own; a `Call` stays a call of NumPy and a `Host` line stays Python. Every unit knows the
+memory that it reads and writes, and nothing here relies on more than that: two units change places,
+or become one, only where no element of memory is seen differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .elements import DTYPES, Expression, expression
+from .passes import arrays_in
+from .program import Host, Line, Program, owner_of
+
+REACH = 24  # units that a line may be moved ahead of
+STREAMS = 16  # arrays in one loop
+
+
+class Place:
+    """Where an operand is: its address and how far its elements are apart.
+
+    Attributes:
+        array: keeps the memory alive.
+        shape, strides: without dimensions of length 1; strides in elements.
+        low, high: the first byte and the one behind the last.
+        regular: whether the strides are whole elements of a dtype that native code knows.
+    """
+
+    __slots__ = ("address", "array", "dtype", "high", "key", "low", "regular", "shape", "strides")
+
+    def __init__(self, array: Any, shape: Any = None) -> None:
+        self.array = array
+        view = array if shape is None else np.broadcast_to(array, shape)
+        kept = [d for d, n in enumerate(view.shape) if n != 1]
+        size = array.dtype.itemsize
+        self.address = view.__array_interface__["data"][0]
+        self.dtype = array.dtype
+        self.shape = tuple(view.shape[d] for d in kept)
+        steps = [view.strides[d] for d in kept]
+        self.regular = self.dtype in DTYPES and all(step % size == 0 for step in steps)
+        self.strides = tuple(step // size for step in steps)
+        ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
+        self.low = self.address + sum(end for end in ends if end < 0)
+        self.high = self.address + sum(end for end in ends if end > 0) + size
+        self.key = self.address, self.strides, self.dtype
+
+    def meets(self, other: Place) -> bool:
+        """Whether they may have memory in common."""
+        return self.low < other.high and other.low < self.high
+
+    def same(self, other: Place) -> bool:
+        """Whether an index leads to the same element in both."""
+        return self.key == other.key
+
+    def covers(self, other: Place) -> bool:
+        """Whether writing all of it leaves nothing of `other`."""
+        return (self.key == other.key and self.shape == other.shape) or (
+            self.solid and self.low <= other.low and other.high <= self.high
+        )
+
+    @property
+    def solid(self) -> bool:
+        """Whether there are no gaps in it."""
+        count = int(np.prod(self.shape, dtype=np.int64))
+        return self.high - self.low == count * self.dtype.itemsize
+
+
+@dataclass
+class Unit:
+    """Something that is done at once.
+
+    Attributes:
+        lines: what it was made of.
+        reads, writes: the memory.
+    """
+
+    lines: list[Line]
+    reads: list[Place] = field(default_factory=list)
+    writes: list[Place] = field(default_factory=list)
+
+    def disturbs(self, other: Unit) -> bool:
+        """Whether the two must stay in their order."""
+        return (
+            _meet(self.writes, other.reads)
+            or _meet(self.writes, other.writes)
+            or _meet(self.reads, other.writes)
+        )
+
+
+def _meet(some: list[Place], others: list[Place]) -> bool:
+    return any(a.meets(b) for a in some for b in others)
+
+
+@dataclass
+class Element:
+    """One line of an `Elements` unit: `out = expression(args)`, where `mask` is set."""
+
+    expression: Expression
+    args: list[Any]  # Places and numbers
+    out: Place
+    mask: Place | None = None
+    source: Any = None  # what `args[0]` is an index into (take)
+
+
+@dataclass
+class Elements(Unit):
+    """A loop over `shape`."""
+
+    shape: tuple[int, ...] = ()
+    body: list[Element] = field(default_factory=list)
+    stored: set[Any] = field(default_factory=set)  # keys of the Places that go to memory
+
+    def takes(self, other: Elements) -> bool:
+        """Whether `other` can be done in the same loop, behind its lines."""
+        if self.shape != other.shape:
+            return False
+        mine, theirs = self.reads + self.writes, other.reads + other.writes
+        needed = [place for place in loads(other) if any(place.strides)]
+        if self.shape and not any(a.same(b) for a in mine for b in needed):
+            return False  # nothing to gain
+        if len({p.key for p in mine + theirs if any(p.strides)}) > STREAMS:
+            return False
+        for one, two in ((self, other), (other, self)):
+            for written in one.writes:
+                for place in two.reads + two.writes:
+                    if written.meets(place) and not written.same(place):
+                        return False
+        gathered = [e.source for e in self.body + other.body if e.source is not None]
+        return not _meet(gathered, self.writes + other.writes)
+
+    def absorb(self, other: Elements) -> None:
+        """Do `other` as well."""
+        self.lines += other.lines
+        self.body += other.body
+        self.reads += other.reads
+        self.writes += other.writes
+
+
+@dataclass
+class Reduction(Unit):
+    """`sum`, `prod`, `max` or `min` of `x` over `axes`."""
+
+    name: str = ""
+    x: Any = None
+    axes: tuple[int, ...] = ()
+
+
+@dataclass
+class Product(Unit):
+    """A matrix product: `a` (batch, m, k), `b` (batch, k, n), `out` (batch, m, n)."""
+
+    a: Any = None
+    b: Any = None
+    out: Any = None
+
+
+@dataclass
+class Scatter(Unit):
+    """`target[index] += values`, all of one dimension."""
+
+    target: Any = None
+    index: Any = None
+    values: Any = None
+
+
+@dataclass
+class Call(Unit):
+    """What NumPy does, or the Python of a Host."""
+
+    host: Host | None = None
+
+
+def units_of(program: Program, products: bool) -> list[Unit]:
+    """The units of `program`, in an order that may be replayed.
+
+    Args:
+        products: whether native code has BLAS.
+    """
+    lines = (part for line in program.lines for part in _parts(line))
+    made = (unit_of(line, program, products) for line in lines)
+    found = _fused(unit for unit in made if unit is not None)
+    found = _ordered(_fused(found), program)  # what two loops had in common may have come later
+    _mark_stores(found, program)
+    return _merged(found)
+
+
+def _parts(line: Line | Host) -> Iterable[Line | Host]:
+    """Joining arrays is copying each to its place."""
+    if isinstance(line, Host) or line.name != "concatenate":
+        yield line
+        return
+    arrays, axis = line.args[0], line.args[1] if len(line.args) > 1 else line.attrs.get("axis", 0)
+    start = 0
+    for array in arrays:
+        stop = start + array.shape[axis]
+        place = line.out[(slice(None),) * (axis % array.ndim) + (slice(start, stop),)]
+        start = stop
+        yield Line("copyto", (place, array), place, {}, line.where)
+
+
+def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
+    """What a line becomes; None where it does nothing."""
+    if isinstance(line, Host):
+        reads, writes = (
+            [Place(a) for a in some or () if a.size] for some in (line.reads, line.writes)
+        )
+        return Call([], reads, writes, line)
+    if type(line.out) is not tuple and not line.out.size:
+        return None
+    made = None
+    if type(line.out) is not tuple and line.out.dtype in DTYPES:
+        if line.name in ("dot", "matmul"):
+            made = _product(line, program, products)
+        elif line.name in ("sum", "prod", "max", "min"):
+            made = _reduction(line)
+        elif line.name == "scatter_add":
+            made = _scatter(line)
+        else:
+            made = _elements(line)
+    if made is None or not all(place.regular for place in made.reads + made.writes):
+        outs = line.out if type(line.out) is tuple else (line.out,)
+        given = arrays_in((line.args, tuple(line.attrs.values())))
+        made = Call([line], [Place(a) for a in given if a.size], [Place(a) for a in outs])
+    return made
+
+
+# Lines ------------------------------------------------------------------------------------------
+
+
+def _elements(line: Line) -> Elements | None:
+    out, args, attrs = line.out, line.args, line.attrs
+    mask = source = None
+    if line.name == "copyto" or line.name == "setitem":
+        if line.name == "setitem":
+            target = args[0][args[1]]
+            if not (type(target) is np.ndarray and np.may_share_memory(target, out)):
+                return None
+            out, args, attrs = target, (target, args[2]), {}
+        out, given, mask = args[0], args[1], attrs.get("where")
+        dtype = given.dtype if type(given) is np.ndarray else out.dtype
+        found = Expression("{0}", (dtype,), dtype)
+        args = (given,)
+    elif line.name == "where":
+        found = Expression("{1} if {0} else {2}", (np.dtype(bool), out.dtype, out.dtype), out.dtype)
+    elif line.name == "take":
+        if len(args) != 2 or attrs or type(args[1]) is not np.ndarray:
+            return None
+        source = Place(args[0].reshape(-1))
+        if args[1].dtype != np.int64 or not np.may_share_memory(source.array, args[0]):
+            return None
+        found = Expression("", (args[1].dtype,), args[0].dtype)
+        args = args[1:]
+    else:
+        made = expression(line.name, args, attrs, out.size)
+        if made is None:
+            return None
+        found = made
+    given_dtypes = [a.dtype for a in args if type(a) is np.ndarray]
+    pairs = [*zip(given_dtypes, found.taken, strict=False), (found.given, out.dtype)]
+    if any(a.kind == "f" and b.kind in "iu" for a, b in pairs):
+        return None  # NaN as an integer is NumPy's affair
+    to = Place(out)
+    places = [Place(a, out.shape) if type(a) is np.ndarray else a for a in args]
+    where = None if mask is None else Place(mask, out.shape)
+    reads = [p for p in places if type(p) is Place] + ([where] if where is not None else [])
+    if where is not None:
+        reads.append(to)
+    if any(p.meets(to) and not p.same(to) for p in reads):
+        return None  # NumPy makes a copy first
+    if source is not None:
+        if source.meets(to):
+            return None
+        reads.append(source)
+    body = [Element(found, places, to, where, source)]
+    return Elements([line], reads, [to], to.shape, body)
+
+
+def _reduction(line: Line) -> Reduction | None:
+    x, attrs = line.args[0], line.attrs
+    axis = attrs.get("axis", line.args[1] if len(line.args) > 1 else None)
+    dtype = np.dtype(attrs.get("dtype") or line.out.dtype)
+    allowed = attrs.keys() <= {"axis", "dtype", "keepdims"} and len(line.args) <= 2
+    counted = line.name == "sum" and dtype == np.int64 and x.dtype.kind in "bui"
+    fits = dtype == line.out.dtype and (x.dtype == dtype or counted) and dtype.kind != "b"
+    if not allowed or not fits or x.dtype not in DTYPES:
+        return None
+    if axis is None:
+        axes = tuple(range(x.ndim))
+    else:
+        axes = tuple(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+    return _reduced(line, line.name, x, axes)
+
+
+def _reduced(line: Line, name: str, x: Any, axes: tuple[int, ...]) -> Reduction | None:
+    if not x.size and name in ("max", "min"):
+        return None
+    if x.size > 65536 and not x.flags.c_contiguous:
+        return None
+    return Reduction([line], [Place(x)] if x.size else [], [Place(line.out)], name, x, axes)
+
+
+def _product(line: Line, program: Program, blas: bool) -> Unit | None:
+    a, b, out = line.args[0], line.args[1], line.out
+    both = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim and b.ndim
+    if not both or line.attrs or len(line.args) != 2 or a.dtype != out.dtype:
+        return None
+    if b.dtype != out.dtype or out.dtype.kind != "f":
+        return None
+    if line.name == "dot" and (a.ndim > 2 or b.ndim > 2):
+        return None
+    if Place(out).meets(Place(a)) or Place(out).meets(Place(b)):
+        return None
+    if b.ndim == 2 and a.ndim == 1 and b.size <= 16384 and _ones(a, program):
+        return _reduced(line, "sum", b, (0,))
+    if a.ndim == 2 and b.ndim == 1 and a.size <= 16384 and _ones(b, program):
+        return _reduced(line, "sum", a, (1,))
+    reads = [Place(a), Place(b)]
+    first, second = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    m, k, n = first.shape[-2], first.shape[-1], second.shape[-1]
+    batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    first = np.broadcast_to(first, (*batch, m, k))
+    second = np.broadcast_to(second, (*batch, k, n))
+    target = out.reshape((*batch, m, n))
+    if not np.may_share_memory(target, out):
+        return None
+    found = Product([line], reads, [Place(out)], first, second, target)
+    if small(found, blas):
+        return found
+    known = all(matrix(array) for array in (first, second, target))
+    return found if blas and known else None
+
+
+def matrix(array: Any) -> tuple[bool, int] | None:
+    """Whether BLAS sees the last two dimensions transposed, and its leading dimension."""
+    (rows, columns), size = array.shape[-2:], array.itemsize
+    down, right = array.strides[-2:]
+    if (right == size or columns == 1) and (rows == 1 or down >= columns * size):
+        return False, down // size if rows > 1 else max(1, columns)
+    if (down == size or rows == 1) and (columns == 1 or right >= rows * size):
+        return True, right // size if columns > 1 else max(1, rows)
+    return None
+
+
+def small(product: Product, blas: bool) -> bool:
+    """Whether loops are faster than a call of BLAS, or of NumPy where there is no BLAS."""
+    m, n = product.out.shape[-2:]
+    size = m * n * product.a.shape[-1]
+    if m == 1 and n == 1:
+        return bool(size < 16384)
+    return bool(size <= (128 if blas and m > 1 and n > 1 else 512 if blas else 2304))
+
+
+def _ones(array: Any, program: Program) -> bool:
+    constant = program.kinds.get(id(owner_of(array))) == "constant"
+    return constant and bool((array == 1).all())
+
+
+def _scatter(line: Line) -> Scatter | None:
+    target, index, values = line.args
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    arrays = [a for a in (target, index, values) if type(a) is np.ndarray and a.ndim == 1]
+    if len(arrays) != 3 or index.dtype != np.int64 or values.dtype != target.dtype:
+        return None
+    if index.shape != values.shape or target.dtype.kind != "f":
+        return None
+    reads = [Place(a) for a in arrays]
+    if reads[0].meets(reads[1]) or reads[0].meets(reads[2]):
+        return None
+    return Scatter([line], reads, [reads[0]], *reads)
+
+
+# Order ------------------------------------------------------------------------------------------
+
+
+def _fused(units: Iterable[Unit]) -> list[Unit]:
+    found: list[Unit] = []
+    for unit in units:
+        if not (type(unit) is Elements and _joined(unit, found)):
+            found.append(unit)
+    return found
+
+
+def _joined(unit: Elements, units: list[Unit]) -> bool:
+    """Whether `unit` found a loop among the last `units` that does its work as well."""
+    for other in reversed(units[-REACH:]):
+        if type(other) is Elements and other.takes(unit):
+            other.absorb(unit)
+            return True
+        if type(other) is Call and other.host is not None:
+            return False
+        if other.disturbs(unit):
+            return False
+    return False
+
+
+def _barrier(unit: Unit) -> bool:
+    return type(unit) is Call and unit.host is not None and unit.host.writes is None
+
+
+def _pythons(unit: Unit) -> bool:
+    """Whether it reads or changes what Python knows: these stay in order among themselves."""
+    return type(unit) is Call and (unit.host is not None or unit.lines[0].name == "random_words")
+
+
+def _may_raise(unit: Unit) -> bool:
+    """Whether it is a check of values: the state is then as it was at that place of the step."""
+    return type(unit) is Call and unit.host is not None and bool(unit.host.reads)
+
+
+def _ordered(units: list[Unit], program: Program) -> list[Unit]:
+    """All of Python that can be done first, then all native code that can be, and so on."""
+    lasting = [
+        any(program.kinds.get(id(owner_of(p.array))) != "made" for p in unit.writes)
+        for unit in units
+    ]
+    before: list[list[int]] = []
+    for number, unit in enumerate(units):
+        fence, python, check = _barrier(unit), _pythons(unit), _may_raise(unit)
+        before.append(
+            [
+                i
+                for i in range(number)
+                if fence
+                or _barrier(units[i])
+                or (python and _pythons(units[i]))
+                # NumPy would warn of what a check refuses.
+                or ((lasting[number] or type(unit) is Call) and _may_raise(units[i]))
+                or (check and lasting[i])
+                or units[i].disturbs(unit)
+            ]
+        )
+    done: set[int] = set()
+    found: list[Unit] = []
+    left = list(range(len(units)))
+    native = False
+    while left:
+        later = []
+        for i in left:
+            if (type(units[i]) is not Call) is native and done.issuperset(before[i]):
+                done.add(i)
+                found.append(units[i])
+            else:
+                later.append(i)
+        left, native = later, not native
+    return found
+
+
+# Memory that is never needed ----------------------------------------------------------------------
+
+
+def _mark_stores(units: list[Unit], program: Program) -> None:
+    """Find the intermediate results that nobody reads from memory."""
+    kept = [Place(a) for a in program.outputs if a.size]
+    for number, unit in enumerate(units):
+        if type(unit) is not Elements:
+            continue
+        for place in unit.writes:
+            if _needed(place, number, units, program, kept):
+                unit.stored.add(place.key)
+
+
+def _needed(
+    place: Place, number: int, units: list[Unit], program: Program, kept: list[Place]
+) -> bool:
+    kind = program.kinds.get(id(owner_of(place.array)))
+    if kind != "made" or _meet([place], kept):
+        return True
+    for unit in units[number + 1 :]:
+        if _barrier(unit) or _meet([place], loads(unit)):
+            return True
+        if type(unit) is Elements and any(w.covers(place) for w in unit.writes):
+            return False
+    # What the next replay begins with: reads of it before it is written.
+    for unit in units[: number + 1]:
+        if _meet([place], loads(unit)):
+            return True
+        if any(w.covers(place) for w in unit.writes):
+            return False
+    return False
+
+
+def loads(unit: Unit) -> list[Place]:
+    """What a unit reads from memory, and not from its own lines."""
+    if type(unit) is not Elements:
+        return unit.reads
+    known: set[Any] = set()
+    found = []
+    for element in unit.body:
+        places = [a for a in element.args if type(a) is Place]
+        places += [p for p in (element.mask, element.source) if p is not None]
+        if element.mask is not None:
+            places.append(element.out)
+        found += [p for p in places if p.key not in known]
+        known.add(element.out.key)
+    return found
+
+
+def _merged(units: list[Unit]) -> list[Unit]:
+    """Loops that do the same with neighbouring stretches of memory, as an update has them: one."""
+    found: list[Unit] = []
+    for unit in units:
+        last = found[-1] if found else None
+        if type(unit) is Elements and type(last) is Elements:
+            longer = _longer(last, unit)
+            if longer is not None:
+                found[-1] = longer
+                continue
+        found.append(unit)
+    return found
+
+
+def _longer(one: Elements, two: Elements) -> Elements | None:
+    if len(one.shape) != 1 or len(two.shape) != 1 or len(one.body) != len(two.body):
+        return None
+    n = one.shape[0]
+    memory = {p.key for p in loads(one)} | one.stored
+    for a, b in zip(one.body, two.body, strict=True):
+        if a.expression != b.expression or a.mask or b.mask or a.source or b.source:
+            return None
+        for x, y in zip([*a.args, a.out], [*b.args, b.out], strict=True):
+            if type(x) is not Place or type(y) is not Place:
+                if type(x) is not type(y) or x != y:
+                    return None
+                continue
+            if x.strides != y.strides or x.dtype != y.dtype:
+                return None
+            if (x.key in one.stored) != (y.key in two.stored):
+                return None
+            moved = y.address - x.address
+            local = x.key not in memory
+            if moved != n * x.strides[0] * x.dtype.itemsize and not (local and moved == 0):
+                return None
+    shape = (n + two.shape[0],)
+    lengthened: dict[Any, Place] = {}
+
+    def longer(place: Any) -> Any:
+        if type(place) is not Place:
+            return place
+        if place.key not in lengthened:
+            new = lengthened[place.key] = Place.__new__(Place)
+            for name in Place.__slots__:
+                setattr(new, name, getattr(place, name))
+            new.shape = shape
+            new.high = place.low + (shape[0] - 1) * place.strides[0] * place.dtype.itemsize
+            new.high += place.dtype.itemsize
+        return lengthened[place.key]
+
+    body = [Element(e.expression, [longer(a) for a in e.args], longer(e.out)) for e in one.body]
+    reads, writes = [longer(p) for p in one.reads], [longer(p) for p in one.writes]
+    return Elements(one.lines, reads, writes, shape, body, set(one.stored))

@@ -1,0 +1,180 @@
+"""What generated native code is made of besides loops: memory by address, and NumPy's own BLAS.
+
+Compiled code is kept on disk, so it knows no address: every call is given a table of them, and
+slot k of the table is where array k (or a BLAS routine) is in this process. numba is imported when
+the first step is compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+import types as python_types
+from typing import Any
+
+import numpy as np
+
+# (prefix, suffix, bits of an integer) of the names that builds of OpenBLAS give their routines.
+_NAMES = (("scipy_cblas_", "64_", 64), ("cblas_", "64_", 64), ("cblas_", "", 32))
+ROUTINES = ("sgemm", "dgemm", "sgemv", "dgemv")
+
+
+@functools.cache
+def blas() -> tuple[dict[str, int], int] | None:
+    """The addresses of `ROUTINES` in the OpenBLAS that NumPy brought, and the bits of its integers.
+
+    The same routines give the same bits as NumPy. None where NumPy was built with something else:
+    products then stay calls of NumPy.
+    """
+    package = os.path.dirname(np.__file__)
+    for path in glob.glob(os.path.join(f"{package}.libs", "*openblas*")) + glob.glob(
+        os.path.join(package, ".dylibs", "*openblas*")
+    ):
+        try:
+            library = ctypes.CDLL(path)  # loaded already: the same handle
+        except OSError:
+            continue
+        for prefix, suffix, bits in _NAMES:
+            names = {name: f"{prefix}{name}{suffix}" for name in ROUTINES}
+            if all(hasattr(library, symbol) for symbol in names.values()):
+                routines = {name: getattr(library, symbol) for name, symbol in names.items()}
+                void = ctypes.c_void_p
+                return {n: ctypes.cast(f, void).value or 0 for n, f in routines.items()}, bits
+    return None
+
+
+@functools.cache
+def instructions() -> Any:
+    """`address`, `pointer`, `get`, `put`, `gemm` and `gemv` for code that numba compiles."""
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    word = ir.IntType(64)
+
+    @intrinsic
+    def pointer(_: Any, table: Any, slot: Any, dtype: Any) -> Any:
+        """Slot `slot` of the table at the address `table`, as memory of `dtype`."""
+        kind = dtype.dtype
+
+        def code(context: Any, builder: Any, _: Any, args: Any) -> Any:
+            slots = builder.inttoptr(args[0], word.as_pointer())
+            address = builder.load(builder.gep(slots, [args[1]]))
+            return builder.inttoptr(address, context.get_data_type(kind).as_pointer())
+
+        return types.CPointer(kind)(table, types.int64, dtype), code
+
+    @intrinsic
+    def address(_: Any, table: Any, slot: Any) -> Any:
+        """Slot `slot` of the table at the address `table`."""
+
+        def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+            return builder.load(
+                builder.gep(builder.inttoptr(args[0], word.as_pointer()), [args[1]])
+            )
+
+        return types.int64(table, types.int64), code
+
+    def scoped(builder: Any, access: Any, text: str) -> None:
+        """Tell LLVM which accesses of one loop never meet; `text` is "loop mine count"."""
+        if not text:
+            return
+        loop, mine, count = text.split()
+        module = builder.module
+
+        def node(name: str, *more: Any) -> Any:
+            return module.add_metadata([ir.MetaDataString(module, name), *more])
+
+        domain = node(f"microtrain {loop}")
+        scopes = [node(f"microtrain {loop} {number}", domain) for number in range(int(count))]
+        others = [scope for number, scope in enumerate(scopes) if number != int(mine)]
+        access.set_metadata("alias.scope", module.add_metadata([scopes[int(mine)]]))
+        access.set_metadata("noalias", module.add_metadata(others))
+
+    @intrinsic(prefer_literal=True)
+    def get(_: Any, memory: Any, index: Any, scope: Any) -> Any:
+        """Element `index` of `memory`."""
+
+        def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+            access = builder.load(builder.gep(args[0], [args[1]]))
+            scoped(builder, access, scope.literal_value)
+            return access
+
+        return memory.dtype(memory, types.int64, scope), code
+
+    @intrinsic(prefer_literal=True)
+    def put(_: Any, memory: Any, index: Any, value: Any, scope: Any) -> Any:
+        """Set element `index` of `memory`."""
+
+        def code(context: Any, builder: Any, _: Any, args: Any) -> Any:
+            access = builder.store(args[2], builder.gep(args[0], [args[1]]))
+            scoped(builder, access, scope.literal_value)
+            return context.get_dummy_value()
+
+        return types.void(memory, types.int64, memory.dtype, scope), code
+
+    def routine(layout: str) -> Any:
+        """A BLAS routine by its address; `layout`: e enumeration, i integer, r real, p memory."""
+
+        def typing(_: Any, bits: Any, address: Any, *args: Any) -> Any:
+            real = next(a.dtype for a, kind in zip(args, layout, strict=True) if kind == "p")
+            taken = [
+                {"e": types.int32, "i": types.int64, "r": real, "p": a}[kind]
+                for a, kind in zip(args, layout, strict=True)
+            ]
+
+            def code(context: Any, builder: Any, _: Any, values: Any) -> Any:
+                integer = ir.IntType(bits.literal_value)
+                given = [
+                    builder.trunc(v, integer) if kind == "i" and integer.width < 64 else v
+                    for v, kind in zip(values[2:], layout, strict=True)
+                ]
+                target = builder.inttoptr(
+                    values[1],
+                    ir.FunctionType(ir.VoidType(), [v.type for v in given]).as_pointer(),
+                )
+                builder.call(target, given)
+                return context.get_dummy_value()
+
+            return types.void(bits, address, *taken), code
+
+        return typing
+
+    matrix_matrix, matrix_vector = routine("eeeiiirpipirpi"), routine("eeiirpipirpi")
+
+    @intrinsic(prefer_literal=True)
+    def gemm(
+        context: Any, bits: Any, address: Any,
+        order: Any, ta: Any, tb: Any, m: Any, n: Any, k: Any,
+        alpha: Any, a: Any, lda: Any, b: Any, ldb: Any, beta: Any, c: Any, ldc: Any,
+    ) -> Any:  # fmt: skip
+        """C = A B, as cblas says it."""
+        return matrix_matrix(
+            context, bits, address, order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
+        )
+
+    @intrinsic(prefer_literal=True)
+    def gemv(
+        context: Any, bits: Any, address: Any,
+        order: Any, t: Any, m: Any, n: Any,
+        alpha: Any, a: Any, lda: Any, x: Any, incx: Any, beta: Any, y: Any, incy: Any,
+    ) -> Any:  # fmt: skip
+        """y = A x, as cblas says it."""
+        return matrix_vector(
+            context, bits, address, order, t, m, n, alpha, a, lda, x, incx, beta, y, incy
+        )
+
+    @intrinsic
+    def ahead(_: Any, memory: Any, count: Any) -> Any:
+        """Memory from element `count` on."""
+
+        def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
+            return builder.gep(args[0], [args[1]])
+
+        return memory(memory, types.int64), code
+
+    return python_types.SimpleNamespace(
+        address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead
+    )

@@ -1,0 +1,485 @@
+"""The numba executor: a Program as a few native functions, and NumPy calls for what is left.
+
+Units (see `fusion`) become loops and BLAS calls in Python that numba compiles; a run of them is one
+function that is given the address of a table of addresses. fastmath and parallel stay off: sums are
+those of the text, NaN and infinities go the way they go in NumPy.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from .elements import DTYPES, converted, literal
+from .fusion import (
+    Call,
+    Element,
+    Elements,
+    Place,
+    Product,
+    Reduction,
+    Scatter,
+    Unit,
+    matrix,
+    small,
+    units_of,
+)
+from .native import ROUTINES, blas
+from .numpy_executor import Text
+from .program import Program, owner_of
+
+LONGEST = 24  # units in one native function: what numba compiles grows faster than that
+RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
+
+HEAD = """\
+import math
+
+from numba import float32, float64, int8, int16, int32, int64, njit, uint8, uint32
+from numpy import ceil as math_ceil, floor as math_floor
+
+from microtrain.compile.native import instructions
+
+_I = instructions()
+address, pointer, get, put = _I.address, _I.pointer, _I.get, _I.put
+ahead, gemm, gemv = _I.ahead, _I.gemm, _I.gemv
+"""
+
+
+def executor(program: Program) -> tuple[Callable[[], None], str]:
+    """A function that replays `program`, and its text."""
+    from .cache import load
+
+    routines = blas()
+    units = units_of(program, routines is not None)
+    table = Table(program, routines)
+    text = Text(program)
+    functions: list[str] = []
+    for native, run in groupby(units, lambda unit: type(unit) is not Call):
+        members = list(run)
+        if not native:
+            for unit in members:
+                assert isinstance(unit, Call)
+                text.host(unit.host) if unit.host is not None else text.line(unit.lines[0])
+            continue
+        for start in range(0, len(members), LONGEST):
+            part = members[start : start + LONGEST]
+            name = f"native{len(functions) + 1}"
+            functions.append(table.function(name, part))
+            text.emit(f"{name}(table)", f"{sum(len(u.lines) for u in part)} instructions")
+    scope = text.scope
+    if functions:
+        source = "\n\n".join([HEAD, *functions])
+        defined = load("\n".join(line.partition("  # ")[0] for line in source.split("\n")))
+        for number in range(1, len(functions) + 1):
+            compiled = defined[f"native{number}"]
+            # The entry point itself: what looks at the types of arguments costs as much again.
+            scope[f"native{number}"] = compiled.overloads[compiled.signatures[0]].entry_point
+    addresses = np.array([address for address, _ in table.slots], np.int64)
+    scope["table"] = addresses.ctypes.data
+    scope["owned"] = addresses, [owner for _, owner in table.slots]
+    return text.function(), "\n\n".join([text.shown(), *functions])
+
+
+def coverage(program: Program) -> tuple[int, int]:
+    """How many of the instructions native code does, and how many there are."""
+    units = units_of(program, blas() is not None)
+    native = sum(len(unit.lines) for unit in units if type(unit) is not Call)
+    return native, sum(len(unit.lines) for unit in units)
+
+
+class Table:
+    """The addresses that native code works on, and the text of that code."""
+
+    def __init__(self, program: Program, routines: tuple[dict[str, int], int] | None) -> None:
+        self.program = program
+        self.routines, self.bits = routines or ({}, 64)
+        self.slots: list[tuple[int, Any]] = []
+        self.numbers: dict[Any, int] = {}
+        self.loops = 0
+
+    def slot(self, key: Any, address: int, owner: Any) -> int:
+        if key not in self.numbers:
+            self.numbers[key] = len(self.slots)
+            self.slots.append((address, owner))
+        return self.numbers[key]
+
+    def function(self, name: str, units: list[Unit]) -> str:
+        """The text of a native function that does `units`."""
+        self.heads: dict[str, str] = {}
+        self.routines_used: dict[str, str] = {}
+        body: list[str] = []
+        work = 0
+        for unit in units:
+            self.loops += 1
+            work += _work(unit)
+            first, last = unit.lines[0], unit.lines[-1]
+            where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
+            names = " ".join(line.name for line in unit.lines)
+            out = last.out.shape
+            body.append(f"# {'x'.join(map(str, out)) or '0-d'}: {names}, {' '.join(where)}")
+            body += _BY_TYPE[type(unit)](self, unit)
+        release = ", nogil=True" if work >= RELEASE else ""
+        options = f'"void(int64)", cache=CACHE, error_model="numpy"{release}'
+        text = "\n".join([*self.heads.values(), *body])
+        return f"@njit({options})\ndef {name}(table):\n{textwrap.indent(text, '    ')}\n"
+
+    def memory(self, address: int, dtype: Any, owner: Any) -> str:
+        """The name of the memory at `address`."""
+        kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
+        number = self.slot((address, kind), address, owner)
+        name = f"p{number}"
+        self.heads[name] = f"{name} = pointer(table, {number}, {kind})"
+        return name
+
+    def of(self, array: Any) -> str:
+        return self.memory(array.__array_interface__["data"][0], array.dtype, owner_of(array))
+
+    def routine(self, dtype: Any, name: str) -> str:
+        """Where in the table a BLAS routine is."""
+        name = ("s" if dtype == np.float32 else "d") + name
+        assert name in ROUTINES
+        number = self.slot(name, self.routines[name], None)
+        self.heads[name] = f"{name} = address(table, {number})"
+        return name
+
+    # Loops over elements ------------------------------------------------------------------------
+
+    def elements(self, unit: Elements) -> list[str]:
+        writer = _Loop(self, unit)
+        for element in unit.body:
+            writer.element(element)
+        return writer.text()
+
+    # Sums and products --------------------------------------------------------------------------
+
+    def reduction(self, unit: Reduction) -> list[str]:
+        x, out = unit.x, unit.writes[0].array
+        steps = [s // x.itemsize for s in x.strides]
+        kept = [d for d in range(x.ndim) if d not in unit.axes and x.shape[d] != 1]
+        gone = [d for d in unit.axes if x.shape[d] != 1]
+        gone.sort(key=lambda d: -abs(steps[d]))
+        places = [s for n, s in zip(out.shape, out.strides, strict=True) if n != 1]
+        goals = dict(zip(kept, [s // out.itemsize for s in places], strict=True))
+        kept.sort(key=lambda d: -abs(goals[d]))
+        p, q, t = self.of(x), self.of(out), DTYPES[out.dtype]
+        scope = f"'{self.loops} 0 2'", f"'{self.loops} 1 2'"
+        index = _index({f"i{d}": steps[d] for d in range(x.ndim) if x.shape[d] != 1})
+        goal = _index({f"i{d}": step for d, step in goals.items()})
+        ranges = {d: f"for i{d} in range({x.shape[d]}):" for d in range(x.ndim)}
+        wide = "float64" if t == "float32" and unit.name == "sum" else t
+        if kept and gone and unit.name == "sum" and abs(steps[kept[-1]]) < abs(steps[gone[-1]]):
+            # Along memory: into the results, row by row.
+            zero = _nested([ranges[d] for d in kept], [f"put({q}, {goal}, {t}(0), {scope[1]})"])
+            more = f"get({q}, {goal}, {scope[1]}) + get({p}, {index}, {scope[0]})"
+            return zero + _nested(
+                [ranges[d] for d in gone + kept], [f"put({q}, {goal}, {t}({more}), {scope[1]})"]
+            )
+        length = int(np.prod([x.shape[d] for d in gone], dtype=np.int64))
+        first = _index({f"i{d}": steps[d] for d in kept})
+        joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))
+        if unit.name == "sum" and joined and gone and length >= 16:
+            step = steps[gone[-1]]
+            inner = _lanes(
+                length, lambda r: f"get({p}, {_sum(first, _times(r, step))}, {scope[0]})", t
+            )
+        else:
+            start = f"get({p}, {first}, {scope[0]})"
+            start = {"sum": f"{wide}(0)", "prod": f"{wide}(1)"}.get(unit.name, start)
+            one = f"x = get({p}, {index}, {scope[0]})"
+            step = {
+                "sum": "a = a + x",
+                "prod": f"a = {t}(a * x)",
+                "max": "a = x if x >= a or x != x else a",
+                "min": "a = x if x <= a or x != x else a",
+            }[unit.name]
+            inner = [f"a = {start}", *_nested([ranges[d] for d in gone], [one, step])]
+        return _nested([ranges[d] for d in kept], [*inner, f"put({q}, {goal}, {t}(a), {scope[1]})"])
+
+    def product(self, unit: Product) -> list[str]:
+        a, b, out = unit.a, unit.b, unit.out
+        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
+        loops = [f"for n{d} in range({out.shape[d]}):" for d in turns]
+        starts = [
+            _index({f"n{d}": array.strides[d] // array.itemsize for d in turns})
+            for array in (a, b, out)
+        ]
+        inner = (
+            self._loops_of(unit, starts)
+            if small(unit, bool(self.routines))
+            else self._blas_of(unit, starts)
+        )
+        return _nested(loops, inner)
+
+    def _loops_of(self, unit: Product, starts: list[str]) -> list[str]:
+        a, b, out = unit.a, unit.b, unit.out
+        (m, k), n, t = a.shape[-2:], b.shape[-1], DTYPES[out.dtype]
+        p, q, r = self.of(a), self.of(b), self.of(out)
+        one, two, three = (f"'{self.loops} {number} 3'" for number in range(3))
+        (ai, ap), (bp, bj), (oi, oj) = (
+            [s // array.itemsize for s in array.strides[-2:]] for array in (a, b, out)
+        )
+        if m > 1 and n > 1 and not (bj == 1 and oj == 1) and ai == 1 and oi == 1:
+            # The transposed product runs along memory.
+            p, q, m, n, starts = q, p, n, m, [starts[1], starts[0], starts[2]]
+            (ai, ap), (bp, bj), (oi, oj) = (bj, bp), (ap, ai), (oj, oi)
+        x, y, z = starts
+        if m == 1 and n == 1 and k >= 16:
+
+            def term(r: str) -> str:
+                left = f"get({p}, {_sum(x, _times(r, ap))}, {one})"
+                return f"{left} * get({q}, {_sum(y, _times(r, bp))}, {two})"
+
+            return [*_lanes(k, term, t), f"put({r}, {z}, {t}(a), {three})"]
+        # A loop of one turn is none.
+        i, j, v = ("i" if m > 1 else "0"), ("j" if n > 1 else "0"), ("k" if k > 1 else "0")
+        rows = [f"for i in range({m}):"] * (m > 1)
+        columns = [f"for j in range({n}):"] * (n > 1)
+        deep = [f"for k in range({k}):"] * (k != 1)
+        goal = _sum(z, *(_times(*s) for s in ((i, oi), (j, oj)) if s[0] != "0"))
+        left = _sum(x, *(_times(*s) for s in ((i, ai), (v, ap)) if s[0] != "0"))
+        right = _sum(y, *(_times(*s) for s in ((v, bp), (j, bj)) if s[0] != "0"))
+        left, right = f"get({p}, {left}, {one})", f"get({q}, {right}, {two})"
+        if k == 1:
+            return _nested(rows + columns, [f"put({r}, {goal}, {left} * {right}, {three})"])
+        if n > 1 and bj == 1 and oj == 1:
+            zero = _nested(columns, [f"put({r}, {goal}, {t}(0), {three})"])
+            more = f"get({r}, {goal}, {three}) + a * {right}"
+            inner = _nested(columns, [f"put({r}, {goal}, {more}, {three})"])
+            return _nested(rows, [*zero, *_nested(deep, [f"a = {left}", *inner])])
+        dot = [f"a = {t}(0)", *_nested(deep, [f"a += {left} * {right}"])]
+        return _nested(rows + columns, [*dot, f"put({r}, {goal}, a, {three})"])
+
+    def _blas_of(self, unit: Product, starts: list[str]) -> list[str]:
+        a, b, out = unit.a, unit.b, unit.out
+        t, (m, k), n = DTYPES[out.dtype], a.shape[-2:], b.shape[-1]
+        x, y, z = (
+            self.of(array) if start == "0" else f"ahead({self.of(array)}, {start})"
+            for array, start in zip((a, b, out), starts, strict=True)
+        )
+        (ta, lda), (tb, ldb), (tc, ldc) = (matrix(v) or (False, 0) for v in (a, b, out))
+        size = out.itemsize
+        one, zero = f"{t}(1)", f"{t}(0)"
+        if n == 1:
+            name = self.routine(out.dtype, "gemv")
+            shape = f"{k}, {m}" if ta else f"{m}, {k}"
+            steps = max(1, b.strides[-2] // size), max(1, out.strides[-2] // size)
+            given = f"{_flag(ta)}, {shape}, {one}, {x}, {lda}, {y}, {steps[0]}"
+            return [f"gemv({self.bits}, {name}, 101, {given}, {zero}, {z}, {steps[1]})"]
+        if m == 1:
+            name = self.routine(out.dtype, "gemv")
+            shape = f"{n}, {k}" if tb else f"{k}, {n}"
+            steps = max(1, a.strides[-1] // size), max(1, out.strides[-1] // size)
+            given = f"{_flag(not tb)}, {shape}, {one}, {y}, {ldb}, {x}, {steps[0]}"
+            return [f"gemv({self.bits}, {name}, 101, {given}, {zero}, {z}, {steps[1]})"]
+        name = self.routine(out.dtype, "gemm")
+        if tc:  # the transposed product
+            given = (
+                f"{_flag(not tb)}, {_flag(not ta)}, {n}, {m}, {k}, {one}, {y}, {ldb}, {x}, {lda}"
+            )
+        else:
+            given = f"{_flag(ta)}, {_flag(tb)}, {m}, {n}, {k}, {one}, {x}, {lda}, {y}, {ldb}"
+        return [f"gemm({self.bits}, {name}, 101, {given}, {zero}, {z}, {ldc})"]
+
+    def scatter(self, unit: Scatter) -> list[str]:
+        target, index, values = unit.target, unit.index, unit.values
+        p, i, v = (self.of(place.array) for place in (target, index, values))
+        n = target.array.shape[0]
+        count = index.array.shape[0]
+        (to,), (at,), (step,) = (
+            [s // place.array.itemsize for s in place.array.strides]
+            for place in (target, index, values)
+        )
+        body = [
+            f"j = get({i}, i * {at}, '')",
+            *_checked("j", n),
+            f"put({p}, j * {to}, get({p}, j * {to}, '') + get({v}, i * {step}, ''), '')",
+        ]
+        return _nested([f"for i in range({count}):"], body)
+
+
+class _Loop:
+    """The text of one loop over elements."""
+
+    def __init__(self, table: Table, unit: Elements) -> None:
+        self.table = table
+        self.unit = unit
+        self.before: list[str] = []
+        self.body: list[str] = []
+        self.values: dict[Any, str] = {}  # by key of a Place: its value now
+        self.dims = _loop_dims(unit)
+        self.written = {place.key for place in unit.writes}
+        self.scopes = _scopes(unit)
+        self.last: dict[Any, tuple[Place, str]] = {}
+
+    def text(self) -> list[str]:
+        stores = []
+        for key, (place, value) in self.last.items():
+            if key in self.unit.stored:
+                value = f"uint8({value})" if place.dtype.kind == "b" else value
+                stores.append(f"put({self.at(place)}, {value}, {self.scope(place)})")
+        loops = [f"for i{d} in range({n}):" for d, (n, _) in enumerate(self.dims)]
+        return self.before + _nested(loops, self.body + stores)
+
+    def scope(self, place: Place) -> str:
+        count = max(self.scopes.values(), default=0) + 1
+        loop = self.table.loops
+        return f"'{loop} {self.scopes[place.key]} {count}'" if count > 1 else "''"
+
+    def at(self, place: Place) -> str:
+        memory = self.table.memory(place.address, place.dtype, owner_of(place.array))
+        steps = {f"i{d}": place.strides[members[-1]] for d, (_, members) in enumerate(self.dims)}
+        return f"{memory}, {_index(steps)}"
+
+    def value(self, given: Any, dtype: Any) -> str:
+        """The operand `given` as a value of `dtype`, in a name or a literal."""
+        if type(given) is not Place:
+            return literal(given, dtype)
+        fixed = not any(given.strides)
+        kinds = self.table.program.kinds
+        if fixed and kinds.get(id(owner_of(given.array))) == "constant":
+            return literal(given.array.flat[0], dtype)
+        hoisted = fixed and given.key not in self.written
+        name = self.values.get(given.key)
+        if name is None:
+            text = f"get({self.at(given)}, {self.scope(given)})"
+            name = self.name(text + " != 0" if given.dtype.kind == "b" else text, hoisted)
+            self.values[given.key] = name
+        if given.dtype == dtype:
+            return name
+        key = given.key, name, dtype
+        if key not in self.values:
+            self.values[key] = self.name(converted(name, given.dtype, dtype), hoisted)
+        return self.values[key]
+
+    def name(self, text: str, hoisted: bool = False) -> str:
+        name = f"v{self.table.loops}_{len(self.before) + len(self.body)}"
+        (self.before if hoisted else self.body).append(f"{name} = {text}")
+        return name
+
+    def element(self, element: Element) -> None:
+        found, out = element.expression, element.out
+        args = [self.value(a, t) for a, t in zip(element.args, found.taken, strict=True)]
+        if element.source is not None:
+            source = element.source
+            index = self.name(args[0])
+            self.body += _checked(index, source.array.size)
+            memory = self.table.memory(source.address, source.dtype, owner_of(source.array))
+            text = f"get({memory}, {index}, {self.scope(source)})"
+            text += " != 0" if source.dtype.kind == "b" else ""
+        else:
+            text = found.text.format(*args, t=DTYPES[found.taken[0]])
+            if found.given.kind in "iu" and found.text != "{0}":
+                text = f"{DTYPES[found.given]}({text})"  # numba computes with 64 bits
+        value = text if text.isidentifier() else self.name(text)
+        if found.given != out.dtype:
+            value = self.name(converted(value, found.given, out.dtype))
+        if element.mask is not None:
+            mask = self.value(element.mask, np.dtype(bool))
+            value = self.name(f"{value} if {mask} else {self.value(out, out.dtype)}")
+        self.values[out.key] = value
+        self.last[out.key] = out, value
+
+
+def _loop_dims(unit: Elements) -> list[tuple[int, list[int]]]:
+    """The loops, outermost first: length, and the dimensions that became one."""
+    places = [p for p in unit.reads + unit.writes if len(p.strides) == len(unit.shape)]
+    sources = {id(e.source) for e in unit.body if e.source is not None}
+    places = [p for p in places if id(p) not in sources]
+    lead = unit.writes[-1].strides
+    dims = sorted(range(len(unit.shape)), key=lambda d: -abs(lead[d]))
+    found: list[tuple[int, list[int]]] = []
+    for d in dims:
+        if found:
+            n, members = found[-1]
+            last = members[-1]
+            if all(p.strides[last] == p.strides[d] * unit.shape[d] for p in places):
+                found[-1] = n * unit.shape[d], [*members, d]
+                continue
+        found.append((unit.shape[d], [d]))
+    return found
+
+
+def _scopes(unit: Elements) -> dict[Any, int]:
+    """Numbers for the Places of a loop: those that may have memory in common share one."""
+    places = list({p.key: p for p in unit.reads + unit.writes}.values())
+    places.sort(key=lambda p: p.low)
+    numbers: dict[Any, int] = {}
+    number, end = -1, -1
+    for place in places:
+        if place.low >= end:
+            number += 1
+        end = max(end, place.high)
+        numbers[place.key] = number
+    return numbers
+
+
+def _work(unit: Unit) -> int:
+    if isinstance(unit, Product):
+        return int(unit.out.size * unit.a.shape[-1])
+    if isinstance(unit, Reduction):
+        return int(unit.x.size)
+    return int(np.prod(unit.shape, dtype=np.int64)) if isinstance(unit, Elements) else 1
+
+
+def _index(steps: dict[str, int]) -> str:
+    """The text of an index: names times steps."""
+    return _sum(*(_times(name, step) for name, step in steps.items()))
+
+
+def _sum(*parts: str) -> str:
+    return " + ".join(part for part in parts if part != "0") or "0"
+
+
+def _times(name: str, step: int) -> str:
+    return "0" if not step else name if step == 1 else f"{name} * {step}"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _nested(loops: list[str], body: list[str]) -> list[str]:
+    for loop in reversed(loops):
+        body = [loop, *_indented(body)]
+    return body
+
+
+def _lanes(length: int, term: Callable[[str], str], kind: str) -> list[str]:
+    """`a`, the sum of `length` terms, in several sums that a processor can make at once."""
+    wide = "float64" if kind == "float32" else kind
+    count = 1 if length < 64 else 8
+    whole = length // count * count
+    names = [f"a{j}" for j in range(count)] if count > 1 else ["a"]
+    lines = [" = ".join(names) + f" = {wide}(0)", f"for r in range(0, {whole}, {count}):"]
+    lines += [f"    {name} += {term(_sum('r', str(j)) if count == 1 else f'(r + {j})')}"
+              for j, name in enumerate(names)]  # fmt: skip
+    if count > 1:
+        lines.append("a = ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))")
+    if length > whole:
+        lines += [f"for r in range({whole}, {length}):", f"    a += {term('r')}"]
+    return lines
+
+
+def _checked(index: str, length: int) -> list[str]:
+    return [
+        f"if {index} < 0:",
+        f"    {index} += {length}",
+        f"if {index} < 0 or {index} >= {length}:",
+        '    raise IndexError("an index of a compiled step is out of bounds")',
+    ]
+
+
+def _flag(transposed: bool) -> int:
+    return 112 if transposed else 111
+
+
+_BY_TYPE: dict[type, Callable[[Table, Any], list[str]]] = {
+    Elements: Table.elements,
+    Reduction: Table.reduction,
+    Product: Table.product,
+    Scatter: Table.scatter,
+}

@@ -1,0 +1,611 @@
+"""The numba executor: the numbers of the eager step to rounding, from native code kept on disk."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="numba is not installed (pip install 'microtrain[jit]')")
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+from programs import OPTIMIZERS, PROGRAMS
+from test_compile import LAYERS, Setting, batch, follow, shared
+
+import microtrain as mt
+from microtrain.compile import cache, executors, fusion, native, numba_executor
+from microtrain.compile.numpy_executor import Text
+from microtrain.threads import LAUNCH
+
+nn, F = mt.nn, mt.nn.functional
+native_step = functools.partial(mt.compile, executor="numba")
+
+
+def late(*values: Any) -> Any:
+    """Parameters of a test that numba takes seconds to compile: only with the slow tests."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+# By name of one of `PROGRAMS`, and whether in float64.
+QUICK = [("linreg", False), ("linreg", True), ("mlp", False), ("seed", True)]
+SIDES = [
+    (name, double) if (name, double) in QUICK else late(name, double)
+    for name in PROGRAMS
+    for double in (False, True)
+]
+WORLDS = [LAUNCH.size] if LAUNCH.parallel else [2, late(1), late(3), late(4)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def code_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that an earlier run compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        cache.load.cache_clear()
+        yield
+        cache.load.cache_clear()
+
+
+def near(found: Any, expected: Any, tolerance: float, what: str = "") -> None:
+    """Equal to `tolerance` of the largest; NaN and infinities in the same places."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape and found.dtype == expected.dtype, what
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+        return
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.where(finite, 0, found), np.where(finite, 0, expected), what)
+    size = np.abs(expected[finite]).max(initial=0)
+    assert np.abs(found[finite] - expected[finite]).max(initial=0) <= tolerance * size, what
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+class Side:
+    """A model, its optimizer and a step over one of `PROGRAMS`."""
+
+    def __init__(self, name: str, optimizer: str, double: bool, wrap: Callable[[Any], Any]) -> None:
+        mt.manual_seed(1)
+        make, self.inputs, self.targets, loss_of = PROGRAMS[name]
+        self.model = make().double() if double else make()
+        self.double = double
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+
+        def step(x: Any, y: Any) -> Any:
+            self.optimizer.zero_grad()
+            loss = loss_of(self.model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            return loss
+
+        self.step = wrap(step)
+
+    def __call__(self, i: int) -> Any:
+        arrays = [make(i) for make in (self.inputs, self.targets)]
+        if self.double:
+            arrays = [a.astype(float) if a.dtype.kind == "f" else a for a in arrays]
+        return self.step(*map(mt.from_numpy, arrays)).item()
+
+    def memory(self) -> list[Any]:
+        """Everything that a step changes."""
+        flats = [flat for flat in self.optimizer._flat for flat in flat.values()]
+        buffers = [b._array for b in self.model.buffers()]
+        data = [buffer.data for buffer in self.optimizer.storage.buffers]
+        return [a for a in (*data, *buffers, *flats) if a is not None]
+
+
+@pytest.mark.parametrize(("name", "double"), SIDES)
+def test_a_step_from_the_same_state(name: str, double: bool) -> None:
+    eager = Side(name, "sgd", double, lambda step: step)
+    compiled = Side(name, "sgd", double, native_step)
+    tolerance = 1e-12 if double else 1e-5
+    for i in range(101):
+        check = i in (3, 4, 10, 100)
+        if check:  # other code may write into the state between calls
+            for mine, other in zip(compiled.memory(), eager.memory(), strict=True):
+                mine[...] = other
+        state = mt.random.get_rng_state()
+        expected = eager(i)
+        if check or i < 3:
+            mt.random.set_rng_state(state)
+            found = compiled(i)
+        if check:
+            near(found, expected, tolerance, "loss")
+            pairs = zip(compiled.model.named_parameters(), eager.model.parameters(), strict=True)
+            largest = max(np.abs(p.grad.numpy()).max() for p in eager.model.parameters())
+            for (key, mine), other in pairs:
+                near(mine.detach().numpy(), other.detach().numpy(), tolerance, key)
+                # A gradient that is zero but for rounding has no digits to agree in.
+                if np.abs(other.grad.numpy()).max() > 1e-4 * largest:
+                    near(mine.grad.numpy(), other.grad.numpy(), 2 * tolerance, f"{key}.grad")
+    assert len(compiled.step.programs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        late(n, o) if (n, o) != ("seed", "adamw") else (n, o)
+        for n in ("linreg", "seed")
+        for o in OPTIMIZERS
+    ],
+)
+def test_five_hundred_steps_in_float64(name: str, optimizer: str) -> None:
+    eager = Side(name, optimizer, True, lambda step: step)
+    expected = [eager(i) for i in range(500)]
+    compiled = Side(name, optimizer, True, native_step)
+    found = [compiled(i) for i in range(500)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    for mine, other in zip(compiled.memory()[:1], eager.memory()[:1], strict=True):
+        near(mine, other, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_five_hundred_steps_end_at_the_same_loss(name: str, optimizer: str) -> None:
+    losses = []
+    for wrap in (lambda step: step, native_step):
+        side = Side(name, optimizer, False, wrap)
+        losses.append(np.mean([side(i) for i in range(500)][-50:]))
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_order_of_native_code_keeps_the_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of all units, done by NumPy one after the other, are the step itself."""
+
+    def ordered(program: Any) -> Any:
+        text = Text(program)
+        for unit in fusion.units_of(program, True):
+            if isinstance(unit, fusion.Call) and unit.host is not None:
+                text.host(unit.host)
+            for line in unit.lines:
+                text.line(line)
+        return text.function(), text.shown()
+
+    monkeypatch.setattr(fusion, "_merged", lambda units: units)
+    monkeypatch.setitem(executors.EXECUTORS, "numpy", ordered)
+    eager = Side(name, "sgd", False, lambda step: step)
+    expected = [eager(i) for i in range(6)]
+    compiled = Side(name, "sgd", False, mt.compile)
+    assert [compiled(i) for i in range(6)] == expected
+    for mine, other in zip(compiled.memory()[:1], eager.memory()[:1], strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("comm", WORLDS, indirect=True)
+def test_data_parallel_steps(comm: Any) -> None:
+    losses, weights = shared(comm, lambda step: step)
+    others, found = shared(comm, native_step)
+    np.testing.assert_allclose(others, losses, rtol=1e-12)
+    for a, b in zip(found, weights, strict=True):
+        near(a, b, 1e-12)
+
+
+def test_a_learning_rate_that_changes() -> None:
+    def change(setting: Setting, i: int) -> None:
+        setting.optimizer.param_groups[0]["lr"] = 0.1 / (i + 1)
+
+    eager, compiled, step = follow(change, executor="numba", momentum=0.9)
+    np.testing.assert_allclose(compiled, eager, rtol=1e-6)
+    assert len(step.programs) == 1
+
+
+def test_an_optimizer_over_many_blocks() -> None:
+    """Its blocks share a scratch memory and become one loop."""
+    results = []
+    for wrap in (lambda f: f, native_step):
+        mt.manual_seed(0)
+        weight = nn.Parameter(mt.randn(70_000 * 3))
+        optimizer = mt.optim.SGD([weight], lr=0.1, momentum=0.9, weight_decay=0.1)
+
+        def step(x: Any, weight: Any = weight, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            (weight * x).sum().backward()
+            optimizer.step()
+
+        step = wrap(step)
+        for i in range(5):
+            step(mt.tensor(0.5 + i))
+        results.append(weight.detach().numpy())
+    near(results[1], results[0], 1e-6)
+    assert step.source().count("multiply add multiply add multiply subtract") == 1
+
+
+@settings(max_examples=2, deadline=None)
+@given(st.lists(st.sampled_from(LAYERS), min_size=1, max_size=4), st.sampled_from(list(OPTIMIZERS)))
+def test_random_models(layers: list[str], optimizer: str) -> None:
+    makers = {
+        "linear": lambda: nn.Linear(5, 5),
+        "relu": nn.ReLU,
+        "tanh": nn.Tanh,
+        "dropout": lambda: nn.Dropout(0.4),
+        "norm": lambda: nn.LayerNorm(5),
+        "gelu": nn.GELU,
+        "softmax": lambda: nn.Softmax(dim=-1),
+    }
+    results = []
+    for wrap in (lambda f: f, native_step):
+        mt.manual_seed(0)
+        mt.random.begin_batch(0)
+        model = nn.Sequential(nn.Linear(3, 5), *(makers[name]() for name in layers)).double()
+        opt = OPTIMIZERS[optimizer](model.parameters())
+
+        def step(x: Any, model: Any = model, opt: Any = opt) -> Any:
+            opt.zero_grad()
+            loss = F.huber_loss(model(x), x.sum(1, keepdim=True).expand(-1, 5))
+            loss.backward()
+            opt.step()
+            return loss
+
+        step = wrap(step)
+        results.append([step(batch(i).double()).item() for i in range(6)])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-8)
+
+
+# Instructions -------------------------------------------------------------------------------------
+
+
+def odd(dtype: str) -> np.ndarray:
+    """Numbers of all kinds."""
+    if dtype == "bool":
+        return np.array([[True, False, True], [False, True, True]])
+    if dtype in ("float32", "float64"):
+        values = [np.nan, np.inf, -np.inf, -0.0, 0.0, 0.3, -1.5, 7.0, 1e30, -1e-30, 2.5, -3.0]
+        return np.array(values, dtype).reshape(2, 6)
+    low, high = (0, 255) if dtype == "uint8" else (-100, 100)
+    return np.array([[low, 1, 2, 7], [high, 3, 100, 20]], dtype)
+
+
+UNARY = """neg abs square sqrt exp expm1 log log1p sin cos tanh sinh cosh arctan floor ceil sign
+    reciprocal isnan isinf isfinite erf erfc relu sigmoid logical_not""".split()
+BINARY = """add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor
+    pow""".split()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "uint8", "bool"])
+def test_elementwise_instructions(dtype: str) -> None:
+    def every(x: Any, y: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        calls = [(name, (x,)) for name in UNARY] + [(name, (x, y)) for name in BINARY]
+        if x.is_floating_point():
+            calls += [(name, (x, y)) for name in ("remainder", "floor_divide")]
+        calls += [("add", (x, 3)), ("mul", (x, True)), ("where", (x > y, x, y)), ("sub", (x, 1.5))]
+        calls += [("add", (x.t(), y.t())), ("mul", (x, x[:1]))]
+        for number, (name, args) in enumerate(calls):
+            try:
+                found[f"{name} {number}"] = getattr(mt, name)(*args)
+            except (RuntimeError, TypeError, NotImplementedError):
+                continue  # not for this dtype, in both
+        for kind in (mt.float32, mt.float64, mt.bool):
+            found[f"to {kind}"] = x.to(kind)
+        return found
+
+    x = odd(dtype)
+    y = np.roll(x, 1)
+    compiled = native_step(every)
+    with np.errstate(all="ignore"), mt.no_grad():
+        for pair in ((y, x), (y, x), (x, y)):  # other values than those of the capture
+            found = compiled(*map(mt.from_numpy, pair))
+        expected = every(mt.from_numpy(x), mt.from_numpy(y))
+    assert len(found) > 12
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        near(found[key].numpy(), value.numpy(), 2e-6 if dtype != "float64" else 1e-14, key)
+
+
+def pieces(a: Any, b: Any, v: Any, w: Any, t: Any, i: Any) -> dict[str, Any]:
+    """Products, sums, shapes, indices and overlapping memory."""
+    grown = mt.zeros(4, 5, dtype=a.dtype)
+    grown[1:, 2:] = a[:3, :3]
+    shifted = a * 1
+    shifted[1:] = shifted[:-1] + shifted[1:]
+    wide = mt.cat([a, a.t()], 1) if a.shape[0] == a.shape[1] else a
+    return {
+        "matrix": a @ b, "transposed": b.t() @ a.t(), "mixed": a.t() @ a, "vector": a @ v,
+        "from the left": w @ a, "inner": v @ v, "batch": t @ b, "broadcast": a @ t.transpose(1, 2),
+        "outer": w[:, None] @ v[None], "long": (a.reshape(-1) @ a.reshape(-1)), "empty": a[:0] @ b,
+        "sum": t.sum(), "rows": t.sum(2), "columns": t.sum(0), "middle": t.sum(1, keepdim=True),
+        "ends": t.sum((0, 2)), "max": a.amax(1), "min": a.amin(0), "top": t.max(), "prod": v.prod(),
+        "mean": t.mean((1, 2)), "softmax": t.softmax(-1), "norm": (a * a).sum(1).sqrt(),
+        "whole": i.sum(), "count": (a > 0).sum(0), "none": a[:, :0].sum(1), "largest": i.max(),
+        "take": v[i], "rows of it": a[i], "gather": a.gather(1, i[None].expand(2, -1)),
+        "padded": grown, "shifted": shifted, "joined": wide, "cumulated": a.cumsum(0),
+        "view": (a.t() + 1).reshape(-1), "strided": a[::2, 1::2] * 2, "flipped": a.flip(0) + a,
+        "added": mt.zeros(v.shape[0], dtype=a.dtype).index_add(0, i, w[: i.shape[0]]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float32", 40), late("float64", 4), late("float32", 4), late("float64", 40)],
+)
+def test_products_sums_and_indices(dtype: str, size: int) -> None:
+    numbers = np.random.default_rng(0)
+
+    def some(*shape: int) -> Any:
+        return mt.from_numpy(numbers.standard_normal(shape).astype(dtype))
+
+    a, b, v, w, t = (
+        some(size + 1, size), some(size, 3), some(size), some(size + 1), some(2, 3, size)
+    )  # fmt: skip
+    i = mt.from_numpy(np.array([0, 3, 1, 1, -2 % size]))
+    compiled = native_step(pieces)
+    with mt.no_grad():
+        expected = pieces(a, b, v, w, t, i)
+        for factor in (0.5, 2.0, 1.0):  # other values than those of the capture
+            found = compiled(*(part * factor for part in (a, b, v, w, t)), i)
+    for key, value in expected.items():
+        near(found[key].numpy(), value.numpy(), 2e-6 if dtype == "float32" else 1e-14, key)
+    native_lines, lines = numba_executor.coverage(compiled.programs[0])
+    assert native_lines > 0.8 * lines
+
+
+def test_not_a_number_goes_through_a_step() -> None:
+    results = []
+    for wrap in (lambda f: f, native_step):
+        side = Side("mlp", "sgd", False, wrap)
+        for i in range(4):
+            side(i)
+        x = np.ones((6, 8), np.float32)
+        x[2, 3], x[4, 1] = np.nan, np.inf
+        mt.random.begin_batch(0)
+        with np.errstate(all="ignore"):
+            loss = side.step(mt.from_numpy(x), mt.from_numpy(np.zeros(6, np.int64)))
+        results.append([loss.item(), *(p.detach().numpy() for p in side.model.parameters())])
+    for found, expected in zip(results[1], results[0], strict=True):
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+
+
+def test_an_index_out_of_bounds_is_an_error() -> None:
+    weight = mt.ones(4)
+    step = native_step(lambda i, w: w.take(i), state=[weight])
+    for _ in range(3):
+        step(mt.tensor([0, 3]), weight)
+    with pytest.raises(IndexError, match="out of bounds"):
+        step(mt.tensor([0, 4]), weight)
+
+
+def test_without_blas_products_are_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba_executor, "blas", lambda: None)
+    a = mt.from_numpy(np.random.default_rng(0).standard_normal((30, 30)))
+    step = native_step(lambda a: (a @ a).sum() + (a[:2, :2] @ a[:2, :2]).sum())
+    for _ in range(3):
+        found = step(a)
+    near(found.numpy(), ((a @ a).sum() + (a[:2, :2] @ a[:2, :2]).sum()).numpy(), 1e-13)
+    assert "gemm(64" not in step.source()
+    assert "matmul(" in step.source() or "dot(" in step.source()
+
+
+# Calls --------------------------------------------------------------------------------------------
+
+
+def test_calls_that_differ_from_the_last_one() -> None:
+    """Each finds the capture that it needs, however they come."""
+    setting, other = Setting(), Setting()
+    step = native_step(lambda x, scale=1: setting.step(x) * scale)
+    calls: list[tuple[int, Any]] = [(4, {}), (2, {}), (4, {"scale": 2}), (2, {"scale": 2})]
+    for i in range(24):
+        rows, more = calls[i // 5 % 4 if i < 16 else i % 4]
+        expected = other.step(batch(i, rows)).item() * more.get("scale", 1)
+        found = step(batch(i, rows), **more) if i % 2 else step(batch(i, rows), *more.values())
+        assert found.item() == pytest.approx(expected, rel=1e-5)
+    assert setting.runs <= 16
+    with pytest.raises(TypeError):
+        step()
+    with pytest.raises(TypeError):
+        step(batch(0), 1, 2)
+
+
+def test_options_and_gradients_are_looked_at_before_every_replay() -> None:
+    results = []
+    for wrap in (lambda f: f, native_step):
+        setting = Setting(momentum=0.9)
+        step = wrap(setting.step)
+        found = []
+        for i in range(20):
+            group = setting.optimizer.param_groups[0]
+            if i == 5:
+                group["lr"] = 0.01
+            if i == 8:
+                group["nesterov"] = True
+            if i == 11:
+                setting.optimizer.load_state_dict(setting.optimizer.state_dict())
+            if i == 14:
+                next(iter(setting.model.parameters())).grad = None
+                setting.model.requires_grad_(False)
+                setting.model.requires_grad_(True)
+            if i == 17:
+                setting.step(batch(99))  # eagerly in between
+            found.append(step(batch(i)).item())
+        results.append(found)
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+def test_two_threads() -> None:
+    results: dict[int, list[float]] = {}
+
+    def work(number: int) -> None:
+        side = Side("seed", "sgd", True, native_step if number < 2 else lambda step: step)
+        results[number] = [side(i) for i in range(60)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert results[0] == results[1]
+    np.testing.assert_allclose(results[0], results[2], rtol=1e-10)
+
+
+def test_a_dropped_step_gives_its_memory_back() -> None:
+    setting = Setting()
+    step = native_step(setting.step)
+    for i in range(5):
+        step(batch(i))
+    memory = weakref.ref(step.programs[0].inputs[0])
+    gc.disable()
+    try:
+        del step
+        assert memory() is None
+    finally:
+        gc.enable()
+
+
+def test_a_replay_makes_no_arrays_but_its_results() -> None:
+    side = Side("wide", "sgd", False, native_step)
+    x, y = (mt.from_numpy(make(0)) for make in (side.inputs, side.targets))
+    for _ in range(4):
+        side.step(x, y)
+    tracemalloc.start()
+    try:
+        side.step(x, y)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(20):
+            side.step(x, y)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < 2_000
+
+
+def test_the_source_says_what_it_does() -> None:
+    setting = Setting(momentum=0.9)
+    step = native_step(setting.step)
+    for i in range(3):
+        step(batch(i))
+    text = step.source()
+    for part in ("zero_grad", "native1(table)", "def native1", "# 4x2", "test_compile.py"):
+        assert part in text
+
+
+# The choice ---------------------------------------------------------------------------------------
+
+
+def native_program() -> Any:
+    step = mt.compile(Setting().step, executor="numpy")
+    for i in range(2):
+        step(batch(i))
+    return step.programs[0]
+
+
+def test_auto_chooses_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(function: Any) -> str:
+        step = mt.compile(function, executor="auto")
+        for i in range(3):
+            step(batch(i))
+        return next(iter(step.captures.values()))[0].reason
+
+    assert "native code has" in reason(Setting().step)
+    assert "only" in reason(lambda x: x.cumsum(0).cumsum(1))
+    program = native_program()
+    assert executors.choose("auto", program, 1000)[0] == "numpy"
+    assert executors.choose("auto", program, 1_000_000)[0] == "numba"
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert "not installed" in reason(Setting().step)
+
+
+def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    step = native_step(Setting().step)
+    step(batch(0))
+    with pytest.raises(ImportError, match=r"microtrain\[jit\]"):
+        step(batch(1))
+
+
+# Code on disk -------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, microtrain as mt
+from microtrain.compile import cache
+weight = mt.nn.Parameter(mt.ones(3))
+optimizer = mt.optim.SGD([weight], lr=0.1)
+def step(x):
+    optimizer.zero_grad()
+    loss = ((weight - x) ** 2).sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+sources = []
+load = cache.load
+cache.load = lambda source: sources.append(source) or load(source)
+step = mt.compile(step, executor="numba")
+for _ in range(4):
+    loss = step(mt.arange(3.0))
+hits = sum(sum(load(s)["native1"].stats.cache_hits.values()) for s in sources)
+print(loss.item(), len(sources), hits)
+"""
+
+
+def run_script(home: Path) -> list[str]:
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
+    first, second = run_script(tmp_path), run_script(tmp_path)
+    assert first[1:] == ["1", "0"]
+    assert second == [first[0], "1", "1"]
+    (source,) = (tmp_path / "microtrain").glob("*.py")
+    assert (tmp_path / "microtrain").stat().st_mode & 0o777 == 0o700
+    # A file that somebody broke is written anew.
+    source.write_text("raise SystemExit(3)")
+    assert run_script(tmp_path)[0] == first[0]
+
+
+@pytest.mark.parametrize("how", [late("a file"), "open to others", late("broken code")])
+def test_a_cache_that_cannot_be_used(how: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    if how == "a file":
+        home.write_text("")
+    elif how == "open to others":
+        (home / "microtrain").mkdir(parents=True)
+        (home / "microtrain").chmod(0o777)
+    else:
+        run_script(home)
+        for path in (home / "microtrain" / "__pycache__").iterdir():
+            path.write_bytes(b"nonsense")
+    assert run_script(home)[1] == "1"
+    if how == "open to others":
+        assert not list((home / "microtrain").iterdir())
+
+
+def test_old_code_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "MOST_FILES", 3)
+    for number in range(6):
+        cache.load(f"x = {number}\n")
+    assert len(list((tmp_path / "microtrain").glob("*.py"))) == 3
+
+
+def test_the_routines_are_those_of_numpy() -> None:
+    found = native.blas()
+    if found is None:
+        pytest.skip("this NumPy brought no OpenBLAS")
+    assert set(found[0]) == set(native.ROUTINES)
