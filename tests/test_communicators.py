@@ -85,6 +85,92 @@ def test_all_gather_returns_memory_of_its_own(comm: Communicator) -> None:
     assert comm.all(not mine.any())
 
 
+@pytest.mark.parametrize("op", TRUTH)
+@pytest.mark.parametrize("dtype", REDUCIBLE)
+def test_reduce_scatter_gives_each_rank_its_row(comm: Communicator, dtype: str, op: str) -> None:
+    for shape in SHAPES:
+        mine = values(comm.rank, (comm.size, *shape), dtype)
+        before = mine.copy()
+        mine.flags.writeable = False
+        result = comm.reduce_scatter(mine, op)
+        everyone = np.stack([values(r, (comm.size, *shape), dtype) for r in range(comm.size)])
+        expected = TRUTH[op](everyone[:, comm.rank], axis=0).astype(dtype)
+        np.testing.assert_array_equal(result, expected, strict=True)
+        np.testing.assert_array_equal(mine, before)
+
+
+def test_reduce_scatter_of_bool_is_any_and_all(comm: Communicator) -> None:
+    mine = np.zeros((comm.size, 2), bool)
+    mine[:, 0] = True
+    mine[0, 1] = comm.rank == comm.size - 1
+    alone = comm.size == 1
+    assert comm.reduce_scatter(mine, "max").tolist() == [True, comm.rank == 0]
+    assert comm.reduce_scatter(mine, "min").tolist() == [True, alone]
+
+
+@pytest.mark.parametrize("dtype", [*REDUCIBLE, "f2", "?", "f4,i8"])
+def test_all_to_all_is_a_transpose_over_the_ranks(comm: Communicator, dtype: str) -> None:
+    for shape in SHAPES:
+        mine = np.empty((comm.size, *shape), dtype)
+        for rank in range(comm.size):
+            mine[rank] = np.full(shape, (comm.rank * comm.size + rank) % 2, dtype)
+        mine.flags.writeable = False
+        result = comm.all_to_all(mine)
+        assert (result.shape, result.dtype) == (mine.shape, mine.dtype)
+        for rank in range(comm.size):
+            came = np.full(shape, (rank * comm.size + comm.rank) % 2, dtype)
+            np.testing.assert_array_equal(result[rank], came)
+        result[...] = 0  # memory of its own
+
+
+def test_split_makes_communicators_of_parts(comm: Communicator) -> None:
+    half = comm.split(comm.rank % 2, -comm.rank)  # backwards
+    assert half is not None
+    members = [rank for rank in range(comm.size) if rank % 2 == comm.rank % 2][::-1]
+    assert (half.size, half.rank) == (len(members), members.index(comm.rank))
+    assert half.all_gather_object(comm.rank) == members
+    assert half.all_reduce(np.array([comm.rank]))[0] == sum(members)
+    inner = half.split(0)
+    assert inner is not None
+    assert inner.all_gather_object(comm.rank) == members
+    # The whole goes on beside its parts.
+    assert comm.all_gather_object(half.rank) == [
+        ([r for r in range(comm.size) if r % 2 == rank % 2][::-1]).index(rank)
+        for rank in range(comm.size)
+    ]
+
+
+def test_split_leaves_out_who_passes_none(comm: Communicator) -> None:
+    part = comm.split(None if comm.rank == 0 else 7)
+    if comm.rank == 0:
+        assert part is None
+    else:
+        assert part is not None
+        assert part.all_gather_object(comm.rank) == list(range(1, comm.size))
+
+
+def test_node_is_the_ranks_of_this_machine(comm: Communicator) -> None:
+    node = comm.node()
+    assert (node.rank, node.size) == (comm.local_rank, comm.local_size)
+    assert comm.node() is node
+    assert node.all_gather_object(comm.node_rank) == [comm.node_rank] * node.size
+
+
+@pytest.mark.parametrize(
+    "color, key", [(-1, None), (0.5, None), (True, None), (2**31, 0), (0, "a")]
+)
+def test_split_refuses(comm: Communicator, color: Any, key: Any) -> None:
+    with pytest.raises(ValueError, match=r"^split: expected (color|key) to be a whole number"):
+        comm.split(color, key)
+
+
+@pytest.mark.parametrize("call", ["reduce_scatter", "all_to_all"])
+def test_a_row_for_every_rank_is_needed(comm: Communicator, call: str) -> None:
+    for shape in [(), (0,), (comm.size + 1, 2)]:
+        with pytest.raises(ValueError, match=f"^{call}: .*a row for each of .*found shape"):
+            getattr(comm, call)(np.zeros(shape))
+
+
 def test_objects(comm: Communicator) -> None:
     mine = {"rank": comm.rank, "text": "x" * comm.rank}
     everyone = [{"rank": rank, "text": "x" * rank} for rank in range(comm.size)]
@@ -147,6 +233,12 @@ def test_large_arrays_go_in_chunks(
     )
     for rank, row in enumerate(comm.all_gather(mine)):
         np.testing.assert_array_equal(row, mine - comm.rank + rank)
+    rows = np.arange(comm.size * size * 2.0).reshape(comm.size, size, 2)
+    np.testing.assert_array_equal(
+        comm.reduce_scatter(rows + comm.rank), comm.size * rows[comm.rank] + total
+    )
+    for rank, row in enumerate(comm.all_to_all(rows + comm.rank)):
+        np.testing.assert_array_equal(row, rows[comm.rank] + rank)
 
 
 def read_only() -> np.ndarray:
@@ -175,6 +267,9 @@ def test_all_reduce_refuses(comm: Communicator, case: str) -> None:
     array, error, message = (REFUSED | NOT_REDUCIBLE)[case]
     with pytest.raises(error, match=f"^all_reduce: .*{message}"):
         comm.all_reduce(array)
+    if case in NOT_REDUCIBLE:
+        with pytest.raises(error, match=f"^reduce_scatter: .*{message}"):
+            comm.reduce_scatter(np.zeros((comm.size, 2), array.dtype))
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -183,8 +278,9 @@ def test_broadcast_and_all_gather_refuse(comm: Communicator, case: str) -> None:
     with pytest.raises(error, match=f"^broadcast: .*{message}"):
         comm.broadcast(array)
     if case != "read-only":
-        with pytest.raises(error, match=f"^all_gather: .*{message}"):
-            comm.all_gather(array)
+        for call in ("all_gather", "reduce_scatter", "all_to_all"):
+            with pytest.raises(error, match=f"^{call}: .*{message}"):
+                getattr(comm, call)(array)
 
 
 def test_unknown_op_and_root_are_refused(comm: Communicator) -> None:
@@ -261,6 +357,21 @@ def other_dtype(comm: Communicator) -> None:
 
 def other_op(comm: Communicator) -> None:
     comm.all_reduce(np.zeros(3), "sum" if comm.rank == 0 else "max")
+
+
+def fails_in_a_part(comm: Communicator) -> None:
+    part = comm.split(comm.rank % 2)
+    assert part is not None
+    if comm.rank == 0:
+        raise ZeroDivisionError("mine")
+    part.barrier()
+    part.barrier()
+    comm.barrier()
+
+
+def test_in_process_a_failure_wakes_the_ranks_of_every_part() -> None:
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        in_process.run(4, fails_in_a_part)
 
 
 def other_root(comm: Communicator) -> None:

@@ -42,6 +42,7 @@ class Communicator(ABC):
     local_size: int
     node_rank: int
     num_nodes: int
+    _node: Communicator | None = None
 
     @abstractmethod
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
@@ -70,6 +71,30 @@ class Communicator(ABC):
         """
 
     @abstractmethod
+    def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
+        """Combine `array` over all ranks; this rank gets its row of the result, a new array.
+
+        `array` has shape (size, *shape) and may be read-only; the result has `shape`. Row r goes to
+        rank r. dtypes and errors as in `all_reduce`; ValueError also where there are not size rows.
+        """
+
+    @abstractmethod
+    def all_to_all(self, array: Array) -> Array:
+        """Row r of `array` goes to rank r; row r of the result, a new array, came from rank r.
+
+        `array` has shape (size, *shape), the same on all ranks, and may be read-only; any dtype
+        without Python objects. Errors as in `reduce_scatter`.
+        """
+
+    @abstractmethod
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """A communicator of the ranks that pass the same `color`; None where `color` is None.
+
+        Their new ranks follow `key`, and the old ranks where it is equal or None. Raises ValueError
+        for a negative color or one that is not a whole number.
+        """
+
+    @abstractmethod
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """The ranks' objects, in rank order, on `root`; None elsewhere. Objects are pickled."""
 
@@ -91,6 +116,13 @@ class Communicator(ABC):
 
         Buffered output is flushed; `finally` blocks and atexit handlers do not run.
         """
+
+    def node(self) -> Communicator:
+        """A communicator of the ranks on this machine. Collective, and made at the first call."""
+        if self._node is None:
+            self._node = self.split(self.node_rank)
+        assert self._node is not None
+        return self._node
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` holds on at least one rank."""
@@ -132,26 +164,47 @@ def call_for_objects(call: str) -> str:
     return "broadcast_object" if call == "broadcast" else "all_gather_object"
 
 
-def check_reduction(array: Array, op: str) -> None:
+def check_reduction(array: Array, op: str, call: str = "all_reduce") -> None:
     """Raise TypeError or ValueError unless `all_reduce(array, op)` is defined."""
     # A step of a small model is a few microseconds: the usual case is settled in a quarter of one.
     if type(array) is np.ndarray and array.dtype in REDUCIBLE and op in OPS and array.flags.carray:
         return
-    check_buffer("all_reduce", array)
+    check_buffer(call, array, writable=call == "all_reduce")
     if op not in OPS:
-        raise ValueError(f"all_reduce: expected op sum, max or min, found {op!r}")
+        raise ValueError(f"{call}: expected op sum, max or min, found {op!r}")
     if array.dtype in REDUCIBLE:
         return
     if array.dtype != BOOL:
         raise TypeError(
-            f"all_reduce: expected float32, float64, an integer or bool in native byte order, "
+            f"{call}: expected float32, float64, an integer or bool in native byte order, "
             f"found {array.dtype}; convert with astype"
         )
     if op == "sum":
         raise TypeError(
-            "all_reduce: a sum of bool would be a count; use op max for any, min for all, or "
+            f"{call}: a sum of bool would be a count; use op max for any, min for all, or "
             "astype(int64) to count"
         )
+
+
+def check_rows(call: str, array: Array, size: int) -> None:
+    """Raise TypeError or ValueError unless `array` has a row for every rank."""
+    check_buffer(call, array, writable=False)
+    if not array.ndim or array.shape[0] != size:
+        raise ValueError(
+            f"{call}: expected an array of shape (size, ...), a row for each of {size} ranks, "
+            f"found shape {array.shape}"
+        )
+
+
+def check_color(color: int | None, key: int | None) -> None:
+    """Raise ValueError unless `split(color, key)` is defined."""
+    for name, value in (("color", color), ("key", key)):
+        whole = type(value) is int and value < 2**31
+        if not (value is None or (whole and (value >= 0 or name == "key"))):
+            raise ValueError(
+                f"split: expected {name} to be a whole number"
+                f"{' of at least 0' if name == 'color' else ''} or None, found {value!r}"
+            )
 
 
 def check_root(call: str, root: int, size: int) -> None:

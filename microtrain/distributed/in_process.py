@@ -20,7 +20,17 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from ..random import begin_batch
-from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
+from .communicator import (
+    Array,
+    Communicator,
+    Op,
+    T,
+    check_buffer,
+    check_color,
+    check_reduction,
+    check_root,
+    check_rows,
+)
 
 R = TypeVar("R")
 
@@ -44,7 +54,9 @@ class _Meeting:
     """What the ranks share: a place for each rank's call and value, and a barrier."""
 
     def __init__(self, size: int) -> None:
+        self.size = size
         self.barrier = threading.Barrier(size)
+        self.parts: list[_Meeting] = []  # what `split` made of it
         self.calls = [""] * size
         self.values: list[Any] = [None] * size
         self.first_error: BaseException | None = None
@@ -60,9 +72,26 @@ class _Meeting:
         """Keep the first error, in time, and wake every waiting rank."""
         with self.lock:
             if self.first_error is None and not isinstance(error, PeerFailed):
-                error.add_note(f"on rank {rank} of {self.barrier.parties} (in_process)")
+                error.add_note(f"on rank {rank} of {self.size} (in_process)")
                 self.first_error = error
+        self.end()
+
+    def end(self) -> None:
+        """Wake every waiting rank, here and in the parts."""
+        with self.lock:
+            parts = tuple(self.parts)
         self.barrier.abort()
+        for part in parts:
+            part.end()
+
+    def part(self, size: int) -> _Meeting:
+        """A meeting of `size` of the ranks, which ends with this one."""
+        made = _Meeting(size)
+        with self.lock:
+            self.parts.append(made)
+        if self.barrier.broken:  # a rank failed meanwhile
+            made.end()
+        return made
 
 
 class InProcessCommunicator(Communicator):
@@ -73,7 +102,7 @@ class InProcessCommunicator(Communicator):
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank = self.local_rank = rank
-        self.size = self.local_size = meeting.barrier.parties
+        self.size = self.local_size = meeting.size
         self._meeting = meeting
 
     def exchange(self, call: str, value: object, read: Callable[[list[Any]], R]) -> R:
@@ -98,15 +127,34 @@ class InProcessCommunicator(Communicator):
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
         check_reduction(array, op)
 
-        def combine(arrays: list[Array]) -> Array:
-            total = arrays[0].copy()
-            for other in arrays[1:]:
-                _COMBINE[op](total, other, out=total)
-            return total
-
         call = f"calls all_reduce({op}) of shape {array.shape}, {array.dtype}"
-        array[...] = self.exchange(call, array, combine)
+        array[...] = self.exchange(call, array, lambda arrays: _combined(arrays, op))
         return array
+
+    def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
+        check_rows("reduce_scatter", array, self.size)
+        check_reduction(array, op, "reduce_scatter")
+        me = self.rank
+        call = f"calls reduce_scatter({op}) of shape {array.shape}, {array.dtype}"
+        return self.exchange(call, array, lambda ranks: _combined([a[me] for a in ranks], op))
+
+    def all_to_all(self, array: Array) -> Array:
+        check_rows("all_to_all", array, self.size)
+        me = self.rank
+        call = f"calls all_to_all of shape {array.shape}, {array.dtype}"
+        return self.exchange(call, array, lambda ranks: np.stack([a[me] for a in ranks]))
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        check_color(color, key)
+        wishes = self.exchange("calls split", (color, key), list)
+        order = sorted((k or 0, rank) for rank, (c, k) in enumerate(wishes) if c == color)
+        members = [rank for _, rank in order]
+        first = color is not None and members[0] == self.rank
+        made = self._meeting.part(len(members)) if first else None
+        meetings = self.exchange("calls split", made, list)
+        if color is None:
+            return None
+        return InProcessCommunicator(members.index(self.rank), meetings[members[0]])
 
     def broadcast(self, array: Array, root: int = 0) -> Array:
         check_buffer("broadcast", array)
@@ -145,6 +193,13 @@ class InProcessCommunicator(Communicator):
         raise RuntimeError(f"rank {self.rank} called abort({code})")
 
 
+def _combined(arrays: list[Array], op: Op) -> Array:
+    total = np.array(arrays[0])
+    for other in arrays[1:]:
+        _COMBINE[op](total, other, out=total)
+    return total
+
+
 def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
     """Call `function(comm, *args)` on `world_size` ranks, each a thread; the results in rank order.
 
@@ -179,7 +234,7 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
         for thread in threads:
             thread.join()
     finally:
-        meeting.barrier.abort()  # Ctrl-C in the joining thread ends the ranks as well
+        meeting.end()  # Ctrl-C in the joining thread ends the ranks as well
     if meeting.first_error is not None:
         raise meeting.first_error
     return results

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,17 @@ import numpy as np
 from ..errors import LaunchError
 from ..threads import Launch
 from . import abort
-from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
+from .communicator import (
+    Array,
+    Communicator,
+    Op,
+    T,
+    check_buffer,
+    check_color,
+    check_reduction,
+    check_root,
+    check_rows,
+)
 
 # Elements (bytes, where bytes are sent) in one MPI call: its counts are 32-bit integers in many
 # versions. Tests make it small.
@@ -38,12 +49,12 @@ _FOREIGN: Final = {
 
 
 class MpiCommunicator(Communicator):
-    """One process of COMM_WORLD, on a duplicate of its own: other users of MPI do not mix in."""
+    """One process of a communicator of MPI that no other user of MPI has."""
 
     backend = "mpi"
 
-    def __init__(self, MPI: ModuleType) -> None:
-        self._comm: Any = MPI.COMM_WORLD.Dup()
+    def __init__(self, MPI: ModuleType, comm: Any) -> None:
+        self._MPI, self._comm = MPI, comm
         self._in_place = MPI.IN_PLACE
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.rank, self.size = self._comm.rank, self._comm.size
@@ -85,6 +96,36 @@ class MpiCommunicator(Communicator):
             start += chunk.size
         return result
 
+    def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
+        check_rows("reduce_scatter", array, self.size)
+        check_reduction(array, op, "reduce_scatter")
+        result = np.empty(array.shape[1:], array.dtype)
+        sent, received = (a.view("u1") if a.dtype.kind == "b" else a for a in (array, result))
+        for rows, out in _row_chunks(sent, received.reshape(-1)):
+            self._comm.Reduce_scatter_block(rows, out, self._ops[op])
+        return result
+
+    def all_to_all(self, array: Array) -> Array:
+        check_rows("all_to_all", array, self.size)
+        result = np.empty(array.shape, array.dtype)
+        received = _bytes(result).reshape(self.size, -1)
+        start = 0
+        for rows, _ in _row_chunks(_bytes(array).reshape(self.size, -1), received[0]):
+            if rows.shape == received.shape:
+                self._comm.Alltoall(rows, received)
+            else:
+                part = np.empty_like(rows)
+                self._comm.Alltoall(rows, part)
+                received[:, start : start + rows.shape[1]] = part
+            start += rows.shape[1]
+        return result
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        check_color(color, key)
+        color = self._MPI.UNDEFINED if color is None else color
+        comm = self._comm.Split(color, self.rank if key is None else key)
+        return None if comm == self._MPI.COMM_NULL else MpiCommunicator(self._MPI, comm)
+
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         check_root("gather_object", root, self.size)
         gathered: list[T] | None = self._comm.gather(obj, root)
@@ -114,6 +155,18 @@ def _bytes(array: Array) -> Array:
 def _chunks(array: Array) -> list[Array]:
     flat = array.reshape(-1)
     return [flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK)]
+
+
+def _row_chunks(rows: Array, out: Array) -> Iterator[tuple[Array, Array]]:
+    """Columns of `rows`, and the part of `out` that belongs to them, as much as one call takes."""
+    rows = rows.reshape(len(rows), -1)
+    step = max(1, CHUNK // len(rows))
+    if rows.shape[1] <= step:
+        yield rows, out
+        return
+    for start in range(0, rows.shape[1], step):
+        part = slice(start, start + step)
+        yield np.ascontiguousarray(rows[:, part]), out[part]
 
 
 # ---------------------------------------------------------------------------------- the connection
@@ -176,7 +229,7 @@ def connect(launch: Launch) -> MpiCommunicator:
         if launch.rank != 0:
             time.sleep(0.5)
         raise
-    return MpiCommunicator(MPI)
+    return MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
 
 
 def _load(launch: Launch) -> ModuleType:

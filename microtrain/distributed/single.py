@@ -11,7 +11,17 @@ from typing import NoReturn
 import numpy as np
 
 from .abort import end_process
-from .communicator import Array, Communicator, Op, T, check_buffer, check_reduction, check_root
+from .communicator import (
+    Array,
+    Communicator,
+    Op,
+    T,
+    check_buffer,
+    check_color,
+    check_reduction,
+    check_root,
+    check_rows,
+)
 
 
 class SingleCommunicator(Communicator):
@@ -34,6 +44,19 @@ class SingleCommunicator(Communicator):
     def all_gather(self, array: Array) -> Array:
         check_buffer("all_gather", array, writable=False)
         return np.array(array)[None]
+
+    def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
+        check_rows("reduce_scatter", array, 1)
+        check_reduction(array, op, "reduce_scatter")
+        return np.array(array[0])
+
+    def all_to_all(self, array: Array) -> Array:
+        check_rows("all_to_all", array, 1)
+        return np.array(array)
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        check_color(color, key)
+        return None if color is None else self
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         check_root("gather_object", root, 1)
