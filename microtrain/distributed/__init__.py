@@ -20,8 +20,17 @@ from .single import SingleCommunicator
 
 if TYPE_CHECKING:
     from .data_parallel import DataParallel
+    from .replicas import check_replicas
 
-__all__ = ["BACKENDS", "Communicator", "DataParallel", "agreed_exit", "connect", "world"]
+__all__ = [
+    "BACKENDS",
+    "Communicator",
+    "DataParallel",
+    "agreed_exit",
+    "check_replicas",
+    "connect",
+    "world",
+]
 
 BACKENDS: Final = ("auto", "none", "mpi")
 
@@ -32,6 +41,10 @@ def __getattr__(name: str) -> Any:
         from .data_parallel import DataParallel
 
         return DataParallel
+    if name == "check_replicas":
+        from .replicas import check_replicas
+
+        return check_replicas
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -43,6 +43,7 @@ class Communicator(ABC):
     node_rank: int
     num_nodes: int
     _node: Communicator | None = None
+    _done = 0  # collectives, where somebody counts them
 
     @abstractmethod
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:

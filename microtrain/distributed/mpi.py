@@ -8,22 +8,24 @@ write the same files; or MPI_Init kills the process with words about its interna
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import LaunchError
+from ..errors import ConfigError, LaunchError
 from ..threads import Launch
-from . import abort
+from . import abort, watchdog
 from .communicator import (
     Array,
     Communicator,
@@ -35,6 +37,9 @@ from .communicator import (
     check_root,
     check_rows,
 )
+from .watchdog import described, place
+
+R = TypeVar("R")
 
 # Elements (bytes, where bytes are sent) in one MPI call: its counts are 32-bit integers in many
 # versions. Tests make it small.
@@ -48,6 +53,43 @@ _FOREIGN: Final = {
 }
 
 
+# The communicators of this process, for the watchdog.
+ALIVE: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
+
+
+@cache
+def _debug() -> frozenset[str]:
+    """What MICROTRAIN_DEBUG asks for. Raises ConfigError for what there is not."""
+    wishes = frozenset(filter(None, os.environ.get("MICROTRAIN_DEBUG", "").split(",")))
+    if wishes - {"comm"}:
+        raise ConfigError(f"MICROTRAIN_DEBUG: expected comm, found {', '.join(sorted(wishes))}")
+    return wishes
+
+
+def watched(method: Callable[..., R]) -> Callable[..., R]:
+    """Let the watchdog see a collective; with MICROTRAIN_DEBUG=comm compare it over the ranks."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: MpiCommunicator, *args: Any, **named: Any) -> R:
+        self._doing = name, (*args, *named.values())
+        try:
+            if self._control is not None:
+                self._compare()
+            result = method(self, *args, **named)
+        except self._MPI.Exception as error:
+            raise RuntimeError(
+                f"{described(*self._doing)}: {error}\n(another call on another rank, or another "
+                "shape or dtype? MICROTRAIN_DEBUG=comm in the environment compares them)"
+            ) from None
+        finally:
+            self._doing = None
+        self._done += 1
+        return result
+
+    return call
+
+
 class MpiCommunicator(Communicator):
     """One process of a communicator of MPI that no other user of MPI has."""
 
@@ -55,6 +97,7 @@ class MpiCommunicator(Communicator):
 
     def __init__(self, MPI: ModuleType, comm: Any) -> None:
         self._MPI, self._comm = MPI, comm
+        comm.Set_errhandler(MPI.ERRORS_RETURN)  # an exception with a traceback, not an abort
         self._in_place = MPI.IN_PLACE
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.rank, self.size = self._comm.rank, self._comm.size
@@ -66,7 +109,13 @@ class MpiCommunicator(Communicator):
         node.Free()
         #: The MPI and its version, in the library's own words.
         self.library: str = _library(MPI)
+        # What the watchdog sees: the call that this rank is in, and how many it has done.
+        self._doing: tuple[str, tuple[Any, ...]] | None = None
+        self._done = 0
+        self._control = comm.Dup() if "comm" in _debug() else None
+        ALIVE.add(self)
 
+    @watched
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
         check_reduction(array, op)
         # MPI has no maximum of booleans; as bytes, 0 and 1 have one.
@@ -75,6 +124,7 @@ class MpiCommunicator(Communicator):
             self._comm.Allreduce(self._in_place, chunk, self._ops[op])
         return array
 
+    @watched
     def broadcast(self, array: Array, root: int = 0) -> Array:
         check_buffer("broadcast", array)
         check_root("broadcast", root, self.size)
@@ -82,6 +132,7 @@ class MpiCommunicator(Communicator):
             self._comm.Bcast(chunk, root)
         return array
 
+    @watched
     def all_gather(self, array: Array) -> Array:
         check_buffer("all_gather", array, writable=False)
         result = np.empty((self.size, *array.shape), array.dtype)
@@ -96,6 +147,7 @@ class MpiCommunicator(Communicator):
             start += chunk.size
         return result
 
+    @watched
     def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
         check_rows("reduce_scatter", array, self.size)
         check_reduction(array, op, "reduce_scatter")
@@ -105,6 +157,7 @@ class MpiCommunicator(Communicator):
             self._comm.Reduce_scatter_block(rows, out, self._ops[op])
         return result
 
+    @watched
     def all_to_all(self, array: Array) -> Array:
         check_rows("all_to_all", array, self.size)
         result = np.empty(array.shape, array.dtype)
@@ -120,31 +173,52 @@ class MpiCommunicator(Communicator):
             start += rows.shape[1]
         return result
 
+    @watched
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         check_color(color, key)
         color = self._MPI.UNDEFINED if color is None else color
         comm = self._comm.Split(color, self.rank if key is None else key)
         return None if comm == self._MPI.COMM_NULL else MpiCommunicator(self._MPI, comm)
 
+    @watched
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         check_root("gather_object", root, self.size)
         gathered: list[T] | None = self._comm.gather(obj, root)
         return gathered
 
+    @watched
     def all_gather_object(self, obj: T) -> list[T]:
         gathered: list[T] = self._comm.allgather(obj)
         return gathered
 
+    @watched
     def broadcast_object(self, obj: T, root: int = 0) -> T:
         check_root("broadcast_object", root, self.size)
         received: T = self._comm.bcast(obj if self.rank == root else None, root)
         return received
 
+    @watched
     def barrier(self) -> None:
         self._comm.Barrier()
 
     def abort(self, code: int) -> NoReturn:
         abort.end_process(code, kill)
+
+    def _compare(self) -> None:
+        """RuntimeError on every rank unless all are at the same call."""
+        assert self._doing is not None and self._control is not None
+        mine = described(*self._doing), place(sys._getframe(2))
+        everyone = self._control.allgather(mine)
+        if all(call == everyone[0][0] for call, _ in everyone):
+            return
+        found: dict[tuple[str, str], list[int]] = {}
+        for rank, one in enumerate(everyone):
+            found.setdefault(one, []).append(rank)
+        lines = (
+            f"  rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {call} at {at}"
+            for (call, at), ranks in found.items()
+        )
+        raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
 
 
 def _bytes(array: Array) -> Array:
@@ -229,7 +303,10 @@ def connect(launch: Launch) -> MpiCommunicator:
         if launch.rank != 0:
             time.sleep(0.5)
         raise
-    return MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
+    comm = MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
+    if comm.size > 1:
+        watchdog.start(comm)
+    return comm
 
 
 def _load(launch: Launch) -> ModuleType:

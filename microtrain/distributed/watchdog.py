@@ -1,0 +1,329 @@
+"""No silent hang: who waits, in which call, for whom; and after long enough the end of the job.
+
+A rank that raises ends the job (see `abort`). One that is stopped, loops, skips a collective or
+has left raises nothing, and the others wait in MPI forever. So every rank has a thread that writes
+down, once a second, what its main thread is doing, on a board that the ranks of a machine share. It
+never calls MPI. A rank that waits reads the board: after `warn_s` seconds one of those that wait
+says who waits where and who is missing; after `timeout_s` all ranks print where they are and the
+job ends with exit code 1. A rank whose program has ended without taking part will never come: then
+the others do not wait that long.
+
+The board is a file in memory that nobody else can open: it has no name any more once all have it
+open, so nothing is left behind. Ranks of other machines are seen where `share` has named a
+directory that all can reach.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import mmap
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import ConfigError
+from ..random import STREAM
+from . import abort
+
+if TYPE_CHECKING:
+    from .communicator import Communicator
+
+RECORD: Final = 1024  # bytes of the board for each rank
+PERIOD: Final = 1.0  # seconds between two looks, less where the limits are short
+GONE: Final = 2.0  # seconds from which a rank that has left is not waited for
+SIGHT: Final = 5.0  # seconds between two looks at other machines
+
+_PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + os.sep
+_OWN: Final = str(Path(__file__).resolve().parent) + os.sep
+# Where code lies that is nobody's script: launchers (runpy), threads, libraries.
+_FOREIGN: Final = ("<frozen ", os.path.dirname(os.__file__) + os.sep)
+
+
+def place(frame: FrameType | None) -> str:
+    """The file and line of the user's code that `frame` runs, as messages name it.
+
+    In a run from YAML there may be none: then that of the package's code above communication.
+    """
+    own = ""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        here = f"{os.path.basename(name)}:{frame.f_lineno}"
+        if name.startswith(_PACKAGE):
+            own = own or ("" if name.startswith(_OWN) else here)
+        elif not name.startswith(_FOREIGN):
+            return here
+        frame = frame.f_back
+    return own or "unknown code"
+
+
+def limits(warn_s: float, timeout_s: float) -> None:
+    """Set how long a rank may wait in a collective: until all are told, and until the job ends.
+
+    Seconds; `math.inf` is never. Without other ranks there is nothing to wait for. Raises
+    ConfigError unless both are above 0.
+    """
+    for name, value in (("warn_s", warn_s), ("timeout_s", timeout_s)):
+        if not value > 0:
+            raise ConfigError(f"{name}: expected seconds above 0 (inf: never), found {value!r}")
+    if _WATCHDOG:
+        _WATCHDOG[0].warn_s, _WATCHDOG[0].timeout_s = float(warn_s), float(timeout_s)
+
+
+def share(directory: Path) -> None:
+    """Let ranks of other machines be seen: `directory` is one that all machines can reach."""
+    if _WATCHDOG and _WATCHDOG[0].comm.num_nodes > 1:
+        _WATCHDOG[0].board.directory = directory
+
+
+def start(comm: Communicator) -> None:
+    """Watch the ranks of `comm`, which is `world()`, from now on. Collective.
+
+    The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or 30 and 600 seconds.
+    """
+    given = [_seconds("MICROTRAIN_WARN_S", 30.0), _seconds("MICROTRAIN_TIMEOUT_S", 600.0)]
+    watchdog = Watchdog(comm)
+    _WATCHDOG.append(watchdog)
+    limits(*given)
+    atexit.register(watchdog.leave)
+    threading.Thread(target=watchdog.watch, name="microtrain-watchdog", daemon=True).start()
+
+
+_WATCHDOG: list[Watchdog] = []
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    try:
+        return default if text is None else float(text)
+    except ValueError:
+        raise ConfigError(f"{variable}: expected a number of seconds, found {text!r}") from None
+
+
+class Board:
+    """What the ranks have written about themselves."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self.directory: Path | None = None
+        self._shared = 0.0  # when something was last written into the directory
+        node = comm.node()
+        self._lines = {rank: n for n, rank in enumerate(node.all_gather_object(comm.rank))}
+        name = ""
+        if node.rank == 0:
+            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            handle, name = tempfile.mkstemp(prefix="microtrain-", dir=memory)
+            os.truncate(handle, RECORD * node.size)
+            os.close(handle)
+        name = node.broadcast_object(name)
+        with open(name, "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), RECORD * node.size)
+        node.barrier()
+        if node.rank == 0:
+            os.unlink(name)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Put this rank's record up."""
+        record = record | {"at": record["at"][-200:], "doing": record["doing"][:300]}
+        text = json.dumps(record)
+        start = self._lines[self.rank] * RECORD
+        self._memory[start : start + RECORD] = text.encode()[:RECORD].ljust(RECORD)
+        urgent = record["left"] or record["ending"]
+        if self.directory is not None and (urgent or time.monotonic() > self._shared + SIGHT):
+            self._shared = time.monotonic()
+            path = self.directory / f"{self.rank}.json"
+            try:
+                self.directory.mkdir(exist_ok=True)
+                path.with_suffix(".new").write_text(text)
+                os.replace(path.with_suffix(".new"), path)
+            except OSError:  # seen less far is no reason to end a run
+                self.directory = None
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """The records of all ranks that can be seen from here."""
+        found = {}
+        for rank in range(self.size):
+            line = self._lines.get(rank)
+            try:
+                if line is not None:
+                    text = self._memory[line * RECORD : (line + 1) * RECORD].decode()
+                elif self.directory is not None:
+                    text = (self.directory / f"{rank}.json").read_text()
+                else:
+                    continue
+                found[rank] = json.loads(text)
+            except (OSError, ValueError):  # not yet written, or being written
+                continue
+        return found
+
+
+class Watchdog:
+    """The thread that watches, and what it knows."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.warn_s = self.timeout_s = math.inf
+        self.board = Board(comm)
+        self.watched = threading.current_thread()
+        self.steps = vars(STREAM)  # of the thread that trains
+        self.waits: tuple[Any, int] | None = None  # the communicator and the number of its call
+        self.waited = 0.0
+        self.told = 0.0  # how long was waited when that was last said
+        self.shown = False  # whether this rank's stacks have been printed
+        self.ending = False
+        self.left = False
+        self.host = socket.gethostname()
+        self.board.write(self.record(""))
+
+    def watch(self) -> None:
+        """Look again and again, for as long as the process lives."""
+        before = time.monotonic()
+        while True:
+            time.sleep(self.period())
+            now = time.monotonic()
+            # A job that was suspended as a whole has not waited meanwhile.
+            self.look(min(now - before, 3 * self.period()))
+            before = now
+
+    def period(self) -> float:
+        """Seconds between two looks."""
+        return max(0.05, min(PERIOD, self.warn_s / 4, self.timeout_s / 4))
+
+    def leave(self) -> None:
+        """This rank's program has ended."""
+        self.left = True
+        self.board.write(self.record(""))
+
+    def record(self, doing: str) -> dict[str, Any]:
+        """What this rank writes about itself; `doing` is the collective that it waits in."""
+        frame = sys._current_frames().get(self.watched.ident or 0)
+        return {
+            "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
+            "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
+            "at": place(frame), "left": self.left, "ending": self.ending,
+        }  # fmt: skip
+
+    def look(self, elapsed: float) -> None:
+        """Write this rank's record, read the others', and say or do what is due."""
+        waiting = next(((c, c._done, c._doing) for c in _communicators() if c._doing), None)
+        current = None if waiting is None else waiting[:2]
+        if current != self.waits:
+            self.waits, self.waited, self.told = current, 0.0, 0.0
+        elif current is not None:
+            self.waited += elapsed
+        mine = self.record("" if waiting is None else described(*waiting[2]))
+        if not self.left:
+            self.board.write(mine)
+        seen = self.board.read()
+        if any(record["ending"] for record in seen.values()) and not self.shown:
+            self.shown = True
+            _say(f"microtrain: rank {self.comm.rank} of {self.comm.size} is here:\n{_stacks()}")
+        if waiting is None or self.ending:
+            return
+        # One speaks for all that have waited about as long.
+        first = not any(
+            rank < self.comm.rank and record["doing"] and 2 * record["waited"] > self.waited
+            for rank, record in seen.items()
+        )
+        whole = waiting[0] is self.comm
+        gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
+        if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
+            self.end(f"{_ranks(gone)} will not come", mine, seen)
+        elif self.waited >= self.timeout_s and (first or self.waited >= self.timeout_s + 3 * GONE):
+            self.end(f"{self.timeout_s:g} s are over (distributed.timeout_s)", mine, seen)
+        elif first and self.waited >= max(self.warn_s, 2 * self.told):
+            self.told = self.waited
+            limit = f"after {self.timeout_s:g} s the job ends (distributed.timeout_s)"
+            _say(f"microtrain: {self.situation(mine, seen)}\n  {limit}\n")
+
+    def situation(self, mine: dict[str, Any], seen: dict[int, dict[str, Any]]) -> str:
+        """Who waits in which call, and where the others are: one line for each."""
+        lines = [
+            f"rank {self.comm.rank} of {self.comm.size} has waited {self.waited:.0f} s in "
+            f"{mine['doing']} at {_where(mine)}"
+        ]
+        groups: dict[str, list[int]] = {}
+        for rank in range(self.comm.size):
+            if rank != self.comm.rank:
+                groups.setdefault(self._about(seen.get(rank), mine), []).append(rank)
+        lines += [f"  {_ranks(ranks)}: {what}" for what, ranks in groups.items()]
+        return "\n".join(lines)
+
+    def _about(self, record: dict[str, Any] | None, mine: dict[str, Any]) -> str:
+        if record is None:
+            return "on a machine that cannot be seen from here"
+        host = "" if record["host"] == self.host else f" (host {record['host']})"
+        if record["doing"] == mine["doing"] and record["done"] == mine["done"]:
+            return f"in the same call{host}"
+        silent = time.time() - record["time"]
+        if record["left"]:
+            what = "its program has ended"
+        elif silent > 4 * self.period():
+            what = f"no sign of life for {silent:.0f} s (stopped, or its machine is gone)"
+            what += f", last seen at {_where(record)}"
+        elif record["doing"]:
+            what = f"in another call: {record['doing']} at {_where(record)}"
+        else:
+            what = f"missing: last seen at {_where(record)}"
+        return f"{what}; process {record['pid']}{host}"
+
+    def end(self, why: str, mine: dict[str, Any], seen: dict[int, dict[str, Any]]) -> None:
+        """Let all ranks say where they are, and end the job."""
+        self.ending = self.shown = True
+        self.board.write(mine | {"ending": True})
+        time.sleep(2.5 * self.period())
+        text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{_stacks()}"
+        from .mpi import kill
+
+        abort.end_process(1, kill, text)
+
+
+def described(name: str, args: tuple[Any, ...]) -> str:
+    """A call of a communicator, as messages name it."""
+    if name == "split":
+        return name
+    first, *rest = args or (None,)
+    shape = f" of shape {first.shape}, {first.dtype}" if hasattr(first, "dtype") else ""
+    return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
+
+
+def _communicators() -> list[Any]:
+    from .mpi import ALIVE
+
+    return list(ALIVE)
+
+
+def _where(record: dict[str, Any]) -> str:
+    step = f" in step {record['step']}" if record["step"] else ""
+    return f"{record['at']}{step}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _stacks() -> str:
+    """Where every thread of this process but this one is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            lines = "".join(traceback.format_stack(frame))
+            found.append(f"thread {names.get(ident, ident)} (most recent call last):\n{lines}")
+    return "".join(found)
+
+
+def _say(text: str) -> None:
+    """Print in one piece: the lines of several ranks do not mix."""
+    try:
+        os.write(2, text.encode(errors="replace"))
+    except OSError:
+        return

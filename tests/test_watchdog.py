@@ -1,0 +1,171 @@
+"""Nobody waits in silence: a rank that does not come is named, and the job ends in time.
+
+Each fault is a job over the real mpirun, with limits of seconds; it may take ten times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mpi_run
+import pytest
+
+import microtrain as mt
+from microtrain.distributed import Communicator, watchdog
+from microtrain.errors import ConfigError
+
+Mpirun = Callable[..., mpi_run.Job]
+WARN, TIMEOUT = 0.5, 1.5
+
+JOB = """
+import os, signal, sys, time
+import numpy as np
+import microtrain as mt
+comm = mt.distributed.world()
+model = mt.distributed.DataParallel(mt.nn.Linear(2, 1), comm)
+optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+def step():
+    optimizer.zero_grad()
+    mt.nn.functional.mse_loss(model(mt.ones(3, 2)), mt.zeros(3, 1)).backward()
+    optimizer.step()
+
+step()
+step()
+if comm.rank == 1:
+    {fault}
+step()  # the third
+print("the end")
+"""
+# what rank 1 does, number of ranks; what the message says of it
+FAULTS = {
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", 4, "rank 1: no sign of life for"),
+    "in a loop": (
+        "while True: time.sleep(0.01)",
+        2,
+        "rank 1: missing: last seen at script.py:17 in step 2",
+    ),
+    "in another call": ("comm.barrier()", 2, "rank 1: in another call: barrier at script.py:17"),
+    "left": ("sys.exit(0)", 4, "rank 1: its program has ended"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_rank_that_does_not_come_ends_the_job(mpirun: Mpirun, case: str) -> None:
+    fault, size, message = FAULTS[case]
+    limits = {"MICROTRAIN_WARN_S": str(WARN), "MICROTRAIN_TIMEOUT_S": str(TIMEOUT)}
+    job = mpirun(size, JOB.format(fault=fault), env=limits, timeout=10 * (TIMEOUT + 4))
+    assert job.returncode == 1, job.stderr
+    assert "the end" not in job.stdout
+    assert job.left_behind == ()
+    assert f"rank 0 of {size} has waited" in job.stderr
+    assert "all_reduce of shape" in job.stderr
+    assert "script.py:11 in step 2" in job.stderr  # backward, where the others wait
+    assert message in job.stderr
+    assert "aborting the job" in job.stderr
+    others = [rank for rank in range(1, size) if rank != 1]
+    for rank in others:
+        assert f"rank {rank} of {size} is here:\nthread MainThread" in job.stderr
+    if case != "left":  # that one needs no time-out
+        assert f"after {TIMEOUT:g} s the job ends" in job.stderr
+
+
+def test_a_slow_rank_is_named_and_waited_for(mpirun: Mpirun) -> None:
+    limits = {"MICROTRAIN_WARN_S": "0.5", "MICROTRAIN_TIMEOUT_S": "60"}
+    job = mpirun(2, JOB.format(fault="time.sleep(2.5)"), env=limits)
+    assert (job.returncode, job.stdout.count("the end")) == (0, 2), job.stderr
+    assert "rank 1: missing: last seen at script.py:17 in step 2" in job.stderr
+    assert "aborting" not in job.stderr
+    # Told at 0.5 and 1 s, and perhaps at 2: not at every look.
+    assert 1 <= job.stderr.count("rank 0 of 2 has waited") <= 3
+
+
+def test_a_job_in_order_says_nothing(mpirun: Mpirun) -> None:
+    job = mpirun(4, JOB.format(fault="pass"))
+    assert (job.returncode, job.stderr) == (0, "")
+
+
+COMPARED = {
+    "another call": ("comm.barrier()", r"rank 1: barrier at script.py:17"),
+    "another shape": ("comm.all_reduce(np.ones(9, 'f4'))", "all_reduce of shape (9,), float32"),
+    "another op": ("comm.all_reduce(np.ones(2, 'f4'), op='max')", "rank 1: all_reduce(max) of"),
+}
+
+
+@pytest.mark.parametrize("case", COMPARED)
+def test_debug_mode_compares_every_call(mpirun: Mpirun, case: str) -> None:
+    fault, message = COMPARED[case]
+    job = mpirun(2, JOB.format(fault=fault), env={"MICROTRAIN_DEBUG": "comm"})
+    assert job.returncode == 1
+    assert "RuntimeError: the ranks are not at the same call:\n  rank 0: all_reduce" in job.stderr
+    assert message in job.stderr
+
+
+def test_debug_mode_lets_a_right_job_pass(mpirun: Mpirun) -> None:
+    body = "pass\nhalf = comm.split(comm.rank % 2, key=0)\nhalf.broadcast(np.ones(2), root=0)"
+    job = mpirun(2, JOB.format(fault=body), env={"MICROTRAIN_DEBUG": "comm"})
+    assert (job.returncode, job.stderr) == (0, "")
+
+
+def test_calls_that_do_not_fit_end_the_job(mpirun: Mpirun) -> None:
+    limits = {"MICROTRAIN_WARN_S": str(WARN), "MICROTRAIN_TIMEOUT_S": str(TIMEOUT)}
+    fault = "comm.all_reduce(np.ones(4, 'f4'))"
+    job = mpirun(2, JOB.format(fault=fault), env=limits, timeout=10 * (TIMEOUT + 4))
+    assert job.returncode != 0
+    # MPI notices and ends the job (MPICH), or raises here (Open MPI), or the ranks wait.
+    told = ("truncated", "MICROTRAIN_DEBUG=comm", "in another call")
+    assert any(text in job.stderr for text in told), job.stderr
+    assert job.left_behind == ()
+
+
+@pytest.mark.parametrize(
+    "variable, value, message",
+    [
+        ("MICROTRAIN_WARN_S", "soon", "MICROTRAIN_WARN_S: expected a number of seconds"),
+        ("MICROTRAIN_TIMEOUT_S", "0", "timeout_s: expected seconds above 0"),
+        ("MICROTRAIN_DEBUG", "com", "MICROTRAIN_DEBUG: expected comm, found com"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    mpirun: Mpirun, variable: str, value: str, message: str
+) -> None:
+    job = mpirun(2, "-c", "import microtrain as mt; mt.distributed.world()", env={variable: value})
+    assert job.returncode == 2
+    assert message in job.stderr
+
+
+def test_limits_are_checked_without_other_ranks() -> None:
+    with pytest.raises(ConfigError, match="warn_s: expected seconds above 0"):
+        watchdog.limits(-1, 10)
+    with pytest.raises(ConfigError, match="timeout_s"):
+        watchdog.limits(1, float("nan"))
+
+
+# ------------------------------------------------------------------------------------- the replicas
+
+
+def test_equal_replicas_pass(comm: Communicator) -> None:
+    mt.manual_seed(0)
+    mt.distributed.check_replicas(mt.nn.Linear(3, 2), comm)
+
+
+def test_a_drifted_replica_is_named(comm: Communicator) -> None:
+    if comm.size == 1:
+        return
+    mt.manual_seed(0)
+    model = mt.nn.Sequential(mt.nn.Linear(3, 2), mt.nn.Linear(2, 1))
+    odd = comm.size - 1
+    if comm.rank == odd:
+        with mt.no_grad():
+            model[1].weight[0, 1] += 1e-7
+    who = r"rank 1 of 2" if comm.size == 2 else f"rank {odd} of {comm.size}"
+    with pytest.raises(RuntimeError, match=f"drifted apart: {who} differ.* in 1.weight;"):
+        mt.distributed.check_replicas(model, comm)
+
+
+def test_other_tensors_are_no_drift(comm: Communicator) -> None:
+    if comm.size == 1:
+        return
+    named = [("a" if comm.rank else "b", mt.ones(comm.rank + 1))]
+    with pytest.raises(RuntimeError, match="compares other tensors"):
+        mt.distributed.check_replicas(named, comm)
