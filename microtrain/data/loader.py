@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..backend import as_dtype
 from ..distributed import world
+from ..distributed.shards import local_shards
 from ..errors import ConfigError
 from ..random import begin_batch, place
 from ..tensor import wrap
@@ -70,6 +71,9 @@ class DataLoader:
         drop_last: leave out the last batch where it would be smaller than `batch_size`.
         comm: who shares the batch; None is `microtrain.distributed.world()`.
         accumulate: the number of micro-batches that `steps()` cuts a global batch into.
+        shards: cut every (micro-)batch into this many slices whatever the number of ranks, which
+            must divide it; a rank gets consecutive ones, each a batch of its own (see
+            `DataParallel`).
 
     Attributes:
         offset: where this rank's first row stands in the current global batch.
@@ -78,7 +82,8 @@ class DataLoader:
     Raises:
         TypeError: an argument of another type, or an array of a dtype that Tensors do not have.
         ValueError: a `batch_size` or `accumulate` below 1.
-        ConfigError: no batch would ever come: no rows, or fewer than `batch_size` with `drop_last`.
+        ConfigError: no batch would ever come: no rows, or fewer than `batch_size` with `drop_last`;
+            or the ranks do not divide `shards`.
 
     Example:
         >>> loader = DataLoader(ArrayDataset(x, y), batch_size=64, seed=0)
@@ -97,6 +102,7 @@ class DataLoader:
         drop_last: bool = False,
         comm: Communicator | None = None,
         accumulate: int = 1,
+        shards: int | None = None,
     ) -> None:
         if not isinstance(dataset, ArrayDataset):
             raise TypeError(
@@ -112,6 +118,10 @@ class DataLoader:
         if comm is None:
             comm = world()
         self.comm = comm
+        self.shards = comm.size
+        if shards is not None:
+            self.shards = _whole_number("shards", shards, least=1)
+        self._each = local_shards(self.shards, comm)
         self.offset = 0
         self.global_size = 0
         self._epoch = 0
@@ -148,7 +158,10 @@ class DataLoader:
         self._pass = None
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass: for each global batch, this rank's rows as a tuple of Tensors."""
+        """One pass: for each global batch, this rank's rows as a tuple of Tensors.
+
+        With `shards`, a tuple for each of this rank's shards.
+        """
         return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
     def steps(self) -> Iterator[MicroBatches]:
@@ -197,11 +210,13 @@ class DataLoader:
             self._epoch, self._pass = epoch + 1, None
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
-        """Of each micro-batch: this rank's first and last-plus-one row, and all ranks' rows."""
+        """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
         cut = []
         for start, stop in contiguous_slices(global_size, min(micro_batches, global_size)):
-            first, last = contiguous_slice(stop - start, self.comm.size, self.comm.rank)
-            cut.append((start + first, start + last, stop - start))
+            mine = self.comm.rank * self._each
+            for shard in range(mine, mine + self._each):
+                first, last = contiguous_slice(stop - start, self.shards, shard)
+                cut.append((start + first, start + last, stop - start))
         return cut
 
     def _take(self, order: NDArray[np.intp] | None, start: int, stop: int) -> Batch:

@@ -35,6 +35,7 @@ from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from . import world
 from .communicator import Communicator
+from .shards import Shards
 
 __all__ = ["DataParallel"]
 
@@ -58,6 +59,10 @@ class DataParallel(Module):
     Args:
         module: the model; `state_dict` names are its own.
         comm: who takes part; None is `microtrain.distributed.world()`.
+        shards: with a number S, the same bits at every number of ranks that divides S (see
+            `shards.py`): a step is then S / W backward passes on each rank, one for each of its
+            shards, as `DataLoader(..., shards=S).steps()` gives them; gradients are final after
+            the last. Batch norm takes the statistics of each shard.
         reduction: "mean" where the loss is a mean over the samples, "sum" where it is a sum: then
             L = sum(l) and counts are not used.
 
@@ -70,6 +75,7 @@ class DataParallel(Module):
     Raises:
         RuntimeError: the ranks' models differ, or a parameter is wrapped already.
         ValueError: an unknown reduction, or a model without parameters.
+        ConfigError: the number of ranks does not divide `shards`.
 
     Example:
         >>> model = DataParallel(Net(), world())
@@ -82,6 +88,8 @@ class DataParallel(Module):
         module: Module,
         comm: Communicator | None = None,
         reduction: Literal["mean", "sum"] = "mean",
+        *,
+        shards: int | None = None,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum"):
@@ -106,7 +114,11 @@ class DataParallel(Module):
                 )
             _WRAPPED[buffer] = weakref.ref(self)
         _take_values_of_rank_0(self.comm, module, self.storage)
-        _warn_of_batch_norm(self.comm, module)
+        self._shards = (
+            None if shards is None else Shards(self.comm, shards, module, self.storage.buffers)
+        )
+        if self._shards is None:
+            _warn_of_batch_norm(self.comm, module)
         self._members = frozenset(self.storage.params)
         self._sync = True
         self._pending: int | None = None  # samples of the forward calls since the last backward
@@ -124,6 +136,8 @@ class DataParallel(Module):
         self._not_scalar = 0
         self._counted = True
         self._kept: list[Any] | None = None  # gradients of earlier steps, to be added to
+        if self._shards is not None:
+            self._shards.reset()
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -135,6 +149,11 @@ class DataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
+        if self._shards is not None and MODES.grad and self.training:
+            if MODES.recorder is None:
+                self._shards.enter()
+            else:
+                MODES.recorder.bookkeeping("a shard begins", self._shards.enter)
         out = self.module(*args, **kwargs)
         if MODES.grad:
             for value in (*args, *kwargs.values()):
@@ -226,7 +245,7 @@ class DataParallel(Module):
         slots = self.storage.slots
         if self._open and (
             self._cleared != self.storage.cleared
-            or not any(slot.epoch == slot.buffer.epoch for slot in slots)
+            or (self._shards is None and not any(slot.epoch == slot.buffer.epoch for slot in slots))
         ):
             self._reset()  # zero_grad() has discarded the passes that waited to be reduced
         if not self._open:
@@ -240,7 +259,8 @@ class DataParallel(Module):
             self._not_scalar += 1
         self._counted = self._counted and n is not None
         self._n += n or 0
-        if n == 0:
+        self._rows = n
+        if n == 0 and self._shards is None:
             self._empty = [
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
                 for slot in self.storage.slots
@@ -275,9 +295,19 @@ class DataParallel(Module):
                 if slot.epoch == slot.buffer.epoch:
                     slot.array[...] = 0 if before is None else before
             self._empty = None
-        if not self._sync:
+        if self._shards is not None:
+            used = [slot.epoch == slot.buffer.epoch for slot in slots]
+            self._shards.leave(self._lane(used), self._rows, used, slots)
+            self._n, self._nl, self._not_scalar = 0, 0.0, 0
+            if not (self._sync and self._shards.complete):
+                return
+            started = time.perf_counter()
+            self._shards.sum()
+            self.comm_seconds += time.perf_counter() - started
+            n, total, known = self._read_lane()
+        elif not self._sync:
             return
-        if self.comm.size > 1:
+        elif self.comm.size > 1:
             n, total, known = self._reduce()
         else:
             n, total = self._n, self._nl
@@ -313,16 +343,25 @@ class DataParallel(Module):
         for slot, there in zip(slots, used, strict=True):
             if not there:
                 slot.array[...] = 0
-        lane = np.zeros(LANE + len(slots))
+        lane = self._lane(used)
+        for number, buffer in enumerate(self.storage.buffers):
+            self._all_reduce(buffer, lane if number == 0 else None)
+        return self._read_lane()
+
+    def _lane(self, used: list[bool]) -> Any:
+        """What the control lane says of this rank."""
+        lane = np.zeros(LANE + len(used))
         lane[_N : _N + 2] = divmod(self._n, 4096)
         lane[_LOSS : _LOSS + 2] = _split(self._nl)
         lane[_NOT_SCALAR] = self._not_scalar
         lane[LANE:] = used
-        for number, buffer in enumerate(self.storage.buffers):
-            self._all_reduce(buffer, lane if number == 0 else None)
+        return lane
+
+    def _read_lane(self) -> tuple[int, float, bool]:
+        """Take over what the control lane says of all: the flags, n, the loss, if it is known."""
         first = self.storage.buffers[0]
         found = to_host(first.wide[first.grad.size :]).astype(np.float64)
-        for slot, flag in zip(slots, found[LANE:], strict=True):
+        for slot, flag in zip(self.storage.slots, found[LANE:], strict=True):
             if flag and slot.epoch != slot.buffer.epoch:
                 slot.epoch = slot.buffer.epoch
                 slot.graph = None

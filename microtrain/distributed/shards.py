@@ -1,0 +1,187 @@
+"""The same bits at every number of ranks: S fixed shards, added up in one fixed binary tree.
+
+Floating-point sums depend on their order, and a product of matrices on how many rows it has. So a
+run whose bits must not depend on the number of ranks may do neither differently: every global batch
+is cut into S shards, each is a pass of its own on whichever rank has it, and the shards' gradients
+are added as a tournament: neighbours in pairs, their sums in pairs, a last one without a partner
+goes on alone. A rank holds S / W consecutive shards; it adds what it has all of, the rest is added
+on all ranks, element by element in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backend import XP, to_host
+from ..errors import ConfigError
+from .communicator import Array, Communicator
+
+__all__ = ["Shards", "tree_sum"]
+
+WHOLE = 65_536  # elements up to which every rank adds up everything, and not a part of it
+
+Nodes = dict[tuple[int, int], Any]  # (level, number) -> a sum; level 0 is the shards
+
+
+def local_shards(shards: int, comm: Communicator) -> int:
+    """How many of `shards` a rank has. Raises ConfigError unless the ranks divide them."""
+    if shards < 1 or shards % comm.size:
+        raise ConfigError(
+            f"reproducible: world with {shards} shards needs a number of ranks that divides "
+            f"{shards}, found {comm.size}; start another number, or set distributed.shards to a "
+            f"multiple of {comm.size} (other shards are other bits)"
+        )
+    return shards // comm.size
+
+
+def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
+    """The sum of all ranks' shards, in the fixed order; the same bits at every number of ranks.
+
+    Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype; overwritten.
+    """
+    first = comm.rank * len(arrays)
+    nodes: Nodes = {(0, first + n): array for n, array in enumerate(arrays)}
+    _climb(nodes, shards)
+    if comm.size > 1:
+        size = arrays[0].size
+        # Every rank adds up its part of the elements; small arrays are not worth being parted.
+        parts = 1 if size <= WHOLE else comm.size
+        part = -(-size // parts)
+        most = max(len(_left(rank, len(arrays), shards)) for rank in range(comm.size))
+        sent = np.zeros((parts, most, part), arrays[0].dtype)
+        for number, key in enumerate(sorted(nodes)):
+            for row in range(parts):
+                piece = nodes[key][row * part : (row + 1) * part]
+                sent[row, number, : piece.size] = piece
+        found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
+        nodes = {
+            key: found[rank, number]
+            for rank in range(comm.size)
+            for number, key in enumerate(_left(rank, len(arrays), shards))
+        }
+        _climb(nodes, shards)
+    (total,) = nodes.values()
+    if comm.size > 1 and parts > 1:
+        total = comm.all_gather(np.ascontiguousarray(total)).reshape(-1)[:size]
+    return total  # type: ignore[no-any-return]
+
+
+def _climb(nodes: Nodes, count: int) -> None:
+    """Add up what has both halves there, in place, level by level; `count` shards in all."""
+    level = 0
+    while count > 1:
+        for number in range((count + 1) // 2):
+            left, right = (level, 2 * number), (level, 2 * number + 1)
+            if 2 * number + 1 == count:
+                if left in nodes:
+                    nodes[level + 1, number] = nodes.pop(left)
+            elif left in nodes and right in nodes:
+                total = nodes.pop(left)
+                total += nodes.pop(right)
+                nodes[level + 1, number] = total
+        count = (count + 1) // 2
+        level += 1
+
+
+def _left(rank: int, each: int, shards: int) -> list[tuple[int, int]]:
+    """What a rank has left when it has added up all that it can."""
+    nodes: Nodes = {(0, rank * each + n): 0 for n in range(each)}
+    _climb(nodes, shards)
+    return sorted(nodes)
+
+
+class Shards:
+    """The passes of a step in world mode: each is one shard's, and what it leaves is kept apart.
+
+    Within one step the passes are micro-batch by micro-batch, and in each shard by shard. Kept for
+    every shard: its gradients with the control lane behind them, added up over its micro-batches;
+    and the buffers of the model (running statistics), which every shard moves on from where the
+    step began. The step ends with the sum of the first and the mean of the second.
+    """
+
+    def __init__(self, comm: Communicator, shards: int, module: Any, buffers: list[Any]) -> None:
+        self.comm, self.shards = comm, shards
+        self.each = local_shards(shards, comm)
+        self.buffers = buffers  # of the flat storage
+        self.gradients = [
+            [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in buffers
+        ]
+        self.module = module
+        self.passes = 0
+        self._before: Array | None = None
+        self._after: list[Array] = []
+
+    def enter(self) -> None:
+        """Before a forward pass in training: the buffers as this shard knows them."""
+        buffers = [tensor._array for _, tensor in self.module.named_buffers()]
+        if not buffers:
+            return
+        number = self.passes % self.each
+        if self.passes == 0:
+            self._before = np.concatenate(
+                [np.asarray(to_host(a), np.float64).reshape(-1) for a in buffers]
+            )
+            self._after = [np.append(self._before * 0, 0.0) for _ in range(self.each)]
+        assert self._before is not None
+        _put(buffers, self._after[number][:-1] if self._after[number][-1] else self._before)
+
+    def leave(self, lane: Array, rows: int | None, there: list[bool], slots: Any) -> None:
+        """After a backward pass: keep what it left, and make room for the next."""
+        number = self.passes % self.each
+        fresh = self.passes < self.each
+        for place, buffer in enumerate(self.buffers):
+            wide = to_host(buffer.wide)
+            kept = self.gradients[place][number]
+            wide[buffer.grad.size :] = lane if place == 0 else 0
+            for slot, flag in zip(slots, there, strict=True):
+                if slot.buffer is buffer and (not flag or rows == 0):
+                    wide[slot.start : slot.stop] = 0
+            if fresh:
+                kept[...] = wide
+            else:
+                kept += wide
+        for slot in slots:
+            slot.drop()
+        if self._before is not None and rows != 0:
+            buffers = [tensor._array for _, tensor in self.module.named_buffers()]
+            after = self._after[number]
+            after[:-1] = np.concatenate([to_host(a).reshape(-1) for a in buffers])
+            after[-1] = 1
+        self.passes += 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether every shard has had its turn."""
+        return self.passes % self.each == 0
+
+    def sum(self) -> None:
+        """The gradients of all shards into the flat gradients, and the mean of their buffers."""
+        for buffer, kept in zip(self.buffers, self.gradients, strict=True):
+            total = tree_sum(self.comm, kept, self.shards)
+            buffer.wide[...] = XP[type(buffer.wide)].asarray(total)
+        if self._before is not None:
+            for after in self._after:
+                if not after[-1]:
+                    after[:-1] = 0
+            total = tree_sum(self.comm, self._after, self.shards)
+            buffers = [tensor._array for _, tensor in self.module.named_buffers()]
+            _put(buffers, total[:-1] / total[-1] if total[-1] else self._before)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a step anew."""
+        self.passes = 0
+        self._before = None
+
+
+def _put(buffers: list[Any], values: Array) -> None:
+    start = 0
+    for array in buffers:
+        piece = values[start : start + array.size].reshape(array.shape)
+        start += array.size
+        if type(array) is np.ndarray:
+            array[...] = piece.astype(array.dtype)
+        else:
+            array[...] = XP[type(array)].asarray(piece.astype(array.dtype))
