@@ -35,6 +35,7 @@ from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from . import world
 from .communicator import Communicator
+from .compression import COMPRESSIONS, Compressor
 from .shards import Shards
 
 __all__ = ["DataParallel"]
@@ -59,6 +60,9 @@ class DataParallel(Module):
     Args:
         module: the model; `state_dict` names are its own.
         comm: who takes part; None is `microtrain.distributed.world()`.
+        compression: "fp16" or "bf16" sends gradients in 16 bits, for slow networks; what rounding
+            cuts off is kept and sent later (see `compression.py`). Results then depend on the
+            number of ranks, to rounding of that kind.
         shards: with a number S, the same bits at every number of ranks that divides S (see
             `shards.py`): a step is then S / W backward passes on each rank, one for each of its
             shards, as `DataLoader(..., shards=S).steps()` gives them; gradients are final after
@@ -89,11 +93,21 @@ class DataParallel(Module):
         comm: Communicator | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         *,
+        compression: Literal["none", "fp16", "bf16"] = "none",
         shards: int | None = None,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum"):
             raise ValueError(f"DataParallel: reduction is mean or sum, got {reduction!r}")
+        if compression not in COMPRESSIONS:
+            raise ValueError(
+                f"DataParallel: compression is none, fp16 or bf16, got {compression!r}"
+            )
+        if compression != "none" and shards is not None:
+            raise ValueError(
+                "DataParallel: with shards every bit is the same at every number of ranks, and "
+                "compression rounds by rank: choose one"
+            )
         self.module = module
         self.comm = world() if comm is None else comm
         self.reduction = reduction
@@ -117,6 +131,13 @@ class DataParallel(Module):
         self._shards = (
             None if shards is None else Shards(self.comm, shards, module, self.storage.buffers)
         )
+        self._compressors: list[Compressor] | None = None
+        if compression != "none" and self.comm.size > 1:
+            self._compressors = [
+                Compressor(self.comm, compression, b.grad.size, b.grad.dtype)
+                for b in self.storage.buffers
+            ]
+            _warn_of_compression(self.comm, compression)
         if self._shards is None:
             _warn_of_batch_norm(self.comm, module)
         self._members = frozenset(self.storage.params)
@@ -344,8 +365,10 @@ class DataParallel(Module):
             if not there:
                 slot.array[...] = 0
         lane = self._lane(used)
+        started = time.perf_counter()
         for number, buffer in enumerate(self.storage.buffers):
-            self._all_reduce(buffer, lane if number == 0 else None)
+            self._all_reduce(number, buffer, lane if number == 0 else None)
+        self.comm_seconds += time.perf_counter() - started
         return self._read_lane()
 
     def _lane(self, used: list[bool]) -> Any:
@@ -368,24 +391,21 @@ class DataParallel(Module):
         n = int(found[_N]) * 4096 + int(found[_N + 1])
         return n, float(found[_LOSS] + found[_LOSS + 1]), not found[_NOT_SCALAR]
 
-    def _all_reduce(self, buffer: Buffer, lane: Any) -> None:
+    def _all_reduce(self, number: int, buffer: Buffer, lane: Any) -> None:
         """Add up a buffer's gradients over the ranks, with the control lane where there is one."""
-        started = time.perf_counter()
-        array = buffer.wide
-        size = buffer.grad.size
-        if type(array) is np.ndarray:
-            if lane is None:
-                self.comm.all_reduce(buffer.grad)
-            else:
-                array[size:] = lane
-                self.comm.all_reduce(array)
-            self.comm_seconds += time.perf_counter() - started
-            return
-        staged = to_host(array)  # MPI may not know GPU memory
-        staged[size:] = 0 if lane is None else lane
-        self.comm.all_reduce(staged)
-        array[...] = XP[type(array)].asarray(staged)
-        self.comm_seconds += time.perf_counter() - started
+        array, size = buffer.wide, buffer.grad.size
+        host = array if type(array) is np.ndarray else to_host(array)  # MPI may not know GPU memory
+        if self._compressors is not None:
+            total = self._compressors[number].all_reduce(host[:size], lane)
+            if total is not None:
+                host[size:] = total
+        elif lane is None:
+            self.comm.all_reduce(host[:size])
+        else:
+            host[size:] = lane
+            self.comm.all_reduce(host)
+        if host is not array:
+            array[...] = XP[type(array)].asarray(host)
 
     # The wrapped model's own names --------------------------------------------------------------
 
@@ -417,6 +437,16 @@ def _split(value: float) -> tuple[float, float]:
     mantissa, exponent = math.frexp(value)
     high = math.ldexp(round(mantissa * 4096), exponent - 12)
     return high, value - high
+
+
+def _warn_of_compression(comm: Communicator, kind: str) -> None:
+    """UserWarning where there is no network that compression could relieve."""
+    if comm.num_nodes == 1 and comm.rank == 0:
+        warnings.warn(
+            f"DataParallel: compression={kind} costs accuracy and time and saves nothing here: all "
+            f"{comm.size} ranks are on one machine and share its memory; use none",
+            stacklevel=3,
+        )
 
 
 _LOCAL = (BatchNorm1d, BatchNorm2d)
