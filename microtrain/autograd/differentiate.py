@@ -188,7 +188,7 @@ def _announced(
     roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
 ) -> dict[Tensor, None]:
     """A pass that the listeners concerned are told of; they may scale what it starts with."""
-    leaves = leaves_of(edges) if wanted is None else dict.fromkeys(wanted)
+    leaves: dict[Tensor, Any] = leaves_of(edges) if wanted is None else dict.fromkeys(wanted)
     told = [one for ref in tuple(LISTENERS) if (one := ref()) and one.concerns(leaves)]
     if not told:
         return run(edges, seeds, retain, create_graph, wanted, True)[1]
@@ -211,7 +211,9 @@ def _announced(
             for leaf in leaves:
                 if not any(one.owns(leaf) for one in told):
                     others[leaf] = _set_aside(leaf)
-        touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
+        alone = len(told) == 1 and wanted is None and not create_graph
+        ready = told[0].readiness(leaves) if alone else None
+        touched = run(edges, seeds, retain, create_graph, wanted, True, ready)[1]
         for leaf, earlier in others.items():
             _unscale(leaf, scale, earlier)
         for one in told:

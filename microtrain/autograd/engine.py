@@ -37,11 +37,13 @@ def run(
     create_graph: bool,
     wanted: tuple[Tensor, ...] | None,
     accumulate: bool,
+    ready: Any = None,
 ) -> tuple[dict[Any, Any], dict[Tensor, None]]:
     """One pass from the edges `roots`, which start with the gradients `seeds`.
 
     With `accumulate`, leaves (all, or the wanted ones) get their `.grad`; without it nothing is
-    written. Returns the gradients of the `wanted` Tensors by edge, and the leaves that have hooks
+    written. `ready` is called with a leaf whenever a gradient has been added to it. Returns the
+    gradients of the `wanted` Tensors by edge, and the leaves that have hooks
     to be run when all is done.
     """
     pending: dict[Any, Any] = {}  # node -> its gradient, or a list where it has several outputs
@@ -89,6 +91,8 @@ def run(
                             _accumulate(edge, g)
                         else:
                             slot.add(g)
+                        if ready is not None:
+                            ready(edge)
                         if extra is not None and extra.post_hooks:
                             touched[edge] = None
                     elif wanted is None or edge in keys:

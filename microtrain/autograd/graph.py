@@ -137,15 +137,15 @@ def edge_of(tensor: Tensor) -> Any:
     return (tensor._edge or tensor) if tensor._rg else None
 
 
-def leaves_of(edges: Any) -> dict[Tensor, None]:
-    """The leaves that a backward pass from `edges` can reach, without recursion."""
-    found: dict[Tensor, None] = {}
+def leaves_of(edges: Any) -> dict[Tensor, int]:
+    """The leaves that a backward pass from `edges` can reach, and how often; no recursion."""
+    found: dict[Tensor, int] = {}
     seen: set[Any] = set()
     stack = [edge for edge in edges if edge is not None]
     while stack:
         edge = stack.pop()
         if type(edge) in TENSORS:
-            found[edge] = None
+            found[edge] = found.get(edge, 0) + 1
             continue
         node = edge[0] if type(edge) is tuple else edge
         if node not in seen:

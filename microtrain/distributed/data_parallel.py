@@ -36,6 +36,7 @@ from ..tensor import TENSORS, Tensor
 from . import world
 from .communicator import Communicator
 from .compression import COMPRESSIONS, Compressor
+from .overlap import BUCKET, Overlap, worth
 from .shards import Shards
 
 __all__ = ["DataParallel"]
@@ -60,6 +61,10 @@ class DataParallel(Module):
     Args:
         module: the model; `state_dict` names are its own.
         comm: who takes part; None is `microtrain.distributed.world()`.
+        overlap: "on" reduces gradients in buckets, beside the backward pass, in a thread of its
+            own; "off" all at once after it; "auto" decides from the number of buckets and the free
+            cores, and `overlap` says how and why.
+        bucket_mb: size of a bucket in MB (2^20 bytes).
         compression: "fp16" or "bf16" sends gradients in 16 bits, for slow networks; what rounding
             cuts off is kept and sent later (see `compression.py`). Results then depend on the
             number of ranks, to rounding of that kind.
@@ -74,7 +79,9 @@ class DataParallel(Module):
         loss: the global loss of the last synchronised step, a float; None before it and where
             `backward` did not start from a scalar.
         samples: the global number of samples behind it; None under "sum" where it is not known.
-        comm_seconds: time this rank has spent in gradient reductions so far.
+        comm_seconds: time this rank has spent in gradient reductions so far, or, with buckets,
+            in waiting for them.
+        overlap: whether reductions run beside the backward pass, and why, as text.
 
     Raises:
         RuntimeError: the ranks' models differ, or a parameter is wrapped already.
@@ -93,12 +100,18 @@ class DataParallel(Module):
         comm: Communicator | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         *,
+        overlap: Literal["auto", "on", "off"] = "auto",
+        bucket_mb: float | None = None,
         compression: Literal["none", "fp16", "bf16"] = "none",
         shards: int | None = None,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum"):
             raise ValueError(f"DataParallel: reduction is mean or sum, got {reduction!r}")
+        if overlap not in ("auto", "on", "off"):
+            raise ValueError(f"DataParallel: overlap is auto, on or off, got {overlap!r}")
+        if bucket_mb is not None and not bucket_mb > 0:
+            raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
         if compression not in COMPRESSIONS:
             raise ValueError(
                 f"DataParallel: compression is none, fp16 or bf16, got {compression!r}"
@@ -131,6 +144,9 @@ class DataParallel(Module):
         self._shards = (
             None if shards is None else Shards(self.comm, shards, module, self.storage.buffers)
         )
+        self._choose_overlap(
+            overlap, BUCKET if bucket_mb is None else int(bucket_mb * 2**20), compression
+        )
         self._compressors: list[Compressor] | None = None
         if compression != "none" and self.comm.size > 1:
             self._compressors = [
@@ -147,6 +163,22 @@ class DataParallel(Module):
         self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
         self._reset()
         LISTENERS.append(weakref.ref(self, LISTENERS.remove))
+
+    def _choose_overlap(self, wish: str, bucket: int, compression: str) -> None:
+        self._overlap: Overlap | None = None
+        on, why = wish == "on", "asked for"
+        if self.comm.size == 1:
+            on, why = False, "one rank has nothing to reduce"
+        elif self._shards is not None or compression != "none":
+            on, why = False, "shards and compressed gradients are reduced at once"
+        elif any(type(buffer.grad) is not np.ndarray for buffer in self.storage.buffers):
+            on, why = False, "gradients on a GPU are staged at once"
+        elif wish == "auto":
+            on, why = worth(self.comm, self.storage, bucket)
+        self.overlap = f"{'on' if on else 'off'}: {why}"
+        if on:
+            self._overlap = Overlap(self.comm, self.storage, bucket)
+            weakref.finalize(self, self._overlap.close)
 
     def _reset(self) -> None:
         """Forget the passes since the last synchronising one."""
@@ -281,12 +313,20 @@ class DataParallel(Module):
         self._counted = self._counted and n is not None
         self._n += n or 0
         self._rows = n
+        if self._overlap is not None:
+            self._overlap.next = 0
         if n == 0 and self._shards is None:
             self._empty = [
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
                 for slot in self.storage.slots
             ]
         return n if mean else None
+
+    def readiness(self, leaves: dict[Any, Any]) -> Any:
+        """What the pass calls when it has added to a leaf: None where nobody wants to know."""
+        if self._overlap is None or not self._sync or self._empty is not None:
+            return None
+        return self._overlap.ready(leaves)
 
     def beginning(self, roots: Sequence[Tensor], create_graph: bool) -> tuple[str, Any]:
         """What `begin` is going to do, to be done again whenever a captured step is replayed."""
@@ -361,11 +401,19 @@ class DataParallel(Module):
         """One all_reduce a buffer. Returns the global n, sum of losses, and whether it is known."""
         slots = self.storage.slots
         used = [slot.epoch == slot.buffer.epoch for slot in slots]
-        for slot, there in zip(slots, used, strict=True):
-            if not there:
-                slot.array[...] = 0
+        if self._overlap is None:
+            for slot, there in zip(slots, used, strict=True):
+                if not there:
+                    slot.array[...] = 0
         lane = self._lane(used)
         started = time.perf_counter()
+        if self._overlap is not None:
+            self._overlap.finish()
+            first = self.storage.buffers[0]
+            first.wide[first.grad.size :] = lane
+            self.comm.all_reduce(first.wide[first.grad.size :])
+            self.comm_seconds += time.perf_counter() - started
+            return self._read_lane()
         for number, buffer in enumerate(self.storage.buffers):
             self._all_reduce(number, buffer, lane if number == 0 else None)
         self.comm_seconds += time.perf_counter() - started

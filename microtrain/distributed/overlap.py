@@ -1,0 +1,145 @@
+"""Reductions beside the backward pass: a bucket of gradients travels while others are computed.
+
+The flat gradient is cut into buckets, slices of it in reverse definition order, because gradients
+become final in about that order. A bucket goes when all of its gradients are final and the buckets
+before it have gone, so the order is the same on all ranks. A thread of its own makes the blocking
+calls: MPI moves data only while a thread is inside it, and its non-blocking reductions are slower
+than the blocking ones. On a machine without a free core the thread takes the backward pass's time;
+`worth` says where it pays.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ..backend import MODES
+from ..optim.flat import FlatStorage, Slot
+from .communicator import Communicator
+
+__all__ = ["Overlap", "worth"]
+
+BUCKET: Final = 4 * 2**20  # bytes, where nobody has asked for another size
+
+
+def worth(comm: Communicator, storage: FlatStorage, bucket: int) -> tuple[bool, str]:
+    """Whether reductions beside the backward pass pay, and why; the same on all ranks.
+
+    Collective. Decided from the number of buckets, the machines and the free cores.
+    """
+    count = sum(len(buckets_of(buffer, storage, bucket)) for buffer in storage.buffers)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    spare = comm.all((cores or 1) >= 2 * comm.local_size)
+    if count < 2:
+        return False, "the gradients fit into one bucket"
+    if comm.num_nodes > 1:
+        return True, f"{count} buckets travel between {comm.num_nodes} machines"
+    if not spare:
+        return False, "no core is free beside the ranks"
+    return True, f"{count} buckets, and a core is free beside every rank"
+
+
+def buckets_of(buffer: Any, storage: FlatStorage, size: int) -> list[tuple[int, int, list[Slot]]]:
+    """First and last-plus-one element of each bucket, and its slots; in the order they go."""
+    slots = sorted((s for s in storage.slots if s.buffer is buffer), key=lambda slot: -slot.start)
+    found: list[tuple[int, int, list[Slot]]] = []
+    members: list[Slot] = []
+    for slot in slots:
+        members.append(slot)
+        if (members[0].stop - slot.start) * buffer.grad.itemsize >= size or slot is slots[-1]:
+            found.append((slot.start, members[0].stop, members))
+            members = []
+    return found
+
+
+class Overlap:
+    """The buckets of a storage, and the thread that reduces them."""
+
+    def __init__(self, comm: Communicator, storage: FlatStorage, bucket: int) -> None:
+        self.comm = comm.split(0)  # the thread's own: its calls do not mix with the main thread's
+        self.buckets = [
+            (buffer.grad[start:stop], tuple(slots))
+            for buffer in storage.buffers
+            for start, stop, slots in buckets_of(buffer, storage, bucket)
+        ]
+        self.number = {slot: n for n, (_, slots) in enumerate(self.buckets) for slot in slots}
+        self.missing: list[int] = []
+        self.next = 0  # the bucket that goes next
+        self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+
+    def ready(self, uses: Mapping[Any, int | None]) -> Callable[[Any], None]:
+        """What the pass is to call when it has added to a leaf; `uses`: how often it will."""
+        left = dict(uses)
+        self.missing = [0] * len(self.buckets)
+        slots = {}
+        for leaf in left:
+            slot = leaf._extra.slot if leaf._extra is not None else None
+            if slot in self.number:
+                slots[leaf] = self.number[slot]
+                self.missing[slots[leaf]] += 1
+
+        def ready(leaf: Any) -> None:
+            count = left.get(leaf)
+            if count is None or leaf not in slots:
+                return
+            left[leaf] = count - 1
+            if count == 1:
+                self.missing[slots[leaf]] -= 1
+                while self.next < len(self.buckets) and not self.missing[self.next]:
+                    self.go()
+
+        return ready
+
+    def go(self) -> None:
+        """The next bucket goes; in a captured step, at this place of every replay."""
+        number = self.next
+        send = partial(self.send, number)
+        if MODES.recorder is None:
+            send()
+        else:
+            MODES.recorder.bookkeeping(f"bucket {number} goes", send)
+
+    def send(self, number: int) -> None:
+        """Hand bucket `number` to the thread."""
+        self.next = number + 1
+        array, slots = self.buckets[number]
+        for slot in slots:
+            # Absent here, it may be there on another rank.
+            if slot.epoch != slot.buffer.epoch:
+                slot.array[...] = 0
+        if self.thread is None:
+            work = partial(_work, self.comm, self.jobs, self.done)
+            self.thread = threading.Thread(target=work, name="microtrain-reduce", daemon=True)
+            self.thread.start()
+        self.jobs.put(array)
+
+    def finish(self) -> None:
+        """Return when every bucket is there; those that have not gone go now."""
+        while self.next < len(self.buckets):
+            self.send(self.next)
+        error = None
+        for _ in self.buckets:
+            error = self.done.get() or error
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self.jobs.put(None)
+
+
+def _work(comm: Any, jobs: Any, done: Any) -> None:
+    # No reference to the Overlap: it can go while the thread waits.
+    while (array := jobs.get()) is not None:
+        try:
+            comm.all_reduce(array)
+        except BaseException as error:
+            done.put(error)
+        else:
+            done.put(None)
