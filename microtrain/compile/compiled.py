@@ -313,7 +313,7 @@ def _state(further: Sequence[Tensor]) -> list[Any]:
     """The memory that a step may read and write besides its arguments."""
     found = [a for storage in alive(STORAGES) for b in storage.buffers for a in (b.data, b.wide)]
     for module in alive(MODULES):
-        found += [value._array for value in vars(module).values() if type(value) in TENSORS]
+        found += [value._array for value in [*vars(module).values()] if type(value) in TENSORS]
     found += [tensor._array for tensor in further]
     return [array for array in found if type(array) is np.ndarray]
 

@@ -88,7 +88,7 @@ def _look_at(module: Module, names: Sequence[str]) -> Any:
     """Flags, sub-modules, parameters and buffers, and the other Tensors of these `names`."""
     parts = [
         (name, value if isinstance(value, Module) else _place(value))
-        for name, value in vars(module).items()
+        for name, value in [*vars(module).items()]
         if isinstance(value, Module)
         or type(value) is Parameter
         or (type(value) in TENSORS and (name in module._buffers or name in names))
@@ -105,7 +105,7 @@ def _place(tensor: Tensor) -> Any:
 def _tensors(module: Module) -> list[tuple[str, Tensor]]:
     return [
         (name, value)
-        for name, value in vars(module).items()
+        for name, value in [*vars(module).items()]
         if type(value) in TENSORS and type(value._array) is np.ndarray
     ]
 

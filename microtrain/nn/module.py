@@ -210,7 +210,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The direct sub-modules with their attribute names."""
-        for name, value in vars(self).items():
+        for name, value in list(vars(self).items()):
             if isinstance(value, Module):
                 yield name, value
 

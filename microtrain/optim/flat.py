@@ -141,7 +141,6 @@ class FlatStorage:
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
-        STORAGES.add(self)
         self.cleared = 0  # how often `zero_grad` was called
         self.place = {param: number for number, param in enumerate(params)}
         self.owners: list[str] = []
@@ -164,6 +163,7 @@ class FlatStorage:
                 start = slots[n].stop
         self.slots: tuple[Slot, ...] = tuple(slots)
         self.versions = tuple(slot.version for slot in self.slots)
+        STORAGES.add(self)  # complete by now: another thread may be capturing and look at it
 
     @staticmethod
     def of(params: Iterable[Tensor], who: str) -> FlatStorage:

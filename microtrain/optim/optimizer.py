@@ -108,7 +108,6 @@ class Optimizer:
         given = list(params)
         if not given or not isinstance(given[0], dict):
             given = [{"params": given}]
-        OPTIMIZERS.add(self)
         self.defaults = defaults
         self.calls = 0  # of step(), for the schedulers' warning
         self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
@@ -158,6 +157,7 @@ class Optimizer:
         self._present: list[bool] | None = None  # which gradients the runs were made for
         self._runs: list[Run] = []
         self._written: tuple[Any, ...] = ()  # the versions of what the runs write
+        OPTIMIZERS.add(self)  # complete by now: another thread may be capturing and look at it
 
     def _check(self, group: dict[str, Any]) -> None:
         """Raise ValueError for options that make no sense."""
@@ -479,7 +479,6 @@ class Optimizer:
         return {**kept, "states": [(p, self.state_of(p)) for p in self._group_of]}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        OPTIMIZERS.add(self)
         vars(self).update({k: v for k, v in kept.items() if k != "states"})
         self._use(FlatStorage.of(self._everything(self.param_groups), type(self).__name__))
         for param, state in kept["states"]:
