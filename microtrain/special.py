@@ -13,6 +13,7 @@ Blocks that fit in the cache go through all steps before the next block begins.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,7 @@ def erfc(x: Any, out: Any = None) -> Any:
 
 
 def _blockwise(function: Callable[..., Any], x: Any, out: Any) -> Any:
-    """`function(block)` over all blocks of `x`; float16 is computed in float32."""
+    """`function(block, its result)` over all blocks of `x`; float16 is computed in float32."""
     x = np.asarray(x)
     flat = x.reshape(-1)
     if out is None:
@@ -89,33 +90,45 @@ def _blockwise(function: Callable[..., Any], x: Any, out: Any) -> Any:
     wide = np.promote_types(x.dtype, np.float32)
     for start in range(0, flat.shape[0], BLOCK):
         block = flat[start : start + BLOCK].astype(wide, copy=False)
-        result[start : start + BLOCK] = function(block)
+        function(block, result[start : start + BLOCK])
     if not direct:
         out[...] = result.reshape(x.shape)
     return out
 
 
-def _erf(x: Any) -> Any:
+class _Steps(threading.local):
+    """What the steps of a block of float32 are computed in: kept, for each thread."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty((4, BLOCK), np.float32)
+
+
+_STEPS = _Steps()
+
+
+def _erf(x: Any, out: Any) -> None:
     if x.dtype == np.float32:
-        x = np.minimum(np.maximum(x, -_ONE), _ONE)
-        result = _quotient(_SINGLE, x * x)
-        result *= x
-        return np.tanh(result, out=result)
+        within, square, above, below = _STEPS.memory[:, : x.shape[0]]
+        np.minimum(np.maximum(x, -_ONE, out=within), _ONE, out=within)
+        np.multiply(within, within, out=square)
+        np.multiply(_quotient(_SINGLE, square, above, below), within, out=within)
+        np.tanh(within, out=out)
+        return
     size, result = _near(x)
     result += x
     beyond = np.flatnonzero(size >= NEAR)
     result[beyond] = np.copysign(1 - _complement(size[beyond]), x[beyond])
-    return result
+    out[...] = result
 
 
-def _erfc(x: Any) -> Any:
+def _erfc(x: Any, out: Any) -> None:
     size, result = _near(x)
     result += x - 0.5
     np.subtract(0.5, result, out=result)
     beyond = np.flatnonzero(size >= NEAR)
     rest = _complement(size[beyond])
     result[beyond] = np.where(x[beyond] < 0, 2 - rest, rest)
-    return result
+    out[...] = result
 
 
 def _near(x: Any) -> tuple[Any, Any]:
@@ -143,14 +156,14 @@ def _complement(size: Any) -> Any:
     return result
 
 
-def _quotient(polynomials: Any, s: Any) -> Any:
-    above, below = (_horner(p, s) for p in polynomials)
+def _quotient(polynomials: Any, s: Any, *outs: Any) -> Any:
+    above, below = map(_horner, polynomials, (s, s), outs or (None, None))
     above /= below
     return above
 
 
-def _horner(coefficients: tuple[float, ...], s: Any) -> Any:
-    result = s * coefficients[-1]
+def _horner(coefficients: tuple[float, ...], s: Any, out: Any) -> Any:
+    result = np.multiply(s, coefficients[-1], out=out)
     for c in coefficients[-2:0:-1]:
         result += c
         result *= s

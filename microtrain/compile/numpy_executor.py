@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import NUMPY
+from ..backend import NUMPY, alive
 from ..nn.module import MODULES
 from .bookkeeping import inline
 from .passes import arrays_in
@@ -132,8 +132,12 @@ class Text:
             text = f"{reduce}({args[0]}, {axis}, {dtype}, {out}, {keep})"
         elif isinstance(f, np.ufunc) and name not in OUT_BY_NAME:
             text = f"{self.called(name, f)}({', '.join(args)}, {out}{extra})"
+        elif name == "take" and _indexed(line):
+            text = self.taken(line, f"{args[0]}, {args[1]}", out)
         elif name in OUT_BY_NAME and _fits(name, line):
             f = getattr(NUMPY, name)
+            if name == "dot":
+                args = [self.whole(a, arg) for a, arg in zip(line.args, args, strict=True)]
             text = f"{self.called(name, f)}({', '.join(args)}{extra}, out={out})"
         elif name == "getitem":
             text = f"{out}[...] = {args[0]}[{args[1]}]"
@@ -141,6 +145,25 @@ class Text:
             f = getattr(NUMPY, name)
             text = f"{out}[...] = {self.called(name, f)}({', '.join(args)}{extra})"
         self.emit(text, self.about(line))
+
+    def taken(self, line: Line, args: str, out: str) -> str:
+        """`take`: where NumPy may find an index out of bounds it takes into memory of its own."""
+        x, index, *more = line.args
+        axis = line.attrs.get("axis", more[0] if more else None)
+        size = x.size if axis is None else x.shape[axis]
+        top = self.called("largest", np.maximum.reduce)
+        call = f"{self.called('take', np.take)}({args}, {axis}, {out}"
+        unsigned = self.array(index.view(np.uint64))  # what is negative is large
+        return f"{call}, 'clip') if {top}({unsigned}, None) < {size} else {call})"
+
+    def whole(self, array: Any, name: str) -> str:
+        """What `dot` copies because it is in pieces is copied into memory that is there already."""
+        if type(array) is not np.ndarray or array.ndim != 2 or array.flags.forc:
+            return name
+        copy = np.empty_like(array, order="C")
+        to = self.named("b", copy, id(copy))
+        self.emit(f"{self.called('copyto', np.copyto)}({to}, {name})", "in one piece")
+        return to
 
     def about(self, line: Line) -> str:
         out = line.out[0] if type(line.out) is tuple else line.out
@@ -152,9 +175,10 @@ class Text:
 
 def _state_names() -> dict[int, str]:
     """The names of parameters, gradients and buffers by address."""
-    inner = {id(child) for module in MODULES for child in module.children()}
+    modules = alive(MODULES)
+    inner = {id(child) for module in modules for child in module.children()}
     names: dict[int, str] = {}
-    for module in MODULES:
+    for module in modules:
         if id(module) in inner:
             continue
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -164,6 +188,12 @@ def _state_names() -> dict[int, str]:
             if extra is not None and extra.slot is not None:
                 names[extra.slot.array.ctypes.data] = f"{name}.grad"
     return names
+
+
+def _indexed(line: Line) -> bool:
+    """Whether it takes at an array of places, and that is all."""
+    index = line.args[1]
+    return type(index) is np.ndarray and index.dtype == np.int64 and line.attrs.keys() <= {"axis"}
 
 
 def _fits(name: str, line: Line) -> bool:
