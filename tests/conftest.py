@@ -51,6 +51,25 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     backend.ARRAYS.discard(fakecupy.FakeArray)
 
 
+@pytest.fixture(scope="session")
+def native_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A place for what numba compiles in this session: nothing that an earlier one left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("native")))
+        yield
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def executor(request: pytest.FixtureRequest) -> str:
+    """The executors that replay a captured step, one after the other."""
+    if request.param == "numba":
+        pytest.importorskip(
+            "numba", reason="numba is not installed (pip install 'microtrain[jit]')"
+        )
+        request.getfixturevalue("native_code")
+    return request.param
+
+
 @pytest.fixture
 def shared_tmp_path(tmp_path: Path) -> Path:
     """An empty directory that is the same for all ranks of a test that takes `comm`."""

@@ -168,7 +168,7 @@ class Run:
 
         if course.micro is None or course.inside:
             self.steps = {"step": wrap(step)}
-            self.call = self.steps["step"]
+            self.call = lambda batches: self.steps["step"](batches)
         else:
             self.steps = {"add": wrap(add), "update": wrap(update)}
             self.call = apart

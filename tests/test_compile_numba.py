@@ -22,7 +22,7 @@ pytest.importorskip("numba", reason="numba is not installed (pip install 'microt
 import hypothesis.strategies as st
 from hypothesis import given, settings
 from programs import OPTIMIZERS, PROGRAMS
-from test_compile import LAYERS, Setting, batch, follow, shared
+from steps import LAYERS, Setting, batch, follow, shared
 
 import microtrain as mt
 from microtrain.compile import cache, executors, fusion, native, numba_executor
@@ -493,7 +493,7 @@ def test_the_source_says_what_it_does() -> None:
     for i in range(3):
         step(batch(i))
     text = step.source()
-    for part in ("zero_grad", "native1(table)", "def native1", "# 4x2", "test_compile.py"):
+    for part in ("zero_grad", "native1(table)", "def native1", "# 4x2", "steps.py"):
         assert part in text
 
 

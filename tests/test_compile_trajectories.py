@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from courses import COURSES, trajectory
+from steps import shared
 
 import microtrain as mt
 
@@ -59,3 +60,11 @@ def test_ranks_capture_at_different_steps(name: str, comm: Any) -> None:
         found, _ = trajectory(name, wrap, comm, 30)
     assert found == expected
     assert len({tuple(rank) for rank in comm.all_gather_object(captures)}) == comm.size
+
+
+def test_steps_fed_by_a_loader(comm: Any) -> None:
+    losses, weights = shared(comm, lambda step: step)
+    others, found = shared(comm, mt.compile)
+    assert others == losses
+    for a, b in zip(found, weights, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,272 @@
+"""What a step may not do: an error at the first calls, never a replay of something else."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from steps import Setting, batch, call
+
+import microtrain as mt
+from microtrain.backend import MODES, NUMPY, XP
+from microtrain.errors import CaptureError
+
+nn, F = mt.nn, mt.nn.functional
+
+
+def test_creation_functions_are_drawn_anew_or_refused() -> None:
+    with pytest.raises(CaptureError, match="does something else"):
+        call(mt.compile(lambda x: x + mt.randn(3)))
+
+
+REFUSED: dict[str, Any] = {
+    "item": lambda s, x: s.step(x).item(),
+    "float": lambda s, x: float(s.step(x)),
+    "bool": lambda s, x: 1 if s.step(x) > 0 else 2,
+    "numpy": lambda s, x: s.step(x).detach().numpy(),
+    "tolist": lambda s, x: x.tolist(),
+    "nonzero": lambda s, x: x.nonzero(),
+    "mask": lambda s, x: x[x > 0].sum(),
+    "masked_select": lambda s, x: x.masked_select(x > 0).sum(),
+    "write to the argument": lambda s, x: x.add_(1).sum(),
+    "loss to differentiate outside": lambda s, x: s.model(x).sum(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_captured_is_refused(name: str) -> None:
+    setting = Setting()
+    step = mt.compile(lambda x: REFUSED[name](setting, x))
+    with pytest.raises(CaptureError):
+        call(step)
+    assert MODES.recorder is None
+    setting.step(batch(0))  # everything works as before
+
+
+def test_hooks_are_refused() -> None:
+    setting = Setting()
+    refused = pytest.raises(CaptureError, match="a hook of Linear")
+    with setting.model.register_forward_hook(lambda *_: None), refused:
+        mt.compile(setting.step)(batch(0))
+    for register in (
+        setting.model.weight.register_hook,
+        setting.model.weight.register_post_accumulate_grad_hook,
+    ):
+        with register(lambda _: None), pytest.raises(CaptureError, match="a hook of a Tensor"):
+            mt.compile(setting.step)(batch(0))
+
+
+HOOKS: dict[str, Any] = {
+    "module": lambda model: model.register_forward_hook(lambda *_: None),
+    "leaf": lambda model: model.weight.register_hook(lambda _: None),
+    "accumulated": lambda model: model.weight.register_post_accumulate_grad_hook(lambda _: None),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_registered_later_are_refused(name: str) -> None:
+    setting = Setting()
+    step = mt.compile(setting.step)
+    call(step)
+    with HOOKS[name](setting.model), pytest.raises(CaptureError, match="a hook of"):
+        step(batch(0))
+    call(step)
+
+
+def test_a_schedule_inside_the_step_is_refused() -> None:
+    setting = Setting()
+    schedule = mt.optim.lr_scheduler.StepLR(setting.optimizer, 1)
+
+    def step(x: Any) -> None:
+        setting.step(x)
+        schedule.step()
+
+    with pytest.raises(CaptureError, match="Do it outside"):
+        mt.compile(step)(batch(0))
+
+
+def test_rates_chosen_inside_the_step_are_refused() -> None:
+    setting = Setting()
+    step_lr = mt.optim.lr_scheduler.StepLR(setting.optimizer, 1000)
+    plateau = mt.optim.lr_scheduler.ReduceLROnPlateau(setting.optimizer)
+    setting.step(batch(0))
+    rates = iter([0.1, 0.2, 0.3])
+
+    def by_hand(x: Any) -> None:
+        setting.optimizer.param_groups[0]["lr"] = next(rates)
+        setting.step(x)
+
+    for step in (lambda x: step_lr.step(), lambda x: plateau.step(1.0), by_hand):
+        with pytest.raises(CaptureError, match="Do it outside"):
+            call(mt.compile(step))
+
+
+def test_compiled_in_compiled() -> None:
+    inner = mt.compile(lambda x: x + 1)
+    with pytest.raises(CaptureError, match="inside a compiled step"):
+        mt.compile(lambda x: inner(x))(batch(0))
+
+
+def test_a_tensor_that_leaked_says_so() -> None:
+    kept: list[Any] = []
+    step = mt.compile(lambda x: kept.append(x * 2))
+    step(batch(0))
+    with pytest.raises(CaptureError):
+        kept[0].numpy()
+    for use in (lambda x: x + 1, mt.clone, mt.sum, copy.deepcopy):
+        with pytest.raises(CaptureError):
+            use(kept[0])
+    with pytest.raises(CaptureError, match="earlier call"):
+        mt.compile(lambda x: x + kept[0])(batch(0))
+
+
+def test_arguments_that_cannot_be_a_key() -> None:
+    step = mt.compile(lambda x, y: x)
+    with pytest.raises(CaptureError, match=r"from_numpy"):
+        step(batch(0), np.ones(3))
+    with pytest.raises(CaptureError, match="hashable"):
+        step(batch(0), {1, 2})
+    with pytest.raises(ValueError, match="executor"):
+        mt.compile(lambda x: x, executor="cuda")
+
+
+def test_an_argument_that_the_step_writes() -> None:
+    setting, norm = Setting(), nn.BatchNorm1d(3, affine=False)
+
+    def step(x: Any, other: Any) -> Any:
+        setting.step(norm(x))
+        return other * 2
+
+    for other in (setting.model.weight.detach(), norm.running_mean):
+        with pytest.raises(CaptureError, match="an argument is memory"):
+            mt.compile(step)(batch(0), other)
+    mt.compile(step)(batch(0), setting.model.weight.detach().clone())
+
+
+def test_too_many_captures() -> None:
+    step = mt.compile(lambda x, k: x * k)
+
+    def many() -> None:
+        for k in range(40):
+            step(batch(0), k)
+            step(batch(1), k)
+
+    with pytest.raises(CaptureError, match="32 captures"):
+        many()
+
+
+def test_gradients_that_belong_nowhere_are_refused() -> None:
+    model = nn.Linear(3, 1)
+
+    def outside(x: Any) -> None:
+        model(x).sum().backward()
+
+    with pytest.raises(CaptureError, match="no optimizer owns"):
+        mt.compile(outside)(batch(0))
+
+    def argument(x: Any) -> None:
+        (x * x).sum().backward()
+
+    with pytest.raises(CaptureError, match="a gradient for an argument"):
+        mt.compile(argument)(batch(0).requires_grad_())
+    setting = Setting()
+
+    def twice(x: Any) -> None:
+        (setting.model(x) ** 2).sum().backward(create_graph=True)
+
+    with pytest.raises(CaptureError, match="create_graph"):
+        mt.compile(twice)(batch(0))
+
+
+LOOKS: dict[str, Any] = {
+    "item": lambda x, t: x * t.item(),
+    "bool": lambda x, t: x * 2 if t.data else x,
+    "tolist": lambda x, t: x * mt.tensor(t.tolist()),
+    "tensor": lambda x, t: x * mt.tensor(t),
+    "numpy": lambda x, t: x * float(t.numpy()),
+    "array": lambda x, t: x * float(np.asarray(t)),
+    "index": lambda x, t: x[t],
+    "repeat": lambda x, t: x.repeat_interleave(t.reshape(1), dim=0),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_values_of_the_state_are_not_looked_at(name: str) -> None:
+    module = nn.Module()
+    module.register_buffer("t", mt.tensor(1))
+    with pytest.raises(CaptureError):
+        call(mt.compile(lambda x: LOOKS[name](x, module.t)))
+
+
+def alternating(step: Any) -> Any:
+    """`step(x, y, index, odd)` with an `odd` that changes from call to call."""
+    calls: list[int] = []
+
+    def changing(x: Any, y: Any, index: Any) -> Any:
+        calls.append(1)
+        return step(x, y, index, len(calls) % 2)
+
+    return changing
+
+
+def written(x: Any, index: Any, start: int) -> Any:
+    y = x.clone()
+    y[index, start : start + 2] = 0.0
+    return y
+
+
+def from_seed(x: Any) -> Any:
+    mt.manual_seed(3)
+    return F.dropout(x)
+
+
+CHANGING: dict[str, Any] = {
+    "argument": lambda x, y, index, odd: (x if odd else y) * 2,
+    "result": lambda x, y, index, odd: (x, y) if odd else (y, x),
+    "order": lambda x, y, index, odd: [x + 1, x + 2][:: 1 if odd else -1],
+    "number in the result": lambda x, y, index, odd: (x, odd),
+    "kind of the number": lambda x, y, index, odd: (x, [1, True][odd]),
+    "slice": lambda x, y, index, odd: x[index, odd : odd + 2],
+    "slice written": lambda x, y, index, odd: written(x, index, odd),
+    "sign of a zero": lambda x, y, index, odd: x * [0.0, -0.0][odd],
+    "seed": lambda x, y, index, odd: from_seed(x),
+    "draw": lambda x, y, index, odd: x * mt.randint(0, 2, (1,)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_two_calls_that_differ(name: str) -> None:
+    step = mt.compile(alternating(CHANGING[name]))
+    with pytest.raises(CaptureError, match="does something else"):
+        call(lambda x: step(x, x + 1, mt.tensor([0, 2])))
+
+
+def test_flags_that_a_step_leaves_changed_are_refused() -> None:
+    setting = Setting()
+
+    def step(x: Any) -> Any:
+        found = setting.step(x)
+        setting.model.bias.requires_grad_(not setting.model.bias.requires_grad)
+        return found
+
+    step = mt.compile(step)
+
+    def alternate() -> None:
+        for i in range(12):
+            step(batch(i))
+            setting.model.bias.requires_grad_(True)
+
+    with pytest.raises(CaptureError, match="it changes requires_grad"):
+        alternate()
+
+
+def test_an_error_in_the_step_is_the_users() -> None:
+    def step(x: Any) -> Any:
+        return (x @ x) + 1
+
+    with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes"):
+        mt.compile(step)(batch(0))
+    assert MODES.recorder is None
+    assert XP[np.ndarray] is NUMPY
