@@ -75,7 +75,7 @@ def test_every_default_of_the_documentation(directory):
         "shuffle": True,
         "drop_last": False,
         "nan": "stop",
-        "compile": "off",
+        "compile": "auto",
         "init_from": None,
     }
     assert dict(config.checkpoint) == {
@@ -462,7 +462,6 @@ def test_keys_that_are_not_built_are_refused_and_what_they_do_anyway_accepted(pa
         "train.eval_every": "10 min",
         "log.every": "10 min",
         "train.nan": "skip",
-        "train.compile": "numba",
         "checkpoint.mode": "max",
         "checkpoint.monitor": "val/r2",
         "distributed.backend": "threads",

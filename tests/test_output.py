@@ -26,6 +26,7 @@ HEADER = {
     "steps": 2500,
     "steps_per_epoch": 125,
     "batch_size": 64,
+    "compile": "numpy: asked for",
     "results": "runs/linreg/2026-11-21_13-35-07",
 }
 
@@ -38,6 +39,7 @@ def test_header():
         "data     8,000 train, 2,000 val\n"
         "model    2 parameters, 16 B reduced a step\n"
         "train    2,500 steps: 20 epochs of 125 steps, batch size 64 over 4 ranks\n"
+        "compile  numpy: asked for\n"
         "results  runs/linreg/2026-11-21_13-35-07"
     )
 

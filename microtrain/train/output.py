@@ -34,6 +34,7 @@ class Header:
         bytes_per_step: bytes that one rank puts into collectives in one optimiser step.
         steps: optimiser steps of the run, None where only a clock ends it.
         steps_per_epoch, batch_size: of the whole job (a global batch).
+        compile: what executes the steps, and why.
         results: the run directory.
     """
 
@@ -49,6 +50,7 @@ class Header:
     steps: int | None
     steps_per_epoch: int
     batch_size: int
+    compile: str
     results: str
 
     def lines(self) -> list[str]:
@@ -72,6 +74,7 @@ class Header:
             "model": plural(self.parameters, "parameter") + reduced,
             "train": f"{duration}, batch size {self.batch_size:,}"
             + (f" over {ranks:,} ranks" if ranks > 1 else ""),
+            "compile": self.compile,
             "results": self.results,
         }
         return [self.title, *_labelled(facts)]

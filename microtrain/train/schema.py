@@ -105,8 +105,8 @@ class Train(Section):
     drop_last: Flag = False
     nan: Annotated[Literal["stop", "skip"], Field(description="stop or skip")] = "stop"
     compile: Annotated[
-        Literal["off", "auto", "numpy", "numba"], Field(description="off, auto, numpy or numba")
-    ] = "off"
+        Literal["auto", "numpy", "numba", "off"], Field(description="auto, numpy, numba or off")
+    ] = "auto"
     init_from: Text | None = None
 
 
@@ -207,7 +207,6 @@ NOT_YET: dict[str, tuple[object, ...] | str] = {
     "train.eval_every": MINUTES,
     "train.max_time": (None,),
     "train.nan": ("stop",),
-    "train.compile": ("off",),
     "train.init_from": (None,),
     "checkpoint.every": (),
     "checkpoint.keep_last": (),

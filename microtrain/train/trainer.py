@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import threads
-from ..backend import default_dtype, to_host
-from ..data import Batch, DataLoader
+from ..backend import MODES, default_dtype, to_host
+from ..data import DataLoader
 from ..distributed.agreement import together
 from ..distributed.data_parallel import DataParallel
 from ..errors import DivergedError, LaunchError
@@ -34,6 +34,7 @@ from .components import build, is_import_path
 from .divergence import check_finite
 from .duration import Duration
 from .evaluation import evaluate
+from .execution import Execution
 from .output import Header, Output, Summary, truth_lines
 from .parts import build_parts, check_fit, choose_device, compare_data, data_hash, load_data
 from .pictures import draw, line_of
@@ -60,6 +61,7 @@ class Trainer:
     Attributes:
         model: the `DataParallel` model.
         step, samples: optimiser steps taken and samples seen, over all ranks.
+        execution: what executes the steps: the code below, or a capture of it.
 
     Raises (all on every rank): ConfigError, DataError, LaunchError before anything is trained,
     DivergedError when a loss or gradient is not finite.
@@ -95,6 +97,7 @@ class Trainer:
         )
         self.step = 0
         self.samples = 0
+        self.execution = Execution(self)
         self._best: tuple[str, float, int] | None = None
         self._run: RunDirectory | None = None
 
@@ -136,33 +139,52 @@ class Trainer:
         every_evaluation = self.total_steps / self.eval_every <= RowSchedule.limit
         self.output.say("", rows.heading())
         progress = Progress(started, self.model)
+        execute = self.execution
         while self.step < self.total_steps:
             for micro_batches in self.loader.steps():
-                self.optimizer.zero_grad()
+                count = len(micro_batches)
                 for nth, batch in enumerate(micro_batches, 1):
-                    last = nth == len(micro_batches)
-                    with contextlib.nullcontext() if last else self.model.no_sync():
-                        self.train_step(batch).backward()
-                check_finite(self.model, self.step + 1, self.config.data.standardize)
-                self.optimizer.step()
+                    execute(nth == 1, nth == count, *batch)
                 self.step += 1
                 self.samples += self.loader.global_size
                 progress.add(self.model.loss, self.loader.global_size)
-                measured = {}
-                if self.step % self.eval_every == 0 or self.step == self.total_steps:
-                    measured = self._evaluate_during_training(progress)
+                evaluating = self.step % self.eval_every == 0 or self.step == self.total_steps
+                if evaluating or self.step & (self.step - 1) == 0:
+                    execute.settle()
+                measured = self._evaluate_during_training(progress) if evaluating else {}
                 if schedule.due(self.step) or (measured and every_evaluation):
                     self._report_row(rows, progress, measured)
                 if self.step == self.total_steps:
                     break
 
-    def train_step(self, batch: Batch) -> Tensor:
+    # A step is these two; `execution` calls them, or replays what they did.
+
+    def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
+        """Add the gradients of one micro-batch to those of its step; final after the last."""
+        if first:
+            self.optimizer.zero_grad()
+        with contextlib.nullcontext() if last else self.model.no_sync():
+            self.train_step(batch).backward()
+
+    def update(self) -> None:
+        """The optimiser's step, if the gradients are finite."""
+        recorder = MODES.recorder
+        if recorder is None:
+            self._refuse_not_finite()
+        else:
+            recorder.bookkeeping("stop unless finite", self._refuse_not_finite)
+        self.optimizer.step()
+
+    def _refuse_not_finite(self) -> None:
+        check_finite(self.model, self.step + 1, self.config.data.standardize)
+
+    def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
         """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
         *inputs, target = batch if self.device is None else self._moved(batch)
         loss: Tensor = self.loss(self.model(*inputs), target)
         return loss
 
-    def _moved(self, batch: Batch) -> list[Any]:
+    def _moved(self, batch: tuple[Tensor, ...]) -> list[Any]:
         return [tensor.to(device=self.device) for tensor in batch]
 
     # Observing ------------------------------------------------------------------------------------
@@ -246,7 +268,7 @@ class Trainer:
         from .provenance import versions
 
         parts = {"train": self.data.train, "val": self.data.val, "test": self.data.test}
-        self._run.update(hosts=hosts, ranks=self.comm.size)
+        self._run.update(hosts=hosts, ranks=self.comm.size, compile=self.execution.about())
         header = Header(
             title=f"microtrain {__version__}: {self.config.name}",
             hosts=hosts,
@@ -260,9 +282,15 @@ class Trainer:
             steps=self.total_steps,
             steps_per_epoch=self.steps_per_epoch,
             batch_size=self.config.train.batch_size,
+            compile=f"{self.execution.name}: {self.execution.reason}",
             results=str(self._run.path),
         )
         self.output.say(*header.lines())
+
+    def note_execution(self) -> None:
+        """Write down what executes the steps from now on."""
+        if self._run is not None:
+            self._run.update(compile=self.execution.about())
 
     # The end --------------------------------------------------------------------------------------
 
@@ -324,6 +352,7 @@ class Trainer:
                 "preprocessing": self.data.preprocessing.to_json(),
                 "classes": None if self.data.classes is None else list(self.data.classes),
                 "data_hash": data_hash(self.data),
+                "compile": self.execution.about(),
             },
             config_text=resolved_yaml(self.config),
         )

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from microtrain.errors import ConfigError
 from microtrain.train import arguments, components, schema
 from microtrain.train.problems import Problem, describe
+from microtrain.train.provenance import NO_NUMBA, has_numba
 from microtrain.train.section import Section
 from microtrain.train.spelling import OTHER_KEYS, choice, closest, is_slip
 from microtrain.train.yaml_source import Node
@@ -225,6 +226,9 @@ class _Validator:
         if isinstance(batch, int) and isinstance(cuts, int) and cuts > batch:
             message = f"cannot cut a batch of {batch} samples into {cuts} micro-batches"
             self._problem("train.accumulate", message, self._where("train.accumulate"))
+
+        if self._right("train.compile") == "numba" and not has_numba():
+            self._problem("train.compile", NO_NUMBA, self._where("train.compile"))
 
     # The result
 

@@ -1,0 +1,129 @@
+"""What a forward and backward pass may change, kept so that a recording that failed can be undone.
+
+That is also how the trainer notices what no replay would do: an attribute of the model that is set
+anew at every call.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..distributed.data_parallel import DataParallel
+from ..nn import Module
+from ..random import begin_batch, get_rng_state, place, set_rng_state
+from ..tensor import TENSORS
+
+__all__ = ["Snapshot"]
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+
+
+class Snapshot:
+    """The attributes of a model and a loss with their values, gradients, and the random place.
+
+    Args:
+        model: with all its modules.
+        loss: a Module, or another object with attributes.
+        gradients: whether those that are there are kept too; else they are about to be cleared.
+    """
+
+    def __init__(self, model: DataParallel, loss: Any, gradients: bool) -> None:
+        self._storage = model.storage
+        objects = [*model.modules()]
+        objects += loss.modules() if isinstance(loss, Module) else [loss]
+        self._kept = [
+            (one, {name: (value, _content(value)) for name, value in vars(one).items()})
+            for one in objects
+            if hasattr(one, "__dict__")
+        ]
+        self._random = get_rng_state(), place()
+        buffers, slots = self._storage.buffers, self._storage.slots
+        self._gradients = [buffer.grad.copy() for buffer in buffers] if gradients else []
+        self._epochs = [buffer.epoch for buffer in buffers], [slot.epoch for slot in slots]
+        self._cleared = self._storage.cleared
+
+    def changed(self) -> str | None:
+        """An attribute that is not what it was, but for values of Tensors; None if there is none.
+
+        The DataParallel's own, the first, are left out: replays keep them up to date.
+        """
+        for one, kept in self._kept[1:]:
+            now = vars(one)
+            for name in {**kept, **now}:
+                if name not in kept or name not in now or not _is_as_was(now[name], *kept[name]):
+                    return f"{type(one).__name__}.{name}"
+        return None
+
+    def restore(self) -> None:
+        """Put everything back, in the same memory."""
+        for one, kept in self._kept:
+            attributes = vars(one)
+            attributes.clear()
+            for name, (value, content) in kept.items():
+                attributes[name] = value
+                _put_back(value, content)
+        state, where = self._random
+        set_rng_state(state)
+        begin_batch(*where)
+        storage = self._storage
+        storage.cleared = self._cleared
+        for buffer, epoch in zip(storage.buffers, self._epochs[0], strict=True):
+            buffer.epoch = epoch
+        for slot, epoch in zip(storage.slots, self._epochs[1], strict=True):
+            slot.epoch = epoch
+        if self._gradients:
+            for buffer, values in zip(storage.buffers, self._gradients, strict=True):
+                buffer.grad[...] = values
+
+
+def _content(value: Any) -> Any:
+    """What of `value` may change while it stays the same object."""
+    kind = type(value)
+    if kind in TENSORS:
+        return value._array, value._array.copy()
+    if kind in (list, dict, set, np.ndarray):
+        return value.copy()
+    return None
+
+
+def _put_back(value: Any, content: Any) -> None:
+    kind = type(value)
+    if kind in TENSORS:
+        value._array, values = content
+        value._array[...] = values
+    elif kind is list:
+        value[:] = content
+    elif kind is np.ndarray:
+        value[...] = content
+    elif kind in (dict, set):
+        value.clear()
+        value.update(content)
+
+
+def _is_as_was(now: Any, value: Any, content: Any) -> bool:
+    kind = type(value)
+    if kind is np.ndarray:
+        return now is value and now.tobytes() == content.tobytes()
+    if content is None or kind in TENSORS:
+        return _same(now, value)
+    if now is not value or len(now) != len(content):
+        return False
+    if kind is set:
+        return bool(now == content)
+    if kind is dict:
+        now, content = chain(now, now.values()), chain(content, content.values())
+    return all(map(_same, now, content))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are one object, or equal and plain."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) in _PLAIN and bool(a == b)
