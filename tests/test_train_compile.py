@@ -253,7 +253,7 @@ def test_a_captured_run_is_the_eager_run(case, place):
     train(place, "off", *SAME[case])
     trainer, errors = train(place, "numpy", *SAME[case])
     assert not errors
-    assert trainer.execution._compiled.programs  # it has been captured, indeed
+    assert trainer.execution.compiled.programs  # it has been captured, indeed
     assert left(place, "numpy") == left(place, "off")
     assert executed(place, "numpy") == {
         "executor": "numpy", "from_step": 1, "reason": "asked for",
@@ -268,7 +268,7 @@ def test_what_cannot_be_captured_runs_as_if_it_had_never_been_tried(case, place)
     assert left(place, "auto") == left(place, "off")
     assert errors.count("warning") == 1 and errors.count("\n") == 1
     assert re.search(words, errors) and "train.compile=off" in errors
-    assert trainer.execution._compiled is None
+    assert trainer.execution.compiled is None
     assert executed(place, "auto")["executor"] == "off"
 
 
@@ -283,7 +283,7 @@ def test_what_cannot_be_captured_is_an_error_where_it_was_asked_for(case, place)
 def test_a_short_run_is_not_captured(place, monkeypatch):
     monkeypatch.setattr(execution, "FEW", 300)
     trainer, errors = train(place, "auto")
-    assert trainer.execution._compiled is None and not errors
+    assert trainer.execution.compiled is None and not errors
     assert executed(place, "auto") == {
         "executor": "off", "from_step": 1, "reason": "it does not pay in fewer than 300 steps",
     }  # fmt: skip
@@ -367,6 +367,8 @@ for name, overrides in json.loads(sys.argv[1]).items():
     trainer = Trainer(config, comm)
     try:
         trainer.train()
+        mine = [param.detach().numpy().tobytes() for param in trainer.model.parameters()]
+        assert all(theirs == mine for theirs in comm.all_gather_object(mine))
     except UserError as error:
         assert error.agreed
         if comm.rank == 0:

@@ -192,13 +192,15 @@ class DataLoader:
         cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike
         before = place()
         try:
-            for start in range(0, len(self) * self.batch_size, self.batch_size):
+            for number in range(len(self)):
+                start = number * self.batch_size
                 global_size = min(self.batch_size, rows - start)
-                if global_size not in cuts:
-                    cuts[global_size] = self._cut(global_size, micro_batches)
+                cut = cuts.get(global_size)
+                if cut is None:
+                    cut = cuts[global_size] = self._cut(global_size, micro_batches)
                 batches = MicroBatches()
-                batches.place = epoch, start // self.batch_size
-                for first, last, micro_size in cuts[global_size]:
+                batches.place = epoch, number
+                for first, last, micro_size in cut:
                     batch = self._take(order, start + first, start + last)
                     batch.offset, batch.global_size = first, micro_size
                     batches.append(batch)
@@ -223,7 +225,7 @@ class DataLoader:
         if order is None:
             return Batch([wrap(array[start:stop]) for array in self._arrays])
         chosen = order[start:stop]
-        return Batch([wrap(array.take(chosen, axis=0)) for array in self._arrays])
+        return Batch([wrap(array.take(chosen, 0)) for array in self._arrays])
 
     def __repr__(self) -> str:
         return (

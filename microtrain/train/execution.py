@@ -49,6 +49,7 @@ class Execution:
         name: off, numpy or numba: what executes the steps now.
         since: the optimiser step from which on it does.
         reason: why, for people.
+        compiled: what is called with (first, last, *batch) where steps are captured; else None.
 
     Raises ConfigError on every rank where what the configuration asks for cannot be had.
     """
@@ -70,10 +71,10 @@ class Execution:
         self._stage = ""  # how far the last one has come
         self._before: Snapshot | None = None
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._compiled: Any = None if self.name == "off" else self._compile(self.name)
+        self.compiled: Any = None if self.name == "off" else self._compile(self.name)
 
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
-        compiled = self._compiled
+        compiled = self.compiled
         if compiled is None:
             self._eagerly(first, last, *batch)
             return
@@ -86,7 +87,7 @@ class Execution:
             if not self._survives(error, entered, batch):
                 raise
         else:
-            if not self._whole and last:
+            if last and not self._whole:
                 self.trainer.update()
             return
         if self._stage == "begun":  # else it was done to its end
@@ -135,7 +136,7 @@ class Execution:
             return False
         elif self._stage == "begun" and self._before is not None:
             self._before.restore()
-        self._before = self._compiled = None
+        self._before = self.compiled = None
         _give_back(self._recorders)
         self.problem = _described(error)
         return True
@@ -174,7 +175,7 @@ class Execution:
         if not self._open:
             return
         choice = None
-        programs = self._compiled.programs if self._choosing and self._compiled else ()
+        programs = self.compiled.programs if self._choosing and self.compiled else ()
         if programs and self.comm.rank == 0:
             choice = choose("auto", programs[0], self.trainer.total_steps)
         everyone = self.comm.all_gather_object((self.problem, choice, has_numba()))
@@ -191,7 +192,7 @@ class Execution:
         self.name, self.reason = choice
         if self.name == "numba":
             self.since = self.trainer.step + 1
-            self._compiled = self._compile(self.name)
+            self.compiled = self._compile(self.name)
         self.trainer.note_execution()
         self.trainer.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
 
@@ -204,7 +205,7 @@ class Execution:
                     f"{problem}\nhint: train.compile=off"
                 )
             )
-        self._open, self._compiled = False, None
+        self._open, self.compiled = False, None
         self.name, self.since, self.reason = "off", self.trainer.step + 1, problem
         self.trainer.note_execution()
         if self.comm.rank == 0:

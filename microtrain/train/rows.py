@@ -36,6 +36,7 @@ class RowSchedule:
         self._total = total_steps
         self._doubling = total_steps is None and every is None
         self._rows = 0
+        self._next = 0  # no row is due before this step, but for the last
         # A row is due when step * rows / steps passes a whole number.
         self._row_rate, self._step_rate = 1, every or steps_per_epoch
         if total_steps is not None and every is None:
@@ -49,13 +50,17 @@ class RowSchedule:
         """Whether the row of this step is printed; call it once for each step, in order."""
         if step == self._total:
             return True
+        if step < self._next:
+            return False
         before, now = (s * self._row_rate // self._step_rate for s in (step - 1, step))
-        if now > before:
+        due = now > before
+        if due:
             self._rows += 1
             if self._doubling and self._rows % 20 == 0:
                 self._step_rate *= 2
-            return True
-        return False
+        passed = step * self._row_rate // self._step_rate
+        self._next = -(-(passed + 1) * self._step_rate // self._row_rate)
+        return due
 
 
 class Rows:

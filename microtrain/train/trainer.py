@@ -97,6 +97,7 @@ class Trainer:
         )
         self.step = 0
         self.samples = 0
+        self._standardized = config.data.standardize
         self.execution = Execution(self)
         self._best: tuple[str, float, int] | None = None
         self._run: RunDirectory | None = None
@@ -142,19 +143,25 @@ class Trainer:
         execute = self.execution
         while self.step < self.total_steps:
             for micro_batches in self.loader.steps():
-                count = len(micro_batches)
-                for nth, batch in enumerate(micro_batches, 1):
-                    execute(nth == 1, nth == count, *batch)
-                self.step += 1
-                self.samples += self.loader.global_size
-                progress.add(self.model.loss, self.loader.global_size)
-                evaluating = self.step % self.eval_every == 0 or self.step == self.total_steps
-                if evaluating or self.step & (self.step - 1) == 0:
+                left = len(micro_batches)
+                first = True
+                for batch in micro_batches:
+                    left -= 1
+                    execute(first, not left, *batch)
+                    first = False
+                self.step = step = self.step + 1
+                rows_seen = self.loader.global_size
+                self.samples += rows_seen
+                progress.add(self.model.loss, rows_seen)
+                measured = {}
+                evaluating = step % self.eval_every == 0 or step == self.total_steps
+                if evaluating or step & (step - 1) == 0:
                     execute.settle()
-                measured = self._evaluate_during_training(progress) if evaluating else {}
-                if schedule.due(self.step) or (measured and every_evaluation):
+                if evaluating:
+                    measured = self._evaluate_during_training(progress)
+                if schedule.due(step) or (measured and every_evaluation):
                     self._report_row(rows, progress, measured)
-                if self.step == self.total_steps:
+                if step == self.total_steps:
                     break
 
     # A step is these two; `execution` calls them, or replays what they did.
@@ -176,7 +183,7 @@ class Trainer:
         self.optimizer.step()
 
     def _refuse_not_finite(self) -> None:
-        check_finite(self.model, self.step + 1, self.config.data.standardize)
+        check_finite(self.model, self.step + 1, self._standardized)
 
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
         """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
