@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import linecache
 import os
+import re
 import weakref
 from pathlib import Path
 from traceback import walk_tb
@@ -225,7 +226,9 @@ def _described(error: Exception) -> str:
         for frame, line in walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith((_PACKAGE, "<"))
     ]
-    if not frames or f"{frames[-1][0]}:{frames[-1][1]}" in text:
+    if not frames:  # where the text begins with a line, that is of whoever called the library
+        return re.sub(r"^\S+:\d+: ", "", text)
+    if f"{frames[-1][0]}:{frames[-1][1]}" in text:
         return text
     file, line = frames[-1]
     return f"{file}:{line}: {linecache.getline(file, line).strip()}: {text}"

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..distributed.data_parallel import DataParallel
 from ..nn import Module
-from ..random import begin_batch, get_rng_state, place, set_rng_state
+from ..random import get_rng_state, set_rng_state
 from ..tensor import TENSORS
 
 __all__ = ["Snapshot"]
@@ -22,7 +22,7 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 
 
 class Snapshot:
-    """The attributes of a model and a loss with their values, gradients, and the random place.
+    """The attributes of a model and a loss with their values, gradients, and the place of draws.
 
     Args:
         model: with all its modules.
@@ -39,7 +39,7 @@ class Snapshot:
             for one in objects
             if hasattr(one, "__dict__")
         ]
-        self._random = get_rng_state(), place()
+        self._random = get_rng_state()
         buffers, slots = self._storage.buffers, self._storage.slots
         self._gradients = [buffer.grad.copy() for buffer in buffers] if gradients else []
         self._epochs = [buffer.epoch for buffer in buffers], [slot.epoch for slot in slots]
@@ -65,9 +65,7 @@ class Snapshot:
             for name, (value, content) in kept.items():
                 attributes[name] = value
                 _put_back(value, content)
-        state, where = self._random
-        set_rng_state(state)
-        begin_batch(*where)
+        set_rng_state(self._random)
         storage = self._storage
         storage.cleared = self._cleared
         for buffer, epoch in zip(storage.buffers, self._epochs[0], strict=True):
