@@ -310,6 +310,19 @@ class Recorder:
         again = functools.partial(check, host)
         self.program.lines.append(Host(label, again, self._where(), (), reads=(host,)))
 
+    def exchange(self, label: str, function: Callable[[Any], Any], given: Any) -> Traced:
+        """`function(given)`, a new array that other ranks have a part in: anew in every replay."""
+        host = self.host(given)
+        with paused():
+            made = function(np.asarray(host, order="C"))
+        what = f"{label} of {host.dtype.name}{list(host.shape)}"
+
+        def again() -> None:
+            made[...] = function(np.asarray(host, order="C"))
+
+        self.program.lines.append(Host(what, again, self._where(), (made,), reads=(host,)))
+        return self.traced(made, "made")
+
     def cleared(self, storage: Any, set_to_none: bool) -> None:
         """`zero_grad()` of a storage."""
         self.touch(storage, clears=set_to_none)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import threads
@@ -19,6 +20,14 @@ from .in_process import THIS_THREAD
 from .single import SingleCommunicator
 
 if TYPE_CHECKING:
+    from .collectives import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        broadcast,
+        gather,
+        reduce_scatter,
+    )
     from .data_parallel import DataParallel
     from .replicas import check_replicas
 
@@ -27,24 +36,33 @@ __all__ = [
     "Communicator",
     "DataParallel",
     "agreed_exit",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
     "check_replicas",
     "connect",
+    "gather",
+    "reduce_scatter",
     "world",
 ]
 
 BACKENDS: Final = ("auto", "none", "mpi")
 
+# Imported when asked for: communication is used without Tensors, modules and optimizers as well.
+_LATER: Final = {
+    "DataParallel": "data_parallel",
+    "check_replicas": "replicas",
+    **dict.fromkeys(
+        ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"),
+        "collectives",
+    ),
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: communication is used without modules and optimizers as well.
-    if name == "DataParallel":
-        from .data_parallel import DataParallel
-
-        return DataParallel
-    if name == "check_replicas":
-        from .replicas import check_replicas
-
-        return check_replicas
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

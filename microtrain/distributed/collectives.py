@@ -1,0 +1,238 @@
+"""Collectives on Tensors that gradients pass through, and rows gathered in sample order.
+
+The objective is the *sum over the ranks* of each rank's scalar. So the gradient of a collective is
+the transposed collective: what all ranks received from this rank comes back and is added up. Each
+is made of the others, and therefore has derivatives of every order.
+
+All of them are collective twice: every rank calls them in the same order, and every rank runs the
+backward pass (in the same order, and with inputs that require grad on all ranks or on none). A step
+that is captured repeats them at every replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from ..autograd.function import Function
+from ..backend import MODES, XP, to_host
+from ..errors import CaptureError
+from ..ops.comparison import eq
+from ..ops.shapes import cat
+from ..tensor import TENSORS, Tensor, wrap
+from . import world
+from .communicator import Array, Communicator, Op
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"]
+
+
+def _reduce(comm: Communicator, array: Array, root: int) -> Array:
+    total = comm.all_reduce(array.copy())
+    return total if comm.rank == root else np.zeros_like(total)
+
+
+# What each does to the values (a new array), and the one that its gradient goes through.
+_LINEAR: Final[dict[str, tuple[Callable[[Communicator, Array, int], Array], str]]] = {
+    "all_reduce": (lambda comm, a, _: comm.all_reduce(a.copy()), "all_reduce"),
+    "all_gather": (lambda comm, a, _: comm.all_gather(a), "reduce_scatter"),
+    "reduce_scatter": (lambda comm, a, _: comm.reduce_scatter(a), "all_gather"),
+    "all_to_all": (lambda comm, a, _: comm.all_to_all(a), "all_to_all"),
+    "broadcast": (lambda comm, a, root: comm.broadcast(a.copy(), root), "reduce"),
+    "reduce": (_reduce, "broadcast"),
+}
+
+
+def exchange(label: str, function: Callable[[Array], Array], array: Any) -> Any:
+    """`function(array)`, which talks to the other ranks and returns a new array.
+
+    `function` gets a C-contiguous NumPy array that it must not write to. In a step that is captured
+    it is called at every replay, and has to return the same shape and dtype each time.
+    """
+    if MODES.recorder is not None:
+        return MODES.recorder.exchange(label, function, array)
+    found = function(np.asarray(to_host(array), order="C"))
+    return found if type(array) is np.ndarray else XP[type(array)].asarray(found)
+
+
+class Collective(Function):
+    """A collective that is linear: the sums, and those that only move values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, comm: Communicator, root: int = 0) -> Tensor:
+        ctx.kind, ctx.comm, ctx.root = name, comm, root
+        function = _LINEAR[name][0]
+        return wrap(exchange(name, lambda array: function(comm, array, root), x._array))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        transposed = _LINEAR[ctx.kind][1]
+        return Collective.apply(g, transposed, ctx.comm, ctx.root), None, None, None
+
+
+class Extremum(Function):
+    """The largest or smallest values over the ranks; equal ones share the gradient evenly."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, comm: Communicator, op: Op) -> Tensor:
+        def function(array: Array) -> Array:
+            if name == "all_reduce":
+                return comm.all_reduce(array.copy(), op)
+            return comm.reduce_scatter(array, op)
+
+        result = wrap(exchange(f"{name} {op}", function, x._array))
+        ctx.spread, ctx.comm = _LINEAR[name][1], comm  # what brings a gradient to where x is
+        ctx.save_for_backward(x, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, best = ctx.saved_tensors
+        if ctx.spread == "all_gather":  # this rank has a row of the results, and all rows of x
+            best = Collective.apply(best.detach(), "all_gather", ctx.comm)
+        mine = eq(x, best).to(g.dtype)
+        share = mine / Collective.apply(mine, "all_reduce", ctx.comm)
+        return Collective.apply(g, ctx.spread, ctx.comm) * share, None, None, None
+
+
+def _apply(
+    call: str, tensor: Any, comm: Communicator | None, op: Op = "sum", root: int = 0
+) -> Tensor:
+    _check(call, tensor)
+    comm = world() if comm is None else comm
+    linear = op == "sum"
+    found: Tensor = (Collective if linear else Extremum).apply(
+        tensor, call, comm, root if linear else op
+    )
+    return found
+
+
+def _check(call: str, tensor: Any) -> None:
+    if type(tensor) not in TENSORS:
+        raise TypeError(
+            f"{call}: expected a Tensor, found {type(tensor).__name__}; arrays are the business of "
+            f"a communicator: comm.{'all_gather' if call == 'gather' else call}(array)"
+        )
+
+
+def all_reduce(tensor: Tensor, op: Op = "sum", comm: Communicator | None = None) -> Tensor:
+    """The sum (max, min) of the ranks' Tensors, element by element: a new Tensor, on every rank.
+
+    Its gradient is the sum of the ranks' gradients; under max and min it goes to the rank with the
+    extremum, in equal parts where several have it. Collective, and so is its backward pass.
+
+    Args:
+        tensor: of the same shape and dtype on all ranks: float32, float64, an integer; bool for max
+            (any) and min (all).
+        op: "sum", "max" or "min".
+        comm: who takes part; None is `world()`.
+
+    Raises TypeError for what is not a Tensor and for another dtype, ValueError for another op.
+
+    Example:
+        >>> total = mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(rows)
+    """
+    return _apply("all_reduce", tensor, comm, op)
+
+
+def all_gather(tensor: Tensor, comm: Communicator | None = None) -> Tensor:
+    """The ranks' Tensors, of equal shape and dtype, stacked: shape (size, *shape), on every rank.
+
+    For rows of different numbers see `gather`. Collective, and so is its backward pass, which adds
+    up what the ranks' gradients say of this rank's row.
+
+    Raises TypeError for what is not a Tensor.
+    """
+    return _apply("all_gather", tensor, comm)
+
+
+def reduce_scatter(tensor: Tensor, op: Op = "sum", comm: Communicator | None = None) -> Tensor:
+    """Row `rank` of the sum (max, min) of the ranks' Tensors.
+
+    Collective, and so is its backward pass. The gradient as in `all_reduce`.
+
+    Args:
+        tensor: of shape (size, *shape), the same on all ranks; the result has `shape`.
+        op: "sum", "max" or "min".
+        comm: who takes part; None is `world()`.
+
+    Raises TypeError for what is not a Tensor and for dtypes that `all_reduce` does not take,
+    ValueError for another number of rows and another op.
+    """
+    return _apply("reduce_scatter", tensor, comm, op)
+
+
+def all_to_all(tensor: Tensor, comm: Communicator | None = None) -> Tensor:
+    """Row r goes to rank r; row r of the result came from rank r. Shape (size, *shape) on all.
+
+    Collective, and so is its backward pass, which sends every row's gradient back.
+
+    Raises TypeError for what is not a Tensor, ValueError for another number of rows.
+    """
+    return _apply("all_to_all", tensor, comm)
+
+
+def broadcast(tensor: Tensor, root: int = 0, comm: Communicator | None = None) -> Tensor:
+    """The Tensor of rank `root`, on every rank; what others pass gives shape and dtype only.
+
+    Collective, and so is its backward pass: the root's gradient is the sum of the ranks' gradients,
+    the others' is zero.
+
+    Raises TypeError for what is not a Tensor, ValueError for a root that is not a rank.
+    """
+    return _apply("broadcast", tensor, comm, root=root)
+
+
+def gather(
+    tensor: Tensor, comm: Communicator | None = None, root: int | None = None
+) -> Tensor | None:
+    """The rows of all ranks in rank order, which is the order of the samples; collective.
+
+    A loader gives the ranks contiguous slices of every batch, so predictions of a batch that is not
+    shuffled come out in the order of the data set, each once, however many rows each rank has. The
+    gradient of a row goes back to the rank that it came from.
+
+    Args:
+        tensor: of shape (rows, ...): any number of rows, also none, and otherwise the same shape
+            and dtype on all ranks.
+        comm: who takes part; None is `world()`.
+        root: the only rank that gets the result, the others None; None: every rank gets it.
+
+    Raises (on every rank) RuntimeError for shapes or dtypes that do not fit together, ValueError
+    for a Tensor without rows and a root that is not a rank; CaptureError in a captured step, where
+    the number of rows would be fixed.
+
+    Example:
+        >>> with mt.no_grad():
+        ...     predictions = [mt.distributed.gather(model(x)) for x, y in loader]
+    """
+    _check("gather", tensor)
+    comm = world() if comm is None else comm
+    if MODES.recorder is not None:
+        raise CaptureError(
+            "gather: how many rows the other ranks have may change from call to call; gather "
+            "outside the captured step"
+        )
+    if root is not None and not 0 <= root < comm.size:
+        raise ValueError(f"gather: expected a root from 0 to {comm.size - 1}, found {root}")
+    everyone = comm.all_gather_object((tuple(tensor.shape), tensor.dtype.name))
+    for rank, (shape, dtype) in enumerate(everyone):
+        if not shape:
+            raise ValueError(f"gather: expected rows, but rank {rank} has a Tensor of no dimension")
+        if (shape[1:], dtype) != (everyone[0][0][1:], everyone[0][1]):
+            raise RuntimeError(
+                f"gather: rows that do not fit together: rank 0 has {everyone[0][1]}"
+                f"{list(everyone[0][0])}, rank {rank} has {dtype}{list(shape)}"
+            )
+    counts = [shape[0] for shape, _ in everyone]
+    missing = max(counts) - counts[comm.rank]
+    if missing:
+        xp = XP[type(tensor._array)]
+        padding = wrap(xp.zeros((missing, *tensor.shape[1:]), tensor.dtype))
+        tensor = cat([tensor, padding])
+    rows = all_gather(tensor, comm)
+    if root is not None and comm.rank != root:
+        return None
+    found: Tensor = cat([rows[rank, :count] for rank, count in enumerate(counts)])
+    return found
