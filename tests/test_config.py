@@ -466,7 +466,6 @@ def test_keys_that_are_not_built_are_refused_and_what_they_do_anyway_accepted(pa
         "checkpoint.monitor": "val/r2",
         "distributed.backend": "threads",
         "distributed.reproducible": "world",
-        "distributed.sync_batchnorm": "false",
     }.get(path, "7")
     text = refusal(LINREG, f"{path}={refused}")
     assert text.startswith("1 problem in ")

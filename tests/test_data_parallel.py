@@ -483,13 +483,3 @@ def test_an_argument_without_dimensions_is_not_a_number_of_samples():
     model = DataParallel(Scaled(), SingleCommunicator())
     model(mt.tensor(2.0), mt.ones(4, 1)).mean().backward()
     assert model.samples == 4
-
-
-def test_batch_norm_says_that_its_statistics_are_local() -> None:
-    def rank_main(comm: SingleCommunicator) -> None:
-        DataParallel(mt.nn.Sequential(mt.nn.Linear(2, 2), mt.nn.BatchNorm1d(2)), comm)
-
-    with pytest.warns(UserWarning, match="DataParallel: 1 is a batch norm") as caught:
-        in_process.run(3, rank_main)
-    assert len(caught) == 1  # rank 0 says it for all
-    in_process.run(1, rank_main)  # any warning is an error in this suite

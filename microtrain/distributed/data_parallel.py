@@ -34,6 +34,7 @@ from ..nn.normalization import BatchNorm1d, BatchNorm2d
 from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from . import world
+from .batch_norm import Across
 from .communicator import Communicator
 from .compression import COMPRESSIONS, Compressor
 from .overlap import BUCKET, Overlap, worth
@@ -74,11 +75,16 @@ class DataParallel(Module):
             the last. Batch norm takes the statistics of each shard.
         reduction: "mean" where the loss is a mean over the samples, "sum" where it is a sum: then
             L = sum(l) and counts are not used.
+        sync_batchnorm: whether batch norm layers, while training, take the statistics of the global
+            batch: exact for uneven ranks, at the price of a collective in each forward and each
+            backward pass of such a layer. So every rank must run these alike, also under no_grad.
+            False: each rank's own rows, and results depend on the number of ranks.
 
     Attributes:
         loss: the global loss of the last synchronised step, a float; None before it and where
             `backward` did not start from a scalar.
         samples: the global number of samples behind it; None under "sum" where it is not known.
+        local_batch_norm: whether there are batch norm layers that see this rank's rows only.
         comm_seconds: time this rank has spent in gradient reductions so far, or, with buckets,
             in waiting for them.
         overlap: whether reductions run beside the backward pass, and why, as text.
@@ -104,6 +110,7 @@ class DataParallel(Module):
         bucket_mb: float | None = None,
         compression: Literal["none", "fp16", "bf16"] = "none",
         shards: int | None = None,
+        sync_batchnorm: bool = True,
     ) -> None:
         super().__init__()
         if reduction not in ("mean", "sum"):
@@ -154,8 +161,7 @@ class DataParallel(Module):
                 for b in self.storage.buffers
             ]
             _warn_of_compression(self.comm, compression)
-        if self._shards is None:
-            _warn_of_batch_norm(self.comm, module)
+        self._tell_batch_norms(sync_batchnorm)
         self._members = frozenset(self.storage.params)
         self._sync = True
         self._pending: int | None = None  # samples of the forward calls since the last backward
@@ -163,6 +169,22 @@ class DataParallel(Module):
         self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
         self._reset()
         LISTENERS.append(weakref.ref(self, LISTENERS.remove))
+
+    def _tell_batch_norms(self, sync: bool) -> None:
+        """Whose rows belong to the batch of a batch norm: all ranks', or a shard's alone."""
+        layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, _BATCH_NORMS)]
+        several = self.comm.size > 1 and self._shards is None
+        across = Across(self) if sync and several else None
+        for _, layer in layers:
+            layer.across = across
+        self.local_batch_norm = bool(layers) and several and not sync
+        if self.local_batch_norm and self.comm.rank == 0:
+            warnings.warn(
+                f"DataParallel: {layers[0][0] or 'the model'} is a batch norm, and sync_batchnorm "
+                "is False: its statistics are those of each rank's own rows, so results depend on "
+                "the number of ranks",
+                stacklevel=3,
+            )
 
     def _choose_overlap(self, wish: str, bucket: int, compression: str) -> None:
         self._overlap: Overlap | None = None
@@ -497,19 +519,7 @@ def _warn_of_compression(comm: Communicator, kind: str) -> None:
         )
 
 
-_LOCAL = (BatchNorm1d, BatchNorm2d)
-
-
-def _warn_of_batch_norm(comm: Communicator, module: Module) -> None:
-    """UserWarning for the one layer that mixes the rows of a batch."""
-    found = [name for name, part in module.named_modules() if isinstance(part, _LOCAL)]
-    if found and comm.size > 1 and comm.rank == 0:
-        warnings.warn(
-            f"DataParallel: {found[0] or 'the model'} is a batch norm: its statistics are those of "
-            "each rank's own rows, so results depend on the number of ranks; group norm or layer "
-            "norm do not",
-            stacklevel=3,
-        )
+_BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
 
 
 def _verify(comm: Communicator, module: Module) -> None:

@@ -177,6 +177,7 @@ class _BatchNorm(_Norm):
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
+    across: Any = None  # what DataParallel sets: batch norm in training, of the rows of all ranks
 
     def __init__(
         self,
@@ -228,10 +229,12 @@ class _BatchNorm(_Norm):
             else:
                 tracked.add_(1)
                 momentum = 1 / tracked.item() if momentum is None else momentum
+        momentum = momentum or 0.0
+        if self.training and self.across is not None:
+            found: Tensor = self.across(input, *running, self.weight, self.bias, momentum, self.eps)
+            return found
         use_batch = self.training or running[0] is None
-        return F.batch_norm(
-            input, *running, self.weight, self.bias, use_batch, momentum or 0.0, self.eps
-        )
+        return F.batch_norm(input, *running, self.weight, self.bias, use_batch, momentum, self.eps)
 
     def extra_repr(self) -> str:
         """The number of channels and the options."""

@@ -36,6 +36,7 @@ class Header:
         steps_per_epoch, batch_size: of the whole job (a global batch).
         compile: what executes the steps, and why.
         results: the run directory.
+        local_batch_norm: whether batch norm layers see the rows of one rank only.
     """
 
     title: str
@@ -52,6 +53,7 @@ class Header:
     batch_size: int
     compile: str
     results: str
+    local_batch_norm: bool = False
 
     def lines(self) -> list[str]:
         """The header, one fact a line."""
@@ -77,6 +79,11 @@ class Header:
             "compile": self.compile,
             "results": self.results,
         }
+        if self.local_batch_norm:
+            facts["note"] = (
+                "batch norm sees each rank's own rows (sync_batchnorm: false): results depend on "
+                "the number of ranks"
+            )
         return [self.title, *_labelled(facts)]
 
 

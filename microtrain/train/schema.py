@@ -218,7 +218,6 @@ NOT_YET: dict[str, tuple[object, ...] | str] = {
     "distributed.bucket_mb": ("auto",),
     "distributed.overlap": ("auto",),
     "distributed.compression": ("none",),
-    "distributed.sync_batchnorm": (True,),
     "distributed.reproducible": ("run",),
     "distributed.shards": (),
     "distributed.warn_s": (),

@@ -85,7 +85,12 @@ class Trainer:
             module, self.loss, self.metrics = parts
             together(comm, lambda: check_fit(config, self.data, *parts, self.device))
             reduction = getattr(self.loss, "reduction", "mean")
-            self.model = DataParallel(module, comm, "sum" if reduction == "sum" else "mean")
+            self.model = DataParallel(
+                module,
+                comm,
+                "sum" if reduction == "sum" else "mean",
+                sync_batchnorm=config.distributed.sync_batchnorm,
+            )
             self.optimizer: Optimizer = together(
                 comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
             )
@@ -291,6 +296,7 @@ class Trainer:
             batch_size=self.config.train.batch_size,
             compile=f"{self.execution.name}: {self.execution.reason}",
             results=str(self._run.path),
+            local_batch_norm=self.model.local_batch_norm,
         )
         self.output.say(*header.lines())
 

@@ -1,0 +1,185 @@
+"""Batch norm with the statistics of the global batch, however its rows lie on the ranks.
+
+Forward is one collective: every rank gives its count, mean and sum of squared deviations, and all
+combine them alike (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing
+sample variances", 1979), in float64. No difference of large numbers is taken, and a rank without
+rows has a count of zero. Backward is one collective too, of two numbers a channel.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ..autograd.function import Function
+from ..backend import MODES, XP, float16, float32
+from ..ops.coercion import cast
+from ..ops.normalization import _channels, _check
+from ..ops.normalization import batch_norm as local_batch_norm
+from ..ops.shapes import cat, reshape_to, sum_to
+from ..tensor import Tensor, wrap
+from .collectives import Collective, exchange
+from .communicator import Array, Communicator
+
+__all__ = ["Across", "batch_norm"]
+
+# Rows of what a rank knows after the exchange, each in the shape of the statistics: its distance to
+# the global mean, 1 / standard deviation, mean, unbiased variance, 1 / count, and whether there are
+# any rows at all.
+_SHIFT, _SCALE, _MEAN, _VARIANCE, _SHARE, _ANY = range(6)
+
+
+class Across:
+    """What a batch norm layer of a wrapped model is told: whose rows belong to its batch.
+
+    It holds as long as the wrapper lives. Copies of the layer have rows of their own only.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = weakref.ref(owner)
+
+    def __call__(
+        self, input: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
+    ) -> Any:
+        """`batch_norm` of a batch that all of the wrapper's ranks have a part of; collective."""
+        owner = self._owner()
+        if owner is None:
+            return local_batch_norm(input, mean, var, weight, bias, True, momentum, eps)
+        return batch_norm(input, mean, var, weight, bias, momentum, eps, owner.comm)
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any,
+    bias: Any,
+    momentum: float,
+    eps: float,
+    comm: Communicator,
+) -> Any:
+    """`functional.batch_norm` in training, of the rows of all ranks together; collective.
+
+    So is its backward pass where `input` requires grad, on all ranks or on none. Weights are taken
+    to be equal on all ranks. Running statistics get the same bits on every rank.
+
+    Raises what `functional.batch_norm` raises, and on every rank ValueError where all of them
+    together have one value per channel.
+    """
+    channels = _channels("batch_norm", input)
+    if (running_mean is None) != (running_var is None):
+        raise ValueError("batch_norm: running_mean and running_var go together: both or neither")
+    running = {"running_mean": running_mean, "running_var": running_var}
+    _check("batch_norm", input, (channels,), **running, weight=weight, bias=bias)
+    dtype = input.dtype
+    if dtype == float16:  # computed in single, as in PyTorch
+        input, weight, bias = (x if x is None else cast(x, float32) for x in (input, weight, bias))
+    shape = (1, channels, *(1,) * (input.ndim - 2))
+    weight, bias = (x if x is None else reshape_to(x, shape) for x in (weight, bias))
+    found: list[Any] = []
+    result = _BatchNorm.apply(input, weight, bias, eps, comm, found)
+    if running_mean is not None:
+        _track((running_mean, running_var), found[0], momentum)
+    return cast(result, dtype)
+
+
+class _BatchNorm(Function):
+    """The normalised rows of this rank; `found` is given what `_combined` returns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Any, weight: Any, bias: Any, eps: float, comm: Any, found: list[Any]
+    ) -> Tensor:
+        x = input._array
+        xp = XP[type(x)]
+        shape = (1, x.shape[1], *(1,) * (x.ndim - 2))
+        count = x.shape[0] * math.prod(x.shape[2:])
+        mean = xp.divide(sum_to(x, shape), xp.constant(count or 1, x.dtype))
+        values = xp.subtract(x, mean)
+        work = xp.multiply(values, values)
+        local = xp.concatenate((mean, sum_to(work, shape)))
+        combine = functools.partial(_combined, comm, count, eps)
+        stats = exchange("batch norm statistics", combine, local)
+        found.append(stats)
+        xp.subtract(values, stats[_SHIFT], out=values)
+        normal = xp.multiply(values, stats[_SCALE], out=values)
+        work = (
+            xp.store(normal, work)
+            if weight is None
+            else xp.multiply(normal, weight._array, out=work)
+        )
+        if bias is not None:
+            work = xp.add(work, bias._array, out=work)
+        ctx.eps, ctx.comm = eps, comm
+        ctx.save_for_backward(input, weight, wrap(normal), wrap(stats))
+        return wrap(work)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        input, weight, normal, stats = ctx.saved_tensors
+        shape = tuple(stats.shape[1:])
+        scale, share = stats[_SCALE], stats[_SHARE]
+        if MODES.grad:  # create_graph: what was computed from the input is so again, in the graph
+            normal, scale = _standardised(input, share, ctx.eps, ctx.comm)
+        along_one, along_normal = sum_to(g, shape), sum_to(g * normal, shape)
+        for_input = None
+        if ctx.needs_input_grad[0]:
+            sums = Collective.apply(cat([along_one, along_normal]), "all_reduce", ctx.comm)
+            sums = sums * -share
+            parts = (normal * sums[1:]).add_(g).add_(sums[:1])
+            for_input = parts * (scale if weight is None else scale * weight)
+        return for_input, along_normal, along_one, None, None, None
+
+
+def _standardised(x: Any, share: Any, eps: float, comm: Communicator) -> tuple[Any, Any]:
+    """The normalised values and 1 / standard deviation as functions of `x` on all ranks."""
+
+    def mean(values: Any) -> Any:
+        return Collective.apply(sum_to(values, share.shape), "all_reduce", comm) * share
+
+    values = x - mean(x)
+    scale = (mean(values * values) + eps) ** -0.5
+    return values * scale, scale
+
+
+def _combined(comm: Communicator, count: int, eps: float, local: Array) -> Array:
+    """What all ranks' means and sums of squared deviations, stacked, make together."""
+    mine = np.concatenate(([count], local.reshape(-1)))  # float64, which has room for the count
+    everyone = comm.all_gather(mine.astype(np.float64))
+    counts, means, squares = np.split(everyone, [1, 1 + local[0].size], axis=1)
+    total = counts.sum()
+    if total == 1:
+        raise ValueError(
+            "batch_norm: expected more than 1 value per channel when training, got one value on "
+            f"all {comm.size} ranks together"
+        )
+    found = np.zeros((6, local[0].size))
+    if total:
+        # A rank without rows says nothing, whatever its mean is.
+        mean = (counts * means).sum(0) / total
+        sums = squares.sum(0) + (counts * (means - mean) ** 2).sum(0)
+        found[:] = [
+            *(mean - means[comm.rank], 1 / np.sqrt(sums / total + eps), mean, sums / (total - 1)),
+            *np.broadcast_to([[1 / total], [1.0]], (2, mean.size)),
+        ]
+    return found.reshape(6, *local.shape[1:])[:, None].astype(local.dtype)
+
+
+def _track(running: tuple[Any, Any], stats: Any, momentum: float) -> None:
+    """Move the running mean and variance towards those of the batch, where it has rows."""
+    for old, row in zip(running, (_MEAN, _VARIANCE), strict=True):
+        array = old._array
+        xp = XP[type(array)]
+        new, there = (xp.reshape(stats[number], array.shape) for number in (row, _ANY))
+        xp.add(array, xp.multiply(xp.subtract(new, array), xp.multiply(there, momentum)), out=array)
+        old.version.n += 1
