@@ -142,6 +142,22 @@ def test_one_value_in_all_is_refused_everywhere(comm: Communicator) -> None:
         batch_norm(x, None, None, None, None, 0.1, 1e-5, comm)
 
 
+@pytest.mark.usefixtures("fake_gpu")
+def test_arrays_of_a_gpu_are_staged_through_the_host() -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        x = mt.from_numpy(np.random.default_rng(0).standard_normal((5, 3))).to(device)
+        weight, bias, mean = (mt.full((3,), v, dtype=mt.float64).to(device) for v in (2, 1, 0))
+        var = mean + 1
+        x.requires_grad_()
+        weight.requires_grad_()
+        out = batch_norm(x, mean, var, weight, bias, 0.1, 1e-5, SingleCommunicator())
+        (out * out * out).sum().backward()
+        found.append([t.cpu().numpy() for t in (out.detach(), x.grad, weight.grad, mean, var)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
 # In DataParallel ----------------------------------------------------------------------------------
 
 

@@ -1,0 +1,73 @@
+"""Evaluation over ranks: every row once, sums that are exact, predictions in sample order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.data import ArrayDataset, contiguous_slice
+from microtrain.distributed import Communicator, gather
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.train import evaluation
+from microtrain.train.evaluation import evaluate
+from microtrain.train.metrics import R2, MeanAbsoluteError
+
+F = mt.nn.functional
+
+
+def rows(count: int) -> ArrayDataset:
+    rng = np.random.default_rng(count)
+    return ArrayDataset(rng.standard_normal((count, 3)), rng.standard_normal((count, 2)))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("count", [1, 3, 4, 13])
+def test_every_row_counts_once_however_many_ranks(
+    comm: Communicator, count: int, reduction: str
+) -> None:
+    model = mt.nn.Sequential(mt.nn.Linear(3, 2), mt.nn.BatchNorm1d(2)).double()
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = mt.linspace(0.5, 1, tensor.numel(), dtype=mt.float64).reshape(
+                tensor.shape
+            )
+    seen: list[Any] = []
+
+    def watched(x: Any) -> Any:
+        seen.append(x.numpy().copy())
+        return model(x)
+
+    model.eval()
+    loss = mt.nn.MSELoss(reduction=reduction)
+    data = rows(count)
+    with np.errstate(all="ignore"):
+        found = evaluate(watched, loss, [R2(), MeanAbsoluteError()], data, comm)
+        mine = np.concatenate(seen)
+        whole = evaluate(model, loss, [R2(), MeanAbsoluteError()], data, SingleCommunicator())
+    np.testing.assert_array_equal(gather(mt.from_numpy(mine), comm).numpy(), data.arrays[0])
+    assert found.keys() == whole.keys()
+    for name, value in whole.items():
+        assert found[name] == pytest.approx(value, rel=1e-12, nan_ok=True), name
+    everyone = comm.all_gather_object(repr(found))
+    assert everyone == everyone[:1] * comm.size
+
+
+def test_predictions_come_in_sample_order_also_from_many_passes(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "ROWS", 2)
+    data = rows(11)
+    start, stop = contiguous_slice(len(data), comm.size, comm.rank)
+    predicted: list[Any] = []
+
+    def model(x: Any) -> Any:
+        predicted.append(x[:, :2] * 2)
+        return predicted[-1]
+
+    evaluate(model, F.mse_loss, [], data, comm)
+    mine = mt.cat(predicted)
+    assert len(mine) == stop - start
+    np.testing.assert_array_equal(gather(mine, comm).numpy(), data.arrays[0][:, :2] * 2)
