@@ -326,6 +326,20 @@ def test_one_process_has_the_bits_it_had() -> None:
     assert layer.across is None
 
 
+def test_it_goes_beside_reductions_that_run_meanwhile(comm: Communicator) -> None:
+    """The reducing thread has a communicator of its own, so calls of the two never meet."""
+    cuts = [[4] * comm.size] * 5
+    expected = state(*steps(SingleCommunicator(), cuts, lambda step: step))
+    options = {"overlap": "on", "bucket_mb": 1e-5} if comm.size > 1 else {}
+    for wrap in (lambda step: step, mt.compile):
+        assert_same(state(*steps(comm, cuts, wrap, **options)), expected)
+
+
+def test_shards_have_statistics_of_their_own(comm: Communicator) -> None:
+    model = DataParallel(nn.BatchNorm1d(2), comm, shards=12)
+    assert model.module.across is None and not model.local_batch_norm
+
+
 def test_without_it_statistics_are_local_and_that_is_said() -> None:
     cuts = [[3, 4, 2]] * 3
 
