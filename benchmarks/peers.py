@@ -2,7 +2,7 @@
 
 A ReLU network, the mean squared error, SGD with momentum 0.9; float32. Every builder is given the
 same data and the same first weights and returns a `Run`; `check` raises where one computes
-something else than another. A peer that cannot be built raises, and the caller names it with the reason.
+something else than another. A peer that cannot be built raises; the caller names it.
 """
 
 from __future__ import annotations
