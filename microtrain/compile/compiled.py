@@ -29,6 +29,7 @@ from .explain import explain
 from .passes import arrays_in, optimise
 from .program import Line, Program, owner_of
 from .recorder import Recorder, present, recording
+from .reuse import forget
 from .structure import Structure, look_at_all
 from .traced import Traced
 
@@ -239,6 +240,7 @@ class Compiled:
                 f"wrong. Between the last two calls: {problem}"
             )
         else:
+            forget(program)
             self._pending[place] = capture, attempts + 1
         return result
 

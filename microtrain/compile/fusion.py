@@ -503,6 +503,14 @@ def loads(unit: Unit) -> list[Place]:
     return found
 
 
+def works_on(unit: Unit) -> list[Any]:
+    """The arrays that a unit has to do with in memory."""
+    stores = unit.writes
+    if type(unit) is Elements:
+        stores = [place for place in unit.writes if place.key in unit.stored]
+    return [place.array for place in loads(unit) + stores]
+
+
 def _merged(units: list[Unit]) -> list[Unit]:
     """Loops that do the same with neighbouring stretches of memory, as an update has them: one."""
     found: list[Unit] = []

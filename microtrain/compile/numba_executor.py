@@ -27,10 +27,13 @@ from .fusion import (
     matrix,
     small,
     units_of,
+    works_on,
 )
 from .native import ROUTINES, blas
 from .numpy_executor import Text
+from .passes import arrays_in
 from .program import Program, owner_of
+from .reuse import reuse
 
 LONGEST = 24  # units in one native function: what numba compiles grows faster than that
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
@@ -55,7 +58,8 @@ def executor(program: Program) -> tuple[Callable[[], None], str]:
 
     routines = blas()
     units = units_of(program, routines is not None)
-    table = Table(program, routines)
+    lines = [line for unit in units for line in unit.lines]
+    table = Table(program, routines, reuse(program, [works_on(unit) for unit in units], lines))
     text = Text(program)
     functions: list[str] = []
     for native, run in groupby(units, lambda unit: type(unit) is not Call):
@@ -94,8 +98,14 @@ def coverage(program: Program) -> tuple[int, int]:
 class Table:
     """The addresses that native code works on, and the text of that code."""
 
-    def __init__(self, program: Program, routines: tuple[dict[str, int], int] | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        routines: tuple[dict[str, int], int] | None,
+        places: dict[int, Any],
+    ) -> None:
         self.program = program
+        self.places = places
         self.routines, self.bits = routines or ({}, 64)
         self.slots: list[tuple[int, Any]] = []
         self.numbers: dict[Any, int] = {}
@@ -115,6 +125,8 @@ class Table:
         work = 0
         for unit in units:
             self.loops += 1
+            empty = (a for line in unit.lines for a in arrays_in(line.args) if not a.size)
+            self.alive = {id(owner_of(array)) for array in (*works_on(unit), *empty)}
             work += _work(unit)
             first, last = unit.lines[0], unit.lines[-1]
             where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
@@ -130,6 +142,11 @@ class Table:
     def memory(self, address: int, dtype: Any, owner: Any) -> str:
         """The name of the memory at `address`."""
         kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
+        assert id(owner) in self.alive  # or its memory could be another's
+        place = self.places.get(id(owner))
+        if place is not None:
+            address += place.ctypes.data - owner.ctypes.data
+            owner = place
         number = self.slot((address, kind), address, owner)
         name = f"p{number}"
         self.heads[name] = f"{name} = pointer(table, {number}, {kind})"

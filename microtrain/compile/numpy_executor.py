@@ -17,6 +17,7 @@ from ..nn.module import MODULES
 from .bookkeeping import inline
 from .passes import arrays_in
 from .program import Host, Line, Program, owner_of
+from .reuse import reuse, works_on
 
 # Instructions by the way they are told where to write.
 REDUCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum",
@@ -27,6 +28,7 @@ OUT_BY_NAME = {"dot", "matmul", "concatenate", "cumsum", "cumprod", "argmax", "a
 
 def executor(program: Program) -> tuple[Callable[[], None], str]:
     """A function that replays `program`, and its text."""
+    reuse(program, [works_on(line) for line in program.lines])
     text = Text(program)
     for line in program.lines:
         text.host(line) if isinstance(line, Host) else text.line(line)

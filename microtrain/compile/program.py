@@ -62,12 +62,17 @@ class Program:
         inputs: the arrays that a call's arguments are copied into.
         outputs: the arrays that a call returns copies of.
         kinds: by id of the memory that owns an array, "input", "state", "constant" or "made".
+        fixed: ids of "made" memory that others than the program know too: it stays where it is.
+        buffers: how many intermediate results there are and their bytes, how many of them a replay
+            has in memory and the bytes of that.
     """
 
     lines: list[Line | Host] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     kinds: dict[int, str] = field(default_factory=dict)
+    fixed: set[int] = field(default_factory=set)
+    buffers: tuple[int, int, int, int] = (0, 0, 0, 0)
     draw: list[int] = field(default_factory=lambda: [0])  # where the draws of this call begin
     memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
 

@@ -76,6 +76,11 @@ class Recorder:
         if self.program.kinds.setdefault(id(owner), kind) == kind:
             self.program.memory.append(owner)
 
+    def fix(self, array: Any) -> None:
+        """Note that Python, or another program, works on the memory of `array` as well."""
+        self.know(array, "made")
+        self.program.fixed.add(id(owner_of(array)))
+
     def traced(self, array: Any, kind: str) -> Traced:
         """`array` as one of this capture."""
         self.know(array, kind)
@@ -306,6 +311,7 @@ class Recorder:
         """Let `check` look at the values now and at every replay; it may raise."""
         host = self.host(array)
         check(host)
+        self.fix(host)
         label = f"check {check.__qualname__.split('.')[0].strip('_')}"
         again = functools.partial(check, host)
         self.program.lines.append(Host(label, again, self._where(), (), reads=(host,)))
@@ -423,6 +429,8 @@ class Recorder:
         label, begin = listener.beginning(
             [wrap(self.host(root._array)) for root in roots], create_graph
         )
+        for root in roots:
+            self.fix(self.host(root._array))
         self.listeners[listener] = None
         with paused():
             scale = begin()
@@ -451,7 +459,7 @@ class Recorder:
             for array in (*run.constants, *run.states):
                 if type(array) is np.ndarray:
                     self.know(array, "state")
-            self.know(run.scratch, "made")
+            self.fix(run.scratch)
         self.optimizers.append(optimizer)
         numbers = tuple(
             a for run in optimizer._runs for a in run.constants if type(a) is np.ndarray

@@ -1,0 +1,130 @@
+"""Memory for intermediate results: each has it for its life, then another one.
+
+The memory of a capture is that of an eager step that frees nothing. A replay knows when a result is
+read for the last time, so results whose lives do not meet can share: a convolutional network needs
+a third. Nothing is read in a replay before that replay has written it, because every capture began
+with new memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .passes import arrays_in
+from .program import Host, Line, Program, owner_of
+
+ALIGNED = 64  # bytes
+
+
+def reuse(
+    program: Program, steps: Sequence[Iterable[Any]], lines: Iterable[Line] = ()
+) -> dict[int, Any]:
+    """Move what `program` makes to one piece of memory, where lives that do not meet share.
+
+    Args:
+        steps: what a replay does, in order: the arrays in memory that each works on.
+        lines: further instructions whose arrays are to be moved.
+
+    Returns:
+        By id of what owned it, the memory of a result now.
+    """
+    made = {id(owner): owner for owner in program.memory if _movable(owner, program)}
+    lives: dict[int, list[int]] = {}
+    for number, arrays in enumerate([*steps, program.outputs]):
+        for array in arrays:
+            key = id(owner_of(array))
+            if key in made:
+                lives.setdefault(key, [number, number])[1] = number
+    sizes = [-(-made[key].nbytes // ALIGNED) * ALIGNED for key in lives]
+    starts = _starts([(*life, size) for life, size in zip(lives.values(), sizes, strict=True)])
+    total = max((a + size for a, size in zip(starts, sizes, strict=True)), default=0)
+    memory = np.empty(total + ALIGNED, np.uint8)
+    memory = memory[-memory.ctypes.data % ALIGNED :][:total]
+    places = {
+        key: memory[start : start + made[key].nbytes]
+        for key, start in zip(lives, starts, strict=True)
+    }
+    before = sum(owner.nbytes for owner in made.values())
+    program.buffers = (len(made), before, len(lives), total)
+    _move(program, places | _nowhere([made[key] for key in made.keys() - places]), lines)
+    return places
+
+
+def forget(program: Program) -> None:
+    """Let go of the memory of the results of `program`, which is still there to be compared."""
+    _move(program, _nowhere([o for o in program.memory if _movable(o, program)]))
+
+
+def works_on(line: Line | Host) -> list[Any]:
+    """The arrays that an instruction reads or writes."""
+    if isinstance(line, Host):
+        return [*line.reads, *(line.writes or ())]
+    return arrays_in((line.args, tuple(line.attrs.values()), line.out))
+
+
+def _movable(owner: Any, program: Program) -> bool:
+    made = program.kinds.get(id(owner)) == "made" and id(owner) not in program.fixed
+    return made and owner.base is None and owner.nbytes > 0
+
+
+def _starts(lives: list[tuple[int, int, int]]) -> list[int]:
+    """Where to put what has a first and a last step and a size: the largest first, each where it
+
+    fits (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020).
+    """
+    starts = [0] * len(lives)
+    done = np.empty((len(lives), 4), np.int64)  # first, last, start, stop
+    for count, i in enumerate(sorted(range(len(lives)), key=lambda i: -lives[i][2])):
+        first, last, size = lives[i]
+        meeting = done[:count]
+        meeting = meeting[(meeting[:, 0] <= last) & (meeting[:, 1] >= first)]
+        meeting = meeting[np.argsort(meeting[:, 2])]
+        taken = np.maximum.accumulate([0, *meeting[:, 3]])
+        room = np.append(meeting[:, 2], np.iinfo(np.int64).max) - taken
+        starts[i] = int(taken[np.argmax(room >= size)])
+        done[count] = first, last, starts[i], starts[i] + size
+    return starts
+
+
+def _nowhere(owners: list[Any]) -> dict[int, Any]:
+    """Addresses for arrays that nobody reads or writes: no page of them is ever there."""
+    total = sum(owner.nbytes for owner in owners)
+    if not total:
+        return {}
+    pages = mmap.mmap(-1, total)
+    ends = np.cumsum([owner.nbytes for owner in owners])
+    return {
+        id(owner): np.frombuffer(pages, np.uint8, owner.nbytes, int(end) - owner.nbytes)
+        for owner, end in zip(owners, ends, strict=True)
+    }
+
+
+def _move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -> None:
+    for line in (*program.lines, *lines):
+        if isinstance(line, Line):
+            line.args = _moved(line.args, places)
+            line.out = _moved(line.out, places)
+            line.attrs = {key: _moved(value, places) for key, value in line.attrs.items()}
+    program.outputs[:] = _moved(program.outputs, places)
+    program.memory = [owner for owner in program.memory if id(owner) not in places]
+    for key, place in places.items():
+        del program.kinds[key]
+        program.memory.append(owner_of(place))
+    program.kinds.update({id(owner_of(place)): "made" for place in places.values()})
+
+
+def _moved(value: Any, places: dict[int, Any]) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(_moved(v, places) for v in value)
+    if type(value) is not np.ndarray:
+        return value
+    owner = owner_of(value)
+    place = places.get(id(owner))
+    if place is None:
+        return value
+    start = value.ctypes.data - owner.ctypes.data
+    return np.ndarray(value.shape, value.dtype, place, start, value.strides)
