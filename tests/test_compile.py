@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from programs import OPTIMIZERS, PROGRAMS, train
+from programs import OPTIMIZERS, PROGRAMS, numbers, train
 from steps import LAYERS, Setting, batch, bits, both
 
 import microtrain as mt
@@ -139,16 +140,80 @@ def test_the_source_can_be_read() -> None:
         step(batch(i))
     text = step.source()
     assert "zero_grad" in text
-    assert "dot(input1, state" in text
-    assert "steps.py" in text
+    assert "dot(x, weight.T, out=" in text
+    assert "out=weight.grad" in text
+    assert "# 4x2 float32, Linear: linear, steps.py:" in text
+    assert "linear backward, steps.py:" in text
+    assert "multiply(momentum_buffer, SGD.constants[1], momentum_buffer)" in text
+    assert "subtract(parameters, scratch[:8], parameters)" in text
     explained = step.explain()
-    assert "arguments     4x3" in explained
+    assert "arguments     x 4x3" in explained
     assert "dot 3" in explained
     assert "zero_grad" in explained
     # forward and gradient of the weight 2 * (4 * 3 * 2) each, gradient of the bias 2 * (4 * 2)
     assert "112 flops" in explained
-    assert "weight" in text.splitlines()[1]
-    assert "bias.grad" in text
+    count = text.count("steps.py")
+    assert f"0 of native code, {count} of NumPy; 4 pieces of bookkeeping" in explained
+    _, apart, _, shared = step.programs[0].buffers
+    assert f" {apart} B apart" in explained
+    assert f"share: {shared} B" in explained
+
+
+def test_names_that_several_models_have_stay_apart() -> None:
+    models = [nn.Sequential(nn.Linear(2, 2)) for _ in range(2)]
+    step = mt.compile(lambda x: models[0](x) + models[1](x))
+    with mt.no_grad():
+        for _ in range(3):
+            step(mt.ones(1, 2))
+    text = step.source()
+    assert "0.weight.T," in text
+    assert "0.weight.T#2" in text
+
+
+def test_a_name_may_be_any_text() -> None:
+    """It is shown and never run."""
+    model = nn.Module()
+    model.add_module("np\n; raise", nn.Linear(2, 2))
+    for executor in ("numpy", "numba") if importlib.util.find_spec("numba") else ("numpy",):
+        step = mt.compile(getattr(model, "np\n; raise"), executor=executor)
+        with mt.no_grad():
+            for _ in range(3):
+                step(mt.ones(1, 2))
+        assert "'np\\n; raise.weight'" in step.source()
+        assert "'np\\n; raise Linear': linear" in step.source()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_measuring_changes_nothing(optimizer: str) -> None:
+    """With dropout and momentum: the steps after it are those without it."""
+
+    def run(look: Any) -> Any:
+        mt.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+        taken = OPTIMIZERS[optimizer](model.parameters())
+
+        def body(x: Any) -> Any:
+            taken.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            taken.step()
+            return loss
+
+        step = mt.compile(body)
+        losses = []
+        for i in range(8):
+            losses.append(step(mt.from_numpy(numbers(6, 4)(i))).item())
+            look(step)
+        return losses, {key: t.numpy().copy() for key, t in model.state_dict().items()}
+
+    expected, state = run(lambda step: None)
+    explained: list[str] = []
+    found, other = run(lambda step: explained.append(step.explain(measure=True)))
+    assert found == expected
+    for key, value in state.items():
+        np.testing.assert_array_equal(other[key], value, err_msg=key)
+    assert "us for the instructions" in explained[-1]
+    assert "Gflop/s, as measured here" in explained[-1]
 
 
 @settings(max_examples=25, deadline=None)

@@ -27,6 +27,7 @@ from steps import LAYERS, Setting, batch, follow, shared
 import microtrain as mt
 from microtrain.compile import cache, executors, fusion, native, numba_executor
 from microtrain.compile.numpy_executor import Text
+from microtrain.compile.program import Line
 from microtrain.threads import LAUNCH
 
 nn, F = mt.nn, mt.nn.functional
@@ -495,6 +496,13 @@ def test_the_source_says_what_it_does() -> None:
     text = step.source()
     for part in ("zero_grad", "native1(table)", "def native1", "# 4x2", "steps.py"):
         assert part in text
+    for part in ("  # x", "  # weight, parameters", "  # weight.grad, gradients",
+                 "  # momentum_buffer", "  # Linear: linear, "):  # fmt: skip
+        assert part in text
+    assert "1 of native code, 0 of NumPy; 4 pieces" in step.explain(measure=True)
+    instructions = sum(isinstance(line, Line) for line in step.programs[0].lines)
+    groups = sum("  # " in x and x.startswith("    # ") for x in text.splitlines())
+    assert f"{groups} of {instructions} instructions" in step.explain()
 
 
 # The choice ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ is captured anew.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ class Capture:
     """One capture: its Program, and what must still hold for it to be replayed.
 
     Attributes:
-        program, text: what is replayed.
+        program: what is replayed.
+        text: the same as Python, by the executor.
         run: the executor's function.
         reason: why it is this executor's.
         result: what the step returned, with numbers in place of its Tensors.
@@ -119,7 +121,8 @@ class Capture:
         self.counted: list[tuple[Any, Any]] = []
         self.structure: Structure
         self.run: Callable[[], None]
-        self.text = self.reason = ""
+        self.text: Any = None
+        self.reason = ""
 
     def difference(self, other: Capture) -> str | None:
         """Why `other`, of the next call, must not be replayed; None if nothing is against it."""
@@ -249,10 +252,12 @@ class Compiled:
         recorder = Recorder(_state(self.state))
         program = recorder.program
         inputs: dict[int, Tensor] = {}
+        named = self._arguments(args, kwargs)
         for tensor in tensors:
             given = tensor._array
             array = np.array(given, order="C" if given.flags.c_contiguous else "K")
             program.inputs.append(array)
+            program.names += [(name, array) for name, t in named if t is tensor]
             inner = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
             if tensor._rg:
                 inner.requires_grad_()
@@ -295,6 +300,13 @@ class Compiled:
             )
         return capture
 
+    def _arguments(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+        """What the step calls its arguments."""
+        try:
+            return list(inspect.signature(self.function).bind(*args, **kwargs).arguments.items())
+        except (TypeError, ValueError):  # a wrong call, or a function that does not tell
+            return []
+
     # Looking at it --------------------------------------------------------------------------------
 
     @property
@@ -302,13 +314,21 @@ class Compiled:
         """The Programs of all captures."""
         return [capture.program for found in self.captures.values() for capture in found]
 
-    def explain(self) -> str:
-        """What every capture consists of, its memory, and what it costs at least, as text."""
-        return "\n\n".join(explain(program) for program in self.programs)
+    def explain(self, measure: bool = False) -> str:
+        """What every capture consists of, its memory, and what it costs at least, as text.
+
+        Args:
+            measure: also time the instructions, and how fast this machine copies memory and
+                multiplies matrices. Bookkeeping and communication are left out, so no step is
+                counted and no other rank is waited for, and everything that the instructions
+                write, weights too, is set back. No other thread may use the model meanwhile.
+        """
+        found = [c for captures in self.captures.values() for c in captures]
+        return "\n\n".join(explain(c.program, c.text, c.reason, measure) for c in found)
 
     def source(self) -> str:
         """The straight-line program of every capture, as text."""
-        return "\n\n".join(c.text for found in self.captures.values() for c in found)
+        return "\n\n".join(c.text.shown() for found in self.captures.values() for c in found)
 
 
 def _state(further: Sequence[Tensor]) -> list[Any]:

@@ -37,7 +37,7 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     return "numba", f"{bill}; native code has {native} of them"
 
 
-def _numba(program: Program) -> tuple[Callable[[], None], str]:
+def _numba(program: Program) -> tuple[Callable[[], None], numpy_executor.Text]:
     if importlib.util.find_spec("numba") is None:
         raise ImportError(
             "compile: executor='numba' needs numba: pip install 'microtrain[jit]', or leave the "

@@ -1,42 +1,120 @@
-"""What a Program consists of and what it must cost at least, for people to read."""
+"""What a Program consists of, what it must cost at least and what it does cost, for people."""
 
 from __future__ import annotations
 
+import functools
 import math
+import statistics
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-from .passes import arrays_in
+import numpy as np
+
+from .numpy_executor import Text, size, traffic
 from .program import Host, Line, Program, owner_of
+from .reuse import works_on
+
+ROUNDS = 15
+SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 
 
-def explain(program: Program) -> str:
-    """Instructions by name, memory, and the bytes and flops that no executor can avoid."""
-    lines = [line for line in program.lines if type(line) is Line]
-    hosts = [line for line in program.lines if type(line) is Host]
-    owners: dict[int, Any] = {}
-    for line in lines:
-        for array in (*arrays_in(line.args), *arrays_in(line.out)):
-            owner = owner_of(array)
-            owners[id(owner)] = owner
-    by_kind: Counter[str] = Counter()
+def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
+    """Instructions, groups, memory, calls and bounds of one capture; see `Compiled.explain`."""
+    lines = [line for line in program.lines if isinstance(line, Line)]
+    hosts = [line.label for line in program.lines if isinstance(line, Host)]
+    owners = {id(owner_of(a)): owner_of(a) for line in lines for a in works_on(line)}
+    memory: Counter[str] = Counter()
     for number, owner in owners.items():
-        by_kind[program.kinds[number]] += owner.nbytes
-    moved = sum(a.nbytes for x in lines for a in (*arrays_in(x.args), *arrays_in(x.out)))
+        memory[program.kinds[number]] += owner.nbytes
+    results, apart, kept, shared = program.buffers
+    fixed = sum(owner.nbytes for number, owner in owners.items() if number in program.fixed)
+    memory["made"] = shared + fixed
+    names = {id(array): name for name, array in program.names}
+    arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
+    counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
+    native, groups = len(text.native), len(text.groups)
+    calls = sum(instruction for _, instruction in text.lines) - native
     flops = sum(_flops(line) for line in lines)
-    names = Counter(line.name for line in lines)
-    shown = ", ".join(f"{name} {n}" for name, n in names.most_common())
-    memory = ", ".join(f"{kind} {_bytes(n)}" for kind, n in sorted(by_kind.items()))
-    shapes = ", ".join("x".join(map(str, a.shape)) or "0-d" for a in program.inputs)
-    return "\n".join(
-        [
-            f"arguments     {shapes or 'none'}",
-            f"instructions  {len(lines)}: {shown}",
-            f"bookkeeping   {len(hosts)} calls of Python: " + ", ".join(h.label for h in hosts),
-            f"memory        {memory}",
-            f"at least      {_bytes(moved)} read and written, {flops:,} flops in products",
-        ]
-    )
+    rows = {
+        "arguments": ", ".join(arguments) or "none",
+        "executor": f"{'numba' if native else 'numpy'}: {reason}",
+        "instructions": f"{len(lines)}: {counted}",
+        "fused groups": f"{groups} of {sum(text.groups)} instructions, the largest of "
+        f"{max(text.groups)}" if groups else "none, each instruction is a call of NumPy",
+        "calls": f"{native} of native code, {calls} of NumPy; {len(hosts)} pieces of bookkeeping "
+        f"in Python: {', '.join(hosts)}",
+        "buffers": f"{results} results of {_bytes(apart)} apart; {kept} of them are in memory and "
+        f"share {_bytes(shared)}",
+        "memory": ", ".join(f"{kind} {_bytes(n)}" for kind, n in sorted(memory.items())),
+        "traffic": f"{_bytes(traffic(program))} read and written by instruction, "
+        f"{_bytes(text.traffic)} by group",
+        "at least": f"{_bytes(text.traffic)} read and written, {flops:,} flops in products",
+    }  # fmt: skip
+    if measure:
+        speed = bandwidth(min(max(_power(sum(memory.values())), SMALLEST), LARGEST))
+        dtypes = [line.out.dtype for line in lines if _flops(line)]
+        rate = multiplication(max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32")
+        floor = max(text.traffic / speed, flops / rate)
+        rows["floor"] = (
+            f"{floor * 1e6:,.1f} us, the longer of memory at {speed / 1e9:.3g} GB/s and products "
+            f"at {rate / 1e9:.3g} Gflop/s, as measured here"
+        )
+        took = _measure(program, text.function(bookkeeping=False))
+        rows["measured"] = f"{took * 1e6:,.1f} us for the instructions, without bookkeeping"
+    return "\n".join(f"{title:<14}{row}" for title, row in rows.items())
+
+
+def _measure(program: Program, run: Callable[[], None]) -> float:
+    """Seconds for one replay; what it writes is set back."""
+    written = {
+        id(owner_of(array)): owner_of(array)
+        for line in program.lines
+        for array in works_on(line)
+        if program.kinds[id(owner_of(array))] == "state"
+    }
+    before = [(owner, owner.copy()) for owner in written.values()]
+    took = []
+    try:
+        with np.errstate(all="ignore"):
+            for _ in range(ROUNDS):
+                start = time.perf_counter()
+                run()
+                took.append(time.perf_counter() - start)
+                for owner, values in before:
+                    owner[...] = values
+    finally:
+        for owner, values in before:
+            owner[...] = values
+    return statistics.median(took)
+
+
+@functools.cache
+def bandwidth(nbytes: int) -> float:
+    """Bytes a second that copying inside memory of this size reads and writes."""
+    source, target = np.ones((2, nbytes // 16))
+    return nbytes / _best(lambda: np.copyto(target, source))
+
+
+@functools.cache
+def multiplication(dtype: str) -> float:
+    """Flops a second of a product of matrices."""
+    a, b, out = np.ones((3, 384, 384), dtype)
+    return 2 * 384**3 / _best(lambda: np.dot(a, b, out=out))
+
+
+def _best(function: Callable[[], Any]) -> float:
+    took = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        function()
+        took.append(time.perf_counter() - start)
+    return min(took)
+
+
+def _power(n: int) -> int:
+    return 1 << max(n, 1).bit_length()
 
 
 def _flops(line: Line) -> int:

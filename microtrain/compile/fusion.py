@@ -503,12 +503,17 @@ def loads(unit: Unit) -> list[Place]:
     return found
 
 
-def works_on(unit: Unit) -> list[Any]:
-    """The arrays that a unit has to do with in memory."""
+def touches(unit: Unit) -> list[Place]:
+    """What a unit reads and writes in memory, each once."""
     stores = unit.writes
     if type(unit) is Elements:
         stores = [place for place in unit.writes if place.key in unit.stored]
-    return [place.array for place in loads(unit) + stores]
+    return list({place.key: place for place in loads(unit) + stores}.values())
+
+
+def works_on(unit: Unit) -> list[Any]:
+    """The arrays that a unit has to do with in memory."""
+    return [place.array for place in touches(unit)]
 
 
 def _merged(units: list[Unit]) -> list[Unit]:

@@ -26,11 +26,12 @@ from .fusion import (
     Unit,
     matrix,
     small,
+    touches,
     units_of,
     works_on,
 )
 from .native import ROUTINES, blas
-from .numpy_executor import Text
+from .numpy_executor import Text, size
 from .passes import arrays_in
 from .program import Program, owner_of
 from .reuse import reuse
@@ -52,7 +53,7 @@ ahead, gemm, gemv = _I.ahead, _I.gemm, _I.gemv
 """
 
 
-def executor(program: Program) -> tuple[Callable[[], None], str]:
+def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
     from .cache import load
 
@@ -61,7 +62,10 @@ def executor(program: Program) -> tuple[Callable[[], None], str]:
     lines = [line for unit in units for line in unit.lines]
     table = Table(program, routines, reuse(program, [works_on(unit) for unit in units], lines))
     text = Text(program)
-    functions: list[str] = []
+    functions = text.native
+    table.label = text.arrays.at
+    text.traffic = sum(place.high - place.low for unit in units for place in touches(unit))
+    text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
     for native, run in groupby(units, lambda unit: type(unit) is not Call):
         members = list(run)
         if not native:
@@ -85,7 +89,7 @@ def executor(program: Program) -> tuple[Callable[[], None], str]:
     addresses = np.array([address for address, _ in table.slots], np.int64)
     scope["table"] = addresses.ctypes.data
     scope["owned"] = addresses, [owner for _, owner in table.slots]
-    return text.function(), "\n\n".join([text.shown(), *functions])
+    return text.function(), text
 
 
 def coverage(program: Program) -> tuple[int, int]:
@@ -110,6 +114,7 @@ class Table:
         self.slots: list[tuple[int, Any]] = []
         self.numbers: dict[Any, int] = {}
         self.loops = 0
+        self.label: Callable[[int], str] = lambda address: ""  # what people call memory
 
     def slot(self, key: Any, address: int, owner: Any) -> int:
         if key not in self.numbers:
@@ -131,8 +136,9 @@ class Table:
             first, last = unit.lines[0], unit.lines[-1]
             where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
             names = " ".join(line.name for line in unit.lines)
-            out = last.out.shape
-            body.append(f"# {'x'.join(map(str, out)) or '0-d'}: {names}, {' '.join(where)}")
+            what = dict.fromkeys(line.what for line in unit.lines if line.what)
+            about = " ".join(", ".join([*what, *where]).split())
+            body.append(f"# {size(last.out)}: {names}  # {about}")
             body += _BY_TYPE[type(unit)](self, unit)
         release = ", nogil=True" if work >= RELEASE else ""
         options = f'"void(int64)", cache=CACHE, error_model="numpy"{release}'
@@ -149,7 +155,8 @@ class Table:
             owner = place
         number = self.slot((address, kind), address, owner)
         name = f"p{number}"
-        self.heads[name] = f"{name} = pointer(table, {number}, {kind})"
+        label = self.label(address)
+        self.heads[name] = f"{name} = pointer(table, {number}, {kind})" + (label and f"  # {label}")
         return name
 
     def of(self, array: Any) -> str:

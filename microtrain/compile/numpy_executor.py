@@ -7,15 +7,15 @@ them. The text is what `compiled.source()` prints.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..backend import NUMPY, alive
-from ..nn.module import MODULES
+from ..backend import NUMPY
 from .bookkeeping import inline
-from .passes import arrays_in
+from .names import Names
 from .program import Host, Line, Program, owner_of
 from .reuse import reuse, works_on
 
@@ -26,13 +26,23 @@ OUT_BY_NAME = {"dot", "matmul", "concatenate", "cumsum", "cumprod", "argmax", "a
                "minimum", "erf", "erfc"}  # fmt: skip
 
 
-def executor(program: Program) -> tuple[Callable[[], None], str]:
+_NAME = re.compile(r"\b(?:input|state|c|b)\d+\b")
+
+
+def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
     reuse(program, [works_on(line) for line in program.lines])
     text = Text(program)
+    text.traffic = traffic(program)
     for line in program.lines:
         text.host(line) if isinstance(line, Host) else text.line(line)
-    return text.function(), text.shown()
+    return text.function(), text
+
+
+def traffic(program: Program) -> int:
+    """The bytes that the instructions read and write, one by one."""
+    lines = (line for line in program.lines if isinstance(line, Line))
+    return sum(array.nbytes for line in lines for array in works_on(line))
 
 
 class Text:
@@ -40,26 +50,36 @@ class Text:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.lines: list[str] = []
+        self.lines: list[tuple[str, bool]] = []  # text, and whether it is an instruction
         self.said: list[tuple[str, str]] = []  # the same for people: text and comment
+        self.native: list[str] = []  # the texts of native functions
+        self.groups: list[int] = []  # how many instructions each loop or call of these does
+        self.traffic = 0  # bytes that a replay reads and writes
         self.scope: dict[str, Any] = {"np": np}
         self.names: dict[Any, str] = {}
-        self.state_names = _state_names()
+        self.labels: dict[str, str] = {}  # by name in the text, what people call it
+        self.arrays = Names(program)
         self.counts: dict[str, int] = {}
 
     def shown(self) -> str:
-        """The text with a comment behind each line."""
-        width = min(max((len(text) for text, _ in self.said), default=0), 60)
-        return "\n".join(f"{text:<{width}}  # {comment}" for text, comment in self.said)
+        """The text for people, with a comment behind each line."""
+        said = [
+            (_NAME.sub(lambda found: self.labels.get(found[0], found[0]), text), comment)
+            for text, comment in self.said
+        ]
+        width = min(max((len(text) for text, _ in said), default=0), 60)
+        lines = "\n".join(f"{text:<{width}}  # {comment}" for text, comment in said)
+        return "\n\n".join([lines, *self.native])
 
-    def function(self) -> Any:
-        """The function; its globals are the names in its text."""
-        source = "def replay():\n" + "".join(f"    {line}\n" for line in self.lines or ["pass"])
+    def function(self, bookkeeping: bool = True) -> Any:
+        """The function, also without bookkeeping; its globals are the names in its text."""
+        lines = [text for text, instruction in self.lines if bookkeeping or instruction]
+        source = "def replay():\n" + "".join(f"    {line}\n" for line in lines or ["pass"])
         exec(compile(source, "<captured step>", "exec"), self.scope)
         return self.scope.pop("replay")  # out of its own globals, which would be a cycle
 
     def emit(self, text: str, comment: str) -> None:
-        self.lines.append(text)
+        self.lines.append((text, True))
         self.said.append((text, comment))
 
     def value(self, value: Any) -> str:
@@ -81,7 +101,10 @@ class Text:
         kind = self.program.kinds.get(id(owner_of(array)), "made")
         place = array.ctypes.data, array.shape, array.strides, array.dtype
         prefix = {"input": "input", "state": "state", "constant": "c", "made": "b"}[kind]
-        return self.named(prefix, array, place)
+        name = self.named(prefix, array, place)
+        if name not in self.labels:
+            self.labels[name] = self.arrays.of(array) or name
+        return name
 
     def named(self, prefix: str, value: Any, key: Any) -> str:
         name = self.names.get(key)
@@ -96,7 +119,8 @@ class Text:
         return name
 
     def host(self, line: Host) -> None:
-        self.lines += inline(line, lambda prefix, value: self.named(prefix, value, id(value)))
+        text = inline(line, lambda prefix, value: self.named(prefix, value, id(value)))
+        self.lines += [(one, False) for one in text]
         self.said.append(("", line.label))
 
     def line(self, line: Line) -> None:
@@ -169,27 +193,13 @@ class Text:
 
     def about(self, line: Line) -> str:
         out = line.out[0] if type(line.out) is tuple else line.out
-        shape = "x".join(map(str, out.shape)) or "0-d"
-        found = (self.state_names.get(a.ctypes.data) for a in (*arrays_in(line.args), out))
-        names = dict.fromkeys(name for name in found if name)
-        return ", ".join([f"{shape} {out.dtype.name}", *names, line.where.rpartition("/")[2]])
+        shape = f"{size(out)} {out.dtype.name}"
+        return ", ".join(filter(None, (shape, line.what, line.where.rpartition("/")[2])))
 
 
-def _state_names() -> dict[int, str]:
-    """The names of parameters, gradients and buffers by address."""
-    modules = alive(MODULES)
-    inner = {id(child) for module in modules for child in module.children()}
-    names: dict[int, str] = {}
-    for module in modules:
-        if id(module) in inner:
-            continue
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if type(tensor._array) is np.ndarray:
-                names[tensor._array.ctypes.data] = name
-            extra = tensor._extra
-            if extra is not None and extra.slot is not None:
-                names[extra.slot.array.ctypes.data] = f"{name}.grad"
-    return names
+def size(array: Any) -> str:
+    """The shape of `array`."""
+    return "x".join(map(str, array.shape)) or "0-d"
 
 
 def _indexed(line: Line) -> bool:

@@ -24,6 +24,7 @@ class Line:
         out: the array that it writes (all or a part of).
         attrs: keyword arguments.
         where: file and line of the user's code that led to it.
+        what: the layer and the operation, for people.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Line:
     out: Any
     attrs: dict[str, Any]
     where: str
+    what: str = ""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Program:
         lines: the instructions.
         inputs: the arrays that a call's arguments are copied into.
         outputs: the arrays that a call returns copies of.
+        names: what the step calls its arguments, with their arrays.
         kinds: by id of the memory that owns an array, "input", "state", "constant" or "made".
         fixed: ids of "made" memory that others than the program know too: it stays where it is.
         buffers: how many intermediate results there are and their bytes, how many of them a replay
@@ -71,6 +74,7 @@ class Program:
     inputs: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     kinds: dict[int, str] = field(default_factory=dict)
+    names: list[tuple[str, Any]] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)
     buffers: tuple[int, int, int, int] = (0, 0, 0, 0)
     draw: list[int] = field(default_factory=lambda: [0])  # where the draws of this call begin

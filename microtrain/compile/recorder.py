@@ -14,19 +14,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
 from ..errors import CaptureError
+from ..nn.module import Module
 from ..random import begin_batch, place
 from ..tensor import TENSORS, wrap
 from .bookkeeping import CLEAR, COUNT, END, MARK
+from .names import layers
 from .program import Host, Line, Program, owner_of
 from .traced import Traced, refuse
 
 _OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation", "<string>")
+_OPERATION = "<operation "
 _POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
 
 
@@ -51,6 +55,8 @@ class Recorder:
         self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
         self.listeners: dict[Any, None] = {}  # that were told of backward passes
         self.first_draw = 0
+        self.layers = layers()
+        self.doing = ""  # a gradient rule, an update
         for array in state:
             self.know(array, "state")
 
@@ -142,7 +148,10 @@ class Recorder:
 
     def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
         if type(out) is tuple or out.size:
-            self.program.lines.append(Line(name, args, out, attrs, self._where()))
+            self._line(name, args, out, attrs)
+
+    def _line(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
+        self.program.lines.append(Line(name, args, out, attrs, self._where(), self._what()))
 
     def bookkeeping(self, label: str, function: Callable[[], Any], *more: Any) -> None:
         """Call `function` now, and at this place of every replay; `more` as in `Host`."""
@@ -287,15 +296,7 @@ class Recorder:
         """Random words: drawn anew in every replay, for its step and batch."""
         array = NUMPY.random_words(shape, draw)
         number = draw - self.draws_before
-        self.program.lines.append(
-            Line(
-                "random_words",
-                (shape, number),
-                array,
-                {"fresh": not self.optimizers},
-                self._where(),
-            )
-        )
+        self._line("random_words", (shape, number), array, {"fresh": not self.optimizers})
         return self.traced(array, "made")
 
     @property
@@ -396,12 +397,12 @@ class Recorder:
 
         beside a number NumPy would compute something that nobody writes down.
         """
-        saved = node._saved
+        saved, self.doing = node._saved, _rules_of(node)
         node._saved = tuple([self._traced_tensor(value) for value in saved])
         try:
             return rules(node, self._traced_array(g))
         finally:
-            node._saved = saved
+            node._saved, self.doing = saved, ""
 
     def _traced_array(self, value: Any) -> Any:
         if type(value) is list:
@@ -466,8 +467,10 @@ class Recorder:
         )
         about = optimizer, tuple(optimizer._runs)
         self.program.lines.append(Host(COUNT, optimizer._count, self._where(), numbers, about))
+        self.doing = type(optimizer).__name__
         for run in optimizer._runs:
             optimizer._update(run)
+        self.doing = ""
         self.bookkeeping(END, optimizer._end, (), tuple(optimizer._written))
 
     def nonzero(self, *_: Any) -> Any:
@@ -483,6 +486,25 @@ class Recorder:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
             frame = frame.f_back
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    def _what(self) -> str:
+        """The layer and the operation that run now."""
+        frame: FrameType | None = sys._getframe(1)
+        operation = ""
+        while frame is not None and not self.doing:
+            code = frame.f_code
+            if not operation and code.co_filename.startswith(_OPERATION):
+                operation = code.co_filename[len(_OPERATION) : -1]
+            if code is Module.__call__.__code__:
+                layer = self.layers.get(frame.f_locals["self"], "")
+                return f"{layer}: {operation}" if layer and operation else layer or operation
+            frame = frame.f_back
+        return self.doing or operation
+
+
+def _rules_of(node: Any) -> str:
+    """Whose gradient a node computes: an operation's, or a Function's."""
+    return f"{getattr(node._op, 'name', node.name())} backward"
 
 
 def _masks(index: Any) -> bool:

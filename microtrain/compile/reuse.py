@@ -51,6 +51,10 @@ def reuse(
     before = sum(owner.nbytes for owner in made.values())
     program.buffers = (len(made), before, len(lives), total)
     _move(program, places | _nowhere([made[key] for key in made.keys() - places]), lines)
+    used = {id(owner_of(a)) for line in program.lines for a in works_on(line)}
+    used.update(id(owner_of(a)) for a in program.outputs)
+    program.memory = [owner for owner in program.memory if id(owner) in used]
+    program.kinds = {key: kind for key, kind in program.kinds.items() if key in used}
     return places
 
 
