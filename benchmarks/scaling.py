@@ -78,9 +78,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each point (default 1)")
     parser.add_argument("--only", default="", help="curves whose name contains this text")
     parser.add_argument("--most", type=int, default=4096, help="no sizes over this one")
+    parser.add_argument("--sides", default=",".join(SIDES), help="default: all")
     options = parser.parse_args()
+    wanted = options.sides.split(",")
+    if unknown := set(wanted) - set(SIDES):
+        parser.error(f"no side is called {', '.join(sorted(unknown))}; there are {list(SIDES)}")
     missing = [name for name in ("numba", "torch") if importlib.util.find_spec(name) is None]
-    sides = [name for name in SIDES if name not in missing]
+    sides = [name for name in SIDES if name in wanted and name not in missing]
     results: dict[str, Any] = {}
     print(f"{processor()}, one core, medians in us a step")
     for name, (all_sizes, net_of) in CURVES.items():
@@ -105,7 +109,7 @@ def main() -> int:
             print(f"{what:<10}" + "".join(f"{text(v, '.3g'):>12}" for v in values))
         if "torch" in sides:
             crossing = {s: crossover(sizes, times[s], times["torch"]) for s in OURS if s in sides}
-            line = "".join(f"{crossing.get(s) or 'never':>12}" for s in OURS if s in sides)
+            line = "".join(f"{crossing.get(s, '-') or 'never':>12}" for s in OURS)
             print(f"{'crossover':<10}{line}")
         results[name] = {
             "sizes": sizes,

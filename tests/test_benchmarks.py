@@ -1,0 +1,113 @@
+"""The benchmarks run and compare equal things; what they measure is no test's affair."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+PEERS = {"torch": "torch", "jax.jit": "jax", "autograd": "autograd", "numba by hand": "numba"}
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a script of the directory."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name in ("peers", "step", "scaling"):
+        sys.modules.pop(name, None)
+
+
+def run(script: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["NumPy by hand", *PEERS])
+def test_peers_take_the_same_steps(name: str, scripts: Any) -> None:
+    if name in PEERS and importlib.util.find_spec(PEERS[name]) is None:
+        pytest.skip(f"{PEERS[name]} is not installed")
+    peers, step = scripts("peers"), scripts("step")
+    net = peers.Net(8, [5, 7, 2])
+    expected = peers.first_steps(step.our_runs(net, ["eager"])["eager"])
+    found = peers.first_steps(peers.PEERS[name][0](net))
+    peers.check(name, found, expected)
+    assert expected.losses[-1] < expected.losses[0]
+    wrong = [way + 1e-2 * np.abs(way).max() for way in found.moved]
+    with pytest.raises(RuntimeError, match="moves the weights"):
+        peers.check(name, found._replace(moved=wrong), expected)
+    with pytest.raises(RuntimeError, match="has the losses"):
+        peers.check(name, found._replace(losses=[x * 1.001 for x in found.losses]), expected)
+
+
+def test_curves_are_fitted(scripts: Any) -> None:
+    scaling = scripts("scaling")
+    power, each = scaling.fit([1, 2, 4, 8, 16], [9.0, 12.0, 48.0, 192.0, 768.0])
+    assert power == pytest.approx(2)
+    assert each > 0
+    assert scaling.crossover([1, 2, 4], [1.0, 3.0, 9.0], [2.0, 2.5, 4.0]) == 2
+    assert scaling.crossover([1, 2, 4], [3.0, 1.0, 9.0], [2.0, 2.5, 4.0]) == 4
+    assert scaling.crossover([1, 2, 4], [3.0, 1.0, 1.0], [2.0, 2.5, 4.0]) is None
+
+
+def test_the_step_script_runs(tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    shown = run("step.py", "--only", "linreg 32", "--peers", "NumPy by hand",
+                "--seconds", "0", "--json", str(path))  # fmt: skip
+    assert "eager / torch" in shown
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert data["us"]["linreg 32x1x1"].keys() >= {"eager", "numpy", "NumPy by hand"}
+    assert data["ratios"]["linreg 32x1x1"]["best / jax.jit"] is None
+
+
+def test_a_peer_that_cannot_run_is_named(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = scripts("step")
+
+    def broken(net: Any) -> Any:
+        raise OSError("no compiler\nand more")
+
+    monkeypatch.setitem(step.PEERS, "jax.jit", (broken, "pip install jax"))
+    monkeypatch.setattr(step, "OURS", ("eager",))
+    left_out: dict[str, str] = {}
+    assert step.make_steps("linreg 32x1x1", ["jax.jit"], left_out).keys() == {"eager"}
+    assert left_out["jax.jit"] == "OSError: no compiler (pip install jax)"
+
+
+def test_the_memory_script_runs() -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("resident memory is read from Linux's /proc")
+    assert int(run("memory.py", "--child", "allocated", "numpy", "seed 64x1000x100x10")) > 1e6
+    assert int(run("memory.py", "--child", "resident", "eager", "seed 64x1000x100x10")) > 1e6
+
+
+def test_results_that_share_memory_need_less(scripts: Any) -> None:
+    memory = scripts("memory")
+    sys.modules.pop("memory")
+    apart, shared = memory.buffers(*memory.networks()["seed 64x1000x100x10"])
+    assert 0 < shared < 0.6 * apart
+
+
+@pytest.mark.parametrize("plot", [False, True])
+def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    path, picture = tmp_path / "scaling.json", tmp_path / "scaling.png"
+    more = ["--plot", str(picture)] if plot else []
+    run("scaling.py", "--only", "batch", "--most", "2", "--sides", "eager,numpy",
+        "--seconds", "0", "--json", str(path), *more)  # fmt: skip
+    curve = json.loads(path.read_text(encoding="utf-8"))["curves"]["batch"]
+    assert curve["sizes"] == [1, 2]
+    assert curve["us"].keys() == {"eager", "numpy"}
+    assert picture.exists() is plot
