@@ -31,7 +31,6 @@ REFUSED: dict[str, Any] = {
     "mask": lambda s, x: x[x > 0].sum(),
     "masked_select": lambda s, x: x.masked_select(x > 0).sum(),
     "write to the argument": lambda s, x: x.add_(1).sum(),
-    "loss to differentiate outside": lambda s, x: s.model(x).sum(),
 }
 
 

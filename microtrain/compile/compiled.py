@@ -27,6 +27,7 @@ from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
 from .executors import EXECUTORS, choose
 from .explain import explain
+from .outside import Outside
 from .passes import arrays_in, optimise
 from .program import Line, Program, owner_of
 from .recorder import Recorder, present, recording
@@ -48,7 +49,8 @@ def compile(
 
     The step may touch its arguments, what it computes, and state: parameters, their gradients,
     buffers of modules, optimizers, and the Tensors of `state`. Its Python runs at the first two
-    calls only; prints and counters in it stop. Results are fresh Tensors, detached.
+    calls only; prints and counters in it stop. Results are fresh Tensors; where the step itself
+    calls neither `backward` nor `grad`, they may be differentiated, once.
 
     Args:
         function: the step. Tensors in its arguments (also nested in tuples, lists, dicts) may
@@ -99,13 +101,14 @@ class Capture:
         presence: by storage, which gradients were there when the step began.
         counted: by data-parallel model, what was counted when the step began.
         optimizers: those that take a step in it, with their runs and these runs' constants.
+        outside: how results are differentiated; None where they are detached.
         problem: what was seen that no replay would do.
         structure: flags, hooks and places of the modules and leaves.
     """
 
     __slots__ = (
-        "counted", "draws", "optimizers", "presence", "problem", "program", "reason",
-        "result", "run", "structure", "text",
+        "counted", "draws", "optimizers", "outside", "presence", "problem", "program",
+        "reason", "result", "run", "structure", "text",
     )  # fmt: skip
 
     def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
@@ -120,6 +123,7 @@ class Capture:
         self.draws = any(type(x) is Line and x.name == "random_words" for x in program.lines)
         self.counted: list[tuple[Any, Any]] = []
         self.structure: Structure
+        self.outside: Outside | None = None
         self.run: Callable[[], None]
         self.text: Any = None
         self.reason = ""
@@ -190,13 +194,16 @@ class Compiled:
                 break
         else:
             return self._capture(key, args, kwargs, tensors)
-        program = capture.program
+        program, outside = capture.program, capture.outside
+        if outside is not None:
+            outside.begin()
         for buffer, tensor in zip(program.inputs, tensors, strict=True):
             buffer[...] = tensor._array
         if capture.draws:
             program.draw[0] = random.place()[-1]
         capture.run()
-        return _rebuilt(capture.result, program.outputs)
+        node = None if outside is None else outside.node(tensors)
+        return _rebuilt(capture.result, program.outputs, node)
 
     def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """What a capture depends on, apart from what it touches."""
@@ -231,10 +238,14 @@ class Compiled:
         )
         before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
-        result = _rebuilt(capture.result, program.outputs)
+        outside = capture.outside
+        node = None if outside is None else outside.node(tensors)
+        result = _rebuilt(capture.result, program.outputs, node)
         if problem is None:
             optimise(program)
             name, capture.reason = choose(self.executor, program)
+            if outside is not None:
+                outside.executor = name
             capture.run, capture.text = EXECUTORS[name](program)
             self.captures[key] = [c for c in self.captures.get(key, ()) if c.lives()] + [capture]
         elif attempts >= ATTEMPTS:
@@ -272,7 +283,8 @@ class Compiled:
                 *(_given(a, inputs) for a in args),
                 **{k: _given(v, inputs) for k, v in kwargs.items()},
             )
-            result = _taken(returned, program.outputs, recorder)
+            differentiable: list[Tensor] = []
+            result = _taken(returned, program.outputs, recorder, differentiable)
         used = random.place()[-1] - recorder.draws_before
         if used > 0:
             program.lines.append(recorder.draws(used))
@@ -291,6 +303,9 @@ class Compiled:
                 "repeat today's numbers; draw outside and pass the Tensor (dropout is drawn anew)"
             )
         capture = Capture(program, recorder, result, problem)
+        if differentiable:
+            numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
+            capture.outside = Outside(recorder, differentiable, numbers)
         capture.counted = [(one, counted[one]) for one in recorder.listeners]
         capture.structure = Structure(before, program, recorder.called, self.state)
         if capture.structure.changed:
@@ -327,8 +342,14 @@ class Compiled:
         return "\n\n".join(explain(c.program, c.text, c.reason, measure) for c in found)
 
     def source(self) -> str:
-        """The straight-line program of every capture, as text."""
-        return "\n\n".join(c.text.shown() for found in self.captures.values() for c in found)
+        """The straight-line programs of every capture, as text: the step, and ways back from it."""
+        texts = []
+        for capture in (c for found in self.captures.values() for c in found):
+            texts.append(capture.text.shown())
+            if capture.outside is not None:
+                ways = capture.outside.ways.values()
+                texts += [way.text.shown() for way in ways if way.text is not None]
+        return "\n\n".join(texts)
 
 
 def _state(further: Sequence[Tensor]) -> list[Any]:
@@ -383,34 +404,39 @@ def _gathered(like: Any, parts: list[Any]) -> Any:
 @dataclass(frozen=True, slots=True)
 class _Output:
     number: int
+    place: int | None  # among those that may be differentiated
 
 
-def _taken(value: Any, outputs: list[Any], recorder: Recorder) -> Any:
-    """`value` with numbers in place of its Tensors, whose arrays are appended to `outputs`."""
+def _taken(value: Any, outputs: list[Any], recorder: Recorder, roots: list[Tensor]) -> Any:
+    """`value` with numbers in place of its Tensors, whose arrays are appended to `outputs`.
+
+    Those that may be differentiated are appended to `roots`.
+    """
     kind = type(value)
     if kind in TENSORS:
-        if value._rg and not recorder.passes:
-            raise CaptureError(
-                "compile: the step returns a Tensor that requires grad and has not called "
-                "backward; call backward inside the step, or compute under no_grad"
-            )
         outputs.append(recorder.host(value._array))
-        return _Output(len(outputs) - 1)
+        if not value._rg or not MODES.grad or recorder.passes:
+            return _Output(len(outputs) - 1, None)
+        roots.append(value)
+        return _Output(len(outputs) - 1, len(roots) - 1)
     if isinstance(value, tuple | list):
-        return _gathered(value, [_taken(v, outputs, recorder) for v in value])
+        return _gathered(value, [_taken(v, outputs, recorder, roots) for v in value])
     if kind is dict:
-        return {k: _taken(v, outputs, recorder) for k, v in value.items()}
+        return {k: _taken(v, outputs, recorder, roots) for k, v in value.items()}
     if kind is Traced or kind is np.ndarray:
         raise CaptureError("compile: the step returns an array; return the Tensor")
     return value
 
 
-def _rebuilt(structure: Any, outputs: list[Any]) -> Any:
+def _rebuilt(structure: Any, outputs: list[Any], node: Any) -> Any:
     kind = type(structure)
     if kind is _Output:
-        return wrap(outputs[structure.number].copy())
+        found = wrap(outputs[structure.number].copy())
+        if structure.place is not None:
+            found._rg, found._edge = True, (node, structure.place)
+        return found
     if isinstance(structure, tuple | list):
-        return _gathered(structure, [_rebuilt(v, outputs) for v in structure])
+        return _gathered(structure, [_rebuilt(v, outputs, node) for v in structure])
     if kind is dict:
-        return {k: _rebuilt(v, outputs) for k, v in structure.items()}
+        return {k: _rebuilt(v, outputs, node) for k, v in structure.items()}
     return structure

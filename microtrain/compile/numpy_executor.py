@@ -100,7 +100,7 @@ class Text:
     def array(self, array: Any) -> str:
         kind = self.program.kinds.get(id(owner_of(array)), "made")
         place = array.ctypes.data, array.shape, array.strides, array.dtype
-        prefix = {"input": "input", "state": "state", "constant": "c", "made": "b"}[kind]
+        prefix = {"input": "input", "state": "state", "constant": "c"}.get(kind, "b")
         name = self.named(prefix, array, place)
         if name not in self.labels:
             self.labels[name] = self.arrays.of(array) or name

@@ -38,7 +38,7 @@ def _fold_constants(program: Program) -> None:
             # A line's own result is among its arguments where it writes in place.
             given = {id(owner_of(a)) for a in read} - {id(o) for o in outs}
             if all(kinds.get(g) == "constant" for g in given) and all(
-                kinds.get(id(o)) == "made" and writes[id(o)] == 1 for o in outs
+                kinds.get(id(o)) in ("made", "kept") and writes[id(o)] == 1 for o in outs
             ):
                 for o in outs:
                     kinds[id(o)] = "constant"

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.graph import next_seq
 from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
 from ..errors import CaptureError
 from ..nn.module import Module
@@ -31,6 +32,11 @@ from .traced import Traced, refuse
 
 _OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation", "<string>")
 _OPERATION = "<operation "
+UNWRITTEN = {
+    "input": "its argument",
+    "constant": "a constant",
+    "kept": "what the forward pass saved",
+}
 _POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
 
 
@@ -57,6 +63,7 @@ class Recorder:
         self.first_draw = 0
         self.layers = layers()
         self.doing = ""  # a gradient rule, an update
+        self.born = next_seq()  # nodes that the step makes are younger
         for array in state:
             self.know(array, "state")
 
@@ -116,10 +123,9 @@ class Recorder:
                 "keep today's values for ever. Pass it as an argument, or, if the step changes it, "
                 "as mt.compile(step, state=[...])"
             )
-        if written and kind in ("input", "constant"):
+        if written and kind in UNWRITTEN:
             raise CaptureError(
-                f"{self._where()}: the step writes into "
-                f"{'its argument' if kind == 'input' else 'a constant'}; clone() it first"
+                f"{self._where()}: the step writes into {UNWRITTEN[kind]}; clone() it first"
             )
         return value
 
