@@ -152,7 +152,7 @@ class Outside:
         node._shapes = self._shapes
         node._shape = self._shapes[0]
         node._edges = tuple(
-            [edge_of(tensors[goal] if type(goal) is int else goal) for _, goal in self._ends]
+            [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self._ends]
         )
         node._saved = (_Call(self, [version_of(tensor) for *_, tensor in self._watched]),)
         node._versions = node._hooks = None
@@ -231,13 +231,13 @@ class _Way:
         assert self.program is not None
         arrays = [v for v in given if v is not None]
         for buffer, v in zip(self.program.inputs, arrays, strict=True):
-            buffer[...] = _once(v)
+            buffer[...] = v if buffer.shape == v.shape else _once(v)
         self.run()
         return self._found(self.program)
 
     def _found(self, program: Program) -> list[Any]:
         found = program.outputs
-        return [None if n is None else found[n].copy(order="K") for n in self.places]
+        return [None if n is None else found[n].copy("K") for n in self.places]
 
     def _record(self, outside: Outside, given: list[Any]) -> list[Any]:
         program, self.places = outside.record(given)
@@ -263,7 +263,7 @@ def _once(array: Any) -> Any:
 
 def _seed(given: Any, recorder: Recorder) -> Traced:
     """An input of the program in the memory order of `given`."""
-    buffer = _once(given).copy(order="K")
+    buffer = _once(given).copy("K")
     recorder.program.inputs.append(buffer)
     recorder.know(buffer, "input")
     return Traced(
