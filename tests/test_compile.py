@@ -271,6 +271,30 @@ def test_the_memory_order_of_an_argument_is_kept() -> None:
     assert len(compiled.programs) == 3
 
 
+def test_running_statistics_of_all_batches() -> None:
+    """Batch norm without a momentum: the number of batches is in an array."""
+
+    def program(wrap: Any) -> Any:
+        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5, momentum=None))
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = wrap(step)
+        for i in range(7):
+            if i == 5:
+                model[1].reset_running_stats()
+            yield step(batch(i)), *model.buffers()
+
+    eager, compiled = both(program)
+    assert compiled == eager
+
+
 def test_named_tuples() -> None:
     import typing
 

@@ -116,3 +116,78 @@ def test_operands_may_be_state(name: str, sample: Sample) -> None:
         for a, b in zip(found, step(), strict=True):
             np.testing.assert_array_equal(a.numpy(), b.detach().numpy())
     assert len(compiled.programs) == 1
+
+
+# What looks at values only to refuse wrong ones, or seems to need them ----------------------------
+
+WITHOUT_LOOKING: dict[str, Any] = {
+    "//": lambda x, i, m: (i // (i[:1] + 7), 7 // (i + 7), i // 2),
+    "%": lambda x, i, m: (i % (i[:1] + 7), 7 % (i + 7), i % 3),
+    "fmod": lambda x, i, m: i.fmod(i[:1] + 7),
+    "trunc": lambda x, i, m: mt.div(i - 3, 2, rounding_mode="trunc"),
+    "masked_scatter": lambda x, i, m: x.masked_scatter(m, x * 2),
+    "masked_scatter_": lambda x, i, m: (x * 1).masked_scatter_(m[:1], x.exp() * 2) * x,
+    "masked_scatter of a number": lambda x, i, m: x.sum().masked_scatter(m[0, 0], x[0]),
+    "masked_scatter of nothing": lambda x, i, m: x.masked_scatter(m & ~m, x[:0]),
+    "searchsorted": lambda x, i, m: mt.searchsorted(x[0].sort().values, x),
+    "searchsorted rows": lambda x, i, m: mt.searchsorted(x.sort().values, x, right=True),
+    "searchsorted sorter": lambda x, i, m: mt.searchsorted(x[0], 0.1, sorter=x[0].argsort()),
+    "bucketize": lambda x, i, m: mt.bucketize(x, mt.tensor([-1.0, 0.0, 0.5]), out_int32=True),
+    "nanmedian": lambda x, i, m: mt.where(m, x, float("nan")).nanmedian(),
+    "nanmedian of equals": lambda x, i, m: x.round().nanmedian() * x,
+    "nanmedian of NaN": lambda x, i, m: (x * float("nan")).nanmedian(),
+    "nanmedian of integers": lambda x, i, m: i.nanmedian(),
+    "nanmedian along": lambda x, i, m: mt.where(m, x, float("nan")).nanmedian(1, True),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", WITHOUT_LOOKING)
+def test_what_need_not_look_at_values_is_captured(name: str) -> None:
+    function = WITHOUT_LOOKING[name]
+
+    def step(x: Any, i: Any, m: Any) -> list[Any]:
+        found = function(x, i, m)
+        found = list(found) if isinstance(found, tuple) else [found]
+        if found[0].requires_grad:
+            found += mt.autograd.grad(found[0].sum(), x)
+        return [t.detach() for t in found]
+
+    compiled = mt.compile(step)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = mt.tensor(rng.standard_normal((6, 5)).astype(np.float32)).requires_grad_()
+        i, m = (
+            mt.tensor(rng.integers(-6, 20, (6, 5))),
+            mt.tensor(rng.standard_normal((6, 5)) > seed - 2),
+        )
+        for a, b in zip(compiled(x, i, m), step(x, i, m), strict=True):
+            assert a.dtype == b.dtype
+            assert a.numpy().tobytes() == b.numpy().tobytes()
+    assert len(compiled.programs) == 1
+
+
+CHECKED: dict[str, Any] = {
+    "floor_divide": (lambda i: 7 // i, "integer division by zero"),
+    "remainder": (lambda i: 7 % i, "integer division by zero"),
+    "fmod": (lambda i: i.fmod(i), "integer division by zero"),
+    "masked_scatter": (lambda i: i.masked_scatter(i == 0, i[:0]), "the mask has 1 places"),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_values_are_checked_in_every_replay(name: str) -> None:
+    function, message = CHECKED[name]
+    compiled = mt.compile(function)
+    for good in ([1, 2], [3, 4], [-5, 6], [7, 8]):
+        assert compiled(mt.tensor(good)).tolist() == function(mt.tensor(good)).tolist()
+    for run in (function, compiled):
+        with pytest.raises(RuntimeError, match=message):
+            run(mt.tensor([0, 1]))
+
+
+def test_a_divisor_that_never_changes_is_not_checked_again() -> None:
+    compiled = mt.compile(lambda i: i // 2)
+    for _ in range(3):
+        compiled(mt.tensor([1, 2]))
+    assert "check" not in compiled.source()

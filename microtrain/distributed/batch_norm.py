@@ -21,7 +21,7 @@ from ..ops.coercion import cast
 from ..ops.normalization import _channels, _check
 from ..ops.normalization import batch_norm as local_batch_norm
 from ..ops.shapes import cat, reshape_to, sum_to
-from ..tensor import Tensor, wrap
+from ..tensor import TENSORS, Tensor, wrap
 from .collectives import Collective, exchange
 from .communicator import Array, Communicator
 
@@ -43,7 +43,7 @@ class Across:
         self._owner = weakref.ref(owner)
 
     def __call__(
-        self, input: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
+        self, input: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: Any, eps: float
     ) -> Any:
         """`batch_norm` of a batch that all of the wrapper's ranks have a part of; collective."""
         owner = self._owner()
@@ -64,7 +64,7 @@ def batch_norm(
     running_var: Any,
     weight: Any,
     bias: Any,
-    momentum: float,
+    momentum: Any,
     eps: float,
     comm: Communicator,
 ) -> Any:
@@ -175,11 +175,12 @@ def _combined(comm: Communicator, count: int, eps: float, local: Array) -> Array
     return found.reshape(6, *local.shape[1:])[:, None].astype(local.dtype)
 
 
-def _track(running: tuple[Any, Any], stats: Any, momentum: float) -> None:
+def _track(running: tuple[Any, Any], stats: Any, momentum: Any) -> None:
     """Move the running mean and variance towards those of the batch, where it has rows."""
     for old, row in zip(running, (_MEAN, _VARIANCE), strict=True):
         array = old._array
         xp = XP[type(array)]
+        rate = cast(momentum, old.dtype)._array if type(momentum) in TENSORS else momentum
         new, there = (xp.reshape(stats[number], array.shape) for number in (row, _ANY))
-        xp.add(array, xp.multiply(xp.subtract(new, array), xp.multiply(there, momentum)), out=array)
+        xp.add(array, xp.multiply(xp.subtract(new, array), xp.multiply(there, rate)), out=array)
         old.version.n += 1

@@ -220,7 +220,7 @@ class _BatchNorm(_Norm):
         if input.ndim not in self._ndims:
             expected = " or ".join(f"{n}D" for n in self._ndims)
             raise ValueError(f"expected {expected} input (got {input.ndim}D input)")
-        momentum = self.momentum
+        momentum: Any = self.momentum
         tracked = self.num_batches_tracked
         running = self.running_mean, self.running_var
         if self.training:
@@ -228,8 +228,9 @@ class _BatchNorm(_Norm):
                 running = None, None
             else:
                 tracked.add_(1)
-                momentum = 1 / tracked.item() if momentum is None else momentum
-        momentum = momentum or 0.0
+                if momentum is None:  # a Tensor: the count is not looked at
+                    momentum = 1 / tracked.double()
+        momentum = 0.0 if momentum is None else momentum
         if self.training and self.across is not None:
             found: Tensor = self.across(input, *running, self.weight, self.bias, momentum, self.eps)
             return found

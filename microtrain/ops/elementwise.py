@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backend import as_dtype, get_default_dtype
 from ..tensor import TENSORS
-from .coercion import NUMBERS, cast, promote
+from .coercion import NUMBERS, cast, examine, promote
 from .registry import primitive, real_function, ufunc
 
 __all__ = [
@@ -82,23 +82,28 @@ def no_booleans(name: str, *arrays: Any) -> None:
         raise TypeError(f"{name} is not defined for booleans; cast them, such as with .long()")
 
 
-def no_zeros(xp, x, y):
-    """Integers have no infinity; on a GPU looking at the values would wait for it."""
-    if x.dtype.kind != "f" and xp.kind == "cpu" and not xp.all(y):
-        raise ZeroDivisionError("integer division by zero")
+def no_zeros(x: Any, y: Any) -> None:
+    """Integers have no infinity to be the result."""
+    if x.dtype.kind != "f":
+        examine(y, _not_zero)
+
+
+def _not_zero(divisor: Any) -> None:
+    if not divisor.all():
+        raise RuntimeError("integer division by zero")
 
 
 def _floor_divide(xp, x, y, out=None):
     """`x / y` rounded down, elementwise; integers stay integers."""
     no_booleans("floor_divide", x, y)
-    no_zeros(xp, x, y)
+    no_zeros(x, y)
     return xp.floor_divide(x, y, out=out)
 
 
 def _remainder(xp, x, y, out=None):
     """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
     no_booleans("remainder", x, y)
-    no_zeros(xp, x, y)
+    no_zeros(x, y)
     return xp.remainder(x, y, out=out)
 
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from ..backend import MODES, XP, int64
 from .arguments import scalar_like, want_in_range, want_integers, want_same_dtype, want_tensors
-from .coercion import on_tensors
-from .elementwise import add
+from .coercion import examine, on_tensors
+from .elementwise import add, clamp, clone
 from .elementwise import where as choose
 from .gathering import line, shaped_like
 from .indexing import gather_index, kept_index, normal_index, select, unselect
 from .indexing import index_put as put_at
 from .registry import primitive
+from .scans import cumsum
 from .shapes import expand, reshape_to
 
 __all__ = [
@@ -74,19 +75,25 @@ def masked_select(input: Any, mask: Any) -> Any:
 def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
     """`input` with the first elements of `source`, in order, where `mask` is True.
 
-    On a GPU this waits for the mask. Raises RuntimeError for a mask that is not boolean, another
-    dtype, or a source with too few elements.
+    Raises RuntimeError for a mask that is not boolean, another dtype, or a source with too few
+    elements (on a GPU, where looking would wait for it, the last one is repeated).
     """
     want_same_dtype("masked_scatter", input, source, "source")
     x, mask = _together(input, want_mask("masked_scatter", mask))
-    count = mask.sum().item()
-    if count > source.numel():
-        raise RuntimeError(
-            f"masked_scatter(): the mask has {count} places, source only {source.numel()} elements"
-        )
-    values = select(reshape_to(source, (-1,)), (slice(count), Ellipsis))
-    result = put_at(line(x), values, kept_index((line(mask)._array,)))
-    return result if x.ndim else reshape_to(result, ())
+    n = source.numel()
+
+    def check(mask: Any) -> None:
+        if mask.sum() > n:
+            raise RuntimeError(
+                f"masked_scatter(): the mask has {mask.sum()} places, source only {n} elements"
+            )
+
+    examine(mask, check)
+    if not n:
+        return clone(x)
+    number = clamp(cumsum(reshape_to(mask, (-1,)), 0) - 1, 0, n - 1)
+    values = gather_index(reshape_to(source, (-1,)), (number._array,))
+    return choose(mask, reshape_to(values, x.shape), x)
 
 
 # Places in all dimensions -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP, float16, float32
-from ..tensor import Tensor
+from ..tensor import TENSORS, Tensor
 from .arguments import want_float, want_tensors
 from .coercion import cast, public
 from .elementwise import clamp, zeros_like
@@ -294,7 +294,7 @@ def batch_norm(
     weight: Any = None,
     bias: Any = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Every channel less its mean over the batch, divided by its standard deviation.
@@ -307,7 +307,7 @@ def batch_norm(
             mean and the unbiased variance of the batch, otherwise they are used instead.
         weight, bias: (channels,), or None.
         training: whether to use the batch's own statistics.
-        momentum: how far the running statistics move, from 0 to 1.
+        momentum: how far the running statistics move, from 0 to 1; a number, or a float64 Tensor.
         eps: added to the variance.
 
     Raises ValueError for one value per channel in training and for one running statistic without
@@ -353,13 +353,16 @@ def _with_running(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: 
     return cast(result if bias is None else result + bias, dtype)
 
 
-def _track(running: tuple[Any, Any], stats: list[Any], momentum: float, count: int) -> None:
+def _track(running: tuple[Any, Any], stats: list[Any], momentum: Any, count: int) -> None:
     """Move the running mean and variance towards `stats`, those of `count` values."""
     factors = momentum, momentum * count / (count - 1)
     for old, new, factor in zip(running, stats, factors, strict=True):
         array = old._array
         xp = XP[type(array)]
-        xp.multiply(array, 1 - momentum, out=array)
+        keep = 1 - momentum
+        if type(momentum) in TENSORS:
+            keep, factor = (cast(x, old.dtype)._array for x in (keep, factor))
+        xp.multiply(array, keep, out=array)
         xp.add(array, xp.multiply(xp.reshape(new, array.shape), factor), out=array)
         old.version.n += 1
 

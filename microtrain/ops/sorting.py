@@ -13,12 +13,12 @@ from typing import Any
 from ..backend import MODES, XP, bool_, int32, int64
 from ..tensor import TENSORS, wrap
 from .coercion import NUMBERS, cast, on_tensors
-from .comparison import isnan, logical_not, ne
-from .elementwise import clamp, where, zeros_like
+from .comparison import isnan, ne
+from .elementwise import clamp, to_dtype, where, zeros_like
 from .extrema import Chosen, chosen, has_elements, share
 from .gathering import take_along_dim
 from .indexing import at_dim, gather_along, index_put, part, places_along
-from .masking import masked_select, nonzero_rows
+from .masking import nonzero_rows
 from .reductions import any_dims, sum_dims
 from .registry import primitive
 from .scans import cumsum
@@ -136,18 +136,26 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 # The median ---------------------------------------------------------------------------------------
 
 
-def _median(xp, x, out=None):
-    """The lower median of all elements, NaN where there is one."""
-    ordered = xp.sort(xp.reshape(x, -1))
+def _median(xp, x, *, skip=False, out=None):
+    """The lower median of all elements, NaN where there is one; `skip` leaves NaN out."""
+    ordered = xp.sort(xp.reshape(x, -1))  # NaN comes last
     n = ordered.shape[0]
     if not n:
         return xp.store(xp.full((), math.nan, x.dtype), out)
+    if skip:
+        left = xp.subtract(n - 1, xp.sum(xp.isnan(ordered)))
+        return xp.store(xp.take(ordered, xp.maximum(xp.floor_divide(left, 2), 0)), out)
     middle, last = (xp.getitem(ordered, (i, Ellipsis)) for i in ((n - 1) // 2, n - 1))
     return xp.store(xp.where(xp.isnan(last), last, middle), out)
 
 
-def _median_rule(g, x, result):
-    return share(g, x, result, None, False) if math.prod(x.shape) else zeros_like(x)
+def _median_rule(g, x, result, skip):
+    if not math.prod(x.shape):
+        return zeros_like(x)
+    if not skip:
+        return share(g, x, result, None, False)
+    ones = to_dtype(x == result, g.dtype)
+    return ones * (g / clamp(sum_dims(ones, None, False), 1))
 
 
 median_all = primitive("median", _median, x=_median_rule)
@@ -156,6 +164,13 @@ median_all = primitive("median", _median, x=_median_rule)
 def _want_numbers(name: str, x: Any) -> None:
     if x.dtype.kind == "b":
         raise RuntimeError(f"{name}(): not defined for booleans")
+
+
+def _of_all(name: str, x: Any, skip: bool) -> Any:
+    _want_numbers(name, x)
+    if not x.numel() and x.dtype.kind != "f":
+        raise RuntimeError(f"{name}(): no elements, and integers have no NaN to say so")
+    return median_all(x, skip)
 
 
 def _along(name: str, x: Any, dim: int, keepdim: bool, rank: Any) -> Chosen:
@@ -181,26 +196,21 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     is that of a stable sort (PyTorch leaves it open). Raises IndexError where there are no elements
     along `dim`, RuntimeError for booleans.
     """
+    if dim is None:
+        return _of_all("median", input, False)
     _want_numbers("median", input)
-    if dim is not None:
-        return _along(
-            "median", input, dim, keepdim,
-            lambda n, nans: where(nans > 0, n - nans, (n - 1) // 2),
-        )  # fmt: skip
-    if not input.numel() and input.dtype.kind != "f":
-        raise RuntimeError("median(): no elements, and integers have no NaN to say so")
-    return median_all(input)
+    return _along(
+        "median", input, dim, keepdim,
+        lambda n, nans: where(nans > 0, n - nans, (n - 1) // 2),
+    )  # fmt: skip
 
 
 @on_tensors
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """`median` of what is not NaN; NaN where nothing else is.
-
-    Without `dim` the number of elements depends on the values, so on a GPU this waits for them.
-    """
-    _want_numbers("nanmedian", input)
+    """`median` of what is not NaN; NaN where nothing else is."""
     if dim is None:
-        return median(masked_select(input, logical_not(isnan(input))))
+        return _of_all("nanmedian", input, True)
+    _want_numbers("nanmedian", input)
     return _along(
         "nanmedian", input, dim, keepdim,
         lambda n, nans: clamp((n - 1 - nans) // 2, 0),

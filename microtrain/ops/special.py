@@ -185,7 +185,7 @@ logaddexp = _of_floats(
 def _fmod(xp, input, other, out=None):
     """What division rounded towards 0 leaves, elementwise: it has the sign of `input`."""
     e.no_booleans("fmod", input, other)
-    e.no_zeros(xp, input, other)
+    e.no_zeros(input, other)
     return xp.fmod(input, other, out=out)
 
 
