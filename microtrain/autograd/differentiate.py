@@ -217,7 +217,7 @@ def _announced(
         for leaf, earlier in others.items():
             _unscale(leaf, scale, earlier)
         for one in told:
-            one.end() if recorder is None else recorder.bookkeeping(*one.ending())
+            one.end() if recorder is None else recorder.heard(one)
     except BaseException:
         for one in told:
             one.cancel()

@@ -415,6 +415,12 @@ def _may_raise(unit: Unit) -> bool:
     return type(unit) is Call and unit.host is not None and bool(unit.host.reads)
 
 
+def _refuses(unit: Unit) -> bool:
+    """Whether it may itself raise or warn."""
+    gathers = isinstance(unit, Elements) and any(e.source is not None for e in unit.body)
+    return gathers or type(unit) in (Call, Scatter)
+
+
 def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     """All of Python that can be done first, then all native code that can be, and so on."""
     lasting = [
@@ -431,8 +437,8 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
                 if fence
                 or _barrier(units[i])
                 or (python and _pythons(units[i]))
-                # NumPy would warn of what a check refuses.
-                or ((lasting[number] or type(unit) is Call) and _may_raise(units[i]))
+                # NumPy would warn of what a check refuses, and native code refuse an index.
+                or ((lasting[number] or _refuses(unit)) and _may_raise(units[i]))
                 or (check and lasting[i])
                 or units[i].disturbs(unit)
             ]

@@ -77,7 +77,10 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             part = members[start : start + LONGEST]
             name = f"native{len(functions) + 1}"
             functions.append(table.function(name, part))
-            text.emit(f"{name}(table)", f"{sum(len(u.lines) for u in part)} instructions")
+            lines = [line for unit in part for line in unit.lines]
+            checked = (line for line in lines if line.name in ("take", "scatter_add"))
+            text.origin = next(checked, lines[0])
+            text.emit(f"{name}(table)", f"{len(lines)} instructions")
     scope = text.scope
     if functions:
         source = "\n\n".join([HEAD, *functions])

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..backend import NUMPY
 from .bookkeeping import inline
+from .failure import EXCEPT, failed
 from .names import Names
 from .program import Host, Line, Program, owner_of
 from .reuse import reuse, works_on
@@ -50,7 +51,9 @@ class Text:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.lines: list[tuple[str, bool]] = []  # text, and whether it is an instruction
+        # Text, whether it is an instruction, and the Line or Host that it comes from.
+        self.lines: list[tuple[str, bool, Any]] = []
+        self.origin: Any = None  # what is being said
         self.said: list[tuple[str, str]] = []  # the same for people: text and comment
         self.native: list[str] = []  # the texts of native functions
         self.groups: list[int] = []  # how many instructions each loop or call of these does
@@ -73,13 +76,19 @@ class Text:
 
     def function(self, bookkeeping: bool = True) -> Any:
         """The function, also without bookkeeping; its globals are the names in its text."""
-        lines = [text for text, instruction in self.lines if bookkeeping or instruction]
-        source = "def replay():\n" + "".join(f"    {line}\n" for line in lines or ["pass"])
+        if bookkeeping:
+            body = "".join(f"        {text}\n" for text, *_ in self.lines or [("pass",)])
+            source = f"def replay():\n    try:\n{body}{EXCEPT}"
+            origins = [origin for *_, origin in self.lines]
+            self.scope.update(failed=failed, program=self.program, origins=origins)
+        else:
+            texts = [text for text, instruction, _ in self.lines if instruction]
+            source = "def replay():\n" + "".join(f"    {text}\n" for text in texts or ["pass"])
         exec(compile(source, "<captured step>", "exec"), self.scope)
         return self.scope.pop("replay")  # out of its own globals, which would be a cycle
 
     def emit(self, text: str, comment: str) -> None:
-        self.lines.append((text, True))
+        self.lines.append((text, True, self.origin))
         self.said.append((text, comment))
 
     def value(self, value: Any) -> str:
@@ -120,10 +129,11 @@ class Text:
 
     def host(self, line: Host) -> None:
         text = inline(line, lambda prefix, value: self.named(prefix, value, id(value)))
-        self.lines += [(one, False) for one in text]
+        self.lines += [(one, False, line) for one in text]
         self.said.append(("", line.label))
 
     def line(self, line: Line) -> None:
+        self.origin = line
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]

@@ -79,6 +79,7 @@ class Program:
     fixed: set[int] = field(default_factory=set)
     buffers: tuple[int, int, int, int] = (0, 0, 0, 0)
     draw: list[int] = field(default_factory=lambda: [0])  # where the draws of this call begin
+    running: list[Any] = field(default_factory=list)  # listeners of the backward pass now replayed
     memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
 
     def difference(self, other: Program) -> str | None:

@@ -441,10 +441,27 @@ class Recorder:
         for root in roots:
             self.fix(self.host(root._array))
         self.listeners[listener] = None
+        running = self.program.running
+
+        def enter() -> Any:
+            running.append(listener)
+            return begin()
+
         with paused():
-            scale = begin()
-        self.program.lines.append(Host(label, begin, self._where()))
+            scale = enter()
+        self.program.lines.append(Host(label, enter, self._where()))
         return scale
+
+    def heard(self, listener: Any) -> None:
+        """The end of a pass that data parallelism was told of."""
+        label, end = listener.ending()
+        running = self.program.running
+
+        def leave() -> None:
+            end()
+            running.remove(listener)
+
+        self.bookkeeping(label, leave)
 
     def refuse_hook(self, what: str) -> None:
         """CaptureError: hooks are the user's Python, which a replay does not run."""

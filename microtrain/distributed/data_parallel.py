@@ -252,7 +252,8 @@ class DataParallel(Module):
 
     def counted(self) -> Any:
         """What a captured step takes as given where it begins."""
-        return self._sync, self._pending, self._given
+        waiting = self._open and self._cleared == self.storage.cleared
+        return self._sync, self._pending, self._given, waiting
 
     def count(self, n: int) -> None:
         """Set the number of samples (tokens, unmasked rows) of the next backward.

@@ -1,0 +1,59 @@
+"""What follows an error in a replay: the state of the eager step, and the user's line."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ops.coercion import LinAlgError, explain
+from ..random import begin_batch, place
+from .bookkeeping import END
+from .passes import arrays_in
+from .program import Host, Line, Program
+
+EXCEPT = """\
+    except BaseException as error:
+        failed(program, origins, error)
+        raise
+"""  # behind the text of a replay, which is free where nothing is raised
+
+
+def failed(program: Program, origins: list[Line | Host], error: BaseException) -> None:
+    """Undo what a replay that raised `error` has begun, and say where in the user's code that was.
+
+    `origins` are those of the lines of its text. Raises the error of the eager step where NumPy's
+    has other words.
+    """
+    assert error.__traceback__ is not None
+    origin = origins[error.__traceback__.tb_lineno - 3]  # behind `def` and `try`
+    for listener in program.running:
+        listener.cancel()
+    program.running.clear()
+    _count_draws(program, origin)
+    if not isinstance(error, Exception):
+        return
+    named: Exception = error
+    if isinstance(error, np.linalg.LinAlgError):
+        error = LinAlgError(str(error))
+    what = origin.label if isinstance(origin, Host) else origin.name
+    if isinstance(origin, Line):
+        named = explain(origin, error, tuple(arrays_in(origin.args)))
+    named.add_note(f"In the replay of a captured step: {what}, at {origin.where}")
+    if named is not error:
+        raise named from error
+
+
+def _count_draws(program: Program, origin: Line | Host) -> None:
+    """Count the draws before `origin`, which a replay counts at its end."""
+    count = 0
+    for line in program.lines:
+        if line is origin:
+            break
+        if isinstance(line, Host):
+            count = 0 if line.label == END else count
+        elif line.name == "random_words":
+            count += 1
+    else:
+        return
+    if count:
+        row, batch, draw = place()
+        begin_batch(row, batch, draw + count)
