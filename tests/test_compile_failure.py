@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_compile import batch, bits
+from steps import batch, bits
 
 import microtrain as mt
 from microtrain.backend import MODES

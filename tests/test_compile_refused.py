@@ -147,6 +147,39 @@ def test_an_argument_that_the_step_writes() -> None:
     mt.compile(step)(batch(0), setting.model.weight.detach().clone())
 
 
+ALIASES: dict[str, Any] = {
+    "a parameter": lambda s, norm: s.model.weight.detach(),
+    "part of one": lambda s, norm: s.model.weight.detach()[:, :3],
+    "its array": lambda s, norm: mt.from_numpy(s.model.weight.detach().numpy()),
+    "repeated": lambda s, norm: s.model.bias.detach().expand(3, 2),
+    "as strided": lambda s, norm: mt.from_numpy(
+        np.lib.stride_tricks.as_strided(s.model.weight.detach().numpy(), (2, 3), (12, 4))
+    ),
+    "a gradient": lambda s, norm: s.model.weight.grad,
+    "a buffer": lambda s, norm: norm.running_mean,
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_an_argument_that_becomes_memory_that_the_step_writes(name: str) -> None:
+    """It was another one when the step was captured; a copy of it is one at any time."""
+    setting, norm = Setting(), nn.BatchNorm1d(3, affine=False)
+
+    @mt.compile
+    def step(x: Any, other: Any) -> Any:
+        setting.step(norm(x))
+        return other * 2
+
+    setting.step(batch(0))
+    for i in range(4):
+        like = mt.ones(2).expand(3, 2) if name == "repeated" else ALIASES[name](setting, norm) + 1
+        step(batch(i), like)
+    with pytest.raises(CaptureError, match="an argument is memory"):
+        step(batch(0), ALIASES[name](setting, norm))
+    step(batch(0), like)
+    assert len(step.programs) == 1
+
+
 def test_too_many_captures() -> None:
     step = mt.compile(lambda x, k: x * k)
 

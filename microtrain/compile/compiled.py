@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -104,11 +104,12 @@ class Capture:
         outside: how results are differentiated; None where they are detached.
         problem: what was seen that no replay would do.
         structure: flags, hooks and places of the modules and leaves.
+        written: the ids of the owners of the memory that it writes.
     """
 
     __slots__ = (
         "counted", "draws", "optimizers", "outside", "presence", "problem", "program",
-        "reason", "result", "run", "structure", "text",
+        "reason", "result", "run", "structure", "text", "written",
     )  # fmt: skip
 
     def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
@@ -123,6 +124,7 @@ class Capture:
         self.draws = any(type(x) is Line and x.name == "random_words" for x in program.lines)
         self.counted: list[tuple[Any, Any]] = []
         self.structure: Structure
+        self.written: set[int] = set()
         self.outside: Outside | None = None
         self.run: Callable[[], None]
         self.text: Any = None
@@ -197,8 +199,17 @@ class Compiled:
         program, outside = capture.program, capture.outside
         if outside is not None:
             outside.begin()
+        written = capture.written
         for buffer, tensor in zip(program.inputs, tensors, strict=True):
-            buffer[...] = tensor._array
+            array = tensor._array
+            owner = array.base  # as `owner_of`, without a call where that is plain
+            if owner is None:
+                owner = array
+            elif type(owner) is not np.ndarray or owner.base is not None:
+                owner = owner_of(array)
+            if id(owner) in written:
+                _refuse_alias()
+            buffer[...] = array
         if capture.draws:
             program.draw[0] = random.place()[-1]
         capture.run()
@@ -292,10 +303,7 @@ class Compiled:
             refuse_schedule()
         written = {id(owner_of(a)) for x in program.lines for a in arrays_in(getattr(x, "out", ()))}
         if any(id(owner_of(tensor._array)) in written for tensor in tensors):
-            raise CaptureError(
-                "compile: an argument is memory that the step writes (a parameter, a buffer), and "
-                "would keep its first values; use it from inside the step, or pass a clone()"
-            )
+            _refuse_alias()
         problem = None
         if random.default_generator() is not stream or repr(stream.bit_generator.state) != drawn:
             problem = (
@@ -306,6 +314,7 @@ class Compiled:
         if differentiable:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             capture.outside = Outside(recorder, differentiable, numbers)
+        capture.written = {id(a) for a in program.memory if id(a) in written}
         capture.counted = [(one, counted[one]) for one in recorder.listeners]
         capture.structure = Structure(before, program, recorder.called, self.state)
         if capture.structure.changed:
@@ -350,6 +359,13 @@ class Compiled:
                 ways = capture.outside.ways.values()
                 texts += [way.text.shown() for way in ways if way.text is not None]
         return "\n\n".join(texts)
+
+
+def _refuse_alias() -> NoReturn:
+    raise CaptureError(
+        "compile: an argument is memory that the step writes (a parameter, a buffer), and would "
+        "keep the values from before the step; use it from inside the step, or pass a clone()"
+    )
 
 
 def _state(further: Sequence[Tensor]) -> list[Any]:
