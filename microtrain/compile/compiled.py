@@ -314,7 +314,9 @@ class Compiled:
         if differentiable:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             capture.outside = Outside(recorder, differentiable, numbers)
-        capture.written = {id(a) for a in program.memory if id(a) in written}
+        capture.written = {
+            id(a) for a in program.memory if id(a) in written and program.kinds[id(a)] == "state"
+        }
         capture.counted = [(one, counted[one]) for one in recorder.listeners]
         capture.structure = Structure(before, program, recorder.called, self.state)
         if capture.structure.changed:

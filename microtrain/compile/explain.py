@@ -35,7 +35,7 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
     arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
     native, groups = len(text.native), len(text.groups)
-    calls = sum(instruction for _, instruction in text.lines) - native
+    calls = sum(instruction for _, instruction, _ in text.lines) - native
     flops = sum(_flops(line) for line in lines)
     rows = {
         "arguments": ", ".join(arguments) or "none",

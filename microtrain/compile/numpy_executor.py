@@ -77,7 +77,7 @@ class Text:
     def function(self, bookkeeping: bool = True) -> Any:
         """The function, also without bookkeeping; its globals are the names in its text."""
         if bookkeeping:
-            body = "".join(f"        {text}\n" for text, *_ in self.lines or [("pass",)])
+            body = "".join(f"        {text}\n" for text, *_ in self.lines) or "        pass\n"
             source = f"def replay():\n    try:\n{body}{EXCEPT}"
             origins = [origin for *_, origin in self.lines]
             self.scope.update(failed=failed, program=self.program, origins=origins)
