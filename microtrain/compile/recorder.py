@@ -320,7 +320,6 @@ class Recorder:
         check(host)
         if self.program.kinds[id(owner_of(host))] == "constant":
             return
-        self.fix(host)
         label = f"check {check.__qualname__.split('.')[0].strip('_')}"
         again = functools.partial(check, host)
         self.program.lines.append(Host(label, again, self._where(), (), reads=(host,)))

@@ -32,6 +32,9 @@ def reuse(
     Returns:
         By id of what owned it, the memory of a result now.
     """
+    for line in program.lines:
+        if isinstance(line, Host):  # its function knows the arrays
+            program.fixed.update(id(owner_of(array)) for array in works_on(line))
     made = {id(owner): owner for owner in program.memory if _movable(owner, program)}
     lives: dict[int, list[int]] = {}
     for number, arrays in enumerate([*steps, program.outputs]):
