@@ -183,6 +183,13 @@ def _allowed_cores(pid: int) -> set[int]:
         return set()
 
 
+def cores() -> int:
+    """The cores whose worth of time this process may use: its affinity, its container's quota."""
+    quota = processor_quota()
+    allowed = len(_allowed_cores(0))
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
 def processor_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Cores' worth of processor time that the container may use (cgroup v2, else v1)."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):

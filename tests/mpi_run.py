@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from microtrain.distributed.launch import open_mpi_settings
 from microtrain.threads import THREAD_VARIABLES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -123,15 +124,7 @@ def run_job(
 
 def run_mpi(n: int, *arguments: str | os.PathLike[str], **options: object) -> Job:
     """`mpirun -n N python ARGUMENTS`, to its end. Options as `run_job`."""
-    # For Open MPI: it refuses root and more ranks than cores unless told, and its idle ranks spin.
-    for_open_mpi = {
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-    }
-    if os.geteuid() == 0:
-        for_open_mpi |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    env = for_open_mpi | (options.pop("env", None) or {})
+    env = open_mpi_settings(crowded=True) | (options.pop("env", None) or {})
     mpirun = find_mpirun()
     assert mpirun is not None, missing()
     return run_job([mpirun, "-n", str(n), sys.executable, *arguments], env=env, **options)

@@ -21,9 +21,10 @@ COMMANDS = {
     "train": ("microtrain.cli.train:train", "Train what a YAML file describes."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
+    "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
 NOT_YET = (
-    *("resume", "predict", "show", "init", "plot", "report", "compare", "doctor", "launch"),
+    *("resume", "predict", "show", "init", "plot", "report", "compare", "doctor"),
     *("verify", "schema"),
 )
 

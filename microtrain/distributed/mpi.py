@@ -331,13 +331,23 @@ def _load(launch: Launch) -> ModuleType:
 
 def _library(MPI: ModuleType) -> str:
     """Name and version of the loaded MPI, as in "MPICH 5.0.2"; may be called before MPI_Init."""
-    first_line: str = MPI.Get_library_version().splitlines()[0].split(",")[0]
+    return library_name(MPI.Get_library_version())
+
+
+def library_name(version: str) -> str:
+    """Name and version out of the text of MPI_Get_library_version."""
+    first_line = version.replace("\0", "").splitlines()[0].split(",")[0]
     return " ".join(first_line.replace("Version:", "").split())
+
+
+def belongs(kind: str, library: str) -> bool:
+    """Whether an mpirun of this kind (see `Launch`) may start ranks of that library."""
+    return not library.startswith(_FOREIGN.get(kind, ()))
 
 
 def _check_library(launch: Launch, MPI: ModuleType) -> None:
     library = _library(MPI)
-    if library.startswith(_FOREIGN.get(launch.kind, ())):
+    if not belongs(launch.kind, library):
         raise LaunchError(_mismatch(launch, f"mpi4py has loaded another MPI: {library}", library))
 
 

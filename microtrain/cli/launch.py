@@ -1,0 +1,93 @@
+"""`microtrain launch -n N ...`: the mpirun line for the MPI that is here, printed and run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from microtrain.cli.main import COMMANDS
+from microtrain.distributed import launch as launching
+from microtrain.errors import ConfigError, LaunchError
+from microtrain.threads import launch_environment
+from microtrain.train.spelling import did_you_mean
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
+@click.option("--hosts", metavar="A,B", default="", help="Start them on these hosts, by ssh.")
+@click.option("--bind", is_flag=True, help="Give each rank cores of its own.")
+@click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option("--mpirun-options", metavar="TEXT", default="", help="Handed to mpirun as they are.")
+@click.option("--dry-run", "--print", "dry_run", is_flag=True, help="Only print the line.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def launch(
+    ranks: int,
+    hosts: str,
+    bind: bool,
+    module: bool,
+    mpirun_options: str,
+    dry_run: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Start N ranks of PROGRAM with the mpirun that belongs to this Python's mpi4py.
+
+    PROGRAM is a command of microtrain or a Python script. This process becomes mpirun: its exit
+    code and signals are the job's. What is set already in the environment stays.
+
+    \b
+    microtrain launch -n 4 train configs/linreg.yaml optimizer.lr=0.05
+    microtrain launch -n 4 --hosts node1,node2 my_training.py --epochs 3
+    """
+    launching.refuse_nested(launch_environment())
+    line = launching.plan(
+        launching.matching_mpirun(launching.installed_mpi(), launching.mpiruns()),
+        ranks,
+        [sys.executable, *_program(program, module), *arguments],
+        hosts=hosts.split(",") if hosts else (),
+        bind=bind,
+        options=shlex.split(mpirun_options),
+    )
+    if dry_run:
+        click.echo(line)
+        return
+    click.echo(f"$ {line}", err=True)
+    _become(line)
+
+
+def _program(program: str, module: bool) -> list[str]:
+    """What Python is told to run. Raises ConfigError where there is no such program."""
+    if module:
+        return ["-m", program]
+    if program in COMMANDS and program != "launch":
+        return ["-m", "microtrain", program]
+    if program.endswith(".py"):
+        if not Path(program).is_file():
+            raise ConfigError(f"there is no file {program}")
+        return [program]
+    commands = [name for name in COMMANDS if name != "launch"]
+    raise ConfigError(
+        f'cannot launch "{program}"{did_you_mean(program, commands)} (expected a script NAME.py, '
+        f"-m MODULE, or one of {', '.join(commands)})"
+    )
+
+
+def _become(line: launching.Line) -> None:
+    """Replace this process by mpirun: nothing stands between it and signals, terminal, exit code.
+
+    Raises LaunchError where it cannot be started.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores it, and what a process ignores its successor ignores as well.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execve(line.command[0], line.command, {**os.environ, **line.environment})
+    except OSError as error:
+        raise LaunchError(f"cannot start {line.command[0]}: {error.strerror}") from error
