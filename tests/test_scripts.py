@@ -1,7 +1,10 @@
 """The scripts' own logic: what they count and what they say was left out."""
 
+import os
 import re
 import runpy
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,14 +117,141 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
         "1 test: no GPU: CuPy is not installed",
         "1 test: could not import 'torch'",
         "5 slow tests",
+        "training over several hosts",
         "the suite under Open MPI",
     ]
     assert rows[0][1].endswith("pytest -m gpu")
     assert {command for _, command in rows[1:]} == {"scripts/test --full"}
 
 
-@pytest.mark.parametrize("name", ["scripts/test", "scripts/quickstart", ".ci/run"])
+@pytest.mark.parametrize(
+    "name", ["scripts/test", "scripts/quickstart", "scripts/slurm.sbatch", ".ci/run"]
+)
 def test_shell_script_can_be_run_and_parsed(name: str) -> None:
     path = ROOT / name
     assert path.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", path], timeout=60, check=True)
+
+
+# --------------------------------------------------------------------------- the job for Slurm
+
+SRUN = """#!/bin/sh
+echo "srun $*" >>calls
+trap 'echo "a rank was signalled" >>calls; exit 9' USR1
+case $* in
+    *doctor*) exit ${DOCTOR:-0} ;;
+esac
+[ -z "$SIGNAL" ] || { kill -USR1 $PPID_OF_JOB; sleep 1; }
+exit ${CODE:-0}
+"""
+
+
+def sbatch(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The batch script as Slurm would run it, with an srun that only notes how it was called."""
+    (folder / "srun").write_text(SRUN)
+    (folder / "srun").chmod(0o755)
+    shell = 'export PPID_OF_JOB=$$; exec bash "$0" "$@"'
+    return subprocess.run(
+        ["sh", "-c", shell, SCRIPTS / "slurm.sbatch", *arguments],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+CALL = "srun --cpus-per-task=4 --kill-on-bad-exit=1 python -m microtrain"
+
+
+def test_the_slurm_job_checks_and_trains(tmp_path: Path) -> None:
+    done = sbatch(tmp_path, "c.yaml", "name=a b", SLURM_CPUS_PER_TASK="4", CODE="4")
+    assert done.returncode == 4, done
+    assert (tmp_path / "calls").read_text() == f"{CALL} doctor\n{CALL} train c.yaml name=a b\n"
+
+
+def test_the_slurm_job_ends_where_mpi_is_broken(tmp_path: Path) -> None:
+    assert sbatch(tmp_path, "c.yaml", DOCTOR="5").returncode == 5
+    assert (tmp_path / "calls").read_text().count("srun") == 1
+    assert sbatch(tmp_path).returncode == 2
+
+
+def test_the_slurm_job_says_that_time_is_short_and_goes_on(tmp_path: Path) -> None:
+    done = sbatch(tmp_path, "c.yaml", SIGNAL="yes", CODE="3")
+    assert done.returncode == 3, done
+    assert done.stderr.count("the time limit ends this job in two minutes") == 1
+    assert "a rank was signalled" not in (tmp_path / "calls").read_text()
+
+
+def test_the_slurm_job_names_no_machine_and_only_commands_that_there_are() -> None:
+    from microtrain.cli.main import COMMANDS
+
+    text = (SCRIPTS / "slurm.sbatch").read_text()
+    assert not re.search(r"(?<![\w.])/(?!usr/bin/env|dev/null)\w", text)
+    options = re.findall(r"^#SBATCH --([a-z-]+)=?", text, re.M)
+    assert {"requeue", "signal", "nodes", "ntasks-per-node", "cpus-per-task", "time"} <= {*options}
+    # sbatch reads its options only above the first command.
+    assert text.rindex("#SBATCH") < text.index("set -uo")
+    assert set(re.findall(r"^ranks (\w+)", text, re.M)) <= {*COMMANDS}
+
+
+# ------------------------------------------------------------------------------- several hosts
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    for name in list(os.environ):  # some come from the launcher that runs this suite
+        if name.startswith(("PMI", "OMPI", "MPI_", "SLURM_")):
+            monkeypatch.delenv(name)
+    return runpy.run_path(str(SCRIPTS / "test_hosts"))
+
+
+@pytest.mark.parametrize(
+    ("euid", "there", "reason", "command"),
+    [
+        (1000, "ip tc unshare", "needs root to make network namespaces", "as root: "),
+        (
+            0,
+            "tc unshare",
+            "needs ip for network namespaces: apt-get install -y iproute2",
+            "as root",
+        ),
+    ],
+)
+def test_hosts_that_cannot_be_made_are_left_out_with_the_reason(
+    hosts: dict[str, Any],
+    left_out: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    euid: int,
+    there: str,
+    reason: str,
+    command: str,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: euid)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in there.split() else None)
+    monkeypatch.setattr(sys, "argv", ["test_hosts", "--junitxml", str(tmp_path / "hosts.xml")])
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert hosts["main"]() == 77
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().out == f"skipped: {reason}\n"
+    ran, skipped = left_out["read_outcomes"](tmp_path)
+    assert left_out["left_out"](ran, skipped) == {reason: 1}
+    assert left_out["command_for"](reason).startswith(command)
+
+
+def test_checks_of_hosts_are_counted_as_tests_that_ran(
+    hosts: dict[str, Any], left_out: dict[str, Any], tmp_path: Path
+) -> None:
+    names = {check.__name__: "" for check in hosts["CHECKS"]}
+    assert len(names) >= 5
+    hosts["write_junit"](tmp_path / "hosts.xml", names, "")
+    ran, skipped = left_out["read_outcomes"](tmp_path)
+    assert ran == {f"scripts.test_hosts.{name}" for name in names}
+    assert skipped == {}
