@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +61,31 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall((ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+LAUNCHING = (ROOT / "docs" / "launching.md").read_text()
+SAID = [
+    words
+    for row in re.findall(r"^\| (?:error|warning): (.*?) \|", LAUNCHING, re.M)
+    for words in re.findall(r"`([^`]+)`", row)
+]
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_what_launching_explains_is_said_somewhere(words: str) -> None:
+    files = (ROOT / "microtrain").rglob("*.py")
+    # A message may go on in the next literal.
+    source = [re.sub(r'"\s*f?"', "", file.read_text()) for file in files]
+    assert any(words in text for text in source)
+
+
+def test_the_commands_of_launching_are_understood() -> None:
+    lines = re.findall(r"^(?:\$ )?microtrain (\w.*?)(?: +#.*)?$", LAUNCHING, re.M)
+    assert len(lines) >= 6
+    from microtrain.cli.main import COMMANDS
+
+    for line in lines:
+        name, *arguments = shlex.split(line)
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        command.make_context(name, arguments)  # parses, and calls nothing
