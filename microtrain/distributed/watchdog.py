@@ -78,7 +78,7 @@ def limits(warn_s: float, timeout_s: float) -> None:
         _WATCHDOG[0].warn_s, _WATCHDOG[0].timeout_s = float(warn_s), float(timeout_s)
 
 
-def share(directory: Path) -> None:
+def share(directory: Path | None) -> None:
     """Let ranks of other machines be seen: `directory` is one that all machines can reach."""
     if _WATCHDOG and _WATCHDOG[0].comm.num_nodes > 1:
         _WATCHDOG[0].board.directory = directory

@@ -9,6 +9,7 @@ from ..autograd import no_grad
 from ..backend import to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, contiguous_slice
+from ..distributed.shards import local_shards, tree_sum
 from ..tensor import Tensor
 from .metrics import Metric, MetricSet
 
@@ -25,36 +26,44 @@ def evaluate(
     dataset: ArrayDataset,
     comm: Communicator,
     device: Any = None,
+    shards: int | None = None,
 ) -> dict[str, float]:
     """`loss` and the metrics of `model` on `dataset`, by name; collective.
 
-    Every rank holds the whole data set and evaluates one contiguous part of its rows. A module is
-    put into evaluation mode meanwhile.
+    Every rank holds the whole data set and evaluates one contiguous part of its rows; with `shards`
+    so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
+    module is put into evaluation mode meanwhile.
     """
     target = dataset.arrays[-1]
     mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
     measured = MetricSet(
         metrics, target_mean=mean, loss_reduction=getattr(loss, "reduction", "mean")
     )
-    start, stop = contiguous_slice(len(dataset), comm.size, comm.rank)
+    count = comm.size if shards is None else shards
+    each = local_shards(count, comm)
+    vectors = []
     training = getattr(model, "training", False)
     if training:
         model.eval()  # type: ignore[attr-defined]
     try:
         with no_grad():
-            # As many passes on every rank, the last ones perhaps without rows: a model may
-            # communicate, and a rank without rows must know the metrics' lengths too.
-            largest = -(-len(dataset) // comm.size)
-            for first in range(start, start + max(largest, 1), ROWS):
-                rows = dataset[min(first, stop) : min(first + ROWS, stop)]
-                *inputs, truth = (_tensor(array, device) for array in rows)
-                prediction = model(*inputs)
-                value = loss(prediction, truth).item()
-                measured.update(to_host(prediction._array), rows[-1], loss=value)
+            for part in range(comm.rank * each, (comm.rank + 1) * each):
+                measured.reset()
+                start, stop = contiguous_slice(len(dataset), count, part)
+                # As many passes on every rank, the last ones perhaps without rows: a model may
+                # communicate, and a rank without rows must know the metrics' lengths too.
+                largest = -(-len(dataset) // count)
+                for first in range(start, start + max(largest, 1), ROWS):
+                    rows = dataset[min(first, stop) : min(first + ROWS, stop)]
+                    *inputs, truth = (_tensor(array, device) for array in rows)
+                    prediction = model(*inputs)
+                    value = loss(prediction, truth).item()
+                    measured.update(to_host(prediction._array), rows[-1], loss=value)
+                vectors.append(measured.vector())
     finally:
         if training:
             model.train()  # type: ignore[attr-defined]
-    return measured.reduce(comm)
+    return measured.values(tree_sum(comm, vectors, count))
 
 
 def _tensor(array: Any, device: Any) -> Tensor:

@@ -294,8 +294,15 @@ class MetricSet:
 
         Every rank must have seen the same number of batches (those without rows included).
         """
+        return self.values(comm.all_reduce(self.vector()))
+
+    def vector(self) -> Array:
+        """What has been added up so far, to be added to that of others."""
+        return np.concatenate([self._loss, *(self._sums or [])])
+
+    def values(self, vector: Array) -> dict[str, float]:
+        """The values that belong to a sum of `vector()`s, then a fresh start."""
         parts = self._sums or []
-        vector = comm.all_reduce(np.concatenate([self._loss, *parts]))
         total, rows = float(vector[0]), float(vector[1])
         values = {}
         if self._has_loss:

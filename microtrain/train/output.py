@@ -36,7 +36,7 @@ class Header:
         steps_per_epoch, batch_size: of the whole job (a global batch).
         compile: what executes the steps, and why.
         results: the run directory.
-        local_batch_norm: whether batch norm layers see the rows of one rank only.
+        shared: how the ranks work together, "" where there is nothing to say.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Header:
     batch_size: int
     compile: str
     results: str
-    local_batch_norm: bool = False
+    shared: str = ""
 
     def lines(self) -> list[str]:
         """The header, one fact a line."""
@@ -76,14 +76,10 @@ class Header:
             "model": plural(self.parameters, "parameter") + reduced,
             "train": f"{duration}, batch size {self.batch_size:,}"
             + (f" over {ranks:,} ranks" if ranks > 1 else ""),
+            **({"shared": self.shared} if self.shared else {}),
             "compile": self.compile,
             "results": self.results,
         }
-        if self.local_batch_norm:
-            facts["note"] = (
-                "batch norm sees each rank's own rows (sync_batchnorm: false): results depend on "
-                "the number of ranks"
-            )
         return [self.title, *_labelled(facts)]
 
 

@@ -135,7 +135,9 @@ class Distributed(Section):
     ] = "auto"
     bucket_mb: AutoPositive = "auto"
     overlap: AutoFlag = "auto"
-    compression: Text = "none"
+    compression: Annotated[
+        Literal["none", "fp16", "bf16"], Field(description="none, fp16 or bf16")
+    ] = "none"
     sync_batchnorm: Flag = True
     reproducible: Annotated[Literal["run", "world"], Field(description="run or world")] = "run"
     shards: Count = 8
@@ -215,13 +217,6 @@ NOT_YET: dict[str, tuple[object, ...] | str] = {
     "checkpoint.mode": ("min",),
     "log.every": MINUTES,
     "distributed.backend": ("auto", "none", "mpi"),
-    "distributed.bucket_mb": ("auto",),
-    "distributed.overlap": ("auto",),
-    "distributed.compression": ("none",),
-    "distributed.reproducible": ("run",),
-    "distributed.shards": (),
-    "distributed.warn_s": (),
-    "distributed.timeout_s": (),
 }
 
 

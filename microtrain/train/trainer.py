@@ -17,15 +17,18 @@ import shlex
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from .. import threads
 from ..backend import MODES, default_dtype, to_host
 from ..data import DataLoader
+from ..distributed import watchdog
 from ..distributed.agreement import together
 from ..distributed.data_parallel import DataParallel
+from ..distributed.replicas import check_replicas
+from ..distributed.shards import local_shards
 from ..errors import DivergedError, LaunchError
 from ..optim import Optimizer
 from ..tensor import Tensor
@@ -48,6 +51,11 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
 __all__ = ["Trainer"]
+
+
+OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
+    "auto": "auto", True: "on", False: "off",
+}  # fmt: skip
 
 
 class Trainer:
@@ -75,8 +83,13 @@ class Trainer:
         self.config = config
         self.comm = comm
         self.output = output or Output(comm.rank)
-        if config.distributed.blas_threads != "auto":
-            threads.limit_blas_threads(config.distributed.blas_threads)
+        shared = config.distributed
+        watchdog.limits(shared.warn_s, shared.timeout_s)
+        self.shards: int | None = shared.shards if shared.reproducible == "world" else None
+        self._limit_threads()
+        if self.shards is not None:
+            shards = self.shards
+            together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
         self.device = together(comm, lambda: choose_device(config, comm))
         self.data = together(comm, lambda: load_data(config))
         together(comm, lambda: compare_data(config, self.data, comm))
@@ -89,7 +102,11 @@ class Trainer:
                 module,
                 comm,
                 "sum" if reduction == "sum" else "mean",
-                sync_batchnorm=config.distributed.sync_batchnorm,
+                sync_batchnorm=shared.sync_batchnorm,
+                overlap=OVERLAP[shared.overlap],
+                bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
+                compression=shared.compression,
+                shards=self.shards,
             )
             self.optimizer: Optimizer = together(
                 comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
@@ -107,6 +124,17 @@ class Trainer:
         self._best: tuple[str, float, int] | None = None
         self._run: RunDirectory | None = None
 
+    def _limit_threads(self) -> None:
+        """One BLAS thread in world mode: two add up in another order."""
+        wish = self.config.distributed.blas_threads
+        if self.shards is not None:
+            found = threads.blas_threads()
+            if wish == "auto" and found > 1:
+                self.output.warn(f"reproducible: world computes with 1 BLAS thread, not {found}")
+            wish = 1
+        if wish != "auto":
+            threads.limit_blas_threads(wish)
+
     def _make_loader(self) -> DataLoader:
         train = self.config.train
         return DataLoader(
@@ -117,6 +145,7 @@ class Trainer:
             drop_last=train.drop_last,
             comm=self.comm,
             accumulate=train.accumulate,
+            shards=self.shards,
         )
 
     # Training -------------------------------------------------------------------------------------
@@ -125,6 +154,9 @@ class Trainer:
         """Run to the end and write what a run leaves behind; collective."""
         hosts = self.comm.all_gather_object(socket.gethostname())
         self._run = together(self.comm, self._open_run)
+        if self.comm.num_nodes > 1:
+            board = None if self._run is None else self._run.path / "board"
+            watchdog.share(self.comm.broadcast_object(board))
         started = time.perf_counter()
         try:
             self._report_header(hosts)
@@ -219,7 +251,10 @@ class Trainer:
         return Duration(every).steps(self.steps_per_epoch, self.total_steps)
 
     def _evaluate(self, dataset: Any) -> dict[str, float]:
-        return evaluate(self.model.module, self.loss, self.metrics, dataset, self.comm, self.device)
+        # Here and not at every step: it reads all parameters.
+        check_replicas(self.model.module, self.comm, f"step {self.step:,}")
+        parts = self.model.module, self.loss, self.metrics
+        return evaluate(*parts, dataset, self.comm, self.device, self.shards)
 
     def _evaluate_during_training(self, progress: Progress) -> dict[str, float]:
         """Values by column name: of the validation data, else metrics of the training data."""
@@ -296,9 +331,20 @@ class Trainer:
             batch_size=self.config.train.batch_size,
             compile=f"{self.execution.name}: {self.execution.reason}",
             results=str(self._run.path),
-            local_batch_norm=self.model.local_batch_norm,
+            shared=self._shared(),
         )
         self.output.say(*header.lines())
+
+    def _shared(self) -> str:
+        """What the header says of how the ranks work together."""
+        if self.shards is not None:
+            return f"{self.shards} shards: the same bits at every number of ranks that divides them"
+        notes = [f"overlap {self.model.overlap}"] if self.comm.size > 1 else []
+        if self.config.distributed.compression != "none":
+            notes.append(f"gradients in {self.config.distributed.compression}")
+        if self.model.local_batch_norm:
+            notes.append("batch norm of each rank's own rows, so results depend on the ranks")
+        return "; ".join(notes)
 
     def note_execution(self) -> None:
         """Write down what executes the steps from now on."""

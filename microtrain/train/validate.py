@@ -227,8 +227,33 @@ class _Validator:
             message = f"cannot cut a batch of {batch} samples into {cuts} micro-batches"
             self._problem("train.accumulate", message, self._where("train.accumulate"))
 
+        self._distributed()
         if self._right("train.compile") == "numba" and not has_numba():
             self._problem("train.compile", NO_NUMBA, self._where("train.compile"))
+
+    def _distributed(self) -> None:
+        defaults = schema.Distributed()
+
+        def value(key: str) -> Any:
+            """What holds, or None where it is wrong."""
+            path = f"distributed.{key}"
+            return getattr(defaults, key) if self._find(path) is None else self._right(path)
+
+        def wrong(key: str, message: str) -> None:
+            self._problem(f"distributed.{key}", message, self._where(f"distributed.{key}"))
+
+        world, threads = value("reproducible") == "world", value("blas_threads")
+        if not world and value("shards") not in (None, defaults.shards):
+            wrong("shards", "only world mode has shards; set distributed.reproducible to world")
+        if world and value("compression") in ("fp16", "bf16"):
+            wrong("compression", "rounds by rank, but reproducible: world wants the same bits")
+        if world and value("overlap") is True:
+            wrong("overlap", "reproducible: world adds up the shards when all are there")
+        if world and isinstance(threads, int) and threads > 1:
+            wrong("blas_threads", "reproducible: world needs 1; with more, sums have other bits")
+        warn, limit = value("warn_s"), value("timeout_s")
+        if warn is not None and limit is not None and warn >= limit:
+            wrong("warn_s", f"no warning can come after {warn:g} s: the run ends after {limit:g} s")
 
     # The result
 
