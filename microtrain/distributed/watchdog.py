@@ -30,6 +30,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from ..errors import ConfigError
 from ..random import STREAM
 from . import abort
@@ -291,7 +293,7 @@ def described(name: str, args: tuple[Any, ...]) -> str:
     if name == "split":
         return name
     first, *rest = args or (None,)
-    shape = f" of shape {first.shape}, {first.dtype}" if hasattr(first, "dtype") else ""
+    shape = f" of shape {first.shape}, {first.dtype}" if isinstance(first, np.ndarray) else ""
     return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
 
 

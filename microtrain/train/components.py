@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,14 @@ def _import(path: str) -> Callable[..., Any]:
 
 
 def _import_file(path: Path) -> Any:
+    with _IMPORTING:  # ranks may be threads: none finds the module of another half made
+        return _imported(path)
+
+
+_IMPORTING = threading.RLock()
+
+
+def _imported(path: Path) -> Any:
     name = f"microtrain_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

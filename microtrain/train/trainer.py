@@ -343,7 +343,10 @@ class Trainer:
         if self.config.distributed.compression != "none":
             notes.append(f"gradients in {self.config.distributed.compression}")
         if self.model.local_batch_norm:
-            notes.append("batch norm of each rank's own rows, so results depend on the ranks")
+            notes.append(
+                "batch norm sees each rank's own rows (sync_batchnorm: false): results depend on "
+                "the number of ranks"
+            )
         return "; ".join(notes)
 
     def note_execution(self) -> None:
