@@ -384,6 +384,80 @@ def test_an_index_out_of_bounds_is_an_error() -> None:
         step(mt.tensor([0, 4]), weight)
 
 
+def agree(step: Callable[..., Any], *calls: Any) -> Any:
+    """The compiled `step` gives the bits of the eager one at every call; it is returned."""
+    compiled = native_step(step)
+    with np.errstate(all="ignore"), mt.no_grad():
+        for arrays in (calls[0], *calls):
+            given = [mt.from_numpy(np.array(array)) for array in arrays]
+            for found, expected in zip(compiled(*given), step(*given), strict=True):
+                np.testing.assert_array_equal(found.numpy(), expected.numpy())
+                np.testing.assert_array_equal(mt.signbit(found).numpy(), mt.signbit(expected))
+    return compiled
+
+
+def test_places_and_numbers_at_the_edge() -> None:
+    """Overlapping results, strided sources, loops that nobody needs, overflow, signs of zeros."""
+
+    def step(x: Any, i: Any, n: Any) -> Any:
+        overlapping = x * 1
+        overlapping.unfold(0, 2, 1).mul_(0.5)
+        unread = mt.zeros(5)
+        unread.fill_(1.0)
+        scaled = n * 2**31
+        return [
+            overlapping, x[::2].gather(0, i), x[:1].expand(4).gather(0, i), x.flip(0).gather(0, i),
+            scaled, scaled > 0, n + (2**63 - 1) > n, n - (2**63 - 1) < n, n * n >= 0,
+            n.sum() > 0, n.prod() > 0, n[:, None].expand(4, 4).sum(0) > 0, x.clamp(min=0.0),
+            mt.maximum(x, x[4:5]), mt.minimum(x, x[4:5]), x.clamp(max=-0.0), x.relu(),
+        ]  # fmt: skip
+
+    x = np.array([-0.0, 1, -2, 3, 0.0, np.nan, 7, -0.0])
+    i = np.array([0, 3, 1, 2])
+    n = np.array([2**62, 3, -(2**63), -(2**32)])
+    agree(step, (x, i, n), (x[::-1], i[::-1], n[::-1]), (x, i, n))
+
+
+@pytest.mark.parametrize(
+    "how", [late("take"), "getitem", "setitem", late("add"), "inverse", late("cross entropy")]
+)
+def test_the_state_where_a_replay_raises_is_that_of_the_step(how: str) -> None:
+    def changes(first: Any, other: Any, index: Any, matrix: Any) -> Any:
+        first += 1
+        if how == "take":
+            other += first.take(index)
+        elif how == "getitem":
+            other += first[index]
+        elif how == "setitem":
+            first[index] = 5.0
+        elif how == "add":
+            first.index_add_(0, index, other)
+        elif how == "inverse":
+            other += mt.linalg.inv(matrix)[0]
+        else:
+            other += F.cross_entropy(first[None, :3], index[:1])
+        first *= 2
+        other += 1
+        return first.sum()
+
+    results = []
+    for wrap in (lambda f, state: f, native_step):
+        state = [mt.ones(4, dtype=mt.float64), mt.ones(3, dtype=mt.float64)]
+        step = wrap(functools.partial(changes, *state), state=state)
+        for i in range(5):
+            index = mt.tensor([9 if i == 3 else 0, 1, 2])
+            matrix = mt.eye(3, dtype=mt.float64) * (i != 3)
+            if i == 3:
+                with pytest.raises((IndexError, RuntimeError, np.linalg.LinAlgError)):
+                    step(index, matrix)
+            else:
+                step(index, matrix)
+            results.append([part.numpy().copy() for part in state])
+    for expected, found in zip(results[:5], results[5:], strict=True):
+        for mine, other in zip(found, expected, strict=True):
+            near(mine, other, 1e-14)
+
+
 def test_without_blas_products_are_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba_executor, "blas", lambda: None)
     a = mt.from_numpy(np.random.default_rng(0).standard_normal((30, 30)))
@@ -539,6 +613,13 @@ def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
         step(batch(1))
 
 
+def test_numba_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    assert executors.choose("auto", native_program())[0] == "numpy"
+    with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT"):
+        executors.EXECUTORS["numba"](native_program())
+
+
 # Code on disk -------------------------------------------------------------------------------------
 
 SCRIPT = """
@@ -602,6 +683,15 @@ def test_a_cache_that_cannot_be_used(how: str, tmp_path: Path) -> None:
     assert run_script(home)[1] == "1"
     if how == "open to others":
         assert not list((home / "microtrain").iterdir())
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+    assert cache.directory() is None
 
 
 def test_old_code_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,22 @@ _OF_NUMBERS = {
     "negative": "-{0}",
     "square": "{0} * {0}",
     "absolute": "abs({0})",
-    # The first is taken where it is NaN; where the second is, no comparison holds.
-    "maximum": "{0} if {0} >= {1} or {0} != {0} else {1}",
-    "minimum": "{0} if {0} <= {1} or {0} != {0} else {1}",
+    # The first where it is NaN; where the second is, no comparison holds; of two zeros the second.
+    "maximum": "{0} if {0} > {1} or {0} != {0} else {1}",
+    "minimum": "{0} if {0} < {1} or {0} != {0} else {1}",
     "equal": "{0} == {1}",
     "not_equal": "{0} != {1}",
     "less": "{0} < {1}",
     "less_equal": "{0} <= {1}",
     "greater": "{0} > {1}",
     "greater_equal": "{0} >= {1}",
+}
+# numba takes it that signed integers do not overflow; in NumPy they wrap around, as unsigned do.
+_OF_INTEGERS = {
+    "add": "uint64({0}) + uint64({1})",
+    "subtract": "uint64({0}) - uint64({1})",
+    "multiply": "uint64({0}) * uint64({1})",
+    "square": "uint64({0}) * uint64({0})",
 }
 _OF_FLOATS = {
     "divide": "{0} / {1}",
@@ -113,6 +120,8 @@ def expression(name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: in
         text = _SLOW[name] if size < SLOW_FROM else None
     elif kind == "f" and name in _OF_FLOATS:
         text = _OF_FLOATS[name]
+    elif kind != "f" and name in _OF_INTEGERS:
+        text = _OF_INTEGERS[name]
     else:
         text = _OF_NUMBERS.get(name)
     return None if text is None else Expression(text, tuple(taken), given)

@@ -21,6 +21,9 @@ from .program import Host, Line, Program, owner_of
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
+# Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
+RAISING = {"cholesky", "getitem", "inverse", "scatter_add", "setitem", "solve", "take",
+           "take_along_axis"}  # fmt: skip
 
 
 class Place:
@@ -66,10 +69,20 @@ class Place:
         )
 
     @property
+    def distinct(self) -> bool:
+        """Whether no two indices lead to the same element."""
+        reach = 0
+        for step, n in sorted((abs(s), n) for s, n in zip(self.strides, self.shape, strict=True)):
+            if step <= reach:
+                return False
+            reach += step * (n - 1)
+        return True
+
+    @property
     def solid(self) -> bool:
         """Whether there are no gaps in it."""
         count = int(np.prod(self.shape, dtype=np.int64))
-        return self.high - self.low == count * self.dtype.itemsize
+        return self.distinct and self.high - self.low == count * self.dtype.itemsize
 
 
 @dataclass
@@ -185,10 +198,11 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     """
     lines = (part for line in program.lines for part in _parts(line))
     made = (unit_of(line, program, products) for line in lines)
-    found = _fused(unit for unit in made if unit is not None)
-    found = _ordered(_fused(found), program)  # what two loops had in common may have come later
+    found = _fused((unit for unit in made if unit is not None), program)
+    found = _fused(found, program)  # what two loops had in common may have come later
+    found = _ordered(found, program)
     _mark_stores(found, program)
-    return _merged(found)
+    return _merged([unit for unit in found if not _idle(unit)])
 
 
 def _parts(line: Line | Host) -> Iterable[Line | Host]:
@@ -224,7 +238,8 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
             made = _scatter(line)
         else:
             made = _elements(line)
-    if made is None or not all(place.regular for place in made.reads + made.writes):
+    known = made is not None and all(place.regular for place in made.reads + made.writes)
+    if made is None or not known or not all(place.distinct for place in made.writes):
         outs = line.out if type(line.out) is tuple else (line.out,)
         given = arrays_in((line.args, tuple(line.attrs.values())))
         made = Call([line], [Place(a) for a in given if a.size], [Place(a) for a in outs])
@@ -303,7 +318,8 @@ def _reduced(line: Line, name: str, x: Any, axes: tuple[int, ...]) -> Reduction 
         return None
     if x.size > 65536 and not x.flags.c_contiguous:
         return None
-    return Reduction([line], [Place(x)] if x.size else [], [Place(line.out)], name, x, axes)
+    reads, to = [Place(x)] if x.size else [], Place(line.out)
+    return None if _meet(reads, [to]) else Reduction([line], reads, [to], name, x, axes)
 
 
 def _product(line: Line, program: Program, blas: bool) -> Unit | None:
@@ -380,23 +396,26 @@ def _scatter(line: Line) -> Scatter | None:
 # Order ------------------------------------------------------------------------------------------
 
 
-def _fused(units: Iterable[Unit]) -> list[Unit]:
+def _fused(units: Iterable[Unit], program: Program) -> list[Unit]:
     found: list[Unit] = []
     for unit in units:
-        if not (type(unit) is Elements and _joined(unit, found)):
+        if not (type(unit) is Elements and _joined(unit, found, program)):
             found.append(unit)
     return found
 
 
-def _joined(unit: Elements, units: list[Unit]) -> bool:
+def _joined(unit: Elements, units: list[Unit], program: Program) -> bool:
     """Whether `unit` found a loop among the last `units` that does its work as well."""
+    raises, lasts = _may_raise(unit), _lasts(unit, program)
     for other in reversed(units[-REACH:]):
+        if (lasts and _may_raise(other)) or (raises and _lasts(other, program)):
+            return False
         if type(other) is Elements and other.takes(unit):
             other.absorb(unit)
             return True
         if type(other) is Call and other.host is not None:
             return False
-        if other.disturbs(unit):
+        if other.disturbs(unit) or (raises and _may_raise(other)):
             return False
     return False
 
@@ -411,35 +430,38 @@ def _pythons(unit: Unit) -> bool:
 
 
 def _may_raise(unit: Unit) -> bool:
-    """Whether it is a check of values: the state is then as it was at that place of the step."""
-    return type(unit) is Call and unit.host is not None and bool(unit.host.reads)
+    """Whether values can make it raise: the state is then as it was at that place of the step."""
+    if type(unit) is not Call:
+        return type(unit) is Scatter or any(e.source is not None for e in getattr(unit, "body", ()))
+    if unit.host is not None:
+        return bool(unit.host.reads)
+    line = unit.lines[0]
+    return line.name in RAISING or (line.name == "power" and line.out.dtype.kind in "iu")
 
 
-def _refuses(unit: Unit) -> bool:
-    """Whether it may itself raise or warn."""
-    gathers = isinstance(unit, Elements) and any(e.source is not None for e in unit.body)
-    return gathers or type(unit) in (Call, Scatter)
+def _lasts(unit: Unit, program: Program) -> bool:
+    """Whether what it writes is there after the step."""
+    return any(program.kinds.get(id(owner_of(p.array))) != "made" for p in unit.writes)
 
 
 def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     """All of Python that can be done first, then all native code that can be, and so on."""
-    lasting = [
-        any(program.kinds.get(id(owner_of(p.array))) != "made" for p in unit.writes)
-        for unit in units
-    ]
+    lasts = [_lasts(unit, program) for unit in units]
+    raises = [_may_raise(unit) for unit in units]
+    pythons = [_pythons(unit) for unit in units]
     before: list[list[int]] = []
     for number, unit in enumerate(units):
-        fence, python, check = _barrier(unit), _pythons(unit), _may_raise(unit)
+        # NumPy would warn of what a check refuses.
+        behind = raises[number] or lasts[number] or type(unit) is Call
         before.append(
             [
                 i
                 for i in range(number)
-                if fence
+                if _barrier(unit)
                 or _barrier(units[i])
-                or (python and _pythons(units[i]))
-                # NumPy would warn of what a check refuses, and native code refuse an index.
-                or ((lasting[number] or _refuses(unit)) and _may_raise(units[i]))
-                or (check and lasting[i])
+                or (pythons[number] and pythons[i])
+                or (behind and raises[i])
+                or (raises[number] and (lasts[i] or pythons[i]))
                 or units[i].disturbs(unit)
             ]
         )
@@ -522,6 +544,13 @@ def works_on(unit: Unit) -> list[Any]:
     return [place.array for place in touches(unit)]
 
 
+def _idle(unit: Unit) -> bool:
+    """Whether nothing is left of it: no result is stored, and no index is looked at."""
+    if type(unit) is not Elements or unit.stored:
+        return False
+    return all(element.source is None for element in unit.body)
+
+
 def _merged(units: list[Unit]) -> list[Unit]:
     """Loops that do the same with neighbouring stretches of memory, as an update has them: one."""
     found: list[Unit] = []
@@ -541,6 +570,7 @@ def _longer(one: Elements, two: Elements) -> Elements | None:
         return None
     n = one.shape[0]
     memory = {p.key for p in loads(one)} | one.stored
+    moves: dict[Any, int] = {}
     for a, b in zip(one.body, two.body, strict=True):
         if a.expression != b.expression or a.mask or b.mask or a.source or b.source:
             return None
@@ -555,6 +585,8 @@ def _longer(one: Elements, two: Elements) -> Elements | None:
                 return None
             moved = y.address - x.address
             local = x.key not in memory
+            if moves.setdefault(x.key, moved) != moved:
+                return None
             if moved != n * x.strides[0] * x.dtype.itemsize and not (local and moved == 0):
                 return None
     shape = (n + two.shape[0],)
@@ -567,9 +599,10 @@ def _longer(one: Elements, two: Elements) -> Elements | None:
             new = lengthened[place.key] = Place.__new__(Place)
             for name in Place.__slots__:
                 setattr(new, name, getattr(place, name))
+            end = (shape[0] - 1) * place.strides[0] * place.dtype.itemsize
             new.shape = shape
-            new.high = place.low + (shape[0] - 1) * place.strides[0] * place.dtype.itemsize
-            new.high += place.dtype.itemsize
+            new.low = place.address + min(end, 0)
+            new.high = place.address + max(end, 0) + place.dtype.itemsize
         return lengthened[place.key]
 
     body = [Element(e.expression, [longer(a) for a in e.args], longer(e.out)) for e in one.body]

@@ -42,7 +42,7 @@ RELEASE = 200_000  # multiplications and elements from which other threads may r
 HEAD = """\
 import math
 
-from numba import float32, float64, int8, int16, int32, int64, njit, uint8, uint32
+from numba import float32, float64, int8, int16, int32, int64, njit, uint8, uint32, uint64
 from numpy import ceil as math_ceil, floor as math_floor
 
 from microtrain.compile.native import instructions
@@ -197,11 +197,17 @@ class Table:
         index = _index({f"i{d}": steps[d] for d in range(x.ndim) if x.shape[d] != 1})
         goal = _index({f"i{d}": step for d, step in goals.items()})
         ranges = {d: f"for i{d} in range({x.shape[d]}):" for d in range(x.ndim)}
-        wide = "float64" if t == "float32" and unit.name == "sum" else t
+        # As in `elements`, what may overflow is unsigned.
+        whole = "uint64" if out.dtype.kind in "iu" and unit.name in ("sum", "prod") else ""
+        wide = whole or ("float64" if t == "float32" and unit.name == "sum" else t)
+
+        def at(index: str) -> str:
+            return f"{whole}(get({p}, {index}, {scope[0]}))"
+
         if kept and gone and unit.name == "sum" and abs(steps[kept[-1]]) < abs(steps[gone[-1]]):
             # Along memory: into the results, row by row.
             zero = _nested([ranges[d] for d in kept], [f"put({q}, {goal}, {t}(0), {scope[1]})"])
-            more = f"get({q}, {goal}, {scope[1]}) + get({p}, {index}, {scope[0]})"
+            more = f"{whole}(get({q}, {goal}, {scope[1]})) + {at(index)}"
             return zero + _nested(
                 [ranges[d] for d in gone + kept], [f"put({q}, {goal}, {t}({more}), {scope[1]})"]
             )
@@ -210,16 +216,13 @@ class Table:
         joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))
         if unit.name == "sum" and joined and gone and length >= 16:
             step = steps[gone[-1]]
-            inner = _lanes(
-                length, lambda r: f"get({p}, {_sum(first, _times(r, step))}, {scope[0]})", t
-            )
+            inner = _lanes(length, lambda r: at(_sum(first, _times(r, step))), whole or t)
         else:
-            start = f"get({p}, {first}, {scope[0]})"
-            start = {"sum": f"{wide}(0)", "prod": f"{wide}(1)"}.get(unit.name, start)
-            one = f"x = get({p}, {index}, {scope[0]})"
+            start = {"sum": f"{wide}(0)", "prod": f"{wide}(1)"}.get(unit.name, at(first))
+            one = f"x = {at(index)}"
             step = {
                 "sum": "a = a + x",
-                "prod": f"a = {t}(a * x)",
+                "prod": f"a = {wide}(a * x)",
                 "max": "a = x if x >= a or x != x else a",
                 "min": "a = x if x <= a or x != x else a",
             }[unit.name]
@@ -395,7 +398,8 @@ class _Loop:
             index = self.name(args[0])
             self.body += _checked(index, source.array.size)
             memory = self.table.memory(source.address, source.dtype, owner_of(source.array))
-            text = f"get({memory}, {index}, {self.scope(source)})"
+            step = source.strides[0] if source.strides else 0
+            text = f"get({memory}, {_times(index, step)}, {self.scope(source)})"
             text += " != 0" if source.dtype.kind == "b" else ""
         else:
             text = found.text.format(*args, t=DTYPES[found.taken[0]])
