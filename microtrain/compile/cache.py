@@ -30,9 +30,9 @@ MOST_FILES = 512  # of each kind; the oldest go
 
 def directory() -> Path | None:
     """Where source is kept; None where that is not a directory of ours and ours alone."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(home) / "microtrain"
     try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        path = Path(home) / "microtrain"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = path.lstat()
         if hasattr(os, "getuid") and found.st_uid != os.getuid():
@@ -40,7 +40,7 @@ def directory() -> Path | None:
         if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
             return None  # a link, or others could put code there
         return path if os.access(path, os.W_OK | os.X_OK) else None
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home among them
         return None
 
 

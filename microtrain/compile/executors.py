@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,8 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     """
     if name != "auto":
         return name, "asked for"
-    if importlib.util.find_spec("numba") is None:
-        return "numpy", "numba is not installed (pip install 'microtrain[jit]')"
+    if _absent():
+        return "numpy", _absent()
     count = sum(type(line) is Line for line in program.lines)
     cost, saved = START + FOR_EACH * count, SAVED * count * steps
     bill = f"{cost:.1f} s to compile {count} instructions save {saved:.1f} s in {steps:,} steps"
@@ -37,11 +38,18 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     return "numba", f"{bill}; native code has {native} of them"
 
 
-def _numba(program: Program) -> tuple[Callable[[], None], numpy_executor.Text]:
+def _absent() -> str:
+    """Why there is no numba; empty where there is."""
     if importlib.util.find_spec("numba") is None:
+        return "numba is not installed (pip install 'microtrain[jit]')"
+    off = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    return "numba is switched off (NUMBA_DISABLE_JIT)" if off else ""
+
+
+def _numba(program: Program) -> tuple[Callable[[], None], numpy_executor.Text]:
+    if _absent():
         raise ImportError(
-            "compile: executor='numba' needs numba: pip install 'microtrain[jit]', or leave the "
-            "choice to executor='auto'"
+            f"compile: executor='numba': {_absent()}; or leave the choice to executor='auto'"
         )
     from .numba_executor import executor
 
