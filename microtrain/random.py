@@ -71,14 +71,15 @@ def _integer(value: Any, name: str) -> int:
 class _Stream(threading.local):
     """The stream of `manual_seed`: one a thread, because in-process ranks are threads."""
 
-    seed = 0
-    generator: np.random.Generator | None = None  # made at the first draw
-    step = 0  # optimizer steps taken since `manual_seed`
-    draw = 0  # draws of the forward pass since the batch was taken
-    # Where this rank's first row stands in the global batch. Without a loader that would know:
-    # so far apart that the rows of two ranks never meet.
-    first_row = LAUNCH.rank * 2**40
-    batch = (0, 0)  # the loader's epoch, and the number of its batch
+    def __init__(self) -> None:
+        self.seed = 0
+        self.generator: np.random.Generator | None = None  # made at the first draw
+        self.step = 0  # optimizer steps taken since `manual_seed`
+        self.draw = 0  # draws of the forward pass since the batch was taken
+        # Where this rank's first row stands in the global batch. Without a loader that would know:
+        # so far apart that the rows of two ranks never meet.
+        self.first_row = LAUNCH.rank * 2**40
+        self.batch = (0, 0)  # the loader's epoch, and the number of its batch
 
 
 STREAM = _Stream()

@@ -42,8 +42,9 @@ def inline(host: Host, name: Callable[[str, Any], str]) -> list[str]:
         return lines
     if host.label == END:
         lines = [f"{name('version', version)}.n += 1" for version in about]
-        stream = name("stream", STREAM)  # of whichever thread replays, as in `random.end_step`
-        return [*lines, f"{stream}.step += 1", f"{stream}.draw = 0"]
+        # As `random.end_step`, in whichever thread replays: its attributes are in this dict.
+        lines.append(f"stream = {name('streams', STREAM)}.__dict__")
+        return [*lines, 'stream["step"] += 1', 'stream["draw"] = 0']
     lines = []
     for buffer in dict.fromkeys(slot.buffer for slot, _ in about):
         lines.append(f"epoch = {name('buffer', buffer)}.epoch")

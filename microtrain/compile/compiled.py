@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
@@ -25,6 +26,7 @@ from ..nn.module import MODULES
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
+from .entry import Unusual, entry, follow
 from .executors import EXECUTORS, choose
 from .explain import explain
 from .outside import Outside
@@ -96,20 +98,22 @@ class Capture:
         program: what is replayed.
         text: the same as Python, by the executor.
         run: the executor's function.
+        enter: the short way to it, for calls like the first that was replayed.
         reason: why it is this executor's.
         result: what the step returned, with numbers in place of its Tensors.
         presence: by storage, which gradients were there when the step began.
         counted: by data-parallel model, what was counted when the step began.
         optimizers: those that take a step in it, with their runs and these runs' constants.
         outside: how results are differentiated; None where they are detached.
+        seen: by optimizer and run, the options that these constants are known to be of.
         problem: what was seen that no replay would do.
         structure: flags, hooks and places of the modules and leaves.
         written: the ids of the owners of the memory that it writes.
     """
 
     __slots__ = (
-        "counted", "draws", "optimizers", "outside", "presence", "problem", "program",
-        "reason", "result", "run", "structure", "text", "written",
+        "counted", "draws", "enter", "optimizers", "outside", "presence", "problem", "program",
+        "reason", "result", "run", "seen", "structure", "text", "written",
     )  # fmt: skip
 
     def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
@@ -121,6 +125,8 @@ class Capture:
             (optimizer, optimizer._runs, [run.constants for run in optimizer._runs])
             for optimizer in recorder.optimizers
         ]
+        self.seen: list[list[Any]] = [[None] * len(runs) for _, runs, _ in self.optimizers]
+        self.enter: Callable[..., Any] | None = None
         self.draws = any(type(x) is Line and x.name == "random_words" for x in program.lines)
         self.counted: list[tuple[Any, Any]] = []
         self.structure: Structure
@@ -151,24 +157,15 @@ class Capture:
         for listener, counted in self.counted:
             if listener.counted() != counted:
                 return False
-        for optimizer, runs, constants in self.optimizers:
-            if optimizer._runs is not runs or not optimizer._follow_options():
-                return False
-            for run, seen in zip(runs, constants, strict=True):
-                if run.constants is not seen and not _same(run.constants, seen):
-                    return False
-        return True
-
-
-def _same(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
-    """Whether the arrays of an update are where they were, and its flags what they were."""
-    return all(
-        a is b or (type(a) is not np.ndarray and a == b) for a, b in zip(now, then, strict=True)
-    )
+        return follow(self.optimizers, self.seen)
 
 
 class Compiled:
     """A step that is captured and replayed; see `compile`."""
+
+    # What a call runs is an attribute: Python finds the slot where it looks for a method, so a
+    # call is that of one function, the entry of the capture that was replayed last.
+    __slots__ = ("__call__", "__dict__", "__weakref__")
 
     def __init__(
         self, function: Callable[..., Any], state: Sequence[Tensor], executor: str = "numpy"
@@ -180,8 +177,11 @@ class Compiled:
         self.executor = executor
         self.captures: dict[Any, list[Capture]] = {}
         self._pending: dict[Any, tuple[Capture, int]] = {}
+        self._me: Any = weakref.ref(self)  # what the slot holds must not lead back: a cycle
+        self.__call__: Callable[..., Any] = functools.partial(_find, self._me)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _find(self, args: Any, kwargs: Any) -> Any:
+        """Replay the capture for a call that is not like the one before, or make one."""
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
         try:
@@ -213,8 +213,21 @@ class Compiled:
         if capture.draws:
             program.draw[0] = random.place()[-1]
         capture.run()
+        if outside is None and not kwargs:
+            self._shorten(capture, args)
         node = None if outside is None else outside.node(tensors)
         return _rebuilt(capture.result, program.outputs, node)
+
+    def _shorten(self, capture: Capture, args: Any) -> None:
+        """Let the next call go the short way, if it is like this one."""
+        if capture.enter is None:
+            result, outputs = capture.result, capture.program.outputs
+            output = outputs[result.number] if type(result) is _Output else None
+            try:
+                capture.enter = entry(capture, args, self._me, output, _rebuilt)
+            except Unusual:
+                capture.enter = functools.partial(_find, self._me)
+        self.__call__ = capture.enter
 
     def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """What a capture depends on, apart from what it touches."""
@@ -368,6 +381,10 @@ def _refuse_alias() -> NoReturn:
         "compile: an argument is memory that the step writes (a parameter, a buffer), and would "
         "keep the values from before the step; use it from inside the step, or pass a clone()"
     )
+
+
+def _find(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    return owner()._find(args, kwargs)
 
 
 def _state(further: Sequence[Tensor]) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrival import Arrival
 from .elements import DTYPES, converted, literal
 from .fusion import (
     Call,
@@ -54,7 +55,7 @@ ahead, gemm, gemv = _I.ahead, _I.gemm, _I.gemv
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
-    """A function that replays `program`, and its text."""
+    """A function that replays `program`, with an `arrival` for arguments in place, and its text."""
     from .cache import load
 
     routines = blas()
@@ -92,7 +93,9 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     addresses = np.array([address for address, _ in table.slots], np.int64)
     scope["table"] = addresses.ctypes.data
     scope["owned"] = addresses, [owner for _, owner in table.slots]
-    return text.function(), text
+    replay = text.function()
+    replay.arrival = Arrival(program, units, replay, addresses, table.slots)
+    return replay, text
 
 
 def coverage(program: Program) -> tuple[int, int]:

@@ -32,9 +32,10 @@ class Structure:
     Attributes:
         then: what a replay needs to find; it can be hashed.
         changed: whether the step has changed something of it, but for training flags.
+        count: `STRUCTURE` when all was found as it was.
     """
 
-    __slots__ = ("_count", "_kept", "_leaves", "_modules", "changed", "then")
+    __slots__ = ("_kept", "_leaves", "_modules", "changed", "count", "then")
 
     def __init__(
         self, before: dict[Module, Any], program: Program, called: Any, further: Sequence[Tensor]
@@ -55,7 +56,7 @@ class Structure:
         # Kept alive, so that an id names them.
         self._kept = [t._array for module, _ in self._modules for _, t in _tensors(module)]
         self._kept += [leaf._array for leaf in self._leaves]
-        self._count = -1
+        self.count = -1
         modules, leaves = self._look()
         self.changed = any(_look_at(m, ())[1:] != before[m][1:] for m, _ in self._modules)
         flags = [
@@ -66,10 +67,10 @@ class Structure:
     def fits(self) -> bool:
         """Whether all is as it was."""
         count = STRUCTURE[0]
-        if self._count != count:
+        if self.count != count:
             if self._look() != self.then:
                 return False
-            self._count = count
+            self.count = count
         return True
 
     def _look(self) -> Any:
