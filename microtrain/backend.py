@@ -258,6 +258,8 @@ class Modes(threading.local):
         recorder: what writes down the instructions of a step that is captured, None otherwise.
         anomaly: what `detect_anomaly` set, None while it is off.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
+        answers: what other ranks have answered already, in order: a pass that is done again asks
+            them nothing that it has asked before.
     """
 
     def __init__(self) -> None:
@@ -267,6 +269,7 @@ class Modes(threading.local):
         self.anomaly: Any = None
         self.recorder: Any = None
         self.default_dtype = float32
+        self.answers: list[Any] = []
 
 
 MODES = Modes()

@@ -16,7 +16,10 @@ import platform
 import stat
 import sys
 import tempfile
+import threading
+import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,14 @@ import numpy as np
 from .. import __version__
 from . import native
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 MOST_FILES = 512  # of each kind; the oldest go
+PATIENCE = 60.0  # seconds to wait for another process to compile
 
 
 def directory() -> Path | None:
@@ -44,9 +54,20 @@ def directory() -> Path | None:
         return None
 
 
-@functools.lru_cache(maxsize=256)
+_LOADING = threading.RLock()
+
+
 def load(source: str) -> dict[str, Any]:
-    """The names that `source` defines; `CACHE` in it says whether numba can keep its code."""
+    """The names that `source` defines; `CACHE` in it says whether numba can keep its code.
+
+    Ranks, threads or processes, want the same at the same time: one compiles, the others wait.
+    """
+    with _LOADING:
+        return _load(source)
+
+
+@functools.lru_cache(maxsize=256)
+def _load(source: str) -> dict[str, Any]:
     import numba
 
     made_of = source, numba.__version__, np.__version__, __version__, platform.machine(), _library()
@@ -57,7 +78,7 @@ def load(source: str) -> dict[str, Any]:
         if place is not None:
             # Whatever is wrong there, a full disk or a broken file: memory will do, and an error
             # of the source itself comes again.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), _alone(place / f"{name}.lock"):
                 return _imported(_written(place, name, source), name)
         scope: dict[str, Any] = {"CACHE": False}
         exec(compile(source, "<native step>", "exec"), scope)
@@ -68,6 +89,26 @@ def load(source: str) -> dict[str, Any]:
 def _library() -> str:
     """What the generated source calls: another text, another result."""
     return Path(native.__file__).read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process of this machine is here; for at most `PATIENCE` seconds."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while fcntl is not None and time.monotonic() < deadline:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def _written(place: Path, name: str, source: str) -> Path:
@@ -88,7 +129,8 @@ def _written(place: Path, name: str, source: str) -> Path:
 
 def _tidy(place: Path) -> None:
     """Let the oldest files go."""
-    for folder, pattern in ((place, "*.py"), (place / "__pycache__", "*.nb?")):
+    kinds = (place, "*.py"), (place, "*.lock"), (place / "__pycache__", "*.nb?")
+    for folder, pattern in kinds:
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-MOST_FILES]:
             path.unlink(missing_ok=True)

@@ -61,6 +61,7 @@ class Recorder:
         self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
         self.listeners: dict[Any, None] = {}  # that were told of backward passes
         self.first_draw = 0
+        self.exchanged: list[Any] = []  # what other ranks have answered
         self.layers = layers()
         self.doing = ""  # a gradient rule, an update
         self.born = next_seq()  # nodes that the step makes are younger
@@ -329,6 +330,7 @@ class Recorder:
         host = self.host(given)
         with paused():
             made = function(np.asarray(host, order="C"))
+        self.exchanged.append(made.copy())
         what = f"{label} of {host.dtype.name}{list(host.shape)}"
 
         def again() -> None:

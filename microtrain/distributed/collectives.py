@@ -52,7 +52,10 @@ def exchange(label: str, function: Callable[[Array], Array], array: Any) -> Any:
     """
     if MODES.recorder is not None:
         return MODES.recorder.exchange(label, function, array)
-    found = function(np.asarray(to_host(array), order="C"))
+    if MODES.answers:
+        found = MODES.answers.pop(0)
+    else:
+        found = function(np.asarray(to_host(array), order="C"))
     return found if type(array) is np.ndarray else XP[type(array)].asarray(found)
 
 

@@ -70,6 +70,7 @@ class Execution:
         self._whole = package == __name__.partition(".")[0]
         self._entered = 0  # recordings begun
         self._stage = ""  # how far the last one has come
+        self._answers: list[Any] = []  # what other ranks have said in it
         self._before: Snapshot | None = None
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: Any = None if self.name == "off" else self._compile(self.name)
@@ -92,7 +93,12 @@ class Execution:
                 self.trainer.update()
             return
         if self._stage == "begun":  # else it was done to its end
-            self._eagerly(first, last, *batch)
+            # Other ranks may not do it again: they are asked only what they were not asked before.
+            MODES.answers = self._answers
+            try:
+                self._eagerly(first, last, *batch)
+            finally:
+                MODES.answers = []
         elif not self._whole and last:
             self.trainer.update()
 
@@ -115,6 +121,7 @@ class Execution:
             self._entered += 1
             self._stage = "begun"
             self._recorders.add(MODES.recorder)
+            self._answers = MODES.recorder.exchanged
             before = self._before = Snapshot(trainer.model, trainer.loss, not first)
             trainer.gradients(first, last, batch)
             self._stage, self._before = "shared", None
@@ -132,7 +139,7 @@ class Execution:
             if not isinstance(error, CaptureError):  # a replay failed, as the step itself would
                 self.trainer.train_step(batch)  # which names the user's line
                 return False
-            self._stage = "begun"  # refused before it was recorded
+            self._stage, self._answers = "begun", []  # refused before it was recorded
         elif self._stage == "shared":
             return False
         elif self._stage == "begun" and self._before is not None:
