@@ -66,9 +66,18 @@ def run_yaml(comm: Communicator, directory: Path, *settings: str) -> tuple[str, 
     return digest.hexdigest(), comm.broadcast_object(rows), said.getvalue()
 
 
-@pytest.mark.parametrize("settings", [("train.compile=off",), ("train.compile=numpy",),
-                                      ("train.compile=off", "train.accumulate=2")],
-                         ids=["eager", "compiled", "accumulated"])  # fmt: skip
+SHORT = "train.duration=30 steps", "train.eval_every=10 steps"
+EAGER, CAPTURED = ("train.compile=off",), ("train.compile=numpy",)
+slow = pytest.mark.slow
+CASES = [
+    pytest.param((*CAPTURED, *SHORT), id="short"),
+    pytest.param(EAGER, id="eager", marks=slow),
+    pytest.param(CAPTURED, id="captured", marks=slow),
+    pytest.param((*EAGER, "train.accumulate=2"), id="accumulated", marks=slow),
+]
+
+
+@pytest.mark.parametrize("settings", CASES)
 def test_digits_have_the_same_bits(
     comm: Communicator, shared_tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
@@ -80,9 +89,9 @@ def test_digits_have_the_same_bits(
     found, rows, said = run_yaml(comm, shared_tmp_path / "together", *settings)
     assert found == expected
     assert rows == expected_rows
-    assert len([row for row in rows if row["split"] == "val"]) == 4
+    assert len([row for row in rows if row["split"] == "val"]) in (3, 4)
     assert rows[-1]["split"] == "test"
-    assert rows[-1]["accuracy"] > 0.8
+    assert rows[-1]["accuracy"] > (0.5 if SHORT[0] in settings else 0.8)
     if comm.rank == 0:
         assert "12 shards: the same bits at every number of ranks that divides them" in said
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.engine import run
-from ..autograd.graph import Node, edge_of, next_seq
+from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import MODES, NUMPY
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
@@ -28,6 +28,8 @@ from .passes import optimise
 from .program import Program, owner_of
 from .recorder import Recorder, recording
 from .traced import Traced
+
+NUMBERING.append(globals())
 
 ATTEMPTS = 4  # passes until two in a row must have done the same
 MOST = 32  # programs of one capture

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.graph import next_seq
+from ..autograd import graph
 from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
 from ..errors import CaptureError
 from ..nn.module import Module
@@ -64,7 +64,7 @@ class Recorder:
         self.exchanged: list[Any] = []  # what other ranks have answered
         self.layers = layers()
         self.doing = ""  # a gradient rule, an update
-        self.born = next_seq()  # nodes that the step makes are younger
+        self.born = graph.next_seq()  # nodes that the step makes are younger
         for array in state:
             self.know(array, "state")
 
