@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import microtrain as mt
 from microtrain.data import ArrayDataset, DataLoader
-from microtrain.distributed import in_process
+from microtrain.distributed import Communicator, in_process
 from microtrain.distributed.data_parallel import DataParallel
 from microtrain.distributed.single import SingleCommunicator
 
@@ -483,3 +483,12 @@ def test_an_argument_without_dimensions_is_not_a_number_of_samples():
     model = DataParallel(Scaled(), SingleCommunicator())
     model(mt.tensor(2.0), mt.ones(4, 1)).mean().backward()
     assert model.samples == 4
+
+
+def test_wrappers_with_other_options_are_refused() -> None:
+    def work(comm: Communicator) -> None:
+        DataParallel(mt.nn.Linear(1, 1), comm, sync_batchnorm=comm.rank == 0)
+
+    message = "rank 0 has sync_batchnorm=True where rank 1 has sync_batchnorm=False"
+    with pytest.raises(RuntimeError, match=message):
+        in_process.run(3, work)

@@ -42,6 +42,11 @@ from .shards import Shards
 
 __all__ = ["DataParallel"]
 
+_COUNTERS = frozenset(
+    ("_cleared", "_counted", "_empty", "_given", "_kept", "_n", "_nl", "_not_scalar", "_open",
+     "_pending", "_rows", "_sync", "comm_seconds", "loss", "samples")
+)  # fmt: skip
+
 # Places in the control lane.
 _N, _LOSS, _NOT_SCALAR = 0, 2, 4
 
@@ -134,7 +139,11 @@ class DataParallel(Module):
         self.loss: float | None = None
         self.samples: int | None = None
         self.comm_seconds = 0.0
-        _verify(self.comm, module)
+        options = {
+            "reduction": reduction, "sync_batchnorm": sync_batchnorm, "overlap": overlap,
+            "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
+        }  # fmt: skip
+        _verify(self.comm, module, options)
         self.storage = FlatStorage.of(module.parameters(), "DataParallel")
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
         if half and self.comm.size > 1:
@@ -213,6 +222,13 @@ class DataParallel(Module):
         self._kept: list[Any] | None = None  # gradients of earlier steps, to be added to
         if self._shards is not None:
             self._shards.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A module looks at what an attribute is: too long for what is counted in every step.
+        if name in _COUNTERS:
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -523,30 +539,24 @@ def _warn_of_compression(comm: Communicator, kind: str) -> None:
 _BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
 
 
-def _verify(comm: Communicator, module: Module) -> None:
-    """RuntimeError on every rank unless all models have the same names, shapes and dtypes."""
+def _verify(comm: Communicator, module: Module, options: dict[str, Any]) -> None:
+    """RuntimeError on every rank unless all have equal options, names, shapes and dtypes."""
     named = [*module.named_parameters(), *module.named_buffers()]
-    mine = [(name, tuple(t.shape), t.dtype.name) for name, t in named]
+    mine = [f"{name}={value!r}" for name, value in options.items()]
+    mine += [f"{name}: {t.dtype.name}{list(t.shape)}" for name, t in named]
     if comm.size == 1:
         return
     everyone = comm.all_gather_object(mine)
     for rank, theirs in enumerate(everyone):
         if theirs == everyone[0]:
             continue
-        first = next(
-            ((a, b) for a, b in zip(everyone[0], theirs, strict=False) if a != b),
-            None,
+        pairs = zip(everyone[0], theirs, strict=False)
+        what = next(
+            (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
+            f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
+            f"{len(theirs) - len(options)}",
         )
-        if first is None:
-            what = f"rank 0 has {len(everyone[0])} tensors, rank {rank} has {len(theirs)}"
-        else:
-            what = f"rank 0 has {_described(first[0])} where rank {rank} has {_described(first[1])}"
         raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
-
-
-def _described(entry: tuple[str, tuple[int, ...], str]) -> str:
-    name, shape, dtype = entry
-    return f"{name}: {dtype}{list(shape)}"
 
 
 def _take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:

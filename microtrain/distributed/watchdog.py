@@ -48,6 +48,7 @@ _PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 _OWN: Final = str(Path(__file__).resolve().parent) + os.sep
 # Where code lies that is nobody's script: launchers (runpy), threads, libraries.
 _FOREIGN: Final = ("<frozen ", os.path.dirname(os.__file__) + os.sep)
+_INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
 
 
 def place(frame: FrameType | None) -> str:
@@ -61,7 +62,7 @@ def place(frame: FrameType | None) -> str:
         here = f"{os.path.basename(name)}:{frame.f_lineno}"
         if name.startswith(_PACKAGE):
             own = own or ("" if name.startswith(_OWN) else here)
-        elif not name.startswith(_FOREIGN):
+        elif not name.startswith(_FOREIGN) and _INSTALLED not in name:
             return here
         frame = frame.f_back
     return own or "unknown code"
