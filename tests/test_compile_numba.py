@@ -54,9 +54,9 @@ def code_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Nothing that an earlier run compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        cache.load.cache_clear()
+        cache._load.cache_clear()
         yield
-        cache.load.cache_clear()
+        cache._load.cache_clear()
 
 
 def near(found: Any, expected: Any, tolerance: float, what: str = "") -> None:

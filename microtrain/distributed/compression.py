@@ -45,13 +45,13 @@ class Compressor:
         self.owed = np.zeros(comm.size * self.part, dtype)
         self.owed_sum = np.zeros(self.part, dtype)
 
-    def all_reduce(self, gradient: Array, lane: Array | None = None) -> Array | None:
+    def all_reduce(self, gradient: Array, lane: list[float] | None = None) -> Any:
         """Add up `gradient` over the ranks, in place; the same bits on every rank. Collective.
 
-        `lane`: a short array that is added up exactly as it is, with no messages of its own; its
-        sum is returned.
+        `lane`: a few numbers that are added up exactly as they are, with no messages of their own;
+        their sums are returned.
         """
-        extra = np.zeros(0) if lane is None else lane.astype(np.float64)
+        extra = np.asarray([] if lane is None else lane, np.float64)
         ranks, part = self.comm.size, self.part
         self.owed[: self.size] += gradient
         rows = self.owed.reshape(ranks, part)
@@ -71,7 +71,7 @@ class Compressor:
         if lane is None:
             return None
         lanes = np.ascontiguousarray(received[:, _HEAD + 2 * part :]).view(np.float64)
-        return lanes.sum(axis=0)  # type: ignore[no-any-return]
+        return lanes.sum(axis=0)
 
     def _pack(self, values: Array, message: Array) -> None:
         """Write `values` in 16 bits; what that cuts off stays in `values`."""

@@ -49,6 +49,7 @@ _COUNTERS = frozenset(
 
 # Places in the control lane.
 _N, _LOSS, _NOT_SCALAR = 0, 2, 4
+_FREE = (0.0,) * (LANE - 5)
 
 
 class DataParallel(Module):
@@ -416,7 +417,7 @@ class DataParallel(Module):
         if mean and n:
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
-                xp.divide(buffer.grad, xp.asarray(n, buffer.grad.dtype), out=buffer.grad)
+                xp.divide(buffer.grad, float(n), out=buffer.grad)
         if self._kept is not None:
             for slot, earlier in zip(slots, self._kept, strict=True):
                 if earlier is not None:
@@ -458,25 +459,21 @@ class DataParallel(Module):
         self.comm_seconds += time.perf_counter() - started
         return self._read_lane()
 
-    def _lane(self, used: list[bool]) -> Any:
+    def _lane(self, used: list[bool]) -> list[float]:
         """What the control lane says of this rank."""
-        lane = np.zeros(LANE + len(used))
-        lane[_N : _N + 2] = divmod(self._n, 4096)
-        lane[_LOSS : _LOSS + 2] = _split(self._nl)
-        lane[_NOT_SCALAR] = self._not_scalar
-        lane[LANE:] = used
-        return lane
+        high, low = divmod(self._n, 4096)
+        return [high, low, *_split(self._nl), self._not_scalar, *_FREE, *used]
 
     def _read_lane(self) -> tuple[int, float, bool]:
         """Take over what the control lane says of all: the flags, n, the loss, if it is known."""
         first = self.storage.buffers[0]
-        found = to_host(first.wide[first.grad.size :]).astype(np.float64)
+        found = to_host(first.wide[first.grad.size :]).tolist()
         for slot, flag in zip(self.storage.slots, found[LANE:], strict=True):
             if flag and slot.epoch != slot.buffer.epoch:
                 slot.epoch = slot.buffer.epoch
                 slot.graph = None
         n = int(found[_N]) * 4096 + int(found[_N + 1])
-        return n, float(found[_LOSS] + found[_LOSS + 1]), not found[_NOT_SCALAR]
+        return n, found[_LOSS] + found[_LOSS + 1], not found[_NOT_SCALAR]
 
     def _all_reduce(self, number: int, buffer: Buffer, lane: Any) -> None:
         """Add up a buffer's gradients over the ranks, with the control lane where there is one."""

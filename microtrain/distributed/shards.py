@@ -127,7 +127,7 @@ class Shards:
         assert self._before is not None
         _put(buffers, self._after[number][:-1] if self._after[number][-1] else self._before)
 
-    def leave(self, lane: Array, rows: int | None, there: list[bool], slots: Any) -> None:
+    def leave(self, lane: list[float], rows: int | None, there: list[bool], slots: Any) -> None:
         """After a backward pass: keep what it left, and make room for the next."""
         number = self.passes % self.each
         fresh = self.passes < self.each
