@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from typing import Any
 
 import numpy as np
@@ -113,16 +112,12 @@ def test_bfloat16_is_the_nearest(value: float) -> None:
         assert abs(float(found) - value) == best
 
 
+@pytest.mark.filterwarnings("ignore:DataParallel. compression")
 @pytest.mark.parametrize("kind", ["none", *BITS])
 def test_a_network_learns_as_well(comm: Communicator, kind: Any) -> None:
     mt.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = DataParallel(
-            mt.nn.Sequential(mt.nn.Linear(4, 16), mt.nn.ReLU(), mt.nn.Linear(16, 1)),
-            comm,
-            compression=kind,
-        )
+    net = mt.nn.Sequential(mt.nn.Linear(4, 16), mt.nn.ReLU(), mt.nn.Linear(16, 1))
+    model = DataParallel(net, comm, compression=kind)
     optimizer = mt.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     rng = np.random.default_rng(5)
     x = rng.standard_normal((64, 4)).astype("f4")

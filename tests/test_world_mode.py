@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +131,12 @@ def test_settings_that_do_not_go_together(tmp_path: Path, text: str) -> None:
     assert WRONG[text] in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:DataParallel. .* is a batch norm")
 def test_what_the_header_says_of_the_ranks(comm: Communicator, shared_tmp_path: Path) -> None:
     settings = ("distributed.reproducible=run", "distributed.shards=8", "train.duration=2 steps")
     settings += ("train.eval_every=2 steps", "distributed.sync_batchnorm=false")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "DataParallel: .* is a batch norm")
-        _, _, said = run_yaml(comm, shared_tmp_path / "header", *settings)
+    _, _, said = run_yaml(comm, shared_tmp_path / "header", *settings)
     if comm.rank == 0 and comm.size > 1:
         assert "overlap off: the gradients fit into one bucket" in said
         assert "batch norm sees each rank's own rows (sync_batchnorm: false)" in said
