@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,9 @@ from hypothesis import strategies as st
 import microtrain as mt
 from microtrain.distributed import Communicator, DataParallel, in_process
 from microtrain.distributed.compression import Compressor, from_bfloat16, to_bfloat16
+from microtrain.train.config import load_config
+from microtrain.train.output import Output
+from microtrain.train.trainer import Trainer
 
 BITS = {"fp16": 11, "bf16": 8}
 
@@ -150,3 +156,32 @@ def test_wrong_arguments(comm: Communicator) -> None:
         DataParallel(mt.nn.Linear(1, 1), comm, compression="zip")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="choose one"):
         DataParallel(mt.nn.Linear(1, 1), comm, compression="bf16", shards=comm.size)
+
+
+DIGITS = """
+name: digits
+data: {type: sklearn, name: digits, standardize: true, split: {train: 0.7, val: 0.1, test: 0.2}}
+model: {type: mlp, hidden: [64]}
+loss: cross_entropy
+metrics: [accuracy]
+optimizer: {type: sgd, lr: 0.1, momentum: 0.9}
+train: {duration: 15 epochs, batch_size: 64}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:DataParallel. compression")
+def test_digits_are_read_as_well(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    (tmp_path / "digits.yaml").write_text(DIGITS)
+
+    def work(comm: Communicator, kind: str) -> float:
+        overrides = [f"distributed.compression={kind}", f"run_dir={tmp_path}/{kind}"]
+        config = load_config(tmp_path / "digits.yaml", overrides)
+        Trainer(config, comm, Output(comm.rank, stream=io.StringIO())).train()
+        (run,) = (tmp_path / kind / "digits").glob("2*")
+        return float(json.loads((run / "run.json").read_text())["test"]["accuracy"])
+
+    found = {kind: in_process.run(2, work, kind)[0] for kind in ("none", *BITS)}
+    assert found["none"] > 0.94
+    for kind in BITS:
+        assert abs(found[kind] - found["none"]) <= 0.01, found

@@ -9,7 +9,8 @@ import click
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", metavar="DIR", help="Where runs go, instead of the file's run_dir.")
-def train(config: str, overrides: tuple[str, ...], run_dir: str | None) -> None:
+@click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
+def train(config: str, overrides: tuple[str, ...], run_dir: str | None, trace: bool) -> None:
     """Train what the YAML file CONFIG describes, with overrides such as optimizer.lr=0.01.
 
     Under mpirun or srun all ranks train one model together; batch_size is that of all of them.
@@ -26,4 +27,4 @@ def train(config: str, overrides: tuple[str, ...], run_dir: str | None) -> None:
     ranks = world()
     settings = load_config_everywhere(ranks, config, overrides)
     comm = together(ranks, lambda: connect(settings.distributed.backend))
-    Trainer(settings, comm).train()
+    Trainer(settings, comm, trace=trace).train()

@@ -93,6 +93,8 @@ class DataParallel(Module):
         local_batch_norm: whether there are batch norm layers that see this rank's rows only.
         comm_seconds: time this rank has spent in gradient reductions so far, or, with buckets,
             in waiting for them.
+        on_reduced: called after each reduction with "reduce", its start and its end, as
+            `time.perf_counter` has them; None: nobody wants to know.
         overlap: whether reductions run beside the backward pass, and why, as text.
 
     Raises:
@@ -140,6 +142,7 @@ class DataParallel(Module):
         self.loss: float | None = None
         self.samples: int | None = None
         self.comm_seconds = 0.0
+        self.on_reduced: Any = None
         options = {
             "reduction": reduction, "sync_batchnorm": sync_batchnorm, "overlap": overlap,
             "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
@@ -404,7 +407,7 @@ class DataParallel(Module):
                 return
             started = time.perf_counter()
             self._shards.sum()
-            self.comm_seconds += time.perf_counter() - started
+            self._communicated(started)
             n, total, known = self._read_lane()
         elif not self._sync:
             return
@@ -452,12 +455,18 @@ class DataParallel(Module):
             first = self.storage.buffers[0]
             first.wide[first.grad.size :] = lane
             self.comm.all_reduce(first.wide[first.grad.size :])
-            self.comm_seconds += time.perf_counter() - started
+            self._communicated(started)
             return self._read_lane()
         for number, buffer in enumerate(self.storage.buffers):
             self._all_reduce(number, buffer, lane if number == 0 else None)
-        self.comm_seconds += time.perf_counter() - started
+        self._communicated(started)
         return self._read_lane()
+
+    def _communicated(self, started: float) -> None:
+        now = time.perf_counter()
+        self.comm_seconds += now - started
+        if self.on_reduced is not None:
+            self.on_reduced("reduce", started, now)
 
     def _lane(self, used: list[bool]) -> list[float]:
         """What the control lane says of this rank."""

@@ -46,6 +46,7 @@ from .resolved import resolved_yaml
 from .rows import Rows, RowSchedule, number
 from .run_directory import RunDirectory
 from .section import Section
+from .trace import Trace
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -65,6 +66,7 @@ class Trainer:
         config: from `load_config`, equal on all ranks.
         comm: the ranks of the run.
         output: where lines go; standard output by default.
+        trace: write a timeline of every rank into the run directory.
 
     Attributes:
         model: the `DataParallel` model.
@@ -79,7 +81,14 @@ class Trainer:
         >>> Trainer(config, microtrain.distributed.world()).train()
     """
 
-    def __init__(self, config: Section, comm: Communicator, output: Output | None = None) -> None:
+    def __init__(
+        self,
+        config: Section,
+        comm: Communicator,
+        output: Output | None = None,
+        *,
+        trace: bool = False,
+    ) -> None:
         self.config = config
         self.comm = comm
         self.output = output or Output(comm.rank)
@@ -121,6 +130,8 @@ class Trainer:
         self.samples = 0
         self._standardized = config.data.standardize
         self.execution = Execution(self)
+        self._wants_trace = trace
+        self._trace: Trace | None = None
         self._best: tuple[str, float, int] | None = None
         self._run: RunDirectory | None = None
 
@@ -157,6 +168,10 @@ class Trainer:
         if self.comm.num_nodes > 1:
             board = None if self._run is None else self._run.path / "board"
             watchdog.share(self.comm.broadcast_object(board))
+        if self._wants_trace:
+            self.comm.barrier()
+            self._trace = Trace(self.comm.rank, socket.gethostname())
+            self.model.on_reduced = self._trace.add
         started = time.perf_counter()
         try:
             self._report_header(hosts)
@@ -177,7 +192,9 @@ class Trainer:
         every_evaluation = self.total_steps / self.eval_every <= RowSchedule.limit
         self.output.say("", rows.heading())
         progress = Progress(started, self.model)
-        execute = self.execution
+        execute: Any = self.execution
+        if self._trace is not None:
+            execute = self._trace.timed("pass", execute)
         while self.step < self.total_steps:
             for micro_batches in self.loader.steps():
                 left = len(micro_batches)
@@ -193,7 +210,7 @@ class Trainer:
                 measured = {}
                 evaluating = step % self.eval_every == 0 or step == self.total_steps
                 if evaluating or step & (step - 1) == 0:
-                    execute.settle()
+                    self.execution.settle()
                 if evaluating:
                     measured = self._evaluate_during_training(progress)
                 if schedule.due(step) or (measured and every_evaluation):
@@ -251,10 +268,14 @@ class Trainer:
         return Duration(every).steps(self.steps_per_epoch, self.total_steps)
 
     def _evaluate(self, dataset: Any) -> dict[str, float]:
+        started = time.perf_counter()
         # Here and not at every step: it reads all parameters.
         check_replicas(self.model.module, self.comm, f"step {self.step:,}")
         parts = self.model.module, self.loss, self.metrics
-        return evaluate(*parts, dataset, self.comm, self.device, self.shards)
+        found = evaluate(*parts, dataset, self.comm, self.device, self.shards)
+        if self._trace is not None:
+            self._trace.add("evaluate", started, time.perf_counter())
+        return found
 
     def _evaluate_during_training(self, progress: Progress) -> dict[str, float]:
         """Values by column name: of the validation data, else metrics of the training data."""
@@ -361,6 +382,7 @@ class Trainer:
         seconds = time.perf_counter() - started
         test = None if self.data.test is None else self._evaluate(self.data.test)
         problem = together(self.comm, lambda: self._write_end(test, seconds))
+        self._write_trace()
         if self._run is None:
             return
         if problem:
@@ -380,6 +402,17 @@ class Trainer:
             next_command=self._next_command(self._run),
         )
         self.output.say("", *summary.lines())
+
+    def _write_trace(self) -> None:
+        """The timelines of all ranks, beside the metrics; without them a run has not failed."""
+        if self._trace is None:
+            return
+        place = self.comm.broadcast_object(None if self._run is None else self._run.path / "trace")
+        assert place is not None  # rank 0's
+        try:
+            self._trace.write(place)
+        except OSError as error:  # another host may not see the directory
+            self.output.warn(f"no timeline of rank {self.comm.rank}: {error}")
 
     def _next_command(self, run: RunDirectory) -> str:
         """What to type next, as this run itself was started."""
