@@ -16,7 +16,8 @@ import microtrain as mt
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOUR = (ROOT / "docs" / "autograd.md").read_text()
-PAGES = {"docs/autograd.md": 40, "docs/capture.md": 12}  # and how many examples at least
+# The pages, and how many examples at least.
+PAGES = {"docs/autograd.md": 40, "docs/capture.md": 12, "docs/distributed.md": 10}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinity times 0
