@@ -18,7 +18,8 @@ from itertools import pairwise
 from typing import Any
 
 import ranks  # first: it limits threads
-from step import NETS, arrays  # after NumPy: it would pin all ranks to one core
+from peers import arrays
+from step import NETS  # after NumPy: it would pin all ranks to one core
 
 import numpy as np  # isort: skip
 
@@ -29,10 +30,10 @@ CHECKED = 5  # steps after which the libraries must agree
 
 def make(library: Any, row: str, wrap: Callable[[Any], Any], rank: int) -> tuple[Any, Any, Any]:
     """A model, its data-parallel wrapper, and a step; the same initial weights everywhere."""
-    batch, widths = NETS[row]
+    net = NETS[row]
     layers: list[Any] = []
     rng = np.random.default_rng(1)
-    for inputs, outputs in pairwise(widths):
+    for inputs, outputs in pairwise(net.widths):
         layer = library.nn.Linear(inputs, outputs)
         with library.no_grad():
             for p in layer.parameters():
@@ -42,7 +43,7 @@ def make(library: Any, row: str, wrap: Callable[[Any], Any], rank: int) -> tuple
     model = library.nn.Sequential(*layers[:-1])
     parallel = wrap(model)
     optimizer = library.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    x, y = arrays(batch, widths)
+    x, y = arrays(net)
     x, y = map(library.from_numpy, (x + np.float32(rank), y))
     mse_loss = library.nn.functional.mse_loss
 
