@@ -27,7 +27,10 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
         return "numpy", _absent()
     count = sum(type(line) is Line for line in program.lines)
     cost, saved = START + FOR_EACH * count, SAVED * count * steps
-    bill = f"{cost:.1f} s to compile {count} instructions save {saved:.1f} s in {steps:,} steps"
+    bill = (
+        f"to compile {count} instructions takes {cost:.1f} s and saves {saved:.1f} s "
+        f"in {steps:,} steps"
+    )
     if cost > saved:
         return "numpy", bill
     from .numba_executor import coverage

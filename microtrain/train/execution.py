@@ -173,7 +173,7 @@ class Execution:
             return "off", f"the device is {self.trainer.device}"
         if self.trainer.total_steps < FEW:
             return "off", f"it does not pay in fewer than {FEW} steps"
-        return "numpy", "until a step is captured"
+        return "numpy", "native code where it pays, once a step is captured"
 
     def settle(self) -> None:
         """Learn what other ranks have met, and choose the executor once; collective.
@@ -202,7 +202,8 @@ class Execution:
             self.since = self.trainer.step + 1
             self.compiled = self._compile(self.name)
         self.trainer.note_execution()
-        self.trainer.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
+        if self.name != "numpy":  # else the header has said so
+            self.trainer.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
 
     def _stop(self, problem: str) -> None:
         """Go on eagerly on all ranks."""
