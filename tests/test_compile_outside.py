@@ -458,7 +458,6 @@ def test_data_parallel_gradients(comm: Any) -> None:
 def test_native_code(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second program reads is stored by the first, also for results of earlier calls."""
     pytest.importorskip("numba", reason="numba is not installed (pip install 'microtrain[jit]')")
-    from test_compile_numba import near
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     gradients = []
@@ -482,5 +481,7 @@ def test_native_code(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
         gradients.append(found)
     ((capture,),) = step.captures.values()
     assert all("native1(table)" in way.text.shown() for way in capture.outside.ways.values())
+    # A bias before batch norm has a gradient of pure rounding: beside the others it is 0.
+    largest = max(float(eager.abs().max()) for eager in gradients[0])
     for eager, compiled in zip(*gradients, strict=True):
-        near(compiled.numpy(), eager.numpy(), 1e-9)
+        np.testing.assert_allclose(compiled.numpy(), eager.numpy(), 1e-9, 1e-10 * largest)
