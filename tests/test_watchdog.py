@@ -134,6 +134,15 @@ def test_settings_that_make_no_sense(
     assert message in job.stderr
 
 
+def test_the_environment_wins_over_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[float, float]] = []
+    monkeypatch.setattr(watchdog, "limits", lambda *given: found.append(given))
+    watchdog.configure(3.0, 60.0)
+    monkeypatch.setenv("MICROTRAIN_TIMEOUT_S", "5")
+    watchdog.configure(3.0, 60.0)
+    assert found == [(3.0, 60.0), (3.0, 5.0)]
+
+
 def test_limits_are_checked_without_other_ranks() -> None:
     with pytest.raises(ConfigError, match="warn_s: expected seconds above 0"):
         watchdog.limits(-1, 10)

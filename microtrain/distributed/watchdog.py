@@ -81,6 +81,11 @@ def limits(warn_s: float, timeout_s: float) -> None:
         _WATCHDOG[0].warn_s, _WATCHDOG[0].timeout_s = float(warn_s), float(timeout_s)
 
 
+def configure(warn_s: float, timeout_s: float) -> None:
+    """`limits` of a configuration: those of the environment, where it has some, win."""
+    limits(_seconds("MICROTRAIN_WARN_S", warn_s), _seconds("MICROTRAIN_TIMEOUT_S", timeout_s))
+
+
 def share(directory: Path | None) -> None:
     """Let ranks of other machines be seen: `directory` is one that all machines can reach."""
     if _WATCHDOG and _WATCHDOG[0].comm.num_nodes > 1:
@@ -92,10 +97,9 @@ def start(comm: Communicator) -> None:
 
     The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or 30 and 600 seconds.
     """
-    given = [_seconds("MICROTRAIN_WARN_S", 30.0), _seconds("MICROTRAIN_TIMEOUT_S", 600.0)]
     watchdog = Watchdog(comm)
     _WATCHDOG.append(watchdog)
-    limits(*given)
+    configure(30.0, 600.0)
     atexit.register(watchdog.leave)
     threading.Thread(target=watchdog.watch, name="microtrain-watchdog", daemon=True).start()
 

@@ -93,7 +93,7 @@ class Trainer:
         self.comm = comm
         self.output = output or Output(comm.rank)
         shared = config.distributed
-        watchdog.limits(shared.warn_s, shared.timeout_s)
+        watchdog.configure(shared.warn_s, shared.timeout_s)
         self.shards: int | None = shared.shards if shared.reproducible == "world" else None
         self._limit_threads()
         if self.shards is not None:
