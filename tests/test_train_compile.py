@@ -357,6 +357,13 @@ def test_numba_that_is_missing_is_found_in_the_configuration(place, monkeypatch)
         load_config(place / "run.yaml", ["train.compile=numba"])
 
 
+def test_numba_that_is_switched_off_is_found_in_the_configuration(place, monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    with pytest.raises(ConfigError, match=r"switched off \(NUMBA_DISABLE_JIT\); or choose auto"):
+        load_config(place / "run.yaml", ["train.compile=numba"])
+
+
 # Under MPI ----------------------------------------------------------------------------------------
 
 JOB = """

@@ -23,8 +23,8 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     """
     if name != "auto":
         return name, "asked for"
-    if _absent():
-        return "numpy", _absent()
+    if numba_absent():
+        return "numpy", numba_absent()
     count = sum(type(line) is Line for line in program.lines)
     cost, saved = START + FOR_EACH * count, SAVED * count * steps
     bill = (
@@ -41,7 +41,7 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     return "numba", f"{bill}; native code has {native} of them"
 
 
-def _absent() -> str:
+def numba_absent() -> str:
     """Why there is no numba; empty where there is."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'microtrain[jit]')"
@@ -50,9 +50,9 @@ def _absent() -> str:
 
 
 def _numba(program: Program) -> tuple[Callable[[], None], numpy_executor.Text]:
-    if _absent():
+    if numba_absent():
         raise ImportError(
-            f"compile: executor='numba': {_absent()}; or leave the choice to executor='auto'"
+            f"compile: executor='numba': {numba_absent()}; or leave the choice to executor='auto'"
         )
     from .numba_executor import executor
 

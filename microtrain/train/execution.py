@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend import MODES
 from ..compile import compile
-from ..compile.executors import choose
+from ..compile.executors import choose, numba_absent
 from ..compile.traced import Traced
 from ..distributed.agreement import agreed, together
 from ..errors import CaptureError, ConfigError, UserError
 from ..tensor import TENSORS
-from .provenance import NO_NUMBA, has_numba
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -153,8 +152,8 @@ class Execution:
 
     def _check(self) -> None:
         """ConfigError for what this rank cannot do."""
-        if self.wish == "numba" and not has_numba():
-            raise ConfigError(f"train.compile: {NO_NUMBA}")
+        if self.wish == "numba" and (why := numba_absent()):
+            raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
         if self.wish in ("numpy", "numba") and self.trainer.device is not None:
             raise ConfigError(
                 f"train.compile: {self.wish} captures steps on the CPU, but the device is "
@@ -186,7 +185,7 @@ class Execution:
         programs = self.compiled.programs if self._choosing and self.compiled else ()
         if programs and self.comm.rank == 0:
             choice = choose("auto", programs[0], self.trainer.total_steps)
-        everyone = self.comm.all_gather_object((self.problem, choice, has_numba()))
+        everyone = self.comm.all_gather_object((self.problem, choice, not numba_absent()))
         for rank, (problem, _, _) in enumerate(everyone):
             if problem is not None:
                 self._stop(f"rank {rank}: {problem}" if rank else problem)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -16,14 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NO_NUMBA", "git_state", "has_numba", "params_sha256", "versions"]
-
-NO_NUMBA = "numba is not installed: pip install 'microtrain[jit]', or choose auto or numpy"
-
-
-def has_numba() -> bool:
-    """Whether native code can be had; numba is not imported for the answer."""
-    return importlib.util.find_spec("numba") is not None
+__all__ = ["git_state", "params_sha256", "versions"]
 
 
 def params_sha256(named_arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from microtrain.compile.executors import numba_absent
 from microtrain.errors import ConfigError
 from microtrain.train import arguments, components, schema
 from microtrain.train.problems import Problem, describe
-from microtrain.train.provenance import NO_NUMBA, has_numba
 from microtrain.train.section import Section
 from microtrain.train.spelling import OTHER_KEYS, choice, closest, is_slip
 from microtrain.train.yaml_source import Node
@@ -228,8 +228,10 @@ class _Validator:
             self._problem("train.accumulate", message, self._where("train.accumulate"))
 
         self._distributed()
-        if self._right("train.compile") == "numba" and not has_numba():
-            self._problem("train.compile", NO_NUMBA, self._where("train.compile"))
+        if self._right("train.compile") == "numba" and (why := numba_absent()):
+            self._problem(
+                "train.compile", f"{why}; or choose auto or numpy", self._where("train.compile")
+            )
 
     def _distributed(self) -> None:
         defaults = schema.Distributed()
