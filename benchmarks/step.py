@@ -90,7 +90,7 @@ def make_steps(name: str, peers: Iterable[str], left_out: dict[str, str]) -> dic
     import microtrain as mt
 
     ours = list(OURS)
-    if importlib.util.find_spec("numba") is None:
+    if "numba" in ours and importlib.util.find_spec("numba") is None:
         ours.remove("numba")
         left_out["numba"] = "numba is not installed (pip install 'microtrain[jit]')"
     if name not in NETS:

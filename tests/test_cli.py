@@ -161,9 +161,10 @@ def test_a_bug_keeps_its_traceback(monkeypatch, tmp_path):
 def test_only_rank_0_speaks(monkeypatch, capsys):
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setenv("PMI_RANK", "1")
-    for arguments in (["chek"], ["check", "absent.yaml"]):
-        assert main(arguments) == 2
-    assert main(["check", str(CONFIGS[0])]) == 0
+    # A launcher may end the job at the first exit code: that is left to rank 0.
+    for arguments in (["chek"], ["check", "absent.yaml"], ["check", str(CONFIGS[0])]):
+        assert main(arguments) == 0
+    assert main(["train", "--nonsense"]) == 0
     assert capsys.readouterr() == ("", "")
 
 

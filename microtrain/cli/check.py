@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from microtrain.threads import launch_environment
 from microtrain.train.components import is_import_path
 from microtrain.train.config import Section, load_config
 from microtrain.train.resolved import as_yaml
@@ -22,8 +21,6 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     No data is read and nothing is written. Exit code 2 if anything is wrong.
     """
     run = load_config(config, overrides)
-    if launch_environment().rank != 0:
-        return  # under mpirun one copy of the summary is enough
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
     split = {part: fraction for part, fraction in run.data.split.items() if fraction}

@@ -21,10 +21,6 @@ def evaluate(run: str, part: str | None, trust: bool) -> None:
     The data are loaded, split and standardised as the run did it. Import paths in its
     configuration are code of whoever made the run: they need --trust.
     """
-    from microtrain.threads import launch_environment
-
-    if launch_environment().rank:
-        return  # one process is enough; under a launcher the others have nothing to do
     from microtrain.train.replay import evaluate_run
 
     for line in evaluate_run(run, part, trust=trust):

@@ -30,6 +30,10 @@ NOT_YET = (
 )
 
 
+# What ranks do together. All else is done by rank 0: under a launcher the others leave at once.
+COLLECTIVE = ("train", "doctor")
+
+
 class _Commands(click.Group):
     """A group that knows its commands by name and imports the one that is called."""
 
@@ -87,17 +91,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     speaks = launch_environment().rank == 0
-    if not speaks and not {"-h", "--help", "--version"}.isdisjoint(given):
+    if not speaks and not (
+        given and given[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(given)
+    ):
         return 0
     try:
         result = cli.main(given, prog_name="microtrain", standalone_mode=False)
         return _leave(result) if isinstance(result, int) and result else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        if speaks:
-            click.echo(error.format_message())
-        return _leave(error.exit_code)
     except click.ClickException as error:
-        if speaks:
+        # A launcher may end the job at the first exit code, before rank 0 has spoken: the others,
+        # which were started with the same arguments, leave the code to rank 0.
+        if not speaks and not _connected():
+            return 0
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            click.echo(error.format_message())
+        elif speaks:
             command = getattr(error, "ctx", None)
             hint = f"\nhint: {command.command_path} --help" if command else ""
             click.echo(f"error: {error.format_message()}{hint}", err=True)
