@@ -19,19 +19,20 @@ from microtrain.train.spelling import did_you_mean
 # Name, where it is, and what `--help` says of it.
 COMMANDS = {
     "train": ("microtrain.cli.train:train", "Train what a YAML file describes."),
+    "resume": ("microtrain.cli.resume:resume", "Go on with a run that was interrupted."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
 NOT_YET = (
-    *("resume", "predict", "show", "init", "plot", "report", "compare"),
+    *("predict", "show", "init", "plot", "report", "compare"),
     *("verify", "schema"),
 )
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.
-COLLECTIVE = ("train", "doctor")
+COLLECTIVE = ("train", "resume", "doctor")
 
 
 class _Commands(click.Group):
@@ -91,9 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     speaks = launch_environment().rank == 0
-    if not speaks and not (
-        given and given[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(given)
-    ):
+    if not speaks and not (given and given[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(given)):
         return 0
     try:
         result = cli.main(given, prog_name="microtrain", standalone_mode=False)

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from microtrain.train.section import Section
 
 
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--run-dir", metavar="DIR", help="Where runs go, instead of the file's run_dir.")
+@click.option(
+    "--resume",
+    metavar="auto|RUN",
+    help="Go on with the newest run of this name that has not finished, or with RUN.",
+)
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
-def train(config: str, overrides: tuple[str, ...], run_dir: str | None, trace: bool) -> None:
+def train(
+    config: str,
+    overrides: tuple[str, ...],
+    run_dir: str | None,
+    resume: str | None,
+    trace: bool,
+) -> int:
     """Train what the YAML file CONFIG describes, with overrides such as optimizer.lr=0.01.
 
     Under mpirun or srun all ranks train one model together; batch_size is that of all of them.
     """
     import json
 
-    from microtrain.distributed import connect, world
-    from microtrain.distributed.agreement import together
+    from microtrain.distributed import world
     from microtrain.train.config import load_config_everywhere
-    from microtrain.train.trainer import Trainer
 
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
+    settings = load_config_everywhere(world(), config, overrides)
+    return train_run(settings, resume=resume, trace=trace)
+
+
+def train_run(settings: Section, *, resume: str | None = None, trace: bool = False) -> int:
+    """Train on the ranks that the launcher started; returns the exit code. Collective."""
+    from microtrain.distributed import connect, world
+    from microtrain.distributed.agreement import together
+    from microtrain.train.resume import choose_run
+    from microtrain.train.trainer import Trainer
+
     ranks = world()
-    settings = load_config_everywhere(ranks, config, overrides)
+    place, message, code = ranks.broadcast_object(
+        together(ranks, lambda: choose_run(settings, resume) if ranks.rank == 0 else None)
+    ) or (None, "", 0)
+    if message and ranks.rank == 0:
+        click.echo(message)
+    if code is not None:
+        return int(code)
     comm = together(ranks, lambda: connect(settings.distributed.backend))
-    Trainer(settings, comm, trace=trace).train()
+    return Trainer(settings, comm, trace=trace, resume=place).train()

@@ -164,8 +164,10 @@ class DataLoader:
         """
         return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
-    def steps(self) -> Iterator[MicroBatches]:
+    def steps(self, start: int = 0) -> Iterator[MicroBatches]:
         """One pass by optimiser steps: for each global batch, a list of its micro-batches.
+
+        start: the number of the batch to begin with, where a pass is taken up again.
 
         The global batch is cut into `accumulate` slices first and each of these over the ranks.
         The list is equally long on all ranks; it is shorter than `accumulate` only where the last
@@ -177,39 +179,58 @@ class DataLoader:
             ...         loss(model(xb), yb).backward()
             ...     optimizer.step()
         """
-        return self._new_pass(self.accumulate)
+        return self._new_pass(self.accumulate, _whole_number("start", start, least=0))
 
-    def _new_pass(self, micro_batches: int) -> Iterator[MicroBatches]:
+    def kinds(self, steps: int) -> list[MicroBatches]:
+        """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
+        rows = len(self.dataset)
+        rest = rows % self.batch_size
+        wanted = [self.batch_size] if rows >= self.batch_size else []
+        if rest and not self.drop_last and steps >= len(self):
+            wanted.append(rest)
+        order = np.arange(rows) if self.shuffle else None
+        return [self._micro_batches(order, 0, self._cut(n, self.accumulate)) for n in wanted]
+
+    def _new_pass(self, micro_batches: int, start: int = 0) -> Iterator[MicroBatches]:
         # Not part of the generator below: the pass counts from here, not from its first batch.
         if self._pass is not None:
             self._epoch += 1  # the pass before was left early
         self._pass = this_pass = object()
-        return self._batches(self._epoch, micro_batches, this_pass)
+        return self._batches(self._epoch, micro_batches, this_pass, start)
 
-    def _batches(self, epoch: int, micro_batches: int, this_pass: object) -> Iterator[MicroBatches]:
+    def _batches(
+        self, epoch: int, micro_batches: int, this_pass: object, begin: int
+    ) -> Iterator[MicroBatches]:
         rows = len(self.dataset)
         order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
         cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike
         before = place()
         try:
-            for number in range(len(self)):
+            for number in range(begin, len(self)):
                 start = number * self.batch_size
                 global_size = min(self.batch_size, rows - start)
                 cut = cuts.get(global_size)
                 if cut is None:
                     cut = cuts[global_size] = self._cut(global_size, micro_batches)
-                batches = MicroBatches()
+                batches = self._micro_batches(order, start, cut)
                 batches.place = epoch, number
-                for first, last, micro_size in cut:
-                    batch = self._take(order, start + first, start + last)
-                    batch.offset, batch.global_size = first, micro_size
-                    batches.append(batch)
                 self.offset, self.global_size = batches[0].offset, global_size
                 yield batches
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
+
+    def _micro_batches(
+        self, order: NDArray[np.intp] | None, start: int, cut: list[tuple[int, int, int]]
+    ) -> MicroBatches:
+        batches = MicroBatches()
+        batches.place = 0, 0
+        for first, last, micro_size in cut:
+            batch = self._take(order, start + first, start + last)
+            batch.offset, batch.global_size = first, micro_size
+            batches.append(batch)
+        return batches
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""

@@ -9,6 +9,9 @@ when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import numpy as np
@@ -23,6 +26,9 @@ REDUCIBLE: Final = frozenset(
     map(np.dtype, ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
 )
 BOOL: Final = np.dtype("bool")
+
+# Threads that must not call a collective now, and why.
+FORBIDDEN: dict[int, str] = {}
 
 
 class Communicator(ABC):
@@ -158,6 +164,23 @@ def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
             f"{call}: works in place, but this array of shape {array.shape} is read-only; "
             "pass a copy"
         )
+
+
+@contextmanager
+def alone(why: str) -> Iterator[None]:
+    """What this thread does meanwhile, no other rank does: a collective raises RuntimeError."""
+    FORBIDDEN[get_ident()] = why
+    try:
+        yield
+    finally:
+        del FORBIDDEN[get_ident()]
+
+
+def refuse_alone(call: str) -> None:
+    """RuntimeError for a collective that the other ranks will not come to."""
+    why = FORBIDDEN.get(get_ident())
+    if why is not None:
+        raise RuntimeError(f"{call}: the other ranks would be waited for in vain: {why}")
 
 
 def call_for_objects(call: str) -> str:

@@ -44,12 +44,12 @@ __all__ = ["DataParallel"]
 
 _COUNTERS = frozenset(
     ("_cleared", "_counted", "_empty", "_given", "_kept", "_n", "_nl", "_not_scalar", "_open",
-     "_pending", "_rows", "_sync", "comm_seconds", "loss", "samples")
+     "_pending", "_rows", "_sync", "comm_seconds", "loss", "noted", "notes", "samples")
 )  # fmt: skip
 
 # Places in the control lane.
-_N, _LOSS, _NOT_SCALAR = 0, 2, 4
-_FREE = (0.0,) * (LANE - 5)
+_N, _LOSS, _NOT_SCALAR, _NOTES = 0, 2, 4, 5
+_SILENT = (0.0,) * (LANE - _NOTES)
 
 
 class DataParallel(Module):
@@ -90,6 +90,8 @@ class DataParallel(Module):
         loss: the global loss of the last synchronised step, a float; None before it and where
             `backward` did not start from a scalar.
         samples: the global number of samples behind it; None under "sum" where it is not known.
+        notes: three numbers that travel with the next reduction, at no cost; set on any rank.
+        noted: for each of them the sum over ranks (and shards), as of the last reduction.
         local_batch_norm: whether there are batch norm layers that see this rank's rows only.
         comm_seconds: time this rank has spent in gradient reductions so far, or, with buckets,
             in waiting for them.
@@ -141,6 +143,7 @@ class DataParallel(Module):
         self.reduction = reduction
         self.loss: float | None = None
         self.samples: int | None = None
+        self.notes = self.noted = _SILENT
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
         options = {
@@ -416,6 +419,7 @@ class DataParallel(Module):
         else:
             n, total = self._n, self._nl
             known = not self._not_scalar
+            self.noted = self.notes
         mean = self.reduction == "mean"
         if mean and n:
             for buffer in self.storage.buffers:
@@ -471,7 +475,7 @@ class DataParallel(Module):
     def _lane(self, used: list[bool]) -> list[float]:
         """What the control lane says of this rank."""
         high, low = divmod(self._n, 4096)
-        return [high, low, *_split(self._nl), self._not_scalar, *_FREE, *used]
+        return [high, low, *_split(self._nl), self._not_scalar, *self.notes, *used]
 
     def _read_lane(self) -> tuple[int, float, bool]:
         """Take over what the control lane says of all: the flags, n, the loss, if it is known."""
@@ -482,6 +486,7 @@ class DataParallel(Module):
                 slot.epoch = slot.buffer.epoch
                 slot.graph = None
         n = int(found[_N]) * 4096 + int(found[_N + 1])
+        self.noted = found[_NOTES:LANE]
         return n, found[_LOSS] + found[_LOSS + 1], not found[_NOT_SCALAR]
 
     def _all_reduce(self, number: int, buffer: Buffer, lane: Any) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..random import begin_batch
 from .communicator import (
+    FORBIDDEN,
     Array,
     Communicator,
     Op,
@@ -30,6 +31,7 @@ from .communicator import (
     check_reduction,
     check_root,
     check_rows,
+    refuse_alone,
 )
 
 R = TypeVar("R")
@@ -111,6 +113,8 @@ class InProcessCommunicator(Communicator):
         No rank goes on before all have read, so a value may be changed afterwards.
         Raises RuntimeError on every rank when they are not all at the same call.
         """
+        if FORBIDDEN:
+            refuse_alone(call)
         meeting = self._meeting
         meeting.calls[self.rank], meeting.values[self.rank] = call, value
         meeting.wait()

@@ -27,6 +27,7 @@ from ..errors import ConfigError, LaunchError
 from ..threads import Launch
 from . import abort, watchdog
 from .communicator import (
+    FORBIDDEN,
     Array,
     Communicator,
     Op,
@@ -36,6 +37,7 @@ from .communicator import (
     check_reduction,
     check_root,
     check_rows,
+    refuse_alone,
 )
 from .watchdog import described, place
 
@@ -72,6 +74,8 @@ def watched(method: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(method)
     def call(self: MpiCommunicator, *args: Any, **named: Any) -> R:
+        if FORBIDDEN:
+            refuse_alone(name)
         self._doing = name, (*args, *named.values())
         try:
             if self._control is not None:

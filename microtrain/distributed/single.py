@@ -6,12 +6,14 @@ later under mpirun.
 
 from __future__ import annotations
 
-from typing import NoReturn
+import functools
+from typing import Any, NoReturn
 
 import numpy as np
 
 from .abort import end_process
 from .communicator import (
+    FORBIDDEN,
     Array,
     Communicator,
     Op,
@@ -21,6 +23,7 @@ from .communicator import (
     check_reduction,
     check_root,
     check_rows,
+    refuse_alone,
 )
 
 
@@ -74,3 +77,20 @@ class SingleCommunicator(Communicator):
 
     def abort(self, code: int) -> NoReturn:
         end_process(code)
+
+
+def _refusing(name: str) -> Any:
+    method = getattr(SingleCommunicator, name)
+
+    @functools.wraps(method)
+    def call(self: SingleCommunicator, *args: Any, **named: Any) -> Any:
+        if FORBIDDEN:
+            refuse_alone(name)
+        return method(self, *args, **named)
+
+    return call
+
+
+# What would hang on more ranks is an error on one already.
+for _name in vars(Communicator)["__abstractmethods__"] - {"abort"}:
+    setattr(SingleCommunicator, _name, _refusing(_name))

@@ -373,6 +373,8 @@ class Optimizer:
             found = self.state_of(param)
             if found:
                 state[number] = {n: wrap(array.copy(order="K")) for n, array in found.items()}
+                if STEP in found:  # PyTorch's dtype, which is exact up to 2**24 steps
+                    state[number][STEP] = wrap(found[STEP].astype(np.float32))
         return {"state": state, "param_groups": groups}
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
@@ -389,7 +391,7 @@ class Optimizer:
         if not self.counts:
             return found
         self._settle()
-        return {STEP: np.array(self._counts[place], np.float32), **found}
+        return {STEP: np.array(self._counts[place], np.int64), **found}
 
     def _flats(self, place: int) -> dict[str, Any]:
         """The flat states of the buffer that holds parameter number `place`."""
@@ -472,6 +474,22 @@ class Optimizer:
                 flats[name] = flat_like(slot.buffer)
             shaped(flats[name], slot)[...] = array
         self._present = None
+
+    def history(self) -> tuple[int, list[bool], list[int]]:
+        """How often `step` was called, and which parameters' states were used and how often."""
+        self._settle()
+        return self.calls, [*self._used], [*self._counts]
+
+    def set_history(self, history: tuple[int, list[bool], list[int]]) -> None:
+        """Count as if the steps since `history()` had not been; the next one goes as the last."""
+        self.calls, used, counts = history
+        self._counts[:] = counts
+        self._used[:] = used
+        for run in self._runs:
+            run.count = counts[run.places[0]]
+            run.fresh = bool(run.states) and not used[run.places[0]]
+            for place in run.places:  # the next step uses them
+                self._used[place] = used[place] or run.fresh
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: all but the flat memory, which each lays out for itself."""

@@ -90,7 +90,7 @@ def save_checkpoint(
     contents[MANIFEST] = _json_bytes(manifest)
 
     directory = Path(directory)
-    final = directory / f"step-{step:06d}"
+    final = directory / name_of(step)
     partial = directory / f".{final.name}.partial"
     replaced = directory / f".{final.name}.replaced"
     try:
@@ -116,6 +116,11 @@ def save_checkpoint(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:06d}"
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -171,6 +176,19 @@ def load_newest_checkpoint(directory: str | Path, warn: Callable[[str], None]) -
         except DataError as error:
             warn(str(error))
     raise DataError(f"no usable checkpoint in {Path(directory)}: a run writes one at its last step")
+
+
+def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint at `path`, or the newest whole one of the run at `path`.
+
+    Raises DataError where there is none.
+    """
+    place = Path(path).expanduser()
+    if (place / MANIFEST).exists():
+        return load_checkpoint(place)
+    if (place / "checkpoints").is_dir():
+        place = place / "checkpoints"
+    return load_newest_checkpoint(place, warn)
 
 
 def write_synced(path: Path, data: bytes) -> None:

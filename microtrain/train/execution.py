@@ -4,6 +4,11 @@
 says that it pays. What cannot be captured runs eagerly, and the run is then what it would have been
 had it run eagerly from its start: a recording that fails is undone and its micro-batch done again.
 
+Native code rounds differently, and a capture's first two calls are Python's: a run that is resumed
+captures anew, at other steps, and would have other bits. So before native code takes its first step
+the calls that capture it are made and undone (`rehearse`), and every step from there on is native.
+Until then NumPy's calls are captured, whose bits are those of Python.
+
 Ranks may record at different steps (a tail batch changes the local size on some only) and so fail
 at different steps. A rank that fails goes on alone, with the same collectives; what all must know
 is settled by all after the steps 1, 2, 4, 8 ... and before every evaluation.
@@ -16,13 +21,14 @@ import linecache
 import os
 import re
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from ..backend import MODES
 from ..compile import compile
-from ..compile.executors import choose, numba_absent
+from ..compile.executors import UNKNOWN, choose, numba_absent
 from ..compile.traced import Traced
 from ..distributed.agreement import agreed, together
 from ..errors import CaptureError, ConfigError, UserError
@@ -30,11 +36,13 @@ from ..tensor import TENSORS
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from ..data.loader import MicroBatches
     from ..tensor import Tensor
     from .trainer import Trainer
 
 __all__ = ["Execution"]
 
+BEGIN = 4  # the first step that native code may take: by then a step has been captured
 FEW = 300  # steps: a run that is no longer ends before it has earned back what capturing costs
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
@@ -49,6 +57,8 @@ class Execution:
         name: off, numpy or numba: what executes the steps now.
         since: the optimiser step from which on it does.
         reason: why, for people.
+        pending: whether `rehearse` is to be called before the next step, from `BEGIN` on.
+        rehearsing: whether what is done now will be undone.
         compiled: what is called with (first, last, *batch) where steps are captured; else None.
 
     Raises ConfigError on every rank where what the configuration asks for cannot be had.
@@ -62,17 +72,19 @@ class Execution:
         self.name, self.reason = self.comm.broadcast_object(self._first_choice())
         self.since = 1
         self.problem: str | None = None  # why this rank has gone on eagerly
-        self._choosing = self.wish == "auto" and self.name == "numpy"
         self._open = self.name != "off"  # whether there is anything to settle
         # An optimizer of the user's own may do anything: it is called.
         package = type(trainer.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
+        self._choosing = self.wish == "auto" and self.name == "numpy" and trainer.shards is None
+        self.pending = self._choosing or self.name == "numba"
+        self.rehearsing = self._resumed = False
         self._entered = 0  # recordings begun
         self._stage = ""  # how far the last one has come
         self._answers: list[Any] = []  # what other ranks have said in it
         self._before: Snapshot | None = None
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.compiled: Any = None if self.name == "off" else self._compile(self.name)
+        self.compiled: Any = None if self.name == "off" else self._compile("numpy")
 
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
         compiled = self.compiled
@@ -88,7 +100,7 @@ class Execution:
             if not self._survives(error, entered, batch):
                 raise
         else:
-            if last and not self._whole:
+            if last and not self._whole and not self.rehearsing:
                 self.trainer.update()
             return
         if self._stage == "begun":  # else it was done to its end
@@ -98,19 +110,87 @@ class Execution:
                 self._eagerly(first, last, *batch)
             finally:
                 MODES.answers = []
-        elif not self._whole and last:
+        elif not self._whole and last and not self.rehearsing:
             self.trainer.update()
 
     def about(self) -> dict[str, Any]:
         """For run.json and the checkpoint."""
         return {"executor": self.name, "from_step": self.since, "reason": self.reason}
 
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes; JSON."""
+        return {**self.about(), "chosen": not self._choosing}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with the executor that a checkpoint names; ConfigError where it cannot be had."""
+        self._resumed = True
+        if not state["chosen"]:
+            return
+        self.name, self.reason = state["executor"], state["reason"]
+        self.since, self._choosing = state["from_step"], False
+        if self.name == "numba" and (why := numba_absent()):
+            raise ConfigError(
+                f"the run was computed by native code from step {self.since:,} on, but {why}"
+            )
+        self.pending, self._open = self.name == "numba", self.name != "off"
+        self.compiled = self._compile("numpy") if self._open else None
+
     # What is executed -----------------------------------------------------------------------------
 
     def _eagerly(self, first: bool, last: bool, *batch: Tensor) -> None:
         self.trainer.gradients(first, last, batch)
-        if last:
+        if last and (self._whole or not self.rehearsing):
             self.trainer.update()
+
+    def rehearse(self, kinds: Sequence[MicroBatches]) -> None:
+        """Choose the executor, and capture what native code does with these steps; collective.
+
+        kinds: one optimiser step's micro-batches for each size that the steps of the run have.
+        """
+        self.pending = False
+        if self._resumed and self._choosing:
+            self._captured(kinds[:1])
+        choice: Any = None
+        # A step that does something else at every call is not captured yet: leave it alone.
+        programs = self.compiled.programs if self.compiled else ()
+        if programs and self._choosing:
+            program = max(programs, key=lambda each: len(each.lines))
+            choice = choose("auto", program, self.trainer.total_steps or UNKNOWN)
+        elif not self._choosing:
+            choice = self.name, self.reason
+        everyone = self.comm.all_gather_object((choice, not numba_absent()))
+        self._choosing = False
+        if all(found is not None for found, _ in everyone):
+            self.name, self.reason = everyone[0][0]
+            if self.name == "numba" and not all(there for _, there in everyone):
+                self.name, self.reason = "numpy", "numba is not installed on every host"
+            if self.name == "numba":
+                self.since = min(self.since, self.trainer.step + 1) if self._resumed else BEGIN
+                self.compiled = self._compile(self.name)
+                self._captured(kinds)
+        self.settle()
+        if self.name != "off":
+            self.trainer.note_execution()
+        if self.name == "numba":  # else the header has said so
+            self.trainer.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
+
+    def _captured(self, kinds: Sequence[MicroBatches]) -> None:
+        """Two calls for each capture, undone: what they change is as it was."""
+        trainer = self.trainer
+        self.rehearsing = True
+        try:
+            for micro_batches in kinds:
+                for _ in range(2):
+                    before = Snapshot(trainer.model, trainer.loss, False, trainer.optimizer)
+                    left = len(micro_batches)
+                    first = True
+                    for batch in micro_batches:
+                        left -= 1
+                        self(first, not left, *batch)
+                        first = False
+                    before.restore()
+        finally:
+            self.rehearsing = False
 
     def _compile(self, name: str) -> Any:
         trainer = self.trainer
@@ -170,39 +250,23 @@ class Execution:
             return self.wish, "asked for"
         if self.trainer.device is not None:
             return "off", f"the device is {self.trainer.device}"
-        if self.trainer.total_steps < FEW:
+        if (self.trainer.total_steps or UNKNOWN) < FEW:
             return "off", f"it does not pay in fewer than {FEW} steps"
+        if self.trainer.shards is not None:
+            return "numpy", "native code would be chosen by compile: numba"
         return "numpy", "native code where it pays, once a step is captured"
 
     def settle(self) -> None:
-        """Learn what other ranks have met, and choose the executor once; collective.
+        """Learn what other ranks have met; collective.
 
         Raises ConfigError where an executor was asked for and the step cannot be captured.
         """
         if not self._open:
             return
-        choice = None
-        programs = self.compiled.programs if self._choosing and self.compiled else ()
-        if programs and self.comm.rank == 0:
-            choice = choose("auto", programs[0], self.trainer.total_steps)
-        everyone = self.comm.all_gather_object((self.problem, choice, not numba_absent()))
-        for rank, (problem, _, _) in enumerate(everyone):
+        for rank, problem in enumerate(self.comm.all_gather_object(self.problem)):
             if problem is not None:
                 self._stop(f"rank {rank}: {problem}" if rank else problem)
                 return
-        choice = everyone[0][1]
-        if choice is None:
-            return
-        if choice[0] == "numba" and not all(there for _, _, there in everyone):
-            choice = "numpy", "numba is not installed on every host"
-        self._choosing = False
-        self.name, self.reason = choice
-        if self.name == "numba":
-            self.since = self.trainer.step + 1
-            self.compiled = self._compile(self.name)
-        self.trainer.note_execution()
-        if self.name != "numpy":  # else the header has said so
-            self.trainer.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
 
     def _stop(self, problem: str) -> None:
         """Go on eagerly on all ranks."""
@@ -213,7 +277,7 @@ class Execution:
                     f"{problem}\nhint: train.compile=off"
                 )
             )
-        self._open, self.compiled = False, None
+        self._open, self.compiled, self.pending = False, None, False
         self.name, self.since, self.reason = "off", self.trainer.step + 1, problem
         self.trainer.note_execution()
         if self.comm.rank == 0:

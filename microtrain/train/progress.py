@@ -33,6 +33,15 @@ class Progress:
         self.total += math.nan if loss is None else loss * weight
         self.weight += weight
 
+    def state(self) -> list[str]:
+        """What a checkpoint keeps of it: exact, and JSON also where a loss was not finite."""
+        return [self.total.hex(), float(self.weight).hex()]
+
+    def restore(self, state: list[str], samples: int) -> None:
+        """Go on from `state()`, when `samples` had been seen."""
+        self.total, self.weight = map(float.fromhex, state)
+        self.samples = samples
+
     def take(self, samples: int) -> tuple[float, float, dict[str, float]]:
         """Seconds since the start, the loss, and the speed since the last row; then begin anew.
 

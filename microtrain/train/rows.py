@@ -62,6 +62,23 @@ class RowSchedule:
         self._next = -(-(passed + 1) * self._step_rate // self._row_rate)
         return due
 
+    def next_step(self, step: int) -> int:
+        """The first step after `step` whose row may be due; ask `due` there."""
+        if self._total is not None and step >= self._total:
+            return self._total
+        after = (step * self._row_rate // self._step_rate + 1) * self._step_rate
+        found = max(-(-after // self._row_rate), step + 1)
+        return found if self._total is None else min(found, self._total)
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint keeps of it."""
+        return {"rows": self._rows, "step_rate": self._step_rate}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on from `state()`, of a schedule of the same run."""
+        if self._doubling:
+            self._rows, self._step_rate = state["rows"], state["step_rate"]
+
 
 class Rows:
     """The aligned table of a run: step, epoch, losses and metrics, samples/s, communication.

@@ -29,7 +29,7 @@ from ..errors import ConfigError, DataError, LaunchError
 from .checkpoint import list_checkpoints, reason, sync_directory, write_synced
 from .provenance import git_state, versions
 
-__all__ = ["STATUSES", "Run", "RunDirectory", "open_run", "read_metrics"]
+__all__ = ["STATUSES", "Run", "RunDirectory", "newest_run", "open_run", "read_metrics"]
 
 STATUSES = ("running", "finished", "stopped", "diverged", "failed")
 _LEADING = ("split", "step", "epoch", "samples", "loss")
@@ -100,6 +100,10 @@ class RunDirectory:
         _point_latest_at(path)
         return run
 
+    def info(self, field: str, default: Any = None) -> Any:
+        """A field of run.json."""
+        return self._info.get(field, default)
+
     def write_config(self, text: str) -> None:
         """Write config.yaml: the resolved configuration."""
         self._replace("config.yaml", text)
@@ -130,6 +134,23 @@ class RunDirectory:
         with self._refusing("cannot write metrics.jsonl in"):
             self._metrics.write(json.dumps(_plain(ordered)) + "\n")
             self._metrics.flush()
+
+    @property
+    def metrics_bytes(self) -> int:
+        """The length of metrics.jsonl, which a checkpoint keeps for `trim_metrics`."""
+        return os.fstat(self._metrics.fileno()).st_size
+
+    def trim_metrics(self, length: int) -> None:
+        """Forget the rows after a checkpoint; DataError where rows before it are missing."""
+        found = self.metrics_bytes
+        if found < length:
+            raise DataError(
+                f"damaged file: {self.metrics_file} has {found:,} bytes, but the checkpoint was "
+                f"written when it had {length:,}"
+            )
+        with self._refusing("cannot trim metrics.jsonl in"):
+            os.ftruncate(self._metrics.fileno(), length)
+            os.fsync(self._metrics.fileno())
 
     def log(self, line: str) -> None:
         """Append a line to log.txt and flush."""
@@ -220,7 +241,7 @@ def open_run(path: str | Path) -> Run:
             f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
         )
     try:
-        found = given if (given / "run.json").exists() else _newest_run(given)
+        found = given if (given / "run.json").exists() else newest_run(given)
         if found is None:
             raise DataError(
                 f"no run in {path}: looked for {given / 'run.json'} and {given / '<time>/run.json'}"
@@ -290,10 +311,10 @@ def _point_latest_at(path: Path) -> None:
         partial.replace(latest)
 
 
-def _newest_run(directory: Path) -> Path | None:
+def newest_run(directory: Path) -> Path | None:
     """What `latest` points at, else the run of the greatest time (and number) in its name."""
     runs: dict[tuple[str, int], Path] = {}
-    for entry in directory.iterdir():
+    for entry in directory.iterdir() if directory.is_dir() else ():
         match = _DIRECTORY.fullmatch(entry.name)
         if (entry / "run.json").exists() and (match or entry.name == "latest"):
             runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry

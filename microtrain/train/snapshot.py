@@ -13,6 +13,7 @@ import numpy as np
 
 from ..distributed.data_parallel import DataParallel
 from ..nn import Module
+from ..optim.optimizer import STEP, Optimizer
 from ..random import get_rng_state, set_rng_state
 from ..tensor import TENSORS
 
@@ -28,9 +29,12 @@ class Snapshot:
         model: with all its modules.
         loss: a Module, or another object with attributes.
         gradients: whether those that are there are kept too; else they are about to be cleared.
+        optimizer: kept too where it is given, for a whole step that is undone before the next.
     """
 
-    def __init__(self, model: DataParallel, loss: Any, gradients: bool) -> None:
+    def __init__(
+        self, model: DataParallel, loss: Any, gradients: bool, optimizer: Optimizer | None = None
+    ) -> None:
         self._storage = model.storage
         objects = [*model.modules()]
         objects += loss.modules() if isinstance(loss, Module) else [loss]
@@ -44,6 +48,15 @@ class Snapshot:
         self._gradients = [buffer.grad.copy() for buffer in buffers] if gradients else []
         self._epochs = [buffer.epoch for buffer in buffers], [slot.epoch for slot in slots]
         self._cleared = self._storage.cleared
+        self._optimizer: Any = None
+        if optimizer is not None:
+            states = [
+                (array, array.copy())
+                for param in self._storage.params
+                for name, array in optimizer.state_of(param).items()
+                if name != STEP
+            ]
+            self._optimizer = optimizer, states, optimizer.history()
 
     def changed(self) -> str | None:
         """An attribute that is not what it was, but for values of Tensors; None if there is none.
@@ -75,6 +88,11 @@ class Snapshot:
         if self._gradients:
             for buffer, values in zip(storage.buffers, self._gradients, strict=True):
                 buffer.grad[...] = values
+        if self._optimizer is not None:
+            optimizer, states, history = self._optimizer
+            for array, values in states:
+                array[...] = values
+            optimizer.set_history(history)
 
 
 def _content(value: Any) -> Any:

@@ -17,6 +17,7 @@ import shlex
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -26,26 +27,32 @@ from ..backend import MODES, default_dtype, to_host
 from ..data import DataLoader
 from ..distributed import watchdog
 from ..distributed.agreement import together
+from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
-from ..errors import DivergedError, LaunchError
+from ..errors import DataError, DivergedError, LaunchError
 from ..optim import Optimizer
+from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
-from .checkpoint import save_checkpoint
-from .components import build, is_import_path
+from .callbacks import Callbacks
+from .checkpoint import checkpoint_at, name_of
+from .components import build, is_import_path, load
 from .divergence import check_finite
 from .duration import Duration
 from .evaluation import evaluate
-from .execution import Execution
+from .execution import BEGIN, Execution
 from .output import Header, Output, Summary, truth_lines
 from .parts import build_parts, check_fit, choose_device, compare_data, data_hash, load_data
 from .pictures import draw, line_of
 from .progress import Progress
 from .resolved import resolved_yaml
+from .resume import resume_point
 from .rows import Rows, RowSchedule, number
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, open_run
+from .saver import Saver
 from .section import Section
+from .stop import EVALUATE, SAVE, STOP, STOP_FILE, Stopper
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 
+STOPPED: Final = 75  # exit code: stopped early, resumable
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
 }  # fmt: skip
@@ -67,11 +75,14 @@ class Trainer:
         comm: the ranks of the run.
         output: where lines go; standard output by default.
         trace: write a timeline of every rank into the run directory.
+        resume: the directory of a run to go on with; None begins one.
 
     Attributes:
         model: the `DataParallel` model.
         step, samples: optimiser steps taken and samples seen, over all ranks.
+        total_steps: optimiser steps of the whole run; None where a clock ends it.
         execution: what executes the steps: the code below, or a capture of it.
+        path: the run directory, from the beginning of `train`.
 
     Raises (all on every rank): ConfigError, DataError, LaunchError before anything is trained,
     DivergedError when a loss or gradient is not finite.
@@ -88,6 +99,7 @@ class Trainer:
         output: Output | None = None,
         *,
         trace: bool = False,
+        resume: Path | None = None,
     ) -> None:
         self.config = config
         self.comm = comm
@@ -102,6 +114,7 @@ class Trainer:
         self.device = together(comm, lambda: choose_device(config, comm))
         self.data = together(comm, lambda: load_data(config))
         together(comm, lambda: compare_data(config, self.data, comm))
+        self._data_hash = data_hash(self.data)
         with default_dtype(config.dtype):  # for what the user's own model creates
             parts = together(comm, lambda: build_parts(config, self.data, self.device))
             module, self.loss, self.metrics = parts
@@ -122,18 +135,61 @@ class Trainer:
             )
         self.loader = together(comm, self._make_loader)
         self.steps_per_epoch = len(self.loader)
-        self.total_steps = Duration(config.train.duration).steps(self.steps_per_epoch)
-        self.eval_every = Duration(config.train.eval_every).steps(
-            self.steps_per_epoch, self.total_steps
-        )
+        self._seconds: dict[str, float] = {}  # of what a clock ends
+        self._intervals: dict[int, float] = {}  # of what happens by the clock
+        self.total_steps = self._steps(config.train.duration, "duration")
+        if config.train.max_time is not None:
+            self._seconds["max_time"] = float(Duration(config.train.max_time).amount * 60)
+        self.eval_every = self._steps(config.train.eval_every, EVALUATE)
+        self._save_every = self._steps(config.checkpoint.every, SAVE)
+        self._log_every = None
+        if config.log.every != "auto":
+            self._log_every = self._steps(config.log.every, EVALUATE)
         self.step = 0
         self.samples = 0
+        self._elapsed = 0.0  # seconds before a resume
+        self._resume = resume
+        self._asked_to_stop = ""
+        self.callbacks = together(comm, self._make_callbacks)
         self._standardized = config.data.standardize
         self.execution = Execution(self)
         self._wants_trace = trace
         self._trace: Trace | None = None
         self._best: tuple[str, float, int] | None = None
+        self._measured: tuple[int, float] | None = None  # the monitored value, and when
         self._run: RunDirectory | None = None
+        self._saver: Saver | None = None
+        if config.train.init_from is not None:
+            together(comm, self._take_initial_values)
+
+    def _steps(self, text: str, clocked: str | int) -> int | None:
+        """A duration in steps; None for one by the clock, which is noted for `clocked`."""
+        duration = Duration(text)
+        if duration.unit != "min":
+            return duration.steps(self.steps_per_epoch, getattr(self, "total_steps", None))
+        seconds = float(duration.amount * 60)
+        if isinstance(clocked, str):
+            self._seconds[clocked] = seconds
+        else:
+            self._intervals[clocked] = min(seconds, self._intervals.get(clocked, seconds))
+        return None
+
+    def _make_callbacks(self) -> Callbacks:
+        found = []
+        for component in self.config.callbacks:
+            made = load("callbacks", component.type)
+            # What `every` has decorated is a callback already.
+            found.append(build(component) if isinstance(made, type) else made)
+        return Callbacks(found, self)
+
+    def _take_initial_values(self) -> None:
+        """The values of another run's model, before the first step."""
+        path = self.config.train.init_from
+        checkpoint = checkpoint_at(path, self.output.warn)
+        try:
+            self.model.load_state_dict(checkpoint.model)
+        except RuntimeError as error:
+            raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
 
     def _limit_threads(self) -> None:
         """One BLAS thread in world mode: two add up in another order."""
@@ -161,62 +217,132 @@ class Trainer:
 
     # Training -------------------------------------------------------------------------------------
 
-    def train(self) -> None:
-        """Run to the end and write what a run leaves behind; collective."""
+    def train(self) -> int:
+        """Run to the end and write what a run leaves behind; collective.
+
+        Returns the exit code: 0 done, 75 stopped early in good order and resumable.
+        """
         hosts = self.comm.all_gather_object(socket.gethostname())
         self._run = together(self.comm, self._open_run)
-        if self.comm.num_nodes > 1:
-            board = None if self._run is None else self._run.path / "board"
-            watchdog.share(self.comm.broadcast_object(board))
-        if self._wants_trace:
-            self.comm.barrier()
-            self._trace = Trace(self.comm.rank, socket.gethostname())
-            self.model.on_reduced = self._trace.add
-        started = time.perf_counter()
+        path = None if self._run is None else str(self._run.path)
+        self.path = Path(self.comm.broadcast_object(path) or "")
         try:
-            self._report_header(hosts)
-            # What is not finite is found and named below: NumPy need not warn of it.
-            with np.errstate(all="ignore"), default_dtype(self.config.dtype):
-                self._loop(started)
-                self._finish(started)
-        except BaseException as error:
-            self._leave(error, started)
-            raise
+            self._continue()
+            if self.comm.num_nodes > 1:
+                watchdog.share(self.path / "board")
+            if self._wants_trace:
+                self.comm.barrier()
+                self._trace = Trace(self.comm.rank, socket.gethostname())
+                self.model.on_reduced = self._trace.add
+            started = time.perf_counter() - self._elapsed
+            try:
+                self._report_header(hosts)
+                # What is not finite is found and named below: NumPy need not warn of it.
+                with np.errstate(all="ignore"), default_dtype(self.config.dtype):
+                    return self._loop(started)
+            except BaseException as error:
+                self._leave(error, started)
+                raise
         finally:
+            if self._saver is not None:
+                self._saver.wait()
             if self._run is not None:
                 self._run.close()
 
-    def _loop(self, started: float) -> None:
-        rows = self._rows()
-        schedule = RowSchedule(self.total_steps, self.steps_per_epoch, self._log_every())
-        every_evaluation = self.total_steps / self.eval_every <= RowSchedule.limit
-        self.output.say("", rows.heading())
-        progress = Progress(started, self.model)
+    def stop(self, reason: str) -> None:
+        """End the run, as finished, after the step or evaluation under way; on any ranks."""
+        self._asked_to_stop = self._asked_to_stop or reason
+        self._stopper.ask(reason)
+
+    def _loop(self, started: float) -> int:
+        self._rows = self._make_rows()
+        self._schedule = RowSchedule(self.total_steps, self.steps_per_epoch, self._log_every)
+        self._progress = progress = Progress(started, self.model)
+        self._every_evaluation = self._log_every is None and (
+            self.total_steps is None
+            or self.eval_every is None
+            or self.total_steps / self.eval_every <= RowSchedule.limit
+        )
+        if self._restored is not None:
+            progress.restore(self._restored["progress"], self.samples)
+            self._schedule.restore(self._restored["rows"])
+        self.output.say("", self._rows.heading())
         execute: Any = self.execution
         if self._trace is not None:
             execute = self._trace.timed("pass", execute)
-        while self.step < self.total_steps:
-            for micro_batches in self.loader.steps():
-                left = len(micro_batches)
-                first = True
-                for batch in micro_batches:
-                    left -= 1
-                    execute(first, not left, *batch)
-                    first = False
-                self.step = step = self.step + 1
-                rows_seen = self.loader.global_size
-                self.samples += rows_seen
-                progress.add(self.model.loss, rows_seen)
-                measured = {}
-                evaluating = step % self.eval_every == 0 or step == self.total_steps
-                if evaluating or step & (step - 1) == 0:
-                    self.execution.settle()
-                if evaluating:
-                    measured = self._evaluate_during_training(progress)
-                if schedule.due(step) or (measured and every_evaluation):
-                    self._report_row(rows, progress, measured)
-                if step == self.total_steps:
-                    break
+        model, loader = self.model, self.loader
+        path = None if self._run is None else self._run.path
+        seconds = {
+            name: max(limit - (self._elapsed if name == "duration" else 0.0), 0.0)
+            for name, limit in self._seconds.items()
+        }
+        stop = ""
+        with Stopper(model, path, seconds, self._intervals) as self._stopper:
+            self.callbacks.call("on_start")
+            attend = self._next_attention()
+            while not stop and self.step != self.total_steps:
+                for micro_batches in loader.steps(self.step % self.steps_per_epoch):
+                    if self.execution.pending and self.step >= BEGIN - 1:
+                        self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
+                    left = len(micro_batches)
+                    first = True
+                    for batch in micro_batches:
+                        left -= 1
+                        execute(first, not left, *batch)
+                        first = False
+                    self.step = step = self.step + 1
+                    rows_seen = loader.global_size
+                    self.samples += rows_seen
+                    progress.add(model.loss, rows_seen)
+                    if step == attend or any(model.noted):
+                        stop = self._attend()
+                        attend = self._next_attention()
+                        if stop or step == self.total_steps:
+                            break
+        return self._end(stop, started)
+
+    def _next_attention(self) -> int:
+        """The next step after which there is more to do than to go on."""
+        step = self.step
+        due = [self._schedule.next_step(step), 1 << step.bit_length()]
+        intervals = (self.eval_every, self._save_every, self.steps_per_epoch)
+        due += [(step // every + 1) * every for every in intervals if every is not None]
+        due += [n for n in (self.callbacks.next_step(step), self.total_steps) if n is not None]
+        return min(n for n in due if n > step or n == self.total_steps)
+
+    def _attend(self) -> str:
+        """All that is due after this step; returns why the run is to end, if it is."""
+        step, noted = self.step, self.model.noted
+        last = step == self.total_steps
+        evaluating = last or bool(
+            noted[EVALUATE] or (self.eval_every and not step % self.eval_every)
+        )
+        if evaluating or not step & (step - 1):
+            self.execution.settle()
+        self.callbacks.on_step(step)
+        measured: dict[str, float] = {}
+        if evaluating:
+            self._stopper.done(EVALUATE)
+            measured = self._evaluate_during_training()
+        if self._schedule.due(step) or (measured and self._every_evaluation):
+            self._report_row(measured)
+        if measured:
+            self.callbacks.call("on_eval", measured)
+        if not step % self.steps_per_epoch:
+            self.callbacks.call("on_epoch")
+        stop = ""
+        if noted[STOP] or (measured and self.comm.any(bool(self._asked_to_stop))):
+            reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
+            self._asked_to_stop = next((asked for asked, _ in reasons if asked), "")
+            stop = self._asked_to_stop or next((reason for _, reason in reasons if reason), "")
+        if not last and not stop:
+            best = self._best is not None and self._best[2] == step
+            best = best and self.config.checkpoint.keep_best > 0
+            every = self._save_every
+            if best or noted[SAVE] or (every and not step % every):
+                self._stopper.done(SAVE)
+                self._save(best)
+        return stop
 
     # A step is these two; `execution` calls them, or replays what they did.
 
@@ -237,6 +363,8 @@ class Trainer:
         self.optimizer.step()
 
     def _refuse_not_finite(self) -> None:
+        if self.execution.rehearsing:
+            return
         check_finite(self.model, self.step + 1, self._standardized)
 
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
@@ -255,17 +383,11 @@ class Trainer:
         """The column whose best value is marked."""
         return str(self.config.checkpoint.monitor)
 
-    def _rows(self) -> Rows:
+    def _make_rows(self) -> Rows:
         part = "val" if self.data.val is not None else "train"
         names = ["train/loss"] + (["val/loss"] if part == "val" else [])
         names += [f"{part}/{metric.name}" for metric in self.metrics]
         return Rows(names, self.monitor, self.total_steps, self.steps_per_epoch)
-
-    def _log_every(self) -> int | None:
-        every = self.config.log.every
-        if every == "auto":
-            return None
-        return Duration(every).steps(self.steps_per_epoch, self.total_steps)
 
     def _evaluate(self, dataset: Any) -> dict[str, float]:
         started = time.perf_counter()
@@ -277,12 +399,13 @@ class Trainer:
             self._trace.add("evaluate", started, time.perf_counter())
         return found
 
-    def _evaluate_during_training(self, progress: Progress) -> dict[str, float]:
+    def _evaluate_during_training(self) -> dict[str, float]:
         """Values by column name: of the validation data, else metrics of the training data."""
         part = "val" if self.data.val is not None else "train"
         dataset = self.data.val or self.data.train
         if part == "train" and not self.metrics:
             return {}
+        progress = self._progress
         began = time.perf_counter()
         found = self._evaluate(dataset)
         if part == "train":
@@ -302,12 +425,14 @@ class Trainer:
         value = values.get(self.monitor)
         if value is None or math.isnan(value):
             return
-        if self._best is None or value < self._best[1]:
+        self._measured = self.step, value
+        sign = 1 if self.config.checkpoint.mode == "min" else -1
+        if self._best is None or sign * value < sign * self._best[1]:
             self._best = (self.monitor, value, self.step)
 
-    def _report_row(self, rows: Rows, progress: Progress, measured: dict[str, float]) -> None:
+    def _report_row(self, measured: dict[str, float]) -> None:
         """One line on the terminal and its values in metrics.jsonl."""
-        seconds, loss, speed = progress.take(self.samples)
+        seconds, loss, speed = self._progress.take(self.samples)
         where = self._where()
         self._log({"split": "train", **where, "loss": loss, "time": seconds, **speed})
         values = {"train/loss": loss, **measured}
@@ -315,7 +440,7 @@ class Trainer:
             self._note_best(values)
         best = self._best is not None and self._best[2] == self.step
         shown = {"step": self.step, "epoch": where["epoch"], **values, **speed}
-        self.output.say(rows.row(shown, best=best))
+        self.output.say(self._rows.row(shown, best=best))
 
     def _log(self, row: dict[str, Any]) -> None:
         if self._run is not None:
@@ -324,10 +449,136 @@ class Trainer:
     def _open_run(self) -> RunDirectory | None:
         if self.comm.rank != 0:
             return None
-        run = RunDirectory.create(self.config.run_dir, self.config.name)
-        run.write_config(resolved_yaml(self.config))
+        if self._resume is not None:
+            # A killed job's ranks may still be dying.
+            run = RunDirectory(self._resume, wait_s=30.0)
+        else:
+            run = RunDirectory.create(self.config.run_dir, self.config.name)
+            run.write_config(resolved_yaml(self.config))
         self.output.log = run.log
+        keep = self.config.checkpoint
+        self._saver = Saver(
+            run.checkpoints, keep.keep_last, keep.keep_best, keep.mode, self.output.warn
+        )
         return run
+
+    def _continue(self) -> None:
+        """Take over where the run that is resumed has come to; collective."""
+        self._restored: dict[str, Any] | None = None
+        if self._resume is None:
+            return
+        found: Any = together(self.comm, self._read_resumed)
+        found = self.comm.broadcast_object(found)
+        if found is None:  # nothing was saved
+            return
+        model, optimizer, state = found
+        together(self.comm, lambda: self._restore(model, optimizer, state))
+
+    def _read_resumed(self) -> Any:
+        run = self._run
+        if run is None:
+            return None
+        resumed = resume_point(open_run(run.path), self.config, self.output.warn)
+        checkpoint = resumed.checkpoint
+        run.trim_metrics(0 if checkpoint is None else checkpoint.state["metrics_bytes"])
+        step = 0 if checkpoint is None else checkpoint.step
+        (run.path / STOP_FILE).unlink(missing_ok=True)
+        run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
+        run.write_config(resolved_yaml(self.config))
+        self.output.say(f"resuming {run.path} after step {step:,}", "")
+        if checkpoint is None:
+            return None
+        return checkpoint.model, checkpoint.optimizer, checkpoint.state
+
+    def _restore(self, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
+        """Be where `_state` was taken; DataError where it is of another model or other data."""
+        if state["data_hash"] != self._data_hash:
+            raise DataError(
+                f"the data have changed since step {state['step']:,}: the run cannot go on with "
+                "other rows; put them back, or start a new run"
+            )
+        try:
+            self.model.load_state_dict(model)
+            states: dict[str, dict[str, Any]] = {}
+            for name, array in optimizer.items():
+                param, _, kind = name.rpartition(".")
+                states.setdefault(param, {})[kind] = array
+            params = dict(self.model.named_parameters())
+            for name, values in states.items():
+                self.optimizer.load_state_of(params[name], values)
+            for group, options in zip(self.optimizer.param_groups, state["options"], strict=True):
+                for key, value in options.items():
+                    group[key] = tuple(value) if isinstance(value, list) else value
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise DataError(f"the checkpoint does not fit the model: {error}") from error
+        self.step, self.samples = state["step"], state["samples"]
+        self._elapsed = state["seconds"]
+        best = state["best"]
+        self._best = None if best is None else (best["name"], best["value"], best["step"])
+        set_rng_state(state["random"])
+        self.loader.epoch = self.step // self.steps_per_epoch
+        self.execution.restore(state["compile"])
+        self.callbacks.restore(state["callbacks"])
+        self._restored = state
+
+    def _state(self) -> dict[str, Any]:
+        """All that a resume needs beside the arrays; rank 0."""
+        assert self._run is not None
+        measured = self._measured
+        return {
+            "seed": self.config.seed,
+            **self._where(),
+            "seconds": time.perf_counter() - self._progress.started,
+            "metrics_bytes": self._run.metrics_bytes,
+            "monitored": measured[1] if measured and measured[0] == self.step else None,
+            "best": self._best_as_dict(),
+            "random": get_rng_state(),
+            "progress": self._progress.state(),
+            "rows": self._schedule.state(),
+            "options": [
+                {
+                    key: list(value) if isinstance(value, tuple) else value
+                    for key, value in group.items()
+                    if key != "params"
+                }
+                for group in self.optimizer.param_groups
+            ],
+            "callbacks": self.callbacks.state(),
+            "preprocessing": self.data.preprocessing.to_json(),
+            "classes": None if self.data.classes is None else list(self.data.classes),
+            "data_hash": self._data_hash,
+            "compile": self.execution.state(),
+        }
+
+    def _contents(self) -> dict[str, Any]:
+        """A copy of the state, as `save_checkpoint` takes it."""
+        optimizer = {
+            f"{name}.{state}": np.array(to_host(array))
+            for name, param in self.model.named_parameters()
+            for state, array in self.optimizer.state_of(param).items()
+        }
+        model = self.model.state_dict()
+        return {
+            "step": self.step,
+            "model": {name: np.array(to_host(tensor._array)) for name, tensor in model.items()},
+            "optimizer": optimizer,
+            "state": self._state(),
+            "config_text": resolved_yaml(self.config),
+        }
+
+    def _save(self, best: bool) -> None:
+        """A checkpoint, written beside the training; one that fails is told and survived."""
+        if self._saver is not None:
+            self._saver.submit(self._contents(), best)
+        self._tell_of_save()
+
+    def _tell_of_save(self) -> None:
+        self.callbacks.call("on_save", self.path / "checkpoints" / name_of(self.step))
+
+    def _best_as_dict(self) -> dict[str, Any] | None:
+        if self._best is None:
+            return None
+        return dict(zip(("name", "value", "step"), self._best, strict=True))
 
     def _report_header(self, hosts: list[str]) -> None:
         if self._run is None:
@@ -377,94 +628,83 @@ class Trainer:
 
     # The end --------------------------------------------------------------------------------------
 
-    def _finish(self, started: float) -> None:
-        """Test results, checkpoint, plots, summary."""
+    def _end(self, stop: str, started: float) -> int:
+        """Test results, checkpoint, plots, summary; returns the exit code."""
         seconds = time.perf_counter() - started
-        test = None if self.data.test is None else self._evaluate(self.data.test)
-        problem = together(self.comm, lambda: self._write_end(test, seconds))
+        finished = self.step == self.total_steps or bool(self._asked_to_stop) or stop == "duration"
+        test = None
+        if finished:
+            if self.step != self.total_steps:  # the last step of a run has a row
+                self._report_row({})
+            if self.data.test is not None:
+                test = self._evaluate(self.data.test)
+        problem = together(self.comm, lambda: self._write_end(test, seconds, finished))
+        self._tell_of_save()
+        self.callbacks.call("on_stop")
         self._write_trace()
         if self._run is None:
-            return
+            return 0 if finished else STOPPED
         if problem:
             self.output.warn(problem)
         if test is not None:
             values = "  ".join(f"{name} {number(value)}" for name, value in test.items())
             self.output.say("", f"test  {values}")
-        self._report_truth()
+        if finished:
+            self._report_truth()
         summary = Summary(
-            status="finished",
+            status=("finished" if finished else "stopped") + (f" ({stop})" if stop else ""),
             steps=self.step,
             seconds=seconds,
             samples_per_s=self.samples / seconds if seconds else math.nan,
             comm_share=self.model.comm_seconds / seconds if self.comm.size > 1 else None,
             best=self._best,
             results=str(self._run.path),
-            next_command=self._next_command(self._run),
+            next_command=self._next_command(self._run, "evaluate" if finished else "resume"),
         )
         self.output.say("", *summary.lines())
+        return 0 if finished else STOPPED
 
     def _write_trace(self) -> None:
         """The timelines of all ranks, beside the metrics; without them a run has not failed."""
         if self._trace is None:
             return
-        place = self.comm.broadcast_object(None if self._run is None else self._run.path / "trace")
-        assert place is not None  # rank 0's
         try:
-            self._trace.write(place)
+            self._trace.write(self.path / "trace")
         except OSError as error:  # another host may not see the directory
             self.output.warn(f"no timeline of rank {self.comm.rank}: {error}")
 
-    def _next_command(self, run: RunDirectory) -> str:
+    def _next_command(self, run: RunDirectory, command: str) -> str:
         """What to type next, as this run itself was started."""
         program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
         parts = [self.config.data, self.config.model, self.config.loss, *self.config.metrics]
         own_code = any(is_import_path(part.type) for part in [*parts, self.config.optimizer])
         trust = " --trust" if own_code else ""
-        return f"{program} evaluate {shlex.quote(str(run.path))}{trust}"
+        return f"{program} {command} {shlex.quote(str(run.path))}{trust}"
 
-    def _write_end(self, test: dict[str, float] | None, seconds: float) -> str | None:
+    def _write_end(
+        self, test: dict[str, float] | None, seconds: float, finished: bool
+    ) -> str | None:
         """Everything on disk; rank 0 only. Returns a warning, if there is one to give."""
-        run = self._run
-        if run is None:
+        run, saver = self._run, self._saver
+        if run is None or saver is None:
             return None
-        where = self._where()
+        contents = self._contents()  # before the test row, which a longer run would not have
+        saver.save(contents)
         if test is not None:
-            self._log({"split": "test", **where, **test, "time": seconds})
-        named = [(name, to_host(t._array)) for name, t in self.model.state_dict().items()]
-        optimizer = {
-            f"{name}.{state}": to_host(array)
-            for name, param in self.model.named_parameters()
-            for state, array in self.optimizer.state_of(param).items()
-        }
-        save_checkpoint(
-            run.checkpoints,
-            self.step,
-            model=dict(named),
-            optimizer=optimizer,
-            state={
-                "seed": self.config.seed,
-                **where,
-                "preprocessing": self.data.preprocessing.to_json(),
-                "classes": None if self.data.classes is None else list(self.data.classes),
-                "data_hash": data_hash(self.data),
-                "compile": self.execution.about(),
-            },
-            config_text=resolved_yaml(self.config),
-        )
+            self._log({"split": "test", **self._where(), **test, "time": seconds})
         from .provenance import params_sha256
 
-        best = None
-        if self._best is not None:
-            best = dict(zip(("name", "value", "step"), self._best, strict=True))
         run.update(
-            status="finished",
-            exit_code=0,
+            status="finished" if finished else "stopped",
+            exit_code=0 if finished else STOPPED,
             steps=self.step,
-            best=best,
+            best=self._best_as_dict(),
             test=test,
-            params_sha256=params_sha256(named),
+            params_sha256=params_sha256(contents["model"]),
             timings={"train_s": seconds, "comm_s": self.model.comm_seconds},
         )
+        if not finished:
+            return None
         try:
             return draw(run, self.config, self.model, self.data, self.device)
         except Exception as error:  # a finished run stays finished whatever a picture meets
@@ -479,9 +719,16 @@ class Trainer:
 
     def _leave(self, error: BaseException, started: float) -> None:
         """Note in run.json how a run ended that did not finish."""
+        try:
+            with alone("a rank that fails is alone"):
+                self.callbacks.call("on_error", error)
+        except Exception as another:
+            self.output.warn(f"on_error of a callback: {type(another).__name__}: {another}")
         if self._run is None:
             return
         status, code = "failed", getattr(error, "exit_code", 1)
+        if self._saver is not None:
+            self._saver.wait()
         if isinstance(error, DivergedError):
             status = "diverged"
         elif isinstance(error, KeyboardInterrupt):
@@ -499,6 +746,6 @@ class Trainer:
                 self._run.log(line)
         if isinstance(error, KeyboardInterrupt):
             self.output.say(
-                f"interrupted after step {self.step:,}; the rows are in {self._run.path}, the "
-                "model was not saved"
+                f"interrupted after step {self.step:,}; go on from the last checkpoint with "
+                f"{self._next_command(self._run, 'resume')}"
             )

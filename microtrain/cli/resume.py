@@ -1,0 +1,28 @@
+"""`microtrain resume RUN [k=v ...]`: go on with a run, in its own directory."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+@click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
+def resume(run: str, overrides: tuple[str, ...], trust: bool, trace: bool) -> int:
+    """Go on with RUN (a run directory, or runs/NAME for the newest) where it was interrupted.
+
+    The result is that of a run that was never interrupted. What does not change the mathematics
+    may be set anew, such as train.duration='40 epochs' or checkpoint.every='5 min'.
+    """
+    from microtrain.cli.train import train_run
+    from microtrain.distributed import world
+    from microtrain.distributed.agreement import together
+    from microtrain.train.config import load_config_everywhere
+    from microtrain.train.run_directory import open_run
+
+    ranks = world()
+    found = together(ranks, lambda: str(open_run(run).path) if ranks.rank == 0 else "")
+    settings = load_config_everywhere(ranks, f"{found}/config.yaml", overrides, trust=trust)
+    return train_run(settings, resume=ranks.broadcast_object(found), trace=trace)

@@ -1,0 +1,127 @@
+"""Continuing a run: which one, whether it is the same run, and where it goes on.
+
+Rank 0 finds and reads; what it found, or its error, reaches all ranks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, DataError
+from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint
+from .resolved import as_yaml, resolved_yaml
+from .run_directory import Run, newest_run, open_run
+from .section import Section
+
+__all__ = ["Resumed", "choose_run", "compare_configs", "resume_point"]
+
+# What may be another after a resume: it does not change the mathematics of a step.
+FREE = (
+    "name", "run_dir", "base", "train.duration", "train.max_time", "train.eval_every",
+    "train.init_from", "log.", "checkpoint.", "callbacks", "device",
+    "distributed.backend", "distributed.bucket_mb", "distributed.overlap", "distributed.warn_s",
+    "distributed.timeout_s", "distributed.blas_threads", "distributed.share_gpu",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run to go on with: its directory, and its newest whole checkpoint, if it has one."""
+
+    path: Path
+    checkpoint: Checkpoint | None
+
+
+def choose_run(config: Section, wish: str | None) -> tuple[Path | None, str, int | None]:
+    """The run directory to go on with, what to say of it, and an exit code if there is none to do.
+
+    Args:
+        config: of the run that is asked for.
+        wish: None for a new run, `auto` for the newest of this name if there is one, or a path.
+
+    Raises DataError where a run cannot be read.
+    """
+    if wish is None:
+        return None, "", None
+    if wish == "auto":
+        found = newest_run(Path(config.run_dir).expanduser() / config.name)
+        if found is None:
+            return None, f"no run of {config.name} in {config.run_dir} yet: a new one begins", None
+    else:
+        found = Path(wish)
+    run = open_run(found)
+    if run.info.get("status") == "finished" and _reached(run, config):
+        return None, f"the run {run.path} has finished; nothing is left to do", 0
+    return run.path, "", None
+
+
+def _reached(run: Run, config: Section) -> bool:
+    """Whether a finished run has done what `config` asks for; a longer duration goes on."""
+    stored = _flat(run.config_text, run.path).get("train.duration")
+    return stored is None or str(stored) == str(config.train.duration)
+
+
+def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resumed:
+    """Where `run` goes on under `config`.
+
+    Raises ConfigError for settings that make it another run, DataError for a run that diverged.
+    """
+    if run.info.get("status") == "diverged":
+        raise DataError(
+            f"the run {run.path} has diverged and would do so again; start a new one with another "
+            "optimizer.lr, or train.init_from one of its checkpoints"
+        )
+    compare_configs(run.config_text, resolved_yaml(config), run.path)
+    checkpoint = None
+    if list_checkpoints(run.path / "checkpoints"):
+        checkpoint = load_newest_checkpoint(run.path / "checkpoints", warn)
+    return Resumed(run.path, checkpoint)
+
+
+def compare_configs(stored: str, now: str, path: Path) -> None:
+    """ConfigError naming every setting that must be as it was in the run at `path`.
+
+    Args:
+        stored, now: resolved configurations, as YAML.
+        path: where `stored` is.
+    """
+    before, after = _flat(stored, path), _flat(now, path)
+    lines = [
+        f"  {key}: {_shown(before, key)} in the run, {_shown(after, key)} now"
+        for key in dict.fromkeys([*before, *after])
+        if not key.startswith(FREE) and before.get(key) != after.get(key)
+    ]
+    if lines:
+        raise ConfigError(
+            f"the run {path} cannot go on with other settings, it would be another run\n"
+            + "\n".join(lines)
+            + "\nstart a new run, or set them back; free to change are duration, max_time, "
+            "eval_every, log, checkpoint, callbacks, and how the ranks communicate"
+        )
+
+
+def _flat(text: str, path: Path) -> dict[str, Any]:
+    """Every value of a resolved configuration by its dotted key."""
+    from .problems import Source  # these import PyYAML: rank 0 alone
+    from .yaml_source import lines_of, parse
+
+    problems: list[Any] = []
+    root = parse(text, Source(str(path / "config.yaml"), lines_of(text), path), problems)
+    if root is None:
+        raise DataError(f"damaged file: {path / 'config.yaml'}: {problems[0].message}")
+    found: dict[str, Any] = {}
+    waiting = [("", root.plain())]
+    while waiting:
+        prefix, value = waiting.pop(0)
+        if isinstance(value, dict) and value:
+            waiting += [(f"{prefix}.{key}" if prefix else str(key), value[key]) for key in value]
+        else:
+            found[prefix] = value
+    return found
+
+
+def _shown(values: dict[str, Any], key: str) -> str:
+    return as_yaml(values[key]) if key in values else "absent"
