@@ -344,6 +344,10 @@ WRONG = [
     ("name: linreg", "checkpoint: «3»", "checkpoint", "expected keys and values"),
     ("name: linreg", "log: {every: «0 steps»}", "log.every", "expected auto, or a duration"),
     ("name: linreg", "log: {every: «5»}", "log.every", "got 5"),
+    ("name: linreg", "checkpoint: {keep_last: «0»}", "checkpoint.keep_last", "of at least 1"),
+    ("name: linreg", "checkpoint: {keep_best: «-1»}", "checkpoint.keep_best", "of at least 0"),
+    ("64\n", "64\n  max_time: «5 epochs»\n", "train.max_time", "a time such as `10 min`"),
+    ("64\n", "64\n  clip_norm: «0»\n", "train.clip_norm", "greater than 0, or null, got 0"),
     ("name: linreg", "log:\n  «every»: [1,\n    2]", "log.every", "got a list"),
     ("size: 64", "size: «0»", "train.batch_size", "of at least 1, got 0"),
     ("size: 64", "size: «6.4e1»", "train.batch_size", "got 64.0"),
@@ -454,31 +458,71 @@ def test_long_and_wide_lines_have_the_caret_in_place(directory):
 
 
 @pytest.mark.parametrize("path", sorted(NOT_YET))
-def test_keys_that_are_not_built_are_refused_and_what_they_do_anyway_accepted(path, directory):
-    refused = {
-        "schedule": "cosine",
-        "callbacks": "[./x.py:Y]",
-        "train.duration": "10 min",
-        "train.eval_every": "10 min",
-        "log.every": "10 min",
-        "train.nan": "skip",
-        "checkpoint.mode": "max",
-        "checkpoint.monitor": "val/r2",
-        "distributed.backend": "threads",
-        "distributed.reproducible": "world",
-    }.get(path, "7")
-    text = refusal(LINREG, f"{path}={refused}")
-    assert text.startswith("1 problem in ")
-    assert "not yet available" in text
-    if path == "schedule":
-        assert refusal(LINREG, "schedule={warmup: 3}").startswith("1 problem in ")
-    default = load(LINREG)
+def test_what_is_not_built_is_refused_and_what_works_anyway_accepted(path, directory):
+    refused = {"distributed.backend": "threads"}.get(path, "other.yaml")
+    assert "not yet available" in refusal(LINREG, f"{path}={refused}")
+    for works in NOT_YET[path]:
+        assert load(LINREG, f"{path}={json.dumps(works)}")
+
+
+# What other parts of the trainer build arrives checked
+
+
+@pytest.mark.parametrize(
+    "override, path, value",
+    [
+        ("train.duration=10 min", "train.duration", "10 min"),
+        ("train.eval_every=5 min", "train.eval_every", "5 min"),
+        ("train.max_time=90min", "train.max_time", "90 min"),
+        ("train.clip_norm=1", "train.clip_norm", 1.0),
+        ("train.nan=skip", "train.nan", "skip"),
+        ("checkpoint.every=5%", "checkpoint.every", "5%"),
+        ("checkpoint.keep_best=0", "checkpoint.keep_best", 0),
+        ("checkpoint.mode=max", "checkpoint.mode", "max"),
+        ("log.every=1 min", "log.every", "1 min"),
+    ],
+)
+def test_keys_of_the_loop(override, path, value, directory):
+    found = load(LINREG, override)
     for key in path.split("."):
-        default = default[key]
-    if NOT_YET[path]:
-        assert load(LINREG, f"{path}={json.dumps(default)}")
-    else:  # nothing happens yet at all: the default is no promise either
-        assert "leave this key out" in refusal(LINREG, f"{path}={json.dumps(default)}")
+        found = found[key]
+    assert found == value
+    if path.endswith(("every", "duration", "max_time")):
+        assert isinstance(found, Duration)
+
+
+def test_paths_of_runs_start_where_they_are_written(directory):
+    (directory / "sub").mkdir()
+    text = changed("train:\n", "train:\n  init_from: runs/a\n")
+    (directory / "sub" / "run.yaml").write_text(text)
+    assert load_config("sub/run.yaml").train.init_from == f"{directory}/sub/runs/a"
+    over = load_config("sub/run.yaml", ["train.init_from=runs/b"])
+    assert over.train.init_from == f"{directory}/runs/b"
+
+
+TRAINERS = """\
+from microtrain.train.trainer import Trainer
+class Mine(Trainer): ...
+class Other: ...
+def watch(patience: int = 3): ...
+"""
+
+
+def test_trainer_and_callbacks_of_the_users_own(directory):
+    (directory / "mine.py").write_text(TRAINERS)
+    config = load(LINREG, "trainer=./mine.py:Mine", "callbacks=[{type: ./mine.py:watch}]")
+    assert config.trainer == f"{directory}/mine.py:Mine"
+    assert config.callbacks == [{"type": f"{directory}/mine.py:watch", "patience": 3}]
+    assert (config.callbacks[0].kind, config.callbacks[0].origins["patience"]) == (
+        "callbacks",
+        "default",
+    )
+    assert "did you mean Mine?" in refusal(LINREG, "trainer=./mine.py:Mien")
+    assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:Other")
+    assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:watch")
+    assert "expected ./file.py:Name or pkg.module:Name" in refusal(LINREG, "trainer=mine")
+    text = refusal(LINREG, "trainer=./mine.py:Mine", "callbacks=[./mine.py:watch]", trust=False)
+    assert text.count("allow it with --trust") == 2
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ left to the constructor. Types in, a value or a sentence out: no positions, no p
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import os
@@ -15,18 +16,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from microtrain.train.duration import Duration
+
 # The ranges of registered components' numbers (and of lists of them), by argument name.
 _COUNT = (lambda x: x >= 1, "a whole number of at least 1")
 _POSITIVE = (lambda x: x > 0, "a number greater than 0")
 _NOT_NEGATIVE = (lambda x: x >= 0, "a number of at least 0")
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    **dict.fromkeys(("samples", "features", "targets", "hidden", "k"), _COUNT),
+    **dict.fromkeys(("samples", "features", "targets", "hidden", "k", "patience"), _COUNT),
     **dict.fromkeys(("in_features", "out_features", "classes"), _COUNT),
     **dict.fromkeys(("noise", "momentum", "weight_decay", "eps", "seed"), _NOT_NEGATIVE),
-    **dict.fromkeys(("lr", "delta"), _POSITIVE),
+    **dict.fromkeys(("min_lr", "min_delta"), _NOT_NEGATIVE),
+    **dict.fromkeys(("lr", "delta", "gamma"), _POSITIVE),
     "betas": (lambda x: 0 <= x < 1, "from 0 up to, but not, 1"),
-    "label_smoothing": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+    **dict.fromkeys(("label_smoothing", "end"), (lambda x: 0 <= x <= 1, "a number from 0 to 1")),
 }
+# Those of registered components that are durations, whatever type they are declared with.
+DURATIONS = ("warmup", "every")
 
 
 class Mismatch(Exception):
@@ -51,6 +57,10 @@ def conform(value: Any, hint: Any, directory: Path) -> Any:
     elif hint in (None, type(None)):
         if value is None:
             return value
+    elif hint is Duration:
+        with contextlib.suppress(ValueError):
+            if isinstance(value, str):
+                return Duration(value)
     elif hint in (Path, os.PathLike) or origin is os.PathLike:
         if isinstance(value, str) and value and "\0" not in value:
             return os.path.normpath(directory / Path(value).expanduser())
@@ -99,6 +109,7 @@ def phrase(hint: Any) -> str:
         float: "a number",
         bool: "true or false",
         str: "a text",
+        Duration: "a duration such as `5%` or `100 steps`",
         Path: "the path of a file",
         None: "null",
         type(None): "null",

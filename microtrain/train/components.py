@@ -62,8 +62,16 @@ REGISTERED: dict[str, dict[str, str | None]] = {
         "adam": "microtrain.optim.adam:Adam",
         "adamw": "microtrain.optim.adam:AdamW",
     },
-    "schedule": {"constant": None, "step": None, "cosine": None, "linear": None},
+    "schedule": {
+        "constant": "microtrain.train.schedules:Constant",
+        "step": "microtrain.train.schedules:Step",
+        "cosine": "microtrain.train.schedules:Cosine",
+        "linear": "microtrain.train.schedules:Linear",
+    },
+    "callbacks": {"early_stopping": "microtrain.train.early_stopping:EarlyStopping"},
+    "trainer": {},  # only import paths: a class that inherits from Trainer
 }
+_ONE_OF = {"metrics": "metric", "callbacks": "callback"}
 
 # What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
 FROM_DATA = ("in_features", "out_features", "classes")
@@ -106,8 +114,9 @@ def load(kind: str, name: str) -> Callable[..., Any]:
         if not way_out and "." in name and "/" not in name:
             way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
         there = ", ".join(each for each, target in known.items() if target)
-        noun = "metric" if kind == "metrics" else kind
-        raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} (there are: {there})")
+        choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
+        noun = _ONE_OF.get(kind, kind)
+        raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
     target = known[name]
     if target is None:
         raise ConfigError(f"{name} is not yet available")

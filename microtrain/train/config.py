@@ -37,7 +37,6 @@ def load_config(
     """
     from microtrain.train import overrides as command_line
     from microtrain.train.problems import Place, Problem, Source, report
-    from microtrain.train.schema import COMPONENTS
     from microtrain.train.validate import validate
     from microtrain.train.yaml_source import Node, read_file
 
@@ -49,9 +48,9 @@ def load_config(
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ConfigError(_unreadable(path, name, error)) from error
     if root is not None:
-        root = command_line.with_components(root, COMPONENTS)
+        root = command_line.with_components(root)
         for text in overrides:
-            root = command_line.override(root, text, COMPONENTS, problems)
+            root = command_line.override(root, text, problems)
         if "name" not in root.value:
             stem = Source("the file's name", (path.stem,), path.parent, is_file=False)
             place = Place(stem, 1, 1, len(path.stem))

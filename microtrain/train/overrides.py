@@ -10,16 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from microtrain.train.problems import Place, Problem, Source, describe
+from microtrain.train.schema import COMPONENTS, LISTS
 from microtrain.train.yaml_source import Node, lines_of, parse
 
 
-def with_components(root: Node, names: tuple[str, ...]) -> Node:
+def with_components(root: Node) -> Node:
     """The tree with every bare component name spelled out: `sgd` is `{type: sgd}`."""
     entries = dict(root.value)
-    for name in names:
+    for name in COMPONENTS:
         if name in entries:
             entries[name] = _spelled_out(entries[name])
-    for name in ("metrics", "callbacks"):
+    for name in LISTS:
         if name in entries and isinstance(entries[name].value, list):
             items = [_spelled_out(node) for node in entries[name].value]
             entries[name] = replace(entries[name], value=items)
@@ -32,7 +33,7 @@ def _spelled_out(node: Node) -> Node:
     return replace(node, value={"type": Node(node.value, node.place, node.key or node.place)})
 
 
-def override(root: Node, text: str, components: tuple[str, ...], problems: list[Problem]) -> Node:
+def override(root: Node, text: str, problems: list[Problem]) -> Node:
     """The tree after the override `text`, or as it was, with a problem, where that is wrong."""
     source = Source("command line", lines_of(text), Path.cwd(), is_file=False)
     path, equals, value_text = text.partition("=")
@@ -47,7 +48,7 @@ def override(root: Node, text: str, components: tuple[str, ...], problems: list[
     if value is None:
         return root
     try:
-        return with_components(_assign(root, keys, value, _key_places(source, keys)), components)
+        return with_components(_assign(root, keys, value, _key_places(source, keys)))
     except _NotAMapping as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root

@@ -18,11 +18,7 @@ _WORDS = ("null", "true", "false")
 
 def resolved_yaml(config: Section) -> str:
     """`config` as YAML, one value a line, its origin (file and line, default ...) as a comment."""
-    from microtrain.train.schema import NOT_YET
-
-    # Defaults of features that are not built yet would promise what does not happen.
-    unbuilt = {path for path, works in NOT_YET.items() if not isinstance(works, str)}
-    rows = list(_rows(config, 0, "", unbuilt))
+    rows = list(_rows(config, 0))
     width = min(max(len(text) for text, _ in rows), 60)
     lines = [f"{text:<{width}}  # {origin}" if origin else text for text, origin in rows]
     return "# Every value of this run; the comments say where each came from.\n" + "".join(
@@ -30,14 +26,12 @@ def resolved_yaml(config: Section) -> str:
     )
 
 
-def _rows(section: Section, depth: int, path: str, unbuilt: set[str]) -> Any:
+def _rows(section: Section, depth: int) -> Any:
     for key, value in section.items():
-        if path + key in unbuilt and section.origins.get(key) == "default":
-            continue
         start = "  " * depth + f"{_scalar(key)}:"
         if isinstance(value, Section):
-            below = list(_rows(value, depth + 1, f"{path}{key}.", unbuilt))
-            yield from [(start, ""), *below] if below else ()
+            yield start, ""
+            yield from _rows(value, depth + 1)
         else:
             yield f"{start} {as_yaml(value)}", section.origins.get(key, "")
 

@@ -45,6 +45,8 @@ def _clock(text: str) -> Duration:
 
 
 Part = Annotated[Fraction | None, Field(description="a fraction above 0, at most 1, or null")]
+MaybePositive = Annotated[Positive | None, Field(description="a number greater than 0, or null")]
+MaybeText = Annotated[Text | None, Field(description="a text, or null")]
 AutoSpan = Annotated[
     Literal["auto"] | Span, Field(description="auto, or a duration such as `100 steps`")
 ]
@@ -96,7 +98,7 @@ class Train(Section):
     ]
     batch_size: Count
     accumulate: Count = 1
-    clip_norm: Positive | None = None
+    clip_norm: MaybePositive = None
     eval_every: Span = "1 epoch"
     max_time: Annotated[
         Annotated[str, AfterValidator(_clock)] | None, Field(description="a time such as `10 min`")
@@ -107,7 +109,7 @@ class Train(Section):
     compile: Annotated[
         Literal["auto", "numpy", "numba", "off"], Field(description="auto, numpy, numba or off")
     ] = "auto"
-    init_from: Text | None = None
+    init_from: MaybeText = None
 
 
 class Checkpoint(Section):
@@ -115,8 +117,8 @@ class Checkpoint(Section):
 
     every: Span = "1 epoch"
     keep_last: Count = 2
-    keep_best: Count = 1
-    monitor: Text | None = None  # val/loss with validation data, else train/loss
+    keep_best: Annotated[int, Field(ge=0, description="a whole number of at least 0")] = 1
+    monitor: MaybeText = None  # val/loss with validation data, else train/loss
     mode: Annotated[Literal["min", "max"], Field(description="min or max")] = "min"
 
 
@@ -181,11 +183,12 @@ class Config(Section):
     distributed: Annotated[Distributed, Keys] = Distributed()
     callbacks: Annotated[list[AnyComponent], Field(description="a list of callbacks")] = []
     run_dir: Text = "runs"
-    base: Text | None = None
-    trainer: Text | None = None
+    base: MaybeText = None
+    trainer: MaybeText = None
 
 
-COMPONENTS = ("data", "model", "loss", "optimizer", "schedule")  # besides the list of metrics
+COMPONENTS = ("data", "model", "loss", "optimizer", "schedule")
+LISTS = ("metrics", "callbacks")  # of components
 SECTIONS: dict[str, type[BaseModel]] = {
     "": Config,
     "data.split": Split,
@@ -196,26 +199,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 
 
-MINUTES = "minutes"
-
 # Features that are not built yet: the values of a key that work today. All else is refused.
-NOT_YET: dict[str, tuple[object, ...] | str] = {
-    "schedule": (None,),
-    "callbacks": ([],),
+NOT_YET: dict[str, tuple[object, ...]] = {
     "base": (None,),
-    "trainer": (None,),
-    "train.duration": MINUTES,
-    "train.clip_norm": (None,),
-    "train.eval_every": MINUTES,
-    "train.max_time": (None,),
-    "train.nan": ("stop",),
-    "train.init_from": (None,),
-    "checkpoint.every": (),
-    "checkpoint.keep_last": (),
-    "checkpoint.keep_best": (),
-    "checkpoint.monitor": (None, "val/loss", "train/loss"),
-    "checkpoint.mode": ("min",),
-    "log.every": MINUTES,
     "distributed.backend": ("auto", "none", "mpi"),
 }
 
@@ -223,17 +209,9 @@ NOT_YET: dict[str, tuple[object, ...] | str] = {
 def refused(path: str, value: object) -> str | None:
     """Why the value of the key at `path` does not work yet, or None if it does (or is wrong)."""
     works = NOT_YET.get(path)
-    if works is None:
+    if works is None or any(value == each and type(value) is type(each) for each in works):
         return None
-    if isinstance(works, str):
-        try:
-            in_minutes = isinstance(value, str) and Duration(value).unit == "min"
-        except ValueError:
-            return None
-        return "minutes are not yet available; count in steps or epochs" if in_minutes else None
-    if any(value == each and type(value) in (type(each), float) for each in works):
-        return None
-    named = [str(each).lower() for each in works if each not in (None, [])]
+    named = [str(each) for each in works if each is not None]
     way_out = f"so far only {', '.join(named)}" if named else "leave this key out"
     return f"not yet available; {way_out}"
 

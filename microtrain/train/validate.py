@@ -7,8 +7,9 @@ shows across keys. Rank 0 only.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +17,8 @@ from pydantic import BaseModel, ValidationError
 from microtrain.compile.executors import numba_absent
 from microtrain.errors import ConfigError
 from microtrain.train import arguments, components, schema
-from microtrain.train.problems import Problem, describe
+from microtrain.train.duration import Duration
+from microtrain.train.problems import Problem, describe, quoted
 from microtrain.train.section import Section
 from microtrain.train.spelling import OTHER_KEYS, choice, closest, is_slip
 from microtrain.train.yaml_source import Node
@@ -52,6 +54,7 @@ class _Validator:
         self._refuse_not_yet()
         for path, kind, node in self._component_nodes():
             self._component(path, kind, node)
+        self._trainer()
         config = self._schema()
         self._across_keys()
         if self.problems:
@@ -124,17 +127,17 @@ class _Validator:
                 self.meant.update(places)
                 message += f" here; did you mean {' or '.join(places)}?"
         below = f"{section}." if section else ""
-        built = [each for each in here if schema.NOT_YET.get(below + each) not in ((None,), ([],))]
-        hint = hint or f"{section or 'the file'} takes: {', '.join(built)}"
+        hint = hint or f"{section or 'the file'} takes: {', '.join(here)}"
         self._problem(below + key, message, place, hint)
 
     # Components
 
     def _component_nodes(self) -> list[tuple[str, str, Node]]:
         nodes = [(name, name, self._find(name)) for name in schema.COMPONENTS]
-        metrics = self._find("metrics")
-        if metrics is not None and isinstance(metrics.value, list):
-            nodes += [(f"metrics.{i}", "metrics", node) for i, node in enumerate(metrics.value)]
+        for kind in schema.LISTS:
+            items = self._find(kind)
+            if items is not None and isinstance(items.value, list):
+                nodes += [(f"{kind}.{i}", kind, node) for i, node in enumerate(items.value)]
         return [
             (path, kind, node)
             for path, kind, node in nodes
@@ -145,16 +148,10 @@ class _Validator:
         name = node.value.get("type") if isinstance(node.value, dict) else None
         if name is None or not isinstance(name.value, str) or not name.value:
             return  # the schema says what is wrong
-        if components.is_import_path(name.value) and not self.trust:
-            message = "an import path runs code of that file; allow it with --trust"
-            self._problem(f"{path}.type", message, name.where)
+        target = self._loaded(f"{path}.type", kind, name)
+        if target is None:
             return
         imported = components.absolute(name.value, name.place.source.directory)
-        try:
-            target = components.load(kind, imported)
-        except ConfigError as error:
-            self._problem(f"{path}.type", str(error), name.where)
-            return
         resolved = self.components[path] = _Resolved(kind, imported)
         own = ("type", *components.SECTION_KEYS.get(kind, ()))
         filled_in = components.FILLED_IN.get(kind, ())
@@ -166,9 +163,11 @@ class _Validator:
             for key, p in accepted.items()
             if p.kind is not p.VAR_KEYWORD and key not in hidden
         }
-        if kind != "metrics":
+        if kind not in schema.LISTS:
             self._know(path, settable)
         hints = arguments.hints_of(target, settable)
+        if not components.is_import_path(imported):
+            hints |= {key: Duration | None for key in arguments.DURATIONS if key in settable}
         takes = f"{name.value} takes: {', '.join([*own[1:], *settable]) or 'no arguments'}"
         for key, value in node.value.items():
             if key in settable:
@@ -192,6 +191,33 @@ class _Validator:
             elif _is_plain(parameter.default):
                 value = parameter.default
                 resolved.defaults[key] = list(value) if isinstance(value, tuple) else value
+
+    def _loaded(self, path: str, kind: str, name: Node) -> Callable[..., Any] | None:
+        """What the registered name or import path at `path` stands for; None with a problem."""
+        if components.is_import_path(name.value) and not self.trust:
+            message = "an import path runs code of that file; allow it with --trust"
+            self._problem(path, message, name.where)
+            return None
+        imported = components.absolute(name.value, name.place.source.directory)
+        try:
+            return components.load(kind, imported)
+        except ConfigError as error:
+            self._problem(path, str(error), name.where)
+            return None
+
+    def _trainer(self) -> None:
+        """`trainer: ./my.py:MyTrainer`; a class that does not inherit from Trainer is refused."""
+        node = self._find("trainer")
+        if node is None or not isinstance(node.value, str) or not node.value:
+            return
+        target = self._loaded("trainer", "trainer", node)
+        if target is None:
+            return
+        from microtrain.train.trainer import Trainer  # loads much that a check can do without
+
+        if not isinstance(target, type) or not issubclass(target, Trainer):
+            message = "is no class that inherits from microtrain.train.trainer.Trainer"
+            self._problem("trainer", f"{quoted(node.value)} {message}", node.where)
 
     def _argument(
         self, path: str, key: str, node: Node, hint: Any, takes: str, *, registered: bool
@@ -267,10 +293,10 @@ class _Validator:
             child: Node | None = node.value.get(key) if node else None
             if child and below in self.components:
                 value = self._component_section(below, value, child)
-            elif child and key == "metrics":
+            elif child and key in schema.LISTS:
                 value = [
-                    self._component_section(f"{below}.{i}", metric, child.value[i])
-                    for i, metric in enumerate(value)
+                    self._component_section(f"{below}.{i}", item, child.value[i])
+                    for i, item in enumerate(value)
                 ]
             elif isinstance(value, BaseModel):
                 value = self._section(below, value, child)
@@ -278,6 +304,10 @@ class _Validator:
                 value = "val/loss" if self._right("data.split.val") else "train/loss"
             elif path == "data.split" and value is None:
                 continue  # only the parts that there are
+            elif child and below == "trainer" and value is not None:
+                value = components.absolute(value, child.place.source.directory)
+            elif child and below == "train.init_from" and value is not None:
+                value = arguments.conform(value, Path, child.place.source.directory)
             section.fill(key, value, str(child.where) if child else "default")
         return section
 
