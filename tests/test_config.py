@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given
@@ -111,7 +112,7 @@ def test_every_default_of_the_documentation(directory):
         "maximize": False,
     }
     assert config.metrics == [{"type": "r2"}]
-    assert list(config) == list(Config.model_fields)
+    assert list(config) == [key for key in Config.model_fields if key != "base"]
 
 
 def test_without_validation_data_the_training_loss_is_monitored(directory):
@@ -184,6 +185,7 @@ def test_the_resolved_file_shows_origins_and_is_a_configuration(directory):
     assert rows["lr: 1e-05"] == "command line"
     assert rows["seed: 0"] == "default"
     assert rows["batch_size: 64"] == "run.yaml:9"
+    assert rows["- type: r2"] == "command line"
     (directory / "config.yaml").write_text(text)
     assert load_config("config.yaml") == config
 
@@ -289,11 +291,11 @@ def test_an_override_changes_one_of_two_aliases(directory):
             """,
         ),
         (
-            "metrics.0=mse",
+            "metrics.1=mse",
             """\
-            command line  metrics.0
-              | metrics.0=mse
-              | ^^^^^^^^^ metrics is a list without keys; give it whole: metrics='[...]'
+            command line  metrics.1
+              | metrics.1=mse
+              | ^^^^^^^^^ metrics has the items 0 to 0; give it whole: metrics='[...]'
             """,
         ),
     ],
@@ -535,6 +537,104 @@ def test_components_that_are_not_built_are_refused(override, name, directory):
     assert f"{name} is not yet available" in refusal(LINREG, override)
 
 
+# What does not go together
+
+WITHOUT_VALIDATION = "data.split={train: 1}"
+
+
+@pytest.mark.parametrize(
+    "overrides, path, message",
+    [
+        (["checkpoint.monitor=val/r2"], "checkpoint.monitor", "set checkpoint.mode to max"),
+        (["checkpoint.monitor=val/mae"], "checkpoint.monitor", "; add mae to metrics (there are"),
+        (["checkpoint.monitor=val/losss"], "checkpoint.monitor", "did you mean val/loss?"),
+        (["checkpoint.monitor=train/r2"], "checkpoint.monitor", "did you mean val/r2?"),
+        (["checkpoint.monitor=r2"], "checkpoint.monitor", "did you mean val/r2?"),
+        (["checkpoint.monitor=loss"], "checkpoint.monitor", "did you mean val/loss?"),
+        (["checkpoint.monitor=x"], "checkpoint.monitor", "(there are: train/loss, val/loss, val"),
+        (["checkpoint.monitor=test/loss"], "checkpoint.monitor", "did you mean val/loss?"),
+        ([WITHOUT_VALIDATION, "checkpoint.monitor=val/r2"], "checkpoint.monitor", "needs valid"),
+        (["metrics=[r2, mae, r2]"], "metrics.2", "the name r2 is taken"),
+        (["train.duration=10 min", "train.eval_every=5%"], "train.eval_every", "or minutes"),
+        (["train.duration=10 min", "checkpoint.every=5%"], "checkpoint.every", "5% of 10 min is"),
+        (["train.duration=10 min", "log.every=5%"], "log.every", "5% of 10 min is no number"),
+        (["train.eval_every=101%"], "train.eval_every", "expected a duration"),
+        (["train.batch_size=4", "train.accumulate=5"], "train.accumulate", "cannot cut a batch"),
+        (["distributed.shards=4"], "distributed.shards", "only world mode has shards"),
+        (["distributed.timeout_s=20"], "distributed.timeout_s", "the run ends after 20 s"),
+    ],
+)
+def test_what_does_not_go_together(overrides, path, message, directory):
+    text = refusal(LINREG, *overrides)
+    assert text.startswith("1 problem in ")
+    assert text.splitlines()[1].endswith(f"  {path}")
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["checkpoint.monitor=val/r2", "checkpoint.mode=max"],
+        ["checkpoint.monitor=val/r2", "checkpoint.mode=min"],  # as it is asked for
+        [WITHOUT_VALIDATION, "checkpoint.monitor=train/r2", "checkpoint.mode=max"],
+        ["metrics=[{type: topk, k: 2}]", "checkpoint.monitor=val/top2", "checkpoint.mode=max"],
+        ["train.eval_every=100%"],
+        ["train.duration=1 step", "train.eval_every=10 epochs"],  # a short run, to try it
+    ],
+)
+def test_what_goes_together(overrides, directory):
+    assert load(LINREG, *overrides)
+
+
+def test_the_names_of_the_users_own_metrics(directory):
+    (directory / "mine.py").write_text(
+        "class Named:\n    name = 'far'\nclass Later:\n    def __init__(self): self.name = 'x'\n"
+    )
+    named, later = "metrics=[./mine.py:Named]", "metrics=[./mine.py:Later]"
+    assert load(LINREG, named, "checkpoint.monitor=val/far")
+    assert "did you mean val/far?" in refusal(LINREG, named, "checkpoint.monitor=val/fra")
+    assert load(LINREG, later, "checkpoint.monitor=val/x")  # known when it is made
+    assert "nothing measures" in refusal(LINREG, later, "checkpoint.monitor=train/x")
+
+
+@pytest.mark.skipif(not find_spec("microtrain.train.schedules"), reason="no schedules here")
+@pytest.mark.parametrize(
+    "overrides, path, message",
+    [
+        (["schedule={type: cosine, warmup: 20 epochs}"], "schedule.warmup", "leaves nothing"),
+        (["schedule={type: cosine, warmup: 100%}"], "schedule.warmup", "leaves nothing of a run"),
+        (["schedule={type: cosine, warmup: 5 min}"], "schedule.warmup", "counts optimiser steps"),
+        (["schedule={type: cosine, warmup: 5}"], "schedule.warmup", "expected a duration"),
+        (["schedule={type: cosine, warmup: 0%}"], "schedule.warmup", "expected a duration"),
+        (["schedule={type: cosine, min_lr: 1}"], "schedule.min_lr", "more than the optimizer's lr"),
+        (["schedule={type: cosine, min_lr: -1}"], "schedule.min_lr", "at least 0"),
+        (["schedule={type: linear, end: 2}"], "schedule.end", "a number from 0 to 1"),
+        (["schedule={type: step, every: 5 min}"], "schedule.every", "counts optimiser steps"),
+        (["schedule={type: step}"], "schedule.every", "step needs every"),
+        (["train.duration=5 min", "schedule=cosine"], "schedule.type", "as train.max_time"),
+        (
+            ["train.duration=5 min", "schedule={type: constant, warmup: 5%}"],
+            "schedule.warmup",
+            "5%",
+        ),
+        (["schedule=cosin"], "schedule.type", "did you mean cosine?"),
+    ],
+)
+def test_schedules_that_do_not_fit_the_run(overrides, path, message, directory):
+    text = refusal(LINREG, *overrides)
+    assert text.startswith("1 problem in ")
+    assert text.splitlines()[1].endswith(f"  {path}")
+    assert message in text
+
+
+@pytest.mark.skipif(not find_spec("microtrain.train.schedules"), reason="no schedules here")
+def test_a_schedule_that_fits(directory):
+    config = load(LINREG, "schedule={type: cosine, warmup: 5%}")
+    assert isinstance(config.schedule.warmup, Duration)
+    assert load(LINREG, "schedule={type: step, every: 30 epochs, warmup: null}")
+    assert load(LINREG, "train.duration=5 min", "schedule={type: constant, warmup: 3 steps}")
+
+
 def test_monitoring_validation_loss_needs_validation_data(directory):
     text = changed(", split: {train: 0.8, val: 0.2}", "")
     assert "val/loss needs validation data" in refusal(text, "checkpoint.monitor=val/loss")
@@ -641,5 +741,5 @@ def test_the_json_schema_of_editors_comes_from_the_same_models():
     assert list(schema["properties"]) == list(Config.model_fields)
     train = schema["$defs"]["Train"]
     assert train["additionalProperties"] is False
-    assert train["properties"]["batch_size"]["description"] == "a whole number of at least 1"
+    assert train["properties"]["batch_size"]["minimum"] == 1
     assert train["properties"]["eval_every"]["default"] == "1 epoch"

@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 from microtrain.errors import ConfigError
 from microtrain.train.resolved import resolved_yaml
 from microtrain.train.section import Section
-from microtrain.train.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from microtrain.distributed.communicator import Communicator
 
-__all__ = ["Section", "load_config", "load_config_everywhere", "resolved_yaml"]
+__all__ = [
+    "Section",
+    "load_config",
+    "load_config_everywhere",
+    "load_stored_config",
+    "resolved_yaml",
+]
 
 
 def load_config(
@@ -35,20 +40,38 @@ def load_config(
     those in overrides to the working directory. `trust=False` refuses import paths, for a
     configuration that someone else wrote. Raises ConfigError with all problems at once.
     """
+    return _load(path, overrides, trust=trust, stored=False)
+
+
+def load_stored_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool
+) -> Section:
+    """The configuration that a run has written: the way for every command that opens a run.
+
+    The run may be someone else's. Without `trust` no import path in it is followed, and whether
+    trusted or not it reads neither another file (`base:`) nor the environment (`${env:NAME}`).
+    Otherwise as `load_config`.
+    """
+    return _load(path, overrides, trust=trust, stored=True)
+
+
+def _load(
+    path: str | os.PathLike[str], overrides: Sequence[str], *, trust: bool, stored: bool
+) -> Section:
     from microtrain.train import overrides as command_line
+    from microtrain.train.inheritance import read_stored, read_with_bases, unreadable
     from microtrain.train.problems import Place, Problem, Source, report
     from microtrain.train.validate import validate
-    from microtrain.train.yaml_source import Node, read_file
+    from microtrain.train.yaml_source import Node
 
     name, path = str(path), Path(path)
     problems: list[Problem] = []
     config = None
     try:
-        root = read_file(path, name, problems)
+        root = (read_stored if stored else read_with_bases)(path, name, problems)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise ConfigError(_unreadable(path, name, error)) from error
+        raise ConfigError(unreadable(path, name, error)) from error
     if root is not None:
-        root = command_line.with_components(root)
         for text in overrides:
             root = command_line.override(root, text, problems)
         if "name" not in root.value:
@@ -81,16 +104,3 @@ def load_config_everywhere(
         raise outcome
     config: Section = outcome
     return config
-
-
-def _unreadable(path: Path, name: str, error: Exception) -> str:
-    if path.is_dir():
-        return f"{name} is a directory; name a YAML file in it"
-    if isinstance(error, FileNotFoundError):
-        near = ""
-        if path.parent.is_dir():
-            files = sorted(map(str, path.parent.glob("*.y*ml")))
-            near = did_you_mean(str(path), files)
-        return f"there is no file {name}{near}"
-    reason = getattr(error, "strerror", None) or str(error)
-    return f"cannot read {name}: {reason}"

@@ -9,7 +9,7 @@ import math
 import re
 from fractions import Fraction
 
-_FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(epochs?|steps?|%|min)")
+FORM = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(epochs?|steps?|%|min)"
 
 
 class Duration(str):
@@ -28,7 +28,7 @@ class Duration(str):
     unit: str
 
     def __new__(cls, text: str) -> Duration:
-        match = _FORM.fullmatch(text.strip())
+        match = re.fullmatch(FORM, text.strip())
         if match is None:
             raise ValueError(f"not a duration such as `20 epochs` or `500 steps`: {text!r}")
         number, unit = match[1], match[2].removesuffix("s")

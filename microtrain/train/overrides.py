@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from microtrain.train.environment import substituted
 from microtrain.train.problems import Place, Problem, Source, describe
 from microtrain.train.schema import COMPONENTS, LISTS
 from microtrain.train.yaml_source import Node, lines_of, parse
@@ -38,24 +39,29 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
     source = Source("command line", lines_of(text), Path.cwd(), is_file=False)
     path, equals, value_text = text.partition("=")
     keys = path.strip().split(".")
+    whole = Place(source, 1, 1, len(text))
     if not equals or not all(key and key.isprintable() for key in keys):
-        whole = Place(source, 1, 1, len(text))
         message = "an override is KEY=VALUE such as optimizer.lr=0.01"
         problems.append(Problem("", message, whole))
         return root
     path = path.strip()
+    if keys[0] == "base":
+        message = "base is a key of the file; give the file that has it"
+        problems.append(Problem(path, message, Place(source, 1, 1, len(path))))
+        return root
     value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
     if value is None:
         return root
+    value = substituted(value, problems, path)
     try:
         return with_components(_assign(root, keys, value, _key_places(source, keys)))
-    except _NotAMapping as error:
+    except _NoSuchPlace as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root
 
 
-class _NotAMapping(Exception):
-    pass
+class _NoSuchPlace(Exception):
+    """There is nothing that an override could change."""
 
 
 def _key_places(source: Source, keys: list[str]) -> list[Place]:
@@ -67,18 +73,23 @@ def _key_places(source: Source, keys: list[str]) -> list[Place]:
     return places
 
 
-def _assign(node: Node, keys: list[str], value: Node, places: list[Place]) -> Node:
-    """A copy of `node` with the value at `keys`; an alias elsewhere keeps the old one."""
-    entries = dict(node.value)
-    key, place = keys[0], places[0]
-    if len(keys) == 1:
-        entries[key] = replace(value, key=place)
-        return replace(node, value=entries)
-    child = entries.get(key, Node({}, place, place))
-    if child.value is None:
-        child = replace(child, value={})
-    if not isinstance(child.value, dict):
-        way_out = f"; give it whole: {key}='[...]'" if isinstance(child.value, list) else ""
-        raise _NotAMapping(f"{key} is {describe(child.value)} without keys{way_out}")
-    entries[key] = _assign(child, keys[1:], value, places[1:])
+def _assign(node: Node, keys: list[str], value: Node, places: list[Place], at: int = 0) -> Node:
+    """A copy of `node` with the value at `keys[at:]`; an alias elsewhere keeps the old one."""
+    if at == len(keys):
+        return replace(value, key=places[-1])
+    key, name = keys[at], ".".join(keys[:at])
+    if isinstance(node.value, list):
+        count = len(node.value)
+        if not key.isdecimal() or int(key) >= count:
+            there = f"the items 0 to {count - 1}" if count else "no items"
+            raise _NoSuchPlace(f"{name} has {there}; give it whole: {name}='[...]'")
+        items = list(node.value)
+        items[int(key)] = _assign(items[int(key)], keys, value, places, at + 1)
+        return replace(node, value=items)
+    if not isinstance(node.value, dict):
+        raise _NoSuchPlace(f"{name} is {describe(node.value)} without keys")
+    child = node.value.get(key)
+    if child is None or (child.value is None and at + 1 < len(keys)):
+        child = Node([] if key in LISTS else {}, places[at], places[at])
+    entries = {**node.value, key: _assign(child, keys, value, places, at + 1)}
     return replace(node, value=entries)

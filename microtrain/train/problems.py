@@ -53,8 +53,11 @@ class Problem:
 
 
 def report(problems: Sequence[Problem], file: str, hint: str) -> str:
-    """The text of all problems of `file` in the order of its lines, with one hint at the end."""
-    ordered = sorted(problems, key=_position)
+    """The text of all problems of `file` in the order of its lines, with one hint at the end.
+
+    Problems of its bases and of overrides follow.
+    """
+    ordered = sorted(problems, key=lambda problem: _position(problem, file))
     locations = [_location(problem, file) for problem in ordered]
     width = max(map(len, locations)) + 2
     lines = [f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''} in {printable(file)}"]
@@ -65,11 +68,13 @@ def report(problems: Sequence[Problem], file: str, hint: str) -> str:
     return "\n".join(lines)
 
 
-def _position(problem: Problem) -> tuple[bool, int, int]:
+def _position(problem: Problem, file: str) -> tuple[bool, bool, str, int, int]:
+    """The file first, then its bases, then overrides in their order."""
     place = problem.place
     if place is None:
-        return (False, 0, 0)
-    return (not place.source.is_file, place.line, place.column)
+        return (False, False, "", 0, 0)
+    source = place.source
+    return (not source.is_file, source.name != file, source.name, place.line, place.column)
 
 
 def _location(problem: Problem, file: str) -> str:

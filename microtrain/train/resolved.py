@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from microtrain.train.section import Section
@@ -26,12 +27,19 @@ def resolved_yaml(config: Section) -> str:
     )
 
 
-def _rows(section: Section, depth: int) -> Any:
+def _rows(section: Section, depth: int) -> Iterator[tuple[str, str]]:
+    """Each line and the origin of its value."""
     for key, value in section.items():
         start = "  " * depth + f"{_scalar(key)}:"
         if isinstance(value, Section):
             yield start, ""
             yield from _rows(value, depth + 1)
+        elif isinstance(value, list) and value and isinstance(value[0], Section):
+            yield start, ""
+            for item in value:
+                for i, (row, origin) in enumerate(_rows(item, depth + 2)):
+                    bullet = "  " * (depth + 1) + "- " + row.lstrip()
+                    yield (row if i else bullet), origin
         else:
             yield f"{start} {as_yaml(value)}", section.origins.get(key, "")
 

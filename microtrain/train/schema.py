@@ -1,33 +1,51 @@
-"""Every section and key of the YAML, with its type, range and default: the one list of them.
+"""Every section and key of the YAML, with its type, range, default and meaning: the one list.
 
-pydantic checks the values; the description of a key is what a message expects ("expected a whole
-number of at least 1, got ...") and what the JSON Schema for editors shows. Keys whose feature is
-not built yet stand here too, so that they are refused by name (`NOT_YET`) and never ignored.
-Only rank 0 imports this module.
+pydantic checks the values. `Expects` is what a message says of a key ("expected a whole number of
+at least 1, got ..."); the description says what the key means, for `microtrain show`, the JSON
+Schema of editors and the reference in docs/. Keys whose feature is not built yet stand here too,
+so that they are refused by name (`NOT_YET`) and never ignored. Only rank 0 imports this module.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic import ConfigDict as ModelConfig
+from pydantic.fields import FieldInfo
 
-from microtrain.train.duration import Duration
+from microtrain.train.duration import FORM, Duration
 
-Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1")]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, description="a number greater than 0")]
-Flag = Annotated[bool, Field(description="true or false")]
-Text = Annotated[str, Field(min_length=1, description="a text")]
+
+@dataclass(frozen=True)
+class Expects:
+    """What a value must be, in words that follow `expected`."""
+
+    text: str
+
+
+Count = Annotated[int, Field(ge=1), Expects("a whole number of at least 1")]
+Seed = Annotated[int, Field(ge=0, lt=2**63), Expects("a whole number from 0 to 2**63 - 1")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Expects("a number greater than 0")]
+Flag = Annotated[bool, Expects("true or false")]
+Text = Annotated[str, Field(min_length=1), Expects("a text")]
 Fraction = Annotated[
-    float, Field(gt=0, le=1, allow_inf_nan=False, description="a fraction above 0, at most 1")
+    float, Field(gt=0, le=1, allow_inf_nan=False), Expects("a fraction above 0, at most 1")
 ]
-Span = Annotated[
+Name = Annotated[
     str,
-    AfterValidator(Duration),
-    Field(description="a duration such as `20 epochs`, `500 steps` or `5%`"),
+    Field(pattern=r"^\w[\w .-]{0,99}$"),
+    Expects("a name for a directory: letters, digits, spaces, . _ -"),
 ]
+_SHAPE = Field(json_schema_extra={"pattern": rf"^\s*{FORM}\s*$"})
+
+
+def _part_of_the_run(text: str) -> Duration:
+    duration = Duration(text)
+    if duration.unit == "%" and duration.amount > 100:
+        raise ValueError("more than the whole run")
+    return duration
 
 
 def _whole_run(text: str) -> Duration:
@@ -44,17 +62,28 @@ def _clock(text: str) -> Duration:
     return duration
 
 
-Part = Annotated[Fraction | None, Field(description="a fraction above 0, at most 1, or null")]
-MaybePositive = Annotated[Positive | None, Field(description="a number greater than 0, or null")]
-MaybeText = Annotated[Text | None, Field(description="a text, or null")]
-AutoSpan = Annotated[
-    Literal["auto"] | Span, Field(description="auto, or a duration such as `100 steps`")
+Span = Annotated[
+    str,
+    AfterValidator(_part_of_the_run),
+    _SHAPE,
+    Expects("a duration such as `20 epochs`, `500 steps`, `5%` or `10 min`"),
 ]
-AutoFlag = Annotated[Literal["auto"] | bool, Field(description="auto, true or false")]
-AutoCount = Annotated[Literal["auto"] | Count, Field(description="auto, or a whole number above 0")]
-AutoPositive = Annotated[
-    Literal["auto"] | Positive, Field(description="auto, or a number greater than 0")
+WholeRun = Annotated[
+    str,
+    AfterValidator(_whole_run),
+    _SHAPE,
+    Expects("a duration such as `20 epochs`, `500 steps` or `10 min`"),
 ]
+Clock = Annotated[
+    Annotated[str, AfterValidator(_clock), _SHAPE] | None, Expects("a time such as `10 min`")
+]
+MaybeFraction = Annotated[Fraction | None, Expects("a fraction above 0, at most 1, or null")]
+MaybePositive = Annotated[Positive | None, Expects("a number greater than 0, or null")]
+MaybeText = Annotated[Text | None, Expects("a text, or null")]
+AutoSpan = Annotated[Literal["auto"] | Span, Expects("auto, or a duration such as `100 steps`")]
+AutoFlag = Annotated[Literal["auto"] | bool, Expects("auto, true or false")]
+AutoCount = Annotated[Literal["auto"] | Count, Expects("auto, or a whole number above 0")]
+AutoPositive = Annotated[Literal["auto"] | Positive, Expects("auto, or a number greater than 0")]
 
 
 class Section(BaseModel):
@@ -68,123 +97,190 @@ class Component(Section):
 
     model_config = ModelConfig(extra="allow")
 
-    type: Text
+    type: Text = Field(description="A registered name, or an import path such as ./file.py:Name.")
 
 
 class Split(Section):
     """Fractions of the samples, which add up to 1."""
 
-    train: Fraction
-    val: Part = None
-    test: Part = None
+    train: Fraction = Field(description="What the model is trained on.")
+    val: MaybeFraction = Field(default=None, description="What it is measured on during training.")
+    test: MaybeFraction = Field(
+        default=None, description="What it is measured on once, at the end."
+    )
 
 
 class Data(Component):
     """Where the samples come from, and what is done to them on the way."""
 
-    split: Annotated[
-        Split, Field(description="fractions such as {train: 0.8, val: 0.1, test: 0.1}")
-    ] = Split(train=1.0)
-    standardize: Flag = False
+    split: Annotated[Split, Expects("fractions such as {train: 0.8, val: 0.1, test: 0.1}")] = Field(
+        default=Split(train=1.0), description="The shares for training, validation and test."
+    )
+    standardize: Flag = Field(
+        default=False,
+        description="Bring every input column to mean 0 and deviation 1, as they are in the "
+        "training part.",
+    )
 
 
 class Train(Section):
     """One optimiser step takes `batch_size` samples over all ranks."""
 
-    duration: Annotated[
-        str,
-        AfterValidator(_whole_run),
-        Field(description="a duration such as `20 epochs` or `500 steps`"),
-    ]
-    batch_size: Count
-    accumulate: Count = 1
-    clip_norm: MaybePositive = None
-    eval_every: Span = "1 epoch"
-    max_time: Annotated[
-        Annotated[str, AfterValidator(_clock)] | None, Field(description="a time such as `10 min`")
-    ] = None
-    shuffle: Flag = True
-    drop_last: Flag = False
-    nan: Annotated[Literal["stop", "skip"], Field(description="stop or skip")] = "stop"
+    duration: WholeRun = Field(description="How long to train.")
+    batch_size: Count = Field(description="Samples of one optimiser step, over all ranks.")
+    accumulate: Count = Field(
+        default=1, description="Micro-batches that each batch is cut into, to need less memory."
+    )
+    clip_norm: MaybePositive = Field(
+        default=None,
+        description="The largest norm that the gradient of a step may have; null: any.",
+    )
+    eval_every: Span = Field(
+        default="1 epoch", description="How often metrics are measured; always at the end, too."
+    )
+    max_time: Clock = Field(
+        default=None,
+        description="Stop after this long, so that the run can be resumed; null: never.",
+    )
+    shuffle: Flag = Field(default=True, description="Draw a new order of the samples every epoch.")
+    drop_last: Flag = Field(
+        default=False,
+        description="Leave out the samples at the end of an epoch that fill no batch.",
+    )
+    nan: Annotated[Literal["stop", "skip"], Expects("stop or skip")] = Field(
+        default="stop",
+        description="What to do about a loss or gradient that is not finite: end the run, or "
+        "leave out the step.",
+    )
     compile: Annotated[
-        Literal["auto", "numpy", "numba", "off"], Field(description="auto, numpy, numba or off")
-    ] = "auto"
-    init_from: MaybeText = None
+        Literal["auto", "numpy", "numba", "off"], Expects("auto, numpy, numba or off")
+    ] = Field(
+        default="auto", description="What executes the steps; off runs your Python at every step."
+    )
+    init_from: MaybeText = Field(
+        default=None,
+        description="A run or checkpoint whose parameters the model starts from; relative to this "
+        "file.",
+    )
 
 
 class Checkpoint(Section):
     """When checkpoints are written and which are kept; one is always written at the end."""
 
-    every: Span = "1 epoch"
-    keep_last: Count = 2
-    keep_best: Annotated[int, Field(ge=0, description="a whole number of at least 0")] = 1
-    monitor: MaybeText = None  # val/loss with validation data, else train/loss
-    mode: Annotated[Literal["min", "max"], Field(description="min or max")] = "min"
+    every: Span = Field(default="1 epoch", description="How often a checkpoint is written.")
+    keep_last: Count = Field(default=2, description="How many of the newest are kept.")
+    keep_best: Annotated[int, Field(ge=0), Expects("a whole number of at least 0")] = Field(
+        default=1, description="How many of the best by `monitor` are kept besides."
+    )
+    monitor: MaybeText = Field(
+        default=None,
+        description="The value that says which is best, such as val/loss or val/r2; null: "
+        "val/loss, or train/loss without validation data.",
+    )
+    mode: Annotated[Literal["min", "max"], Expects("min or max")] = Field(
+        default="min", description="Whether the lowest or the highest `monitor` is best."
+    )
 
 
 class Log(Section):
-    """Rows of the report: `auto` keeps them at 200 or fewer a run."""
+    """Rows of the report."""
 
-    every: AutoSpan = "auto"
+    every: AutoSpan = Field(
+        default="auto", description="How often a row is printed; auto: at most 200 rows a run."
+    )
 
 
 class Distributed(Section):
     """How the ranks work together."""
 
     backend: Annotated[
-        Literal["auto", "none", "mpi", "threads", "nccl"],
-        Field(description="auto, none or mpi"),
-    ] = "auto"
-    bucket_mb: AutoPositive = "auto"
-    overlap: AutoFlag = "auto"
-    compression: Annotated[
-        Literal["none", "fp16", "bf16"], Field(description="none, fp16 or bf16")
-    ] = "none"
-    sync_batchnorm: Flag = True
-    reproducible: Annotated[Literal["run", "world"], Field(description="run or world")] = "run"
-    shards: Count = 8
-    warn_s: Positive = 30.0
-    timeout_s: Positive = 600.0
-    blas_threads: AutoCount = "auto"
-    share_gpu: Flag = False
+        Literal["auto", "none", "mpi", "threads", "nccl"], Expects("auto, none or mpi")
+    ] = Field(default="auto", description="What connects the ranks; auto: MPI under a launcher.")
+    bucket_mb: AutoPositive = Field(
+        default="auto", description="Megabytes of gradients that travel in one piece."
+    )
+    overlap: AutoFlag = Field(
+        default="auto", description="Send gradients while the backward pass still computes others."
+    )
+    compression: Annotated[Literal["none", "fp16", "bf16"], Expects("none, fp16 or bf16")] = Field(
+        default="none", description="The format in which gradients travel."
+    )
+    sync_batchnorm: Flag = Field(
+        default=True,
+        description="Batch norm with the statistics of the whole batch, not of each rank's.",
+    )
+    reproducible: Annotated[Literal["run", "world"], Expects("run or world")] = Field(
+        default="run",
+        description="run: the same bits at one number of ranks; world: at every number that "
+        "divides `shards`.",
+    )
+    shards: Count = Field(
+        default=8, description="Pieces a batch is cut into by `reproducible: world`."
+    )
+    warn_s: Positive = Field(
+        default=30.0, description="Seconds after which a waiting rank says for whom."
+    )
+    timeout_s: Positive = Field(
+        default=600.0, description="Seconds of waiting after which the run ends."
+    )
+    blas_threads: AutoCount = Field(
+        default="auto",
+        description="Threads of each rank's linear algebra; auto: its share of the cores.",
+    )
+    share_gpu: Flag = Field(default=False, description="Let several ranks of a host use one GPU.")
 
 
 A_COMPONENT = "a registered name, ./file.py:Name, or {type: NAME, ...arguments}"
-AnyComponent = Annotated[Component, Field(description=A_COMPONENT)]
-Keys = Field(description="keys and values, indented below it")
+AnyComponent = Annotated[Component, Expects(A_COMPONENT)]
+KEYS = Expects("keys and values, indented below it")
 
 
 class Config(Section):
     """One YAML file: one run."""
 
-    name: Annotated[
-        str,
-        Field(
-            pattern=r"^\w[\w .-]{0,99}$",
-            description="a name for a directory: letters, digits, spaces, . _ -",
-        ),
-    ]
-    seed: Seed = 0
-    device: Annotated[Literal["auto", "cpu", "cuda"], Field(description="auto, cpu or cuda")] = (
-        "auto"
+    name: Name = Field(description="What the run is called; the file's name unless given.")
+    seed: Seed = Field(
+        default=0, description="Where all random numbers start: data, parameters, order, dropout."
     )
-    dtype: Annotated[Literal["float32", "float64"], Field(description="float32 or float64")] = (
-        "float32"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Expects("auto, cpu or cuda")] = Field(
+        default="auto", description="Where to compute; auto: a GPU where there is one."
     )
-    data: Annotated[Data, Field(description=A_COMPONENT)]
-    model: AnyComponent
-    loss: AnyComponent
-    metrics: Annotated[list[AnyComponent], Field(description="a list such as [r2]")] = []
-    optimizer: AnyComponent
-    schedule: AnyComponent | None = None
-    train: Annotated[Train, Keys]
-    checkpoint: Annotated[Checkpoint, Keys] = Checkpoint()
-    log: Annotated[Log, Keys] = Log()
-    distributed: Annotated[Distributed, Keys] = Distributed()
-    callbacks: Annotated[list[AnyComponent], Field(description="a list of callbacks")] = []
-    run_dir: Text = "runs"
-    base: MaybeText = None
-    trainer: MaybeText = None
+    dtype: Annotated[Literal["float32", "float64"], Expects("float32 or float64")] = Field(
+        default="float32", description="The type of parameters and data."
+    )
+    data: Annotated[Data, Expects(A_COMPONENT)] = Field(description="Where the samples come from.")
+    model: AnyComponent = Field(description="What is trained.")
+    loss: AnyComponent = Field(description="What training makes small.")
+    metrics: Annotated[list[AnyComponent], Expects("a list such as [r2]")] = Field(
+        default=[], description="What else is measured of the model, of the validation data if any."
+    )
+    optimizer: AnyComponent = Field(description="How a step changes the parameters.")
+    schedule: AnyComponent | None = Field(
+        default=None, description="How the learning rate changes during the run; null: not at all."
+    )
+    train: Annotated[Train, KEYS] = Field(description="How long and in which steps to train.")
+    checkpoint: Annotated[Checkpoint, KEYS] = Field(
+        default=Checkpoint(), description="When checkpoints are written and which are kept."
+    )
+    log: Annotated[Log, KEYS] = Field(default=Log(), description="What is reported during the run.")
+    distributed: Annotated[Distributed, KEYS] = Field(
+        default=Distributed(), description="How the ranks work together."
+    )
+    callbacks: Annotated[list[AnyComponent], Expects("a list of callbacks")] = Field(
+        default=[], description="What else happens during the run."
+    )
+    run_dir: Text = Field(
+        default="runs",
+        description="The directory of all runs, in the working directory unless absolute.",
+    )
+    base: MaybeText = Field(
+        default=None,
+        description="A YAML file, relative to this one, whose keys hold where this has none.",
+    )
+    trainer: MaybeText = Field(
+        default=None,
+        description="The import path of a class of your own that inherits from Trainer.",
+    )
 
 
 COMPONENTS = ("data", "model", "loss", "optimizer", "schedule")
@@ -201,7 +297,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
 
 # Features that are not built yet: the values of a key that work today. All else is refused.
 NOT_YET: dict[str, tuple[object, ...]] = {
-    "base": (None,),
     "distributed.backend": ("auto", "none", "mpi"),
 }
 
@@ -216,6 +311,12 @@ def refused(path: str, value: object) -> str | None:
     return f"not yet available; {way_out}"
 
 
+def expectation(field: FieldInfo) -> str:
+    """What a key's value must be, in words."""
+    found = [each.text for each in field.metadata if isinstance(each, Expects)]
+    return found[0] if found else A_COMPONENT
+
+
 def expected(loc: tuple[str | int, ...]) -> tuple[int, str]:
     """How many parts of pydantic's error location name a key, and what that key expects.
 
@@ -225,14 +326,14 @@ def expected(loc: tuple[str | int, ...]) -> tuple[int, str]:
     for depth, part in enumerate(loc, 1):
         below = loc[depth] if depth < len(loc) else None
         if isinstance(part, int):  # an item of a list of components
-            model, description = Component, A_COMPONENT
+            model, text = Component, A_COMPONENT
         else:
             field = model.model_fields[part]
-            description = field.description or "another value"
+            text = expectation(field)
             if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
                 model = field.annotation
             elif not isinstance(below, int):
-                return depth, description
+                return depth, text
         if below is None or not (isinstance(below, int) or below in model.model_fields):
-            return depth, description
+            return depth, text
     raise AssertionError(f"no key at {loc}")

@@ -41,16 +41,26 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what PyYAML counts as
 
 @dataclass(frozen=True)
 class Node:
-    """A value of the tree: a scalar, a list of nodes, or a dict from text keys to nodes."""
+    """A value of the tree: a scalar, a list of nodes, or a dict from text keys to nodes.
+
+    `environment` names the variables of the environment that the value was made from.
+    """
 
     value: Any
     place: Place
     key: Place | None = None
+    environment: str = ""
 
     @property
     def where(self) -> Place:
         """What to underline: the value, or its key where the value is empty or many lines."""
         return self.key if self.key is not None and self.place.width == 0 else self.place
+
+    @property
+    def origin(self) -> str:
+        """Where the value came from, in words."""
+        made_from = f", environment {self.environment}" if self.environment else ""
+        return f"{self.where}{made_from}"
 
     def plain(self) -> Any:
         """The tree without its positions: dicts, lists and scalars."""
@@ -297,5 +307,8 @@ def _reason(error: yaml.MarkedYAMLError) -> str:
         return "a tab cannot indent; use spaces"
     if problem == "mapping values are not allowed here":
         return 'an unexpected ":"; indent by the same number of spaces, or quote the text'
+    line = error.problem_mark.get_snippet() if error.problem_mark else ""
+    if problem.endswith("but got '{'") and "${" in (line or ""):
+        return 'a value with ${...} inside braces or brackets stands in quotes: "${env:NAME}"'
     context = f" {error.context}" if error.context else ""
     return quoted(f"{problem}{context}".replace('"', "'"))[1:-1]
