@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..optimizer import Optimizer
+from .curves import cosine
 from .scheduler import LRScheduler, Recursive
 
 
@@ -27,8 +28,7 @@ class CosineAnnealingLR(Recursive):
         if self._is_initial:
             return self._rates
         if self._step_count == 1 and epoch > 0:  # resumed
-            wave = 1 + math.cos(epoch * math.pi / steps)
-            return [low + (base - low) * wave / 2 for base in self.base_lrs]
+            return [cosine(base, low, epoch, steps) for base in self.base_lrs]
         if (epoch - 1 - steps) % (2 * steps) == 0:  # up from the bottom, where the ratio is 0 / 0
             wave = 1 - math.cos(math.pi / steps)
             pairs = zip(self._rates, self.base_lrs, strict=True)
@@ -84,5 +84,4 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """The rates at the place `T_cur` of the present wave, which is `T_i` long."""
-        wave = 1 + math.cos(math.pi * self.T_cur / self.T_i)
-        return [self.eta_min + (base - self.eta_min) * wave / 2 for base in self.base_lrs]
+        return [cosine(base, self.eta_min, self.T_cur, self.T_i) for base in self.base_lrs]

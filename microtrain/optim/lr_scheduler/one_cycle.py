@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ..optimizer import Optimizer
+from .curves import cosine, line
 from .scheduler import LRScheduler, checked_optimizer
 
 
@@ -108,11 +108,6 @@ class OneCycleLR(LRScheduler):
         else:
             group["momentum"] = value
 
-    def _between(self, start: float, end: float, share: float) -> float:
-        if self._cosine:
-            return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)
-        return (end - start) * share + start
-
     def get_lr(self) -> list[float]:
         """The rates at `last_epoch`; the momenta are set at once."""
         step = self.last_epoch
@@ -128,11 +123,12 @@ class OneCycleLR(LRScheduler):
             begin = phase[0]
         stop, names = phase
         share = (step - begin) / (stop - begin)
+        between = cosine if self._cosine else line
         rates = []
         for group in self.optimizer.param_groups:
-            rates.append(self._between(group[names[0]], group[names[1]], share))
+            rates.append(between(group[names[0]], group[names[1]], share))
             if self.cycle_momentum:
-                momentum = self._between(group[names[2]], group[names[3]], share)
+                momentum = between(group[names[2]], group[names[3]], share)
                 self._set_momentum(group, momentum)
         return rates
 

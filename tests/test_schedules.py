@@ -1,0 +1,135 @@
+"""Schedules of a run: the rates of PyTorch's schedulers at every step, from the step alone."""
+
+import pytest
+
+from microtrain.errors import ConfigError
+from microtrain.train.schedules import Constant, Cosine, Linear, Rates, Step
+
+PER_EPOCH, TOTAL = 7, 70
+BASES = (0.5, 0.02)
+
+# name -> schedule, and what PyTorch calls it: (warm-up steps, its schedulers, in sequence or not)
+SCHEDULES = {
+    "constant": (lambda: Constant(), 0, lambda lr, o: []),
+    "constant, warm-up": (lambda: Constant(warmup="9 steps"), 9, lambda lr, o: []),
+    "step": (lambda: Step("2 epochs", 0.3), 0, lambda lr, o: [lr.StepLR(o, 14, 0.3)]),
+    "step, warm-up": (
+        lambda: Step("5 steps", warmup="10%"), 7, lambda lr, o: [lr.StepLR(o, 5, 0.1)],
+    ),
+    "cosine": (lambda: Cosine(), 0, lambda lr, o: [lr.CosineAnnealingLR(o, 70)]),
+    "cosine, low": (
+        lambda: Cosine(min_lr=0.01), 0, lambda lr, o: [lr.CosineAnnealingLR(o, 70, 0.01)],
+    ),
+    "cosine, warm-up": (
+        lambda: Cosine("5%", 0.01), 4, lambda lr, o: [lr.CosineAnnealingLR(o, 66, 0.01)],
+    ),
+    "linear": (lambda: Linear(), 0, lambda lr, o: [lr.LinearLR(o, 1.0, 0.0, 70)]),
+    "linear, warm-up": (
+        lambda: Linear("1 epoch", 0.25), 7, lambda lr, o: [lr.LinearLR(o, 1.0, 0.25, 63)],
+    ),
+}  # fmt: skip
+
+
+def groups():
+    return [{"lr": base} for base in BASES]
+
+
+def begun(make, per_epoch=PER_EPOCH, total=TOTAL):
+    schedule = make()
+    schedule.begin(per_epoch, total)
+    return schedule
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rates_are_those_of_torch_at_every_step(name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (torch==2.13.0)")
+    make, warmup, theirs = SCHEDULES[name]
+    lr = torch.optim.lr_scheduler
+    optimizer = torch.optim.SGD([{"params": [torch.ones(1)], "lr": base} for base in BASES])
+    first = [lr.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)] if warmup else []
+    after = theirs(lr, optimizer) or [lr.ConstantLR(optimizer, 1.0)]
+    if "step" in name or not first:
+        scheduler = lr.ChainedScheduler([*first, *after])
+    else:
+        scheduler = lr.SequentialLR(optimizer, [*first, *after], [warmup])
+    mine = groups()
+    rates = Rates(begun(make), mine)
+    for step in range(TOTAL):
+        rates.set(step)
+        expected = [group["lr"] for group in optimizer.param_groups]
+        assert [group["lr"] for group in mine] == pytest.approx(expected, rel=1e-9, abs=1e-15), step
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_resumed_run_has_the_same_bits(name):
+    make = SCHEDULES[name][0]
+    whole, table = groups(), []
+    rates = Rates(begun(make), whole)
+    for step in range(TOTAL):
+        rates.set(step)
+        table.append([group["lr"] for group in whole])
+    for start in (1, 4, 7, 30, TOTAL - 1):
+        resumed = groups()
+        rates = Rates(begun(make), resumed)
+        for step in range(start, TOTAL):
+            rates.set(step)
+            assert [group["lr"] for group in resumed] == table[step]
+
+
+def test_warm_up_begins_above_zero_and_ends_at_the_rate():
+    schedule = begun(lambda: Constant("4 steps"))
+    assert [schedule.rate(step, 1.0) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert begun(lambda: Constant("1 step")).rate(0, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Constant(warmup=5), "warmup is a duration"),
+        (lambda: Constant("soon"), "not a duration"),
+        (lambda: Step("10"), "not a duration"),
+        (lambda: Step("1 epoch", gamma=0.0), "gamma must be greater than 0"),
+        (lambda: Cosine(min_lr=-1.0), "min_lr must be"),
+        (lambda: Linear(end=1.5), "end must be"),
+        (lambda: Linear(end=float("nan")), "end must be"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "total", "words"),
+    [
+        (lambda: Constant("100%"), 70, "the whole run has 70"),
+        (lambda: Cosine("10 epochs"), 70, "70 steps, and the whole run has 70"),
+        (lambda: Cosine(), None, "cosine is stretched over the steps"),
+        (lambda: Linear(), None, "train.max_time"),
+        (lambda: Constant("5%"), None, "schedule.warmup: 5% is no number of steps"),
+        (lambda: Constant("5 min"), 70, "5 min is no number of steps"),
+        (lambda: Step("5%"), None, "schedule.every: 5%"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_run_is_refused(make, total, words):
+    with pytest.raises(ConfigError, match=words):
+        begun(make, total=total)
+
+
+def test_a_lowest_rate_above_the_optimizers_is_refused_before_the_first_step():
+    with pytest.raises(ConfigError, match=r"schedule\.min_lr: 0\.1 is more than .* 0\.02"):
+        Rates(begun(lambda: Cosine(min_lr=0.1)), groups())
+
+
+@pytest.mark.parametrize("found", [-0.1, float("nan"), float("inf")])
+def test_an_impossible_rate_of_ones_own_schedule_is_refused(found):
+    class Own(Constant):
+        def after_warmup(self, step, base):
+            return found if step == 3 else base
+
+    rates = Rates(begun(Own), groups())
+    rates.set(2)
+    with pytest.raises(ConfigError, match="the rate of step 4 is"):
+        rates.set(3)
