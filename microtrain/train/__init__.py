@@ -6,13 +6,14 @@ from typing import Any
 
 _PUBLIC = {
     "Duration": "microtrain.train.duration",
+    "Schedule": "microtrain.train.schedules",
     "Section": "microtrain.train.section",
     "Trainer": "microtrain.train.trainer",
     "build": "microtrain.train.components",
     "load_config": "microtrain.train.config",
 }
 
-__all__ = ["Duration", "Section", "Trainer", "build", "load_config"]
+__all__ = ["Duration", "Schedule", "Section", "Trainer", "build", "load_config"]
 
 
 def __getattr__(name: str) -> Any:

@@ -177,7 +177,7 @@ class Execution:
     def _captured(self, kinds: Sequence[MicroBatches]) -> None:
         """Two calls for each capture, undone: what they change is as it was."""
         trainer = self.trainer
-        self.rehearsing = True
+        self.rehearsing = trainer.guard.rehearsing = True
         try:
             for micro_batches in kinds:
                 for _ in range(2):
@@ -190,7 +190,7 @@ class Execution:
                         first = False
                     before.restore()
         finally:
-            self.rehearsing = False
+            self.rehearsing = trainer.guard.rehearsing = False
 
     def _compile(self, name: str) -> Any:
         trainer = self.trainer

@@ -26,19 +26,20 @@ from .. import threads
 from ..backend import MODES, default_dtype, to_host
 from ..data import DataLoader
 from ..distributed import watchdog
-from ..distributed.agreement import together
+from ..distributed.agreement import agreed, together
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
-from ..errors import DataError, DivergedError, LaunchError
+from ..errors import ConfigError, DataError, DivergedError, LaunchError
 from ..optim import Optimizer
 from ..random import get_rng_state, set_rng_state
 from ..tensor import Tensor
+from .autopsy import autopsy
 from .callbacks import Callbacks
 from .checkpoint import checkpoint_at, name_of
 from .components import build, is_import_path, load
-from .divergence import check_finite
+from .divergence import Guard, NotFinite, Skips, worst_gradient
 from .duration import Duration
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
@@ -51,6 +52,7 @@ from .resume import resume_point
 from .rows import Rows, RowSchedule, number
 from .run_directory import RunDirectory, open_run
 from .saver import Saver
+from .schedules import Rates, Schedule
 from .section import Section
 from .stop import EVALUATE, SAVE, STOP, STOP_FILE, Stopper
 from .trace import Trace
@@ -115,7 +117,8 @@ class Trainer:
         self.data = together(comm, lambda: load_data(config))
         together(comm, lambda: compare_data(config, self.data, comm))
         self._data_hash = data_hash(self.data)
-        with default_dtype(config.dtype):  # for what the user's own model creates
+        # The dtype is for what the user's own model creates; what is not finite is found later.
+        with default_dtype(config.dtype), np.errstate(all="ignore"):
             parts = together(comm, lambda: build_parts(config, self.data, self.device))
             module, self.loss, self.metrics = parts
             together(comm, lambda: check_fit(config, self.data, *parts, self.device))
@@ -151,7 +154,9 @@ class Trainer:
         self._resume = resume
         self._asked_to_stop = ""
         self.callbacks = together(comm, self._make_callbacks)
-        self._standardized = config.data.standardize
+        self.guard = Guard(self.model, config.train.clip_norm)
+        self.skips = Skips(self.model) if config.train.nan == "skip" else None
+        self.rates = None if config.schedule is None else together(comm, self._make_rates)
         self.execution = Execution(self)
         self._wants_trace = trace
         self._trace: Trace | None = None
@@ -214,6 +219,14 @@ class Trainer:
             accumulate=train.accumulate,
             shards=self.shards,
         )
+
+    def _make_rates(self) -> Rates:
+        schedule = build(self.config.schedule)
+        if not isinstance(schedule, Schedule):
+            kind = type(schedule).__name__
+            raise ConfigError(f"schedule: {kind} is no subclass of microtrain.train.Schedule")
+        schedule.begin(self.steps_per_epoch, self.total_steps)
+        return Rates(schedule, self.optimizer.param_groups)
 
     # Training -------------------------------------------------------------------------------------
 
@@ -284,16 +297,24 @@ class Trainer:
                 for micro_batches in loader.steps(self.step % self.steps_per_epoch):
                     if self.execution.pending and self.step >= BEGIN - 1:
                         self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
+                    if self.rates is not None:
+                        self.rates.set(self.step)
+                    if self.skips is not None:
+                        self.skips.begin()
                     left = len(micro_batches)
                     first = True
-                    for batch in micro_batches:
-                        left -= 1
-                        execute(first, not left, *batch)
-                        first = False
-                    self.step = step = self.step + 1
                     rows_seen = loader.global_size
+                    try:
+                        for batch in micro_batches:
+                            left -= 1
+                            execute(first, not left, *batch)
+                            first = False
+                    except NotFinite:
+                        self._skip_or_stop(micro_batches)
+                    else:
+                        progress.add(model.loss, rows_seen)
+                    self.step = step = self.step + 1
                     self.samples += rows_seen
-                    progress.add(model.loss, rows_seen)
                     if step == attend or any(model.noted):
                         stop = self._attend()
                         attend = self._next_attention()
@@ -354,18 +375,24 @@ class Trainer:
             self.train_step(batch).backward()
 
     def update(self) -> None:
-        """The optimiser's step, if the gradients are finite."""
+        """The optimiser's step, if the gradients are finite; they are clipped first."""
         recorder = MODES.recorder
         if recorder is None:
-            self._refuse_not_finite()
+            self.guard()
         else:
-            recorder.bookkeeping("stop unless finite", self._refuse_not_finite)
+            recorder.bookkeeping("stop unless finite", self.guard)
         self.optimizer.step()
 
-    def _refuse_not_finite(self) -> None:
-        if self.execution.rehearsing:
-            return
-        check_finite(self.model, self.step + 1, self._standardized)
+    def _skip_or_stop(self, micro_batches: Any) -> None:
+        """Go on without the update of this step where the policy says so; else DivergedError."""
+        skips, step = self.skips, self.step + 1
+        if skips is None or not skips.skip(step):
+            raise agreed(DivergedError(autopsy(self, micro_batches)))
+        if skips.worth_a_warning and self.comm.rank == 0:
+            self.output.warn(
+                f"the update of step {step:,} was skipped (train.nan: skip), {skips.total:,} so "
+                f"far: the loss is {self.model.loss}; {worst_gradient(self.model)}"
+            )
 
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
         """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
@@ -387,6 +414,7 @@ class Trainer:
         part = "val" if self.data.val is not None else "train"
         names = ["train/loss"] + (["val/loss"] if part == "val" else [])
         names += [f"{part}/{metric.name}" for metric in self.metrics]
+        names += [] if self.rates is None else ["lr"]
         return Rows(names, self.monitor, self.total_steps, self.steps_per_epoch)
 
     def _evaluate(self, dataset: Any) -> dict[str, float]:
@@ -434,8 +462,15 @@ class Trainer:
         """One line on the terminal and its values in metrics.jsonl."""
         seconds, loss, speed = self._progress.take(self.samples)
         where = self._where()
-        self._log({"split": "train", **where, "loss": loss, "time": seconds, **speed})
+        details: dict[str, Any] = {"lr": self.optimizer.param_groups[0]["lr"]}
+        if self.guard.clip_norm is not None:
+            details["grad_norm"] = self.guard.norm
+        if self.skips is not None:
+            details["skipped"] = self.skips.total
+        self._log({"split": "train", **where, "loss": loss, **details, "time": seconds, **speed})
         values = {"train/loss": loss, **measured}
+        if self.rates is not None:
+            values["lr"] = details["lr"]
         if self.monitor == "train/loss":
             self._note_best(values)
         best = self._best is not None and self._best[2] == self.step
@@ -519,6 +554,8 @@ class Trainer:
         self.loader.epoch = self.step // self.steps_per_epoch
         self.execution.restore(state["compile"])
         self.callbacks.restore(state["callbacks"])
+        if self.skips is not None:
+            self.skips.load_state_dict(state["skips"])
         self._restored = state
 
     def _state(self) -> dict[str, Any]:
@@ -544,6 +581,7 @@ class Trainer:
                 for group in self.optimizer.param_groups
             ],
             "callbacks": self.callbacks.state(),
+            "skips": None if self.skips is None else self.skips.state_dict(),
             "preprocessing": self.data.preprocessing.to_json(),
             "classes": None if self.data.classes is None else list(self.data.classes),
             "data_hash": self._data_hash,
@@ -702,6 +740,7 @@ class Trainer:
             test=test,
             params_sha256=params_sha256(contents["model"]),
             timings={"train_s": seconds, "comm_s": self.model.comm_seconds},
+            **({} if self.skips is None else {"skipped_steps": self.skips.total}),
         )
         if not finished:
             return None

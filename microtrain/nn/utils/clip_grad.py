@@ -5,6 +5,7 @@ Gradients that fill a flat buffer are worked on as one array.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Generator, Iterable
 from itertools import chain
@@ -17,6 +18,8 @@ from ...ops import norms, shapes
 from ...optim.flat import owner
 from ...optim.optimizer import refuse_switches
 from ...tensor import TENSORS, Tensor, wrap
+
+BLOCK = 16384  # elements whose squares are in memory at once, on a CPU
 
 
 def clip_grad_norm_(
@@ -53,6 +56,38 @@ def clip_grad_norm_(
     total = _total(_pieces(params), norm_type, error_if_nonfinite, foreach)
     clip_grads_with_norm_(params, max_norm, total, foreach)
     return total
+
+
+def flat_norm(arrays: Iterable[Any]) -> float:
+    """The 2-norm of flat arrays as one vector; inf or NaN where an element is not finite.
+
+    The additions have one order, which neither the number of threads nor the kind of processor
+    changes: ranks with the same arrays get the same bits. Squares that leave the range of the dtype
+    are taken again of scaled values, in float64.
+    """
+    arrays = [array for array in arrays if array.size]
+    total = 0.0
+    for array in arrays:
+        xp = XP[type(array)]
+        block = BLOCK if xp.kind == "cpu" else array.size
+        for at in range(0, array.size, block):
+            piece = array[at : at + block]
+            total += xp.add.reduce(xp.multiply(piece, piece)).item()
+    if 1e-30 < total < 1e30:
+        return math.sqrt(total)
+    largest = max((XP[type(a)].absolute(a).max().item() for a in arrays), default=0.0)
+    if largest == 0 or not math.isfinite(largest):
+        return float(largest) if math.isfinite(total) or largest == math.inf else math.nan
+    scaled = (array.astype("float64") / largest for array in arrays)
+    return largest * math.sqrt(sum((x * x).sum().item() for x in scaled))
+
+
+def clip_flat_(arrays: Iterable[Any], max_norm: float, norm: float) -> None:
+    """`clip_grads_with_norm_` of the flat arrays that hold all gradients; `norm` is theirs."""
+    factor = max_norm / (norm + 1e-6)
+    if factor < 1:
+        for array in arrays:
+            XP[type(array)].multiply(array, array.dtype.type(factor), out=array)
 
 
 def clip_grads_with_norm_(
