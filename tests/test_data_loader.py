@@ -17,6 +17,8 @@ from microtrain.data import (
 )
 from microtrain.distributed import world
 from microtrain.errors import ConfigError
+from microtrain.nn import functional
+from microtrain.random import begin_batch
 from microtrain.tensor import Tensor
 
 
@@ -222,6 +224,18 @@ def test_the_loader_says_where_the_current_batch_stands():
         for step in loader.steps()
     ]
     assert seen == [(2, 7, [(2, 4), (6, 3)]), (1, 3, [(1, 2), (3, 1)])]
+
+
+def test_what_is_drawn_belongs_to_the_micro_batch_however_it_is_taken():
+    draw = functional.dropout
+    ones = [np.ones((10, 4))]
+    (step,) = DataLoader(ArrayDataset(*ones), 10, comm=Ranks(), accumulate=3).steps()
+    drawn = [draw(x, 0.5).tolist() for (x,) in step]
+    assert drawn[0][:3] != drawn[1]
+    assert [draw(step[number][0], 0.5).tolist() for number in range(-3, 3)] == 2 * drawn
+    assert [draw(x, 0.5).tolist() for (x,) in reversed(step)] == drawn[::-1]
+    assert [draw(x, 0.5).tolist() for (x,) in step[1:]] == drawn[1:]
+    begin_batch(0)
 
 
 def test_no_comm_is_the_world():

@@ -41,7 +41,7 @@ class Batch(tuple[Any, ...]):
 
 
 class MicroBatches(list[Batch]):
-    """The micro-batches of one optimiser step; taking one apart places the random draws at it.
+    """The micro-batches of one optimiser step; taking one places the random draws at it.
 
     Attributes:
         place: the epoch, and the number of the global batch in it.
@@ -50,9 +50,19 @@ class MicroBatches(list[Batch]):
     place: tuple[int, int]
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in super().__iter__():
-            begin_batch(batch.offset, self.place)
-            yield batch
+        return (self[number] for number in range(len(self)))
+
+    def __reversed__(self) -> Iterator[Batch]:
+        return (self[number] for number in reversed(range(len(self))))
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if isinstance(found, Batch):
+            begin_batch(found.offset, self.place)
+            return found
+        part = MicroBatches(found)
+        part.place = self.place
+        return part
 
 
 class DataLoader:
@@ -171,7 +181,8 @@ class DataLoader:
 
         The global batch is cut into `accumulate` slices first and each of these over the ranks.
         The list is equally long on all ranks; it is shorter than `accumulate` only where the last
-        global batch has fewer rows. `offset` differs by micro-batch: read it from the batch.
+        global batch has fewer rows. `offset` differs by micro-batch: read it from the batch. What a
+        forward pass draws (dropout) belongs to the micro-batch that was last taken from the list.
 
         Example:
             >>> for micro_batches in loader.steps():
