@@ -55,6 +55,18 @@ def test_every_row_counts_once_however_many_ranks(
     assert everyone == everyone[:1] * comm.size
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_part_that_does_not_learn_stays_in_evaluation_mode(whole: bool) -> None:
+    model = mt.nn.Sequential(mt.nn.Linear(3, 2), mt.nn.BatchNorm1d(2), mt.nn.Dropout(0.5)).double()
+    model.train(whole)
+    model[1].eval()
+    model[2].train()
+    modes = [part.training for part in model.modules()]
+    found = [evaluate(model, F.mse_loss, [], rows(8), SingleCommunicator()) for _ in range(2)]
+    assert found[0] == found[1]
+    assert [part.training for part in model.modules()] == modes == [whole, whole, False, True]
+
+
 def test_predictions_come_in_sample_order_also_from_many_passes(
     comm: Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

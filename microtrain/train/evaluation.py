@@ -10,6 +10,7 @@ from ..backend import to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, contiguous_slice
 from ..distributed.shards import local_shards, tree_sum
+from ..nn import Module
 from ..tensor import Tensor
 from .metrics import Metric, MetricSet
 
@@ -32,7 +33,7 @@ def evaluate(
 
     Every rank holds the whole data set and evaluates one contiguous part of its rows; with `shards`
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
-    module is put into evaluation mode meanwhile.
+    module is put into evaluation mode meanwhile, and its parts then into the mode they had.
     """
     target = dataset.arrays[-1]
     mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
@@ -42,14 +43,15 @@ def evaluate(
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
-    training = getattr(model, "training", False)
-    if training:
-        model.eval()  # type: ignore[attr-defined]
+    parts = [*model.modules()] if isinstance(model, Module) else []
+    modes = [(part, part.training) for part in parts]
+    if training := any(mode for _, mode in modes):
+        parts[0].eval()
     try:
         with no_grad():
-            for part in range(comm.rank * each, (comm.rank + 1) * each):
+            for shard in range(comm.rank * each, (comm.rank + 1) * each):
                 measured.reset()
-                start, stop = contiguous_slice(len(dataset), count, part)
+                start, stop = contiguous_slice(len(dataset), count, shard)
                 # As many passes on every rank, the last ones perhaps without rows: a model may
                 # communicate, and a rank without rows must know the metrics' lengths too.
                 largest = -(-len(dataset) // count)
@@ -62,7 +64,9 @@ def evaluate(
                 vectors.append(measured.vector())
     finally:
         if training:
-            model.train()  # type: ignore[attr-defined]
+            parts[0].train(modes[0][1])
+            for part, mode in modes:
+                part.training = mode
     return measured.values(tree_sum(comm, vectors, count))
 
 
