@@ -211,6 +211,13 @@ ERRORS = {
         "create_graph=True",
     ),
     "second wrapper": (lambda model, inner: DataParallel(inner, model.comm), "wrapped already"),
+    "new parameter": (
+        lambda model, inner: (
+            setattr(inner, "further", mt.nn.Linear(1, 1)),
+            model(mt.ones(1, 2)).sum().backward(),
+        ),
+        "did not have the parameter further.weight",
+    ),
     "negative count": (lambda model, inner: model.count(-1), "at least 0"),
     "copy": (lambda model, inner: copy.deepcopy(model), "copy its model"),
     "pickle": (lambda model, inner: pickle.dumps(model), "copy its model"),

@@ -141,6 +141,52 @@ def test_the_first_bucket_goes_before_the_pass_ends() -> None:
     assert seen == [True, True]
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "recorded"])
+def test_a_pass_that_failed_leaves_nothing_on_its_way(comm: Communicator, compiled: bool) -> None:
+    """Of all but the first layer the gradients have gone when it fails."""
+    mt.manual_seed(0)
+    layers = mt.nn.Sequential(*[mt.nn.Linear(9, 9, dtype=mt.float64) for _ in range(8)])
+    model = DataParallel(layers, comm, overlap="on", bucket_mb=1e-5)
+    wrong = [True]
+
+    class Fails(mt.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            if wrong[0]:
+                raise ZeroDivisionError("mine")
+            return g
+
+    def run(x: Any) -> None:
+        h = Fails.apply(layers[0](x))
+        for layer in layers[1:]:
+            h = layer(h)
+        model.count(len(x))
+        h.square().mean().backward()
+
+    x = mt.from_numpy(np.random.default_rng(comm.rank).standard_normal((3, 9)))
+    step = mt.compile(run) if compiled else run
+    with pytest.raises(ZeroDivisionError):
+        step(x)
+    if model._overlap is not None and compiled:
+        assert model._overlap.sent == 0  # who does it again sends them
+    wrong[0] = False
+    for p in model.parameters():
+        p.grad = None
+    run(x)
+    found = [p.grad.numpy().copy() for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = None
+    with model.no_sync():
+        run(x)
+    for p, total in zip(model.parameters(), found, strict=True):
+        expected = comm.all_reduce(p.grad.numpy().copy()) / (3 * comm.size)
+        np.testing.assert_allclose(total, expected, rtol=1e-12, atol=1e-15)
+
+
 def test_auto_says_how_and_why(comm: Communicator) -> None:
     model = DataParallel(mt.nn.Linear(2, 2), comm)
     if comm.size == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -152,6 +153,50 @@ def test_running_statistics_are_the_mean_of_the_shards(comm: Communicator) -> No
     np.testing.assert_allclose(norm.running_mean.numpy(), 0.5 * means.mean(0), rtol=1e-12)
     np.testing.assert_allclose(norm.running_var.numpy(), 0.5 + 0.5 * variances.mean(0), rtol=1e-12)
     assert norm.num_batches_tracked.item() == 1
+
+
+@pytest.mark.parametrize("teacher", [False, True], ids=["twice", "a teacher without grad"])
+def test_several_forward_passes_of_a_shard_have_the_same_bits(
+    comm: Communicator, teacher: bool
+) -> None:
+    x = np.random.default_rng(0).standard_normal((72, 3)).astype("f4")
+
+    def learn(ranks: Communicator) -> list[bytes]:
+        mt.manual_seed(0)
+        net = mt.nn.Sequential(mt.nn.Linear(3, 4), mt.nn.BatchNorm1d(4), mt.nn.Dropout(0.2))
+        model = DataParallel(net, ranks, shards=12)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+        for batches in DataLoader(ArrayDataset(x), 36, comm=ranks, shards=12).steps():
+            optimizer.zero_grad()
+            for (xb,) in batches:
+                with mt.no_grad() if teacher else contextlib.nullcontext():
+                    target = model(xb * 2)
+                (model(xb) - target).square().mean().backward()
+            optimizer.step()
+        assert net[1].num_batches_tracked.item() == 4
+        return [np.ascontiguousarray(t.numpy()).tobytes() for t in model.state_dict().values()]
+
+    assert learn(comm) == learn(SingleCommunicator())
+
+
+def test_shards_that_zero_grad_would_discard_are_missed(comm: Communicator) -> None:
+    data = ArrayDataset(np.ones((24, 2), "f4"), np.ones((24, 1), "f4"))
+    model = DataParallel(mt.nn.Linear(2, 1), comm, shards=24)
+    optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+    def learn(clear: bool) -> None:
+        for x, y in DataLoader(data, 24, comm=comm, shards=24):
+            if clear:
+                optimizer.zero_grad()
+            mt.nn.functional.mse_loss(model(x), y).backward()
+
+    with pytest.raises(RuntimeError, match=r"discarded the passes of some shards.*steps\(\)"):
+        learn(clear=True)
+    with model.no_sync():  # whole micro-batches may be
+        learn(clear=False)
+    optimizer.zero_grad()
+    learn(clear=False)
+    assert model.samples == 24
 
 
 def test_an_unused_parameter_has_no_gradient(comm: Communicator) -> None:

@@ -207,6 +207,14 @@ NOT_CAPTURED = {
     "looks back in the second micro-batch": (
         ["model=./parts.py:LooksBack", "train.accumulate=3"], r"parts\.py:\d+: return g \*",
     ),
+    "looks in the second shard": (
+        ["model={type: ./parts.py:Looks, rows: 5}", "distributed={reproducible: world, shards: 3}"],
+        "LOOK",
+    ),
+    "looks back in the second shard": (
+        ["model=./parts.py:LooksBack", "distributed={reproducible: world, shards: 3}"],
+        r"parts\.py:\d+: return g \*",
+    ),
 }  # fmt: skip
 
 
@@ -401,6 +409,9 @@ for name, overrides in json.loads(sys.argv[1]).items():
 
 NO_NORM = "model={type: ./parts.py:Dropped, norm: false}"
 LOOKS = "model={type: ./parts.py:Looks, rank: 1}"
+# Of two ranks the second alone; buckets are on their way before the pass fails.
+LOOKS_BACK = ["model=./parts.py:LooksBack", "train.batch_size=11",
+              "distributed={overlap: true, bucket_mb: 0.00001}"]  # fmt: skip
 OVER_RANKS = {
     "batch norm": [],
     "accumulation": [NO_NORM, "train.accumulate=3"],
@@ -417,6 +428,7 @@ def test_over_ranks_a_captured_run_is_the_eager_run(mpirun, place, ranks):
     runs = {f"{case}_{mode}".replace(" ", "_"): [*overrides, f"train.compile={mode}"]
             for case, overrides in OVER_RANKS.items() for mode in ("off", "numpy")}  # fmt: skip
     runs |= {f"looks_{mode}": [LOOKS, f"train.compile={mode}"] for mode in ("off", "auto", "numpy")}
+    runs |= {f"back_{mode}": [*LOOKS_BACK, f"train.compile={mode}"] for mode in ("off", "auto")}
     job = mpirun(ranks, "-c", JOB, json.dumps(runs), cwd=place, timeout=100)
     assert job.returncode == 0, job.stderr
     for case in OVER_RANKS:
@@ -425,8 +437,10 @@ def test_over_ranks_a_captured_run_is_the_eager_run(mpirun, place, ranks):
         assert executed(place, f"{name}_numpy")["executor"] == "numpy"
     assert left(place, "looks_auto") == left(place, "looks_off")
     assert executed(place, "looks_auto")["from_step"] == 2
+    assert left(place, "back_auto") == left(place, "back_off")
+    assert executed(place, "back_auto")["executor"] == "off"
     told = [line for line in job.stderr.splitlines() if "cannot be captured" in line]
-    assert len(told) == 1 and re.search(r"rank 1: .*parts\.py:\d+: .*LOOK", told[0])
+    assert len(told) == 2 and re.search(r"rank 1: .*parts\.py:\d+: .*LOOK", told[0])
     refused = [line for line in job.stdout.splitlines() if "was asked for" in line]
     assert refused == [
         "looks_numpy: train.compile: numpy was asked for, but the step cannot be captured"

@@ -166,6 +166,10 @@ class Recorder:
             function()
         self.program.lines.append(Host(label, function, self._where(), *more))
 
+    def later(self, label: str, function: Callable[[], Any]) -> None:
+        """Call `function` at this place of every replay, but not now."""
+        self.program.lines.append(Host(label, function, self._where()))
+
     def ufunc(self, function: Any, inputs: Any, out: Any, attrs: dict[str, Any]) -> Any:
         """A ufunc that NumPy was asked for, of plain and Traced arrays."""
         if function.__name__ not in INSTRUCTIONS:

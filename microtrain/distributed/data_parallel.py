@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from ..backend import LISTENERS, MODES, XP, to_host
+from ..backend import LISTENERS, MODES, STRUCTURE, XP, to_host
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
 from ..optim.flat import LANE, Buffer, FlatStorage
@@ -44,7 +44,8 @@ __all__ = ["DataParallel"]
 
 _COUNTERS = frozenset(
     ("_cleared", "_counted", "_empty", "_given", "_kept", "_n", "_nl", "_not_scalar", "_open",
-     "_pending", "_rows", "_sync", "comm_seconds", "loss", "noted", "notes", "samples")
+     "_pending", "_rows", "_structure", "_sync", "comm_seconds", "loss", "noted", "notes",
+     "samples")
 )  # fmt: skip
 
 # Places in the control lane.
@@ -179,6 +180,7 @@ class DataParallel(Module):
             _warn_of_compression(self.comm, compression)
         self._tell_batch_norms(sync_batchnorm)
         self._members = frozenset(self.storage.params)
+        self._structure = -1  # `STRUCTURE` when the model's parameters were these
         self._sync = True
         self._pending: int | None = None  # samples of the forward calls since the last backward
         self._given: int | None = None  # what `count` was told instead
@@ -247,7 +249,7 @@ class DataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
-        if self._shards is not None and MODES.grad and self.training:
+        if self._shards is not None and self.training:
             if MODES.recorder is None:
                 self._shards.enter()
             else:
@@ -342,10 +344,20 @@ class DataParallel(Module):
                 "number of samples is unknown; call model.count(n) before backward"
             )
         slots = self.storage.slots
+        if STRUCTURE[0] != self._structure:
+            self._refuse_new_parameters()
         if self._open and (
             self._cleared != self.storage.cleared
             or (self._shards is None and not any(slot.epoch == slot.buffer.epoch for slot in slots))
         ):
+            if self._shards is not None and not self._shards.complete:
+                raise RuntimeError(
+                    "DataParallel: zero_grad() has discarded the passes of some shards of a step: "
+                    f"with shards={self._shards.shards} gradients are there after "
+                    f"{self._shards.each} backward passes on each rank. Take zero_grad() and the "
+                    "optimizer's step outside `for batch in micro_batches`, with "
+                    "DataLoader(..., shards=...).steps()"
+                )
             self._reset()  # zero_grad() has discarded the passes that waited to be reduced
         if not self._open:
             self._open = True
@@ -360,13 +372,22 @@ class DataParallel(Module):
         self._n += n or 0
         self._rows = n
         if self._overlap is not None:
-            self._overlap.next = 0
+            self._overlap.begin()
         if n == 0 and self._shards is None:
             self._empty = [
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
                 for slot in self.storage.slots
             ]
         return n if mean else None
+
+    def _refuse_new_parameters(self) -> None:
+        for name, parameter in self.module.named_parameters():
+            if parameter not in self._members:
+                raise RuntimeError(
+                    f"DataParallel: the model did not have the parameter {name} when it was "
+                    "wrapped, so its gradient would be this rank's own; change models before"
+                )
+        self._structure = STRUCTURE[0]
 
     def readiness(self, leaves: dict[Any, Any]) -> Any:
         """What the pass calls when it has added to a leaf: None where nobody wants to know."""

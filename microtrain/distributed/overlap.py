@@ -68,10 +68,17 @@ class Overlap:
         ]
         self.number = {slot: n for n, (_, slots) in enumerate(self.buckets) for slot in slots}
         self.missing: list[int] = []
-        self.next = 0  # the bucket that goes next
+        self.next = 0  # the bucket whose turn it is
+        self.sent = 0  # how many the thread was given in this pass
+        self.going = 0  # and how many of these may still be on their way
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Before a pass: what one that failed has left on its way must have arrived."""
+        self._arrive()
+        self.next = self.sent = 0
 
     def ready(self, uses: Mapping[Any, int | None]) -> Callable[[Any], None]:
         """What the pass is to call when it has added to a leaf; `uses`: how often it will."""
@@ -98,16 +105,17 @@ class Overlap:
 
     def go(self) -> None:
         """The next bucket goes; in a captured step, at this place of every replay."""
-        number = self.next
-        send = partial(self.send, number)
+        send = partial(self.send, self.next)
         if MODES.recorder is None:
             send()
         else:
-            MODES.recorder.bookkeeping(f"bucket {number} goes", send)
+            # Now all go at the end: a recording that fails is done again, and has sent nothing.
+            MODES.recorder.later(f"bucket {self.next} goes", send)
+            self.next += 1
 
     def send(self, number: int) -> None:
         """Hand bucket `number` to the thread."""
-        self.next = number + 1
+        self.next = self.sent = number + 1
         array, slots = self.buckets[number]
         for slot in slots:
             # Absent here, it may be there on another rank.
@@ -118,14 +126,19 @@ class Overlap:
             self.thread = threading.Thread(target=work, name="microtrain-reduce", daemon=True)
             self.thread.start()
         self.jobs.put(array)
+        self.going += 1
 
     def finish(self) -> None:
         """Return when every bucket is there; those that have not gone go now."""
-        while self.next < len(self.buckets):
-            self.send(self.next)
+        while self.sent < len(self.buckets):
+            self.send(self.sent)
+        self._arrive()
+
+    def _arrive(self) -> None:
         error = None
-        for _ in self.buckets:
+        while self.going:
             error = self.done.get() or error
+            self.going -= 1
         if error is not None:
             raise error
 

@@ -110,11 +110,18 @@ class Shards:
         ]
         self.module = module
         self.passes = 0
+        self._entered = False
         self._before: Array | None = None
         self._after: list[Array] = []
 
     def enter(self) -> None:
-        """Before a forward pass in training: the buffers as this shard knows them."""
+        """Before a forward pass in training: the buffers as this shard knows them.
+
+        Further ones before the backward pass go on from there.
+        """
+        if self._entered:
+            return
+        self._entered = True
         buffers = [tensor._array for _, tensor in self.module.named_buffers()]
         if not buffers:
             return
@@ -150,6 +157,7 @@ class Shards:
             after[:-1] = np.concatenate([to_host(a).reshape(-1) for a in buffers])
             after[-1] = 1
         self.passes += 1
+        self._entered = False
 
     @property
     def complete(self) -> bool:
@@ -173,6 +181,7 @@ class Shards:
     def reset(self) -> None:
         """Begin a step anew."""
         self.passes = 0
+        self._entered = False
         self._before = None
 
 

@@ -36,7 +36,8 @@ class Snapshot:
         self, model: DataParallel, loss: Any, gradients: bool, optimizer: Optimizer | None = None
     ) -> None:
         self._storage = model.storage
-        objects = [*model.modules()]
+        self._own: list[Any] = [model] if model._shards is None else [model, model._shards]
+        objects = [*self._own, *model.module.modules()]
         objects += loss.modules() if isinstance(loss, Module) else [loss]
         self._kept = [
             (one, {name: (value, _content(value)) for name, value in vars(one).items()})
@@ -61,9 +62,9 @@ class Snapshot:
     def changed(self) -> str | None:
         """An attribute that is not what it was, but for values of Tensors; None if there is none.
 
-        The DataParallel's own, the first, are left out: replays keep them up to date.
+        The DataParallel's own are left out: replays keep them up to date.
         """
-        for one, kept in self._kept[1:]:
+        for one, kept in self._kept[len(self._own) :]:
             now = vars(one)
             for name in {**kept, **now}:
                 if name not in kept or name not in now or not _is_as_was(now[name], *kept[name]):
