@@ -275,3 +275,22 @@ def test_draws_after_an_optimizers_step() -> None:
 
     eager, compiled = both(program)
     assert compiled == eager
+
+
+def test_dropout_wherever_the_rows_of_a_batch_begin(executor: str) -> None:
+    """A stream begins at a multiple of eight words, and rows of seven where they like."""
+    calls = []
+
+    @mt.compile(executor=executor)
+    def step(x: Any) -> Any:
+        calls.append(x)
+        return F.dropout(x, 0.4) * 2
+
+    x = mt.ones(3, 7)
+    for first_row in (0, 5, 9, 1, 2, 0):
+        mt.random.begin_batch(first_row)
+        found = step(x)
+        mt.random.begin_batch(first_row)
+        assert found.tolist() == (F.dropout(x, 0.4) * 2).tolist()
+    assert len(calls) == 2
+    mt.random.begin_batch(0)

@@ -305,7 +305,8 @@ class Recorder:
 
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Random words: drawn anew in every replay, for its step and batch."""
-        array = NUMPY.random_words(shape, draw)
+        # A copy: where the words lie in those that were drawn depends on the place of the batch.
+        array = NUMPY.random_words(shape, draw).copy()
         number = draw - self.draws_before
         self._line("random_words", (shape, number), array, {"fresh": not self.optimizers})
         return self.traced(array, "made")
