@@ -130,6 +130,12 @@ def test_split_makes_communicators_of_parts(comm: Communicator) -> None:
     assert (half.size, half.rank) == (len(members), members.index(comm.rank))
     assert half.all_gather_object(comm.rank) == members
     assert half.all_reduce(np.array([comm.rank]))[0] == sum(members)
+    # Without a key: as with 0, also beside ranks that have one.
+    mixed = comm.split(0, None if comm.rank % 2 else 1)
+    assert mixed is not None
+    assert mixed.all_gather_object(comm.rank) == [
+        *range(1, comm.size, 2), *range(0, comm.size, 2)
+    ]  # fmt: skip
     inner = half.split(0)
     assert inner is not None
     assert inner.all_gather_object(comm.rank) == members
@@ -286,7 +292,7 @@ def test_broadcast_and_all_gather_refuse(comm: Communicator, case: str) -> None:
 def test_unknown_op_and_root_are_refused(comm: Communicator) -> None:
     with pytest.raises(ValueError, match="expected op sum, max or min, found 'mean'"):
         comm.all_reduce(np.zeros(1), "mean")  # type: ignore[arg-type]
-    for root in (-1, comm.size):
+    for root in (-1, comm.size, 0.0, None):
         for call in (comm.broadcast, comm.gather_object, comm.broadcast_object):
             with pytest.raises(ValueError, match=f"expected a root from 0 to .*, found {root}"):
                 call(np.zeros(1), root)

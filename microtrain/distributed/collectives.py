@@ -23,7 +23,7 @@ from ..ops.comparison import eq
 from ..ops.shapes import cat
 from ..tensor import TENSORS, Tensor, wrap
 from . import world
-from .communicator import Array, Communicator, Op
+from .communicator import Array, Communicator, Op, check_root
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"]
 
@@ -217,8 +217,8 @@ def gather(
             "gather: how many rows the other ranks have may change from call to call; gather "
             "outside the captured step"
         )
-    if root is not None and not 0 <= root < comm.size:
-        raise ValueError(f"gather: expected a root from 0 to {comm.size - 1}, found {root}")
+    if root is not None:
+        check_root("gather", root, comm.size)
     everyone = comm.all_gather_object((tuple(tensor.shape), tensor.dtype.name))
     for rank, (shape, dtype) in enumerate(everyone):
         if not shape:

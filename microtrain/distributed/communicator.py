@@ -97,8 +97,8 @@ class Communicator(ABC):
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         """A communicator of the ranks that pass the same `color`; None where `color` is None.
 
-        Their new ranks follow `key`, and the old ranks where it is equal or None. Raises ValueError
-        for a negative color or one that is not a whole number.
+        Their new ranks follow `key` (None is 0), and the old ranks where it is equal. Raises
+        ValueError for a negative color or one that is not a whole number.
         """
 
     @abstractmethod
@@ -233,5 +233,5 @@ def check_color(color: int | None, key: int | None) -> None:
 
 def check_root(call: str, root: int, size: int) -> None:
     """Raise ValueError unless `root` is a rank."""
-    if not 0 <= root < size:
-        raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root}")
+    if not (isinstance(root, int | np.integer) and 0 <= root < size):
+        raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root!r}")

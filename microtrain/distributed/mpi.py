@@ -181,7 +181,7 @@ class MpiCommunicator(Communicator):
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         check_color(color, key)
         color = self._MPI.UNDEFINED if color is None else color
-        comm = self._comm.Split(color, self.rank if key is None else key)
+        comm = self._comm.Split(color, key or 0)
         return None if comm == self._MPI.COMM_NULL else MpiCommunicator(self._MPI, comm)
 
     @watched
