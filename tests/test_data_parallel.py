@@ -235,6 +235,19 @@ def test_misuse_is_refused(case):
         act(model, inner)
 
 
+def test_a_frozen_model_that_another_learns_through_counts_no_rows():
+    """As in the generator's step of an adversarial pair: no backward into it will follow."""
+    first, second = mt.nn.Linear(2, 2), mt.nn.Linear(2, 1)
+    one, other = (DataParallel(net, SingleCommunicator()) for net in (first, second))
+    for param in other.parameters():
+        param.requires_grad_(False)
+    other(one(mt.ones(5, 2))).sum().backward()
+    for param in other.parameters():
+        param.requires_grad_(True)
+    other(mt.ones(3, 2)).mean().backward()
+    assert (one.samples, other.samples) == (5, 3)
+
+
 def test_other_models_may_run_backward_in_between():
     inner, other = mt.nn.Linear(2, 1), mt.nn.Linear(2, 1)
     model = DataParallel(inner, SingleCommunicator())

@@ -231,7 +231,7 @@ def check_color(color: int | None, key: int | None) -> None:
             )
 
 
-def check_root(call: str, root: int, size: int) -> None:
+def check_root(call: str, root: Any, size: int) -> None:
     """Raise ValueError unless `root` is a rank."""
     if not (isinstance(root, int | np.integer) and 0 <= root < size):
         raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root!r}")

@@ -60,7 +60,8 @@ class DataParallel(Module):
     by all. It makes the flat storage of the parameters, or shares an optimizer's.
 
     n is the leading dimension of the first Tensor argument (that has dimensions) of the forward
-    calls with grad enabled since the last backward, summed over calls; `count(n)` replaces it. A
+    calls with grad enabled since the last backward, summed over calls (those of a model that is
+    frozen as a whole do not count: no backward will follow); `count(n)` replaces it. A
     rank with n = 0 takes part with zero rows and contributes exactly nothing. Every rank must call
     backward equally often: one that does not leaves the others waiting.
 
@@ -255,7 +256,7 @@ class DataParallel(Module):
             else:
                 MODES.recorder.bookkeeping("a shard begins", self._shards.enter)
         out = self.module(*args, **kwargs)
-        if MODES.grad:
+        if MODES.grad and any(param._rg for param in self.storage.params):
             for value in (*args, *kwargs.values()):
                 if type(value) in TENSORS and value._array.ndim:
                     self._note("rows are counted", self._add, value._array.shape[0])
