@@ -44,8 +44,8 @@ __all__ = ["DataParallel"]
 
 _COUNTERS = frozenset(
     ("_cleared", "_counted", "_empty", "_given", "_kept", "_n", "_nl", "_not_scalar", "_open",
-     "_pending", "_rows", "_structure", "_sync", "comm_seconds", "loss", "noted", "notes",
-     "samples")
+     "_pending", "_rows", "_running", "_structure", "_sync", "comm_seconds", "loss", "noted",
+     "notes", "samples")
 )  # fmt: skip
 
 # Places in the control lane.
@@ -186,6 +186,7 @@ class DataParallel(Module):
         self._pending: int | None = None  # samples of the forward calls since the last backward
         self._given: int | None = None  # what `count` was told instead
         self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
+        self._running = False  # whether a backward pass is under way
         self._reset()
         LISTENERS.append(weakref.ref(self, LISTENERS.remove))
 
@@ -324,7 +325,11 @@ class DataParallel(Module):
 
     def cancel(self) -> None:
         """A backward pass failed: forget it, and those that waited to be reduced with it."""
+        if self._overlap is not None and self._running and self._sync and MODES.recorder is None:
+            # Where it failed on all ranks, not all had sent as much: they go on in step.
+            self._overlap.send_rest()
         self._pending = self._given = self._empty = None
+        self._running = False
         self._reset()
 
     def begin(self, roots: Sequence[Tensor], create_graph: bool) -> int | None:
@@ -374,6 +379,7 @@ class DataParallel(Module):
         self._rows = n
         if self._overlap is not None:
             self._overlap.begin()
+        self._running = True
         if n == 0 and self._shards is None:
             self._empty = [
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
@@ -418,6 +424,7 @@ class DataParallel(Module):
     def end(self) -> None:
         """After a backward pass: reduce, divide, and publish the global gradients and loss."""
         slots = self.storage.slots
+        self._running = False
         if self._empty is not None:
             # Zero rows contribute exactly nothing: a mean over nothing is NaN, and so is 0 * NaN.
             for slot, before in zip(slots, self._empty, strict=True):

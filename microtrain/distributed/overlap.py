@@ -129,10 +129,14 @@ class Overlap:
         self.going += 1
 
     def finish(self) -> None:
-        """Return when every bucket is there; those that have not gone go now."""
+        """Return when every bucket is there."""
+        self.send_rest()
+        self._arrive()
+
+    def send_rest(self) -> None:
+        """Let all buckets go that have not."""
         while self.sent < len(self.buckets):
             self.send(self.sent)
-        self._arrive()
 
     def _arrive(self) -> None:
         error = None
