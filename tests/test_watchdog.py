@@ -50,6 +50,34 @@ FAULTS = {
 }
 
 
+THREADS = """
+import threading, time
+import numpy as np
+import microtrain as mt
+comm = mt.distributed.world()
+
+def talk(own):
+    for _ in range(1000):
+        own.all_reduce(np.ones(2))
+        time.sleep(0.03 * comm.rank)
+
+for own in [comm.split(0) for _ in range(5)]:
+    threading.Thread(target=talk, args=(own,), daemon=True).start()
+if comm.rank:
+    time.sleep(25)
+comm.barrier()
+print("the end")
+"""
+
+
+def test_a_wait_is_seen_beside_threads_whose_calls_go_on(mpirun: Mpirun) -> None:
+    limits = {"MICROTRAIN_WARN_S": str(WARN), "MICROTRAIN_TIMEOUT_S": str(TIMEOUT)}
+    job = mpirun(2, THREADS, env=limits, timeout=60)
+    assert job.returncode == 1, job.stderr
+    assert "the end" not in job.stdout
+    assert "rank 0 of 2 has waited" in job.stderr and "s in barrier at script.py:16" in job.stderr
+
+
 @pytest.mark.parametrize("case", FAULTS)
 def test_a_rank_that_does_not_come_ends_the_job(mpirun: Mpirun, case: str) -> None:
     fault, size, message = FAULTS[case]

@@ -181,7 +181,9 @@ class Watchdog:
         self.board = Board(comm)
         self.watched = threading.current_thread()
         self.steps = vars(STREAM)  # of the thread that trains
-        self.waits: tuple[Any, int] | None = None  # the communicator and the number of its call
+        # The calls that this rank is in: their number in the communicator, and how long.
+        self.waits: dict[Any, tuple[int, float]] = {}
+        self.longest: tuple[Any, int] | None = None
         self.waited = 0.0
         self.told = 0.0  # how long was waited when that was last said
         self.shown = False  # whether this rank's stacks have been printed
@@ -220,12 +222,18 @@ class Watchdog:
 
     def look(self, elapsed: float) -> None:
         """Write this rank's record, read the others', and say or do what is due."""
-        waiting = next(((c, c._done, c._doing) for c in _communicators() if c._doing), None)
-        current = None if waiting is None else waiting[:2]
-        if current != self.waits:
-            self.waits, self.waited, self.told = current, 0.0, 0.0
-        elif current is not None:
-            self.waited += elapsed
+        # Threads may be in calls of communicators of their own: each waits by itself.
+        calls = [(c, c._done, doing) for c in _communicators() if (doing := c._doing)]
+        before = self.waits
+        self.waits = {
+            c: (done, before[c][1] + elapsed if before.get(c, (None,))[0] == done else 0.0)
+            for c, done, _ in calls
+        }
+        waiting = max(calls, key=lambda call: self.waits[call[0]][1], default=None)
+        longest = None if waiting is None else waiting[:2]
+        if longest != self.longest:
+            self.longest, self.told = longest, 0.0
+        self.waited = 0.0 if waiting is None else self.waits[waiting[0]][1]
         mine = self.record("" if waiting is None else described(*waiting[2]))
         if not self.left:
             self.board.write(mine)
