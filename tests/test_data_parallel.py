@@ -248,6 +248,14 @@ def test_a_frozen_model_that_another_learns_through_counts_no_rows():
     assert (one.samples, other.samples) == (5, 3)
 
 
+def test_a_frozen_copy_may_live_in_a_wrapped_model():
+    inner = mt.nn.Linear(2, 1)
+    model = DataParallel(inner, SingleCommunicator())
+    inner.average = copy.deepcopy(inner).requires_grad_(False)
+    model(mt.ones(3, 2)).sum().backward()
+    assert (model.samples, inner.average.weight.grad) == (3, None)
+
+
 def test_other_models_may_run_backward_in_between():
     inner, other = mt.nn.Linear(2, 1), mt.nn.Linear(2, 1)
     model = DataParallel(inner, SingleCommunicator())

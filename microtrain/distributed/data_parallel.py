@@ -389,7 +389,7 @@ class DataParallel(Module):
 
     def _refuse_new_parameters(self) -> None:
         for name, parameter in self.module.named_parameters():
-            if parameter not in self._members:
+            if parameter._rg and parameter not in self._members:
                 raise RuntimeError(
                     f"DataParallel: the model did not have the parameter {name} when it was "
                     "wrapped, so its gradient would be this rank's own; change models before"
