@@ -231,3 +231,8 @@ def test_wrong_arguments(comm: Communicator) -> None:
         DataParallel(mt.nn.Linear(1, 1), comm, overlap=True)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="bucket_mb must be above 0"):
         DataParallel(mt.nn.Linear(1, 1), comm, bucket_mb=0)
+    for further in ({"shards": comm.size}, {"compression": "fp16"}):
+        with pytest.raises(ValueError, match="reduced at once"):
+            DataParallel(mt.nn.Linear(1, 1), comm, overlap="on", **further)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="sync_batchnorm is True or False, got 'false'"):
+        DataParallel(mt.nn.Linear(1, 1), comm, sync_batchnorm="false")  # type: ignore[arg-type]

@@ -111,6 +111,7 @@ WRONG = {
     "distributed: {shards: 4}": "only world mode has shards",
     "distributed: {reproducible: world, compression: fp16}": "rounds by rank",
     "distributed: {reproducible: world, overlap: true}": "adds up the shards when all are there",
+    "distributed: {compression: bf16, overlap: true}": "compressed gradients are reduced at once",
     "distributed: {reproducible: world, blas_threads: 2}": "needs 1; with more",
     "distributed: {warn_s: 60, timeout_s: 50}": "no warning can come after 60 s",
     "distributed: {warn_s: 700}": "no warning can come after 700 s",

@@ -103,7 +103,8 @@ class DataParallel(Module):
 
     Raises:
         RuntimeError: the ranks' models differ, or a parameter is wrapped already.
-        ValueError: an unknown reduction, or a model without parameters.
+        ValueError: an unknown option, options that do not go together, or a model without
+            parameters.
         ConfigError: the number of ranks does not divide `shards`.
 
     Example:
@@ -139,6 +140,15 @@ class DataParallel(Module):
             raise ValueError(
                 "DataParallel: with shards every bit is the same at every number of ranks, and "
                 "compression rounds by rank: choose one"
+            )
+        if overlap == "on" and (shards is not None or compression != "none"):
+            raise ValueError(
+                "DataParallel: shards and compressed gradients are reduced at once, when the pass "
+                "is over; overlap is then off or auto"
+            )
+        if not isinstance(sync_batchnorm, bool):
+            raise TypeError(
+                f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}"
             )
         self.module = module
         self.comm = world() if comm is None else comm

@@ -157,6 +157,10 @@ def _distributed(tree: Located) -> None:
         wrong("compression", "rounds by rank, but reproducible: world wants the same bits")
     if world and value("overlap") is True:
         wrong("overlap", "reproducible: world adds up the shards when all are there")
+    elif value("compression") in ("fp16", "bf16") and value("overlap") is True:
+        wrong("overlap", "compressed gradients are reduced at once; set compression to none")
+    if world and value("overlap") is True:
+        wrong("overlap", "reproducible: world adds up the shards when all are there")
     if world and isinstance(threads, int) and threads > 1:
         wrong("blas_threads", "reproducible: world needs 1; with more, sums have other bits")
     warn, limit = value("warn_s"), value("timeout_s")
