@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FrameType
+
 import numpy as np
 
 from ..ops.coercion import LinAlgError, explain
@@ -15,6 +17,15 @@ EXCEPT = """\
         failed(program, origins, error)
         raise
 """  # behind the text of a replay, which is free where nothing is raised
+REPLAY = "<captured step>"  # what tracebacks call that text
+FIRST = 3  # the number of the first line of that text, behind `def` and `try`
+
+
+def place_in_replay(frame: FrameType) -> str:
+    """File and line of the user's code whose replay `frame` is; empty where none is known."""
+    number = (frame.f_lineno or 0) - FIRST
+    origins: list[Line | Host] = frame.f_globals.get("origins", [])
+    return origins[number].where if 0 <= number < len(origins) else ""
 
 
 def failed(program: Program, origins: list[Line | Host], error: BaseException) -> None:
@@ -24,7 +35,7 @@ def failed(program: Program, origins: list[Line | Host], error: BaseException) -
     has other words.
     """
     assert error.__traceback__ is not None
-    origin = origins[error.__traceback__.tb_lineno - 3]  # behind `def` and `try`
+    origin = origins[error.__traceback__.tb_lineno - FIRST]
     for listener in program.running:
         listener.cancel()
     program.running.clear()

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backend import NUMPY
 from .bookkeeping import inline
-from .failure import EXCEPT, failed
+from .failure import EXCEPT, REPLAY, failed
 from .names import Names
 from .program import Host, Line, Program, owner_of
 from .reuse import reuse, works_on
@@ -84,7 +84,7 @@ class Text:
         else:
             texts = [text for text, instruction, _ in self.lines if instruction]
             source = "def replay():\n" + "".join(f"    {text}\n" for text in texts or ["pass"])
-        exec(compile(source, "<captured step>", "exec"), self.scope)
+        exec(compile(source, REPLAY, "exec"), self.scope)
         return self.scope.pop("replay")  # out of its own globals, which would be a cycle
 
     def emit(self, text: str, comment: str) -> None:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ..compile.failure import REPLAY, place_in_replay
 from ..errors import ConfigError
 from ..random import STREAM
 from . import abort
@@ -46,8 +47,13 @@ SIGHT: Final = 5.0  # seconds between two looks at other machines
 
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 _OWN: Final = str(Path(__file__).resolve().parent) + os.sep
-# Where code lies that is nobody's script: launchers (runpy), threads, libraries.
-_FOREIGN: Final = ("<frozen ", os.path.dirname(os.__file__) + os.sep)
+# Where code lies that is nobody's script: launchers (runpy), what is generated, threads, libraries.
+_FOREIGN: Final = (
+    "<frozen ",
+    "<operation ",
+    "<entry of a captured step>",
+    os.path.dirname(os.__file__) + os.sep,
+)
 _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
 
 
@@ -58,11 +64,13 @@ def place(frame: FrameType | None) -> str:
     """
     own = ""
     while frame is not None:
-        name = frame.f_code.co_filename
-        here = f"{os.path.basename(name)}:{frame.f_lineno}"
+        name, line = frame.f_code.co_filename, str(frame.f_lineno)
+        if name == REPLAY:
+            name, _, line = place_in_replay(frame).rpartition(":")
+        here = f"{os.path.basename(name)}:{line}"
         if name.startswith(_PACKAGE):
             own = own or ("" if name.startswith(_OWN) else here)
-        elif not name.startswith(_FOREIGN) and _INSTALLED not in name:
+        elif name and not name.startswith(_FOREIGN) and _INSTALLED not in name:
             return here
         frame = frame.f_back
     return own or "unknown code"
