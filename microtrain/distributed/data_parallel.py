@@ -591,22 +591,28 @@ _BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
 
 def _verify(comm: Communicator, module: Module, options: dict[str, Any]) -> None:
     """RuntimeError on every rank unless all have equal options, names, shapes and dtypes."""
+    if what := difference(comm, module, options):
+        raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
+
+
+def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
+    """The first difference between the ranks' options or tensors, as text; collective."""
     named = [*module.named_parameters(), *module.named_buffers()]
     mine = [f"{name}={value!r}" for name, value in options.items()]
     mine += [f"{name}: {t.dtype.name}{list(t.shape)}" for name, t in named]
     if comm.size == 1:
-        return
+        return ""
     everyone = comm.all_gather_object(mine)
     for rank, theirs in enumerate(everyone):
         if theirs == everyone[0]:
             continue
         pairs = zip(everyone[0], theirs, strict=False)
-        what = next(
+        return next(
             (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
             f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
             f"{len(theirs) - len(options)}",
         )
-        raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
+    return ""
 
 
 def _take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:

@@ -12,6 +12,7 @@ from .. import backend
 from ..autograd import no_grad
 from ..creation import from_numpy
 from ..data import ArrayDataset, Prepared, prepare
+from ..distributed.data_parallel import difference
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError, LaunchError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
@@ -31,6 +32,7 @@ __all__ = [
     "check_fit",
     "choose_device",
     "compare_data",
+    "compare_models",
     "data_hash",
     "load_data",
 ]
@@ -86,6 +88,15 @@ def compare_data(config: Section, data: Prepared, comm: Communicator) -> None:
                 f"0 ({rows:,} and {everyone[0][0]:,} training rows); every rank must load the "
                 "same: draw random numbers from the seed that a component may take"
             )
+
+
+def compare_models(config: Section, module: Module, comm: Communicator) -> None:
+    """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
+    if what := difference(comm, module, {}):
+        raise ConfigError(
+            f"model {config.model.type}: {what}; every rank must build the same: compare the files "
+            "and the environment of the hosts"
+        )
 
 
 def data_hash(data: Prepared) -> str:

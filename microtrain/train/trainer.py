@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shlex
 import socket
 import sys
@@ -44,7 +45,15 @@ from .duration import Duration
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
 from .output import Header, Output, Summary, truth_lines
-from .parts import build_parts, check_fit, choose_device, compare_data, data_hash, load_data
+from .parts import (
+    build_parts,
+    check_fit,
+    choose_device,
+    compare_data,
+    compare_models,
+    data_hash,
+    load_data,
+)
 from .pictures import draw, line_of
 from .progress import Progress
 from .resolved import resolved_yaml
@@ -121,6 +130,7 @@ class Trainer:
         with default_dtype(config.dtype), np.errstate(all="ignore"):
             parts = together(comm, lambda: build_parts(config, self.data, self.device))
             module, self.loss, self.metrics = parts
+            together(comm, lambda: compare_models(config, module, comm))
             together(comm, lambda: check_fit(config, self.data, *parts, self.device))
             reduction = getattr(self.loss, "reduction", "mean")
             self.model = DataParallel(
@@ -235,7 +245,9 @@ class Trainer:
 
         Returns the exit code: 0 done, 75 stopped early in good order and resumable.
         """
-        hosts = self.comm.all_gather_object(socket.gethostname())
+        # Where mpirun names a process that was killed, run.json says which rank that was.
+        everyone = self.comm.all_gather_object((socket.gethostname(), os.getpid()))
+        hosts, processes = map(list, zip(*everyone, strict=True))
         self._run = together(self.comm, self._open_run)
         path = None if self._run is None else str(self._run.path)
         self.path = Path(self.comm.broadcast_object(path) or "")
@@ -249,7 +261,7 @@ class Trainer:
                 self.model.on_reduced = self._trace.add
             started = time.perf_counter() - self._elapsed
             try:
-                self._report_header(hosts)
+                self._report_header(hosts, processes)
                 # What is not finite is found and named below: NumPy need not warn of it.
                 with np.errstate(all="ignore"), default_dtype(self.config.dtype):
                     return self._loop(started)
@@ -625,7 +637,8 @@ class Trainer:
         from .provenance import versions
 
         parts = {"train": self.data.train, "val": self.data.val, "test": self.data.test}
-        self._run.update(hosts=hosts, ranks=self.comm.size, compile=self.execution.about())
+        about = self.execution.about()
+        self._run.update(hosts=hosts, processes=processes, ranks=self.comm.size, compile=about)
         header = Header(
             title=f"microtrain {__version__}: {self.config.name}",
             hosts=hosts,
