@@ -335,6 +335,23 @@ def test_it_goes_beside_reductions_that_run_meanwhile(comm: Communicator) -> Non
         assert_same(state(*steps(comm, cuts, wrap, **options)), expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "captured"])
+def test_its_collectives_count_as_communication(comm: Communicator, compiled: bool) -> None:
+    model = DataParallel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), comm, overlap="off")
+    noted: list[tuple[str, float]] = []
+    model.on_reduced = lambda what, start, end: noted.append((what, end - start))
+
+    def step(x: Any) -> None:
+        model(x).square().mean().backward()
+
+    each = mt.compile(step) if compiled else step
+    for _ in range(4):
+        each(mt.ones(2, 2))
+    expected = ["batch norm", "batch norm", "reduce"] * 4 if comm.size > 1 else []
+    assert [what for what, _ in noted] == expected
+    assert model.comm_seconds == sum(seconds for _, seconds in noted)
+
+
 def test_shards_have_statistics_of_their_own(comm: Communicator) -> None:
     model = DataParallel(nn.BatchNorm1d(2), comm, shards=12)
     assert model.module.across is None and not model.local_batch_norm

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 import weakref
 from typing import Any
 
@@ -41,6 +42,7 @@ class Across:
 
     def __init__(self, owner: Any) -> None:
         self._owner = weakref.ref(owner)
+        self._ranks: Any = _Timed(owner)
 
     def __call__(
         self, input: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: Any, eps: float
@@ -49,13 +51,34 @@ class Across:
         owner = self._owner()
         if owner is None:
             return local_batch_norm(input, mean, var, weight, bias, True, momentum, eps)
-        return batch_norm(input, mean, var, weight, bias, momentum, eps, owner.comm)
+        return batch_norm(input, mean, var, weight, bias, momentum, eps, self._ranks)
 
     def __deepcopy__(self, memo: Any) -> None:
         return None
 
     def __reduce__(self) -> Any:
         return type(None), ()
+
+
+class _Timed:
+    """The ranks of a wrapper, to which the time in these collectives is communication."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner, self._comm = weakref.ref(owner), owner.comm
+        self.rank, self.size = owner.comm.rank, owner.comm.size
+
+    def all_gather(self, array: Array) -> Array:
+        return self._timed(self._comm.all_gather, array)
+
+    def all_reduce(self, array: Array) -> Array:
+        return self._timed(self._comm.all_reduce, array)
+
+    def _timed(self, collective: Any, array: Array) -> Array:
+        started = time.perf_counter()
+        found: Array = collective(array)
+        if (owner := self._owner()) is not None:
+            owner.communicated(started, "batch norm")
+        return found
 
 
 def batch_norm(

@@ -95,10 +95,10 @@ class DataParallel(Module):
         notes: three numbers that travel with the next reduction, at no cost; set on any rank.
         noted: for each of them the sum over ranks (and shards), as of the last reduction.
         local_batch_norm: whether there are batch norm layers that see this rank's rows only.
-        comm_seconds: time this rank has spent in gradient reductions so far, or, with buckets,
-            in waiting for them.
-        on_reduced: called after each reduction with "reduce", its start and its end, as
-            `time.perf_counter` has them; None: nobody wants to know.
+        comm_seconds: time this rank has spent in gradient reductions so far (with buckets, in
+            waiting for them) and in the collectives of batch norm layers.
+        on_reduced: called after each of these with "reduce" or "batch norm", its start and its
+            end, as `time.perf_counter` has them; None: nobody wants to know.
         overlap: whether reductions run beside the backward pass, and why, as text.
 
     Raises:
@@ -449,7 +449,7 @@ class DataParallel(Module):
                 return
             started = time.perf_counter()
             self._shards.sum()
-            self._communicated(started)
+            self.communicated(started)
             n, total, known = self._read_lane()
         elif not self._sync:
             return
@@ -498,18 +498,19 @@ class DataParallel(Module):
             first = self.storage.buffers[0]
             first.wide[first.grad.size :] = lane
             self.comm.all_reduce(first.wide[first.grad.size :])
-            self._communicated(started)
+            self.communicated(started)
             return self._read_lane()
         for number, buffer in enumerate(self.storage.buffers):
             self._all_reduce(number, buffer, lane if number == 0 else None)
-        self._communicated(started)
+        self.communicated(started)
         return self._read_lane()
 
-    def _communicated(self, started: float) -> None:
+    def communicated(self, started: float, what: str = "reduce") -> None:
+        """Count the time since `started` as communication."""
         now = time.perf_counter()
         self.comm_seconds += now - started
         if self.on_reduced is not None:
-            self.on_reduced("reduce", started, now)
+            self.on_reduced(what, started, now)
 
     def _lane(self, used: list[bool]) -> list[float]:
         """What the control lane says of this rank."""

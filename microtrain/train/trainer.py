@@ -630,7 +630,7 @@ class Trainer:
             return None
         return dict(zip(("name", "value", "step"), self._best, strict=True))
 
-    def _report_header(self, hosts: list[str]) -> None:
+    def _report_header(self, hosts: list[str], processes: list[int]) -> None:
         if self._run is None:
             return
         from .. import __version__
