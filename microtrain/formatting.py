@@ -90,7 +90,7 @@ def tensor_text(tensor: Any) -> str:
     if array.dtype.name not in known:
         suffixes.append(f"dtype={array.dtype.name}")
     if tensor.grad_fn is not None:
-        suffixes.append(f"grad_fn=<{tensor.grad_fn.name()}>")
+        suffixes.append(f"grad_fn=<{tensor.grad_fn._op.node_name}>")
     elif tensor.requires_grad:
         suffixes.append("requires_grad=True")
     text = prefix + body

@@ -275,7 +275,7 @@ class Tensor:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
         if self._edge is not None:
             self.extra().retains_grad = True
-            self.grad_fn.retain(self)
+            self.grad_fn._retain(self)
 
     @property
     def retains_grad(self) -> bool:

@@ -53,7 +53,7 @@ class Node:
         return str(self._op.node_name)
 
     def __repr__(self) -> str:
-        return f"<{self.name()} at {id(self):#x}>"
+        return f"<{self._op.node_name} at {id(self):#x}>"
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
@@ -80,11 +80,11 @@ class Node:
             self._hooks = NodeHooks()
         return self._hooks
 
-    def add_hook(self, hook: Callable[..., Any], output_nr: int = 0) -> RemovableHandle:
+    def _add_hook(self, hook: Callable[..., Any], output_nr: int = 0) -> RemovableHandle:
         """Call `hook(grad)` when the gradient of output `output_nr` is complete."""
         return RemovableHandle(self._some_hooks().outputs.setdefault(output_nr, {}), hook)
 
-    def retain(self, tensor: Tensor, wanted: bool = True) -> None:
+    def _retain(self, tensor: Tensor, wanted: bool = True) -> None:
         """Put the gradient of the output that `tensor` is into its `.grad`, after all hooks."""
         retained = self._some_hooks().retained
         retained.pop(tensor.output_nr, None)

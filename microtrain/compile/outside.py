@@ -91,7 +91,7 @@ class Outside:
             if node._seq < self.recorder.born:
                 raise CaptureError(
                     "compile: what the step returns is computed from a Tensor of the state with a "
-                    f"graph of its own ({node.name()}); pass that Tensor as an argument"
+                    f"graph of its own ({node._op.node_name}); pass that Tensor as an argument"
                 )
             if node._hooks is not None:
                 self.recorder.refuse_hook("a hook of a Tensor or node")

@@ -535,7 +535,7 @@ class Recorder:
 
 def _rules_of(node: Any) -> str:
     """Whose gradient a node computes: an operation's, or a Function's."""
-    return f"{getattr(node._op, 'name', node.name())} backward"
+    return f"{getattr(node._op, 'name', node._op.node_name)} backward"
 
 
 def _masks(index: Any) -> bool:

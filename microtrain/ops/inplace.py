@@ -117,10 +117,10 @@ def _continue(x: Tensor, result: Tensor) -> None:
     """Let the history of `x` start where that of `result` does."""
     retains = x.retains_grad
     if retains:
-        x.grad_fn.retain(x, False)
+        x.grad_fn._retain(x, False)
     x._edge, x._rg = result._edge, True
     if retains:
-        x.grad_fn.retain(x)
+        x.grad_fn._retain(x)
 
 
 def _check_result(x: Tensor, result: Tensor, name: str) -> None:

@@ -220,7 +220,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     if not self._rg:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if self._edge is not None:
-        return self.grad_fn.add_hook(hook, self.output_nr)
+        return self.grad_fn._add_hook(hook, self.output_nr)
     extra = self.extra()
     if extra.hooks is None:
         extra.hooks = {}
