@@ -57,7 +57,7 @@ print("the end")
 
 
 def test_a_wait_is_seen_beside_threads_whose_calls_go_on(mpirun: Mpirun) -> None:
-    limits = {"MICROTRAIN_WARN_S": str(WARN), "MICROTRAIN_TIMEOUT_S": str(TIMEOUT)}
+    limits = {"MICROTRAIN_WARN_S": "0.5", "MICROTRAIN_TIMEOUT_S": "1.5"}
     job = mpirun(2, THREADS, env=limits, timeout=60)
     assert job.returncode == 1, job.stderr
     assert "the end" not in job.stdout
