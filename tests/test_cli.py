@@ -62,6 +62,18 @@ def test_check_says_what_will_run(capsys):
     assert out.endswith("linreg.yaml optimizer.lr=0.5 'name=a line'\n")
 
 
+def test_check_says_what_else_there_is(capsys):
+    overrides = ["train.max_time=5 min", "train.clip_norm=1", "schedule={type: cosine, warmup: 5%}"]
+    overrides += ["callbacks=[{type: early_stopping, patience: 3}]", "train.init_from=runs/a"]
+    assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
+    out = capsys.readouterr().out
+    assert '  schedule   cosine (warmup "5%")\n' in out
+    assert "  limits     clip_norm 1.0, max_time 5 min\n" in out
+    assert "  callbacks  early_stopping (patience 3)\n" in out
+    assert f"  start      parameters of {Path.cwd()}/runs/a\n" in out
+    assert "trainer" not in out
+
+
 def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path):
     shutil.copy(ROOT / "configs/linreg.yaml", tmp_path / "run.yaml")
     path = str(tmp_path / "run.yaml")
@@ -81,7 +93,7 @@ def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path)
         (
             ["zzz"],
             2,
-            'there is no command "zzz" (there are: train, evaluate, check, doctor, launch)',
+            f'there is no command "zzz" (there are: {", ".join(COMMANDS)})',
         ),
         (["check"], 2, "Missing argument 'CONFIG'."),
         (["check", "--nope", "x"], 2, "No such option"),
@@ -177,8 +189,12 @@ heavy = {"mpi4py", "cupy", "sklearn", "matplotlib", "rich", "pydantic", "yaml"}
 print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 sys.exit(code)
 """
-    checked = in_new_process("-c", code, "check", "configs/digits.yaml")
-    assert (checked.returncode, checked.stderr) == (0, "['pydantic', 'yaml']\n")
+    for command in (["check", "configs/digits.yaml"], ["show", "configs/linreg.yaml"]):
+        done = in_new_process("-c", code, *command)
+        assert (done.returncode, done.stderr) == (0, "['pydantic', 'yaml']\n")
+    for command in (["show", "sgd"], ["schema"]):
+        done = in_new_process("-c", code, *command)
+        assert (done.returncode, done.stderr) == (0, "['pydantic']\n")
     helped = in_new_process("-c", code, "--help")
     assert (helped.returncode, helped.stderr) == (0, "[]\n")
 

@@ -503,27 +503,40 @@ def test_paths_of_runs_start_where_they_are_written(directory):
 
 
 TRAINERS = """\
+from microtrain.train.callbacks import every
 from microtrain.train.trainer import Trainer
 class Mine(Trainer): ...
 class Other: ...
-def watch(patience: int = 3): ...
+class Watch:
+    def __init__(self, patience: int = 3): ...
+    def on_step(self, trainer): ...
+@every("10 steps")
+def report(trainer): ...
+def plain(trainer): ...
 """
 
 
 def test_trainer_and_callbacks_of_the_users_own(directory):
     (directory / "mine.py").write_text(TRAINERS)
-    config = load(LINREG, "trainer=./mine.py:Mine", "callbacks=[{type: ./mine.py:watch}]")
+    config = load(LINREG, "trainer=./mine.py:Mine", "callbacks=[./mine.py:Watch, ./mine.py:report]")
     assert config.trainer == f"{directory}/mine.py:Mine"
-    assert config.callbacks == [{"type": f"{directory}/mine.py:watch", "patience": 3}]
+    assert config.callbacks == [
+        {"type": f"{directory}/mine.py:Watch", "patience": 3},
+        {"type": f"{directory}/mine.py:report"},
+    ]
     assert (config.callbacks[0].kind, config.callbacks[0].origins["patience"]) == (
         "callbacks",
         "default",
     )
     assert "did you mean Mine?" in refusal(LINREG, "trainer=./mine.py:Mien")
     assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:Other")
-    assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:watch")
+    assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:plain")
+    assert "function under @microtrain.train.every" in refusal(
+        LINREG, "callbacks=[./mine.py:plain]"
+    )
+    assert "unknown key" in refusal(LINREG, "callbacks=[{type: ./mine.py:report, every: 1 step}]")
     assert "expected ./file.py:Name or pkg.module:Name" in refusal(LINREG, "trainer=mine")
-    text = refusal(LINREG, "trainer=./mine.py:Mine", "callbacks=[./mine.py:watch]", trust=False)
+    text = refusal(LINREG, "trainer=./mine.py:Mine", "callbacks=[./mine.py:Watch]", trust=False)
     assert text.count("allow it with --trust") == 2
 
 

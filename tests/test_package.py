@@ -15,7 +15,10 @@ import pytest
 import microtrain
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted((ROOT / "microtrain").rglob("*.py"))
+TEMPLATES = ROOT / "microtrain" / "templates"  # data: what `microtrain init` copies
+SOURCES = sorted(
+    path for path in (ROOT / "microtrain").rglob("*.py") if TEMPLATES not in path.parents
+)
 
 
 def module_name(path: Path) -> str:

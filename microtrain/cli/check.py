@@ -11,6 +11,8 @@ from microtrain.train.components import is_import_path
 from microtrain.train.config import Section, load_config
 from microtrain.train.resolved import as_yaml
 
+LIMITS = ("clip_norm", "max_time")
+
 
 @click.command()
 @click.argument("config")
@@ -32,12 +34,18 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
         "loss": _in_words(run.loss),
         "metrics": ", ".join(map(_in_words, run.metrics)) or "none besides the loss",
         "optimizer": _in_words(run.optimizer),
+        "schedule": _in_words(run.schedule) if run.schedule else "",
         "train": f"{train.duration}, {train.batch_size} samples a step over all ranks{cut}",
+        "limits": ", ".join(f"{key} {train[key]}" for key in LIMITS if train[key] is not None),
+        "trainer": run.trainer or "",
+        "callbacks": ", ".join(map(_in_words, run.callbacks)),
+        "start": f"parameters of {train.init_from}" if train.init_from else "",
         "numbers": f"{run.dtype}, device {run.device}, seed {run.seed}",
     }
     click.echo(f"{config}: no problems found (the data were not read)")
     for title, text in rows.items():
-        click.echo(f"  {title:<9}  {text}")
+        if text:
+            click.echo(f"  {title:<9}  {text}")
     click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")
 
 

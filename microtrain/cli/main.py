@@ -22,13 +22,13 @@ COMMANDS = {
     "resume": ("microtrain.cli.resume:resume", "Go on with a run that was interrupted."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
+    "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),
+    "init": ("microtrain.cli.init:init", "Write a template to start from."),
+    "schema": ("microtrain.cli.schema:schema", "Print the JSON Schema for editors."),
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
-NOT_YET = (
-    *("predict", "show", "init", "plot", "report", "compare"),
-    *("verify", "schema"),
-)
+NOT_YET = ("predict", "plot", "report", "compare", "verify")
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.

@@ -21,6 +21,9 @@ def sklearn(name: Name) -> ArrayDataset:
     (150 x 4, 3) have int64 class codes of shape (n,) and `classes`; diabetes (442 x 10, 1 target)
     and linnerud (20 x 3, 3 targets) have float64 targets of shape (n, targets).
 
+    Args:
+        name: which of them.
+
     Raises DataError where scikit-learn is not installed, ConfigError for another name.
 
     Example:

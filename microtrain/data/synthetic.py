@@ -62,6 +62,12 @@ def synthetic_random(samples: int, features: int, targets: int, seed: int = 0) -
 
     The data of PyTorch's two-layer tutorial: a large enough network learns them by heart.
 
+    Args:
+        samples: number of rows.
+        features: columns of the input.
+        targets: columns of the target.
+        seed: of the run.
+
     Returns:
         x of shape (samples, features) and y of shape (samples, targets), float64.
         Raises ConfigError for a size below 1.
@@ -84,6 +90,14 @@ def synthetic_relu(
     y = relu(x @ w1) @ w2 + noise * N(0, 1) with x ~ N(0, 1), w1 ~ N(0, 1 / features) and
     w2 ~ N(0, 2 / hidden): averaged over seeds the mean square of y - noise is 1 at every size. The
     least mean squared error in reach is noise^2.
+
+    Args:
+        samples: number of rows.
+        features: columns of the input.
+        hidden: columns between the layers of the network that makes the targets.
+        targets: columns of the target.
+        noise: standard deviation of what is added to each target.
+        seed: of the run.
 
     Returns:
         x of shape (samples, features) and y of shape (samples, targets), float64.

@@ -74,12 +74,14 @@ def _monitors(tree: Located, components: Mapping[str, Resolved], has_validation:
         else:
             columns[f"{part}/{name}"] = bool(getattr(made, "higher_is_better", False))
     all_known = all_known and not any(path.startswith("metrics") for path in tree.wrong)
-    watching = ["checkpoint", *(p for p, c in components.items() if "monitor" in c.given)]
-    for path in watching:
+    watching = {
+        path: c.defaults.get("mode") for path, c in components.items() if c.kind == "callbacks"
+    }
+    for path, mode in {"checkpoint": "min", **watching}.items():
         monitor = tree.right(f"{path}.monitor")
         if isinstance(monitor, str) and monitor:
             if monitor in columns:
-                if columns[monitor] and tree.find(f"{path}.mode") is None:
+                if columns[monitor] and mode == "min" and tree.find(f"{path}.mode") is None:
                     message = f"of {monitor} the highest is best: set {path}.mode to max"
                     tree.problem(f"{path}.monitor", message)
             elif monitor.startswith("val/") and not has_validation:

@@ -9,30 +9,39 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import operator
 import os
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from microtrain.train.duration import Duration
 
-# The ranges of registered components' numbers (and of lists of them), by argument name.
-_COUNT = (lambda x: x >= 1, "a whole number of at least 1")
-_POSITIVE = (lambda x: x > 0, "a number greater than 0")
-_NOT_NEGATIVE = (lambda x: x >= 0, "a number of at least 0")
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+# The ranges of registered components' numbers (and of lists of them), by argument name: as JSON
+# Schema writes them, and in words.
+_Range: TypeAlias = tuple[dict[str, float], str]
+_COUNT: _Range = {"minimum": 1}, "a whole number of at least 1"
+_POSITIVE: _Range = {"exclusiveMinimum": 0}, "a number greater than 0"
+_NOT_NEGATIVE: _Range = {"minimum": 0}, "a number of at least 0"
+_SHARE: _Range = {"minimum": 0, "maximum": 1}, "a number from 0 to 1"
+RANGES: dict[str, _Range] = {
     **dict.fromkeys(("samples", "features", "targets", "hidden", "k", "patience"), _COUNT),
     **dict.fromkeys(("in_features", "out_features", "classes"), _COUNT),
     **dict.fromkeys(("noise", "momentum", "weight_decay", "eps", "seed"), _NOT_NEGATIVE),
     **dict.fromkeys(("min_lr", "min_delta"), _NOT_NEGATIVE),
     **dict.fromkeys(("lr", "delta", "gamma"), _POSITIVE),
-    "betas": (lambda x: 0 <= x < 1, "from 0 up to, but not, 1"),
-    **dict.fromkeys(("label_smoothing", "end"), (lambda x: 0 <= x <= 1, "a number from 0 to 1")),
+    **dict.fromkeys(("label_smoothing", "end"), _SHARE),
+    "betas": ({"minimum": 0, "exclusiveMaximum": 1}, "from 0 up to, but not, 1"),
 }
-# Those of registered components that are durations, whatever type they are declared with.
-DURATIONS = ("warmup", "every")
+_WITHIN = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+}
+_DURATIONS = ("warmup", "every")  # of registered components, whatever they are declared as
 
 
 class Mismatch(Exception):
@@ -131,17 +140,32 @@ def in_range(name: str, value: Any) -> bool:
     """Whether the numbers in argument `name` of a registered component are finite and in range."""
     items = value if isinstance(value, list) else [value]
     numbers = [x for x in items if isinstance(x, (int, float)) and not isinstance(x, bool)]
-    fits = _RANGES[name][0] if name in _RANGES else lambda _: True
-    return all(fits(x) and (isinstance(x, int) or math.isfinite(x)) for x in numbers)
+    bounds = RANGES[name][0].items() if name in RANGES else ()
+    return all(
+        (isinstance(x, int) or math.isfinite(x))
+        and all(_WITHIN[b](x, limit) for b, limit in bounds)
+        for x in numbers
+    )
 
 
 def range_phrase(name: str, hint: Any) -> str:
     """What a registered component's argument expects: its range where it is one number."""
-    if hint in (int, float) and name in _RANGES:
-        return _RANGES[name][1]
+    if hint in (int, float) and name in RANGES:
+        return RANGES[name][1]
     if hint is float:
         return "a finite number"
-    return phrase(hint) + (f", {_RANGES[name][1]}" if name in _RANGES else "")
+    return phrase(hint) + (f", {RANGES[name][1]}" if name in RANGES else "")
+
+
+def hints_of_registered(
+    target: Callable[..., Any], settable: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """As `hints_of`; some arguments of registered components are durations besides."""
+    hints: dict[str, Any] = hints_of(target, settable)
+    for name in _DURATIONS:
+        if name in settable:
+            hints[name] = Duration | None if settable[name].default is None else Duration
+    return hints
 
 
 def hints_of(target: Callable[..., Any], names: Collection[str]) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     cannot be imported or cannot be called; the message says where it was looked for.
     """
     if is_import_path(name):
-        return _import(name)
+        code: Callable[..., Any] = (_import_callback if kind == "callbacks" else _import)(name)
+        return code
     known = REGISTERED[kind]
     if name not in known:
         way_out = did_you_mean(name, known)
@@ -170,6 +171,16 @@ def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
+def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
+    """The parameters of the component `name` that a configuration can set, those of `**` apart."""
+    apart = hidden(name)
+    return {
+        key: parameter
+        for key, parameter in parameters(target).items()
+        if parameter.kind is not parameter.VAR_KEYWORD and key not in apart
+    }
+
+
 def _required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
 
@@ -178,7 +189,7 @@ def _is_file(module: str) -> bool:
     return module.endswith(".py") or "/" in module
 
 
-def _import(path: str) -> Callable[..., Any]:
+def _import(path: str, *, check: bool = True) -> Any:
     module_name, _, attribute = path.rpartition(":")
     if not module_name or not all(part.isidentifier() for part in attribute.split(".")):
         raise ConfigError(
@@ -194,12 +205,25 @@ def _import(path: str) -> Callable[..., Any]:
             public = [name for name in dir(found) if not name.startswith("_")]
             raise ConfigError(f"{module_name} has no {part}{did_you_mean(part, public)}")
         found = getattr(found, part)
-    if not callable(found):
+    if check and not callable(found):
         kind = type(found).__name__
         raise ConfigError(
             f"{attribute} in {module_name} is of type {kind}, not a class or function"
         )
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def _import_callback(path: str) -> Any:
+    """A class, or an object with hooks such as a function that `train.every` has decorated."""
+    from microtrain.train.callbacks import HOOKS
+
+    found = _import(path, check=False)
+    if not isinstance(found, type) and not any(hasattr(found, hook) for hook in HOOKS):
+        raise ConfigError(
+            f"{quoted(path)} is no callback: expected a class with hooks such as on_step, or a "
+            "function under @microtrain.train.every"
+        )
+    return found
 
 
 def _import_file(path: Path) -> Any:

@@ -14,14 +14,25 @@ _ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": 
 
 
 def linear_regression(in_features: int, out_features: int = 1, bias: bool = True) -> Linear:
-    """`y = x @ weight.T + bias`: (n, in_features) to (n, out_features)."""
+    """`y = x @ weight.T + bias`: (n, in_features) to (n, out_features).
+
+    Args:
+        in_features: columns of the input.
+        out_features: columns of the output.
+        bias: whether there is one; without it the line goes through 0.
+    """
     return Linear(
         _positive("in_features", in_features), _positive("out_features", out_features), bias
     )
 
 
 def logistic_regression(in_features: int, classes: int) -> Linear:
-    """One linear score a class, for `loss: cross_entropy`: (n, in_features) to (n, classes)."""
+    """One linear score a class, for `loss: cross_entropy`: (n, in_features) to (n, classes).
+
+    Args:
+        in_features: columns of the input.
+        classes: how many there are to tell apart.
+    """
     return Linear(_positive("in_features", in_features), _positive("classes", classes))
 
 
@@ -67,7 +78,13 @@ class TwoLayerReLU(Module):
 
 
 def two_layer_relu(in_features: int, hidden: int, out_features: int) -> TwoLayerReLU:
-    """`relu(x @ w1) @ w2` with weights from N(0, 1): (n, in_features) to (n, out_features)."""
+    """`relu(x @ w1) @ w2` with weights from N(0, 1): (n, in_features) to (n, out_features).
+
+    Args:
+        in_features: columns of the input.
+        hidden: columns between the layers.
+        out_features: columns of the output.
+    """
     return TwoLayerReLU(in_features, hidden, out_features)
 
 

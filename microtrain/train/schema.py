@@ -211,8 +211,8 @@ class Distributed(Section):
     )
     reproducible: Annotated[Literal["run", "world"], Expects("run or world")] = Field(
         default="run",
-        description="run: the same bits at one number of ranks; world: at every number that "
-        "divides `shards`.",
+        description="Where results have the same bits: run, at one number of ranks; world, at "
+        "every number that divides `shards`.",
     )
     shards: Count = Field(
         default=8, description="Pieces a batch is cut into by `reproducible: world`."

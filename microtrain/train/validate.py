@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 from microtrain.errors import ConfigError
 from microtrain.train import arguments, components, schema
 from microtrain.train.across_keys import Resolved, check_across_keys
-from microtrain.train.duration import Duration
 from microtrain.train.located import Located
 from microtrain.train.problems import Problem, describe, quoted
 from microtrain.train.section import Section
@@ -146,17 +145,12 @@ class _Validator:
         filled_in = components.FILLED_IN.get(kind, ())
         accepted = components.parameters(target)
         open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-        hidden = components.hidden(imported)
-        settable = {
-            key: p
-            for key, p in accepted.items()
-            if p.kind is not p.VAR_KEYWORD and key not in hidden
-        }
+        settable = components.settable(target, imported)
         if kind not in schema.LISTS:
             self._know(path, settable)
-        hints = arguments.hints_of(target, settable)
-        if not components.is_import_path(imported):
-            hints |= {key: Duration | None for key in arguments.DURATIONS if key in settable}
+        registered = not components.is_import_path(imported)
+        find_hints = arguments.hints_of_registered if registered else arguments.hints_of
+        hints = find_hints(target, settable)
         takes = f"{name.value} takes: {', '.join([*own[1:], *settable]) or 'no arguments'}"
         for key, value in node.value.items():
             if key in settable:
@@ -166,7 +160,7 @@ class _Validator:
                     value,
                     hints.get(key, Any),
                     takes,
-                    registered=not components.is_import_path(imported),
+                    registered=registered,
                 )
             elif key not in own and open_ended:
                 resolved.given[key] = value.plain()

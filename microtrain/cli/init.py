@@ -1,0 +1,68 @@
+"""`microtrain init TEMPLATE DIR`: a small working run to change into one's own."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from microtrain.errors import ConfigError, LaunchError
+from microtrain.train.spelling import did_you_mean
+
+# Name, what it is, and what to type next with its file.
+TEMPLATES = {
+    "linreg": ("a line through points: the smallest whole run", "microtrain train {}/linreg.yaml"),
+    "mlp": ("a network with hidden layers", "microtrain train {}/mlp.yaml"),
+    "digits": ("handwritten digits, from scikit-learn", "microtrain train {}/digits.yaml"),
+    "csv": ("your own table, with one to begin with", "microtrain train {}/csv.yaml"),
+    "custom": ("a model of your own in Python", "microtrain train {}/custom.yaml"),
+    "library": ("a loop of your own in Python, no YAML", "python {}/train.py"),
+}
+
+
+@click.command()
+@click.argument("template", required=False)
+@click.argument("directory", required=False)
+def init(template: str | None, directory: str | None) -> None:
+    """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
+
+    Nothing is ever overwritten. Without arguments: the templates that there are.
+    """
+    if template is None:
+        for name, (about, _) in TEMPLATES.items():
+            click.echo(f"  {name:<8}  {about}")
+        click.echo("next: microtrain init TEMPLATE DIRECTORY")
+        return
+    if template not in TEMPLATES:
+        near = did_you_mean(template, TEMPLATES)
+        raise ConfigError(
+            f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
+        )
+    if directory is None:
+        raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
+    for path in _write(template, Path(directory)):
+        click.echo(f"wrote {path}")
+    click.echo(f"next: {TEMPLATES[template][1].format(shlex.quote(directory.rstrip('/') or '/'))}")
+
+
+def _write(template: str, directory: Path) -> list[Path]:
+    """Write the files of a template; none of them where one is there already."""
+    contents = {
+        directory / source.name: source.read_bytes()
+        for source in sorted(files("microtrain").joinpath("templates", template).iterdir(), key=str)
+        if source.is_file()
+    }
+    for path in contents:
+        if path.exists() or path.is_symlink():
+            raise ConfigError(f"{path} is there already; choose another directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, content in contents.items():
+            with path.open("xb") as file:  # x: not even if it came in between
+                file.write(content)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise LaunchError(f"cannot write into {directory}: {reason}") from error
+    return list(contents)
