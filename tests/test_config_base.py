@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from microtrain.cli.main import main
 from microtrain.errors import ConfigError
-from microtrain.train.config import load_config, load_stored_config, resolved_yaml
+from microtrain.train.config import load_config, resolved_yaml
 
 BASE = """\
 name: base
@@ -245,19 +246,36 @@ def test_overrides_of_what_is_not_there(override, message):
 # A run of someone else
 
 
-def test_a_stored_configuration_reads_no_other_file_and_no_environment(directory, monkeypatch):
+@pytest.mark.parametrize("mark", ["run.json", "manifest.json"])
+def test_a_runs_configuration_reads_no_other_file_and_no_environment(mark, directory, monkeypatch):
     monkeypatch.setenv("T_SECRET", "secret")
     config = load(OVER + "name: a")
-    (directory / "config.yaml").write_text(resolved_yaml(config))
-    stored = load_stored_config("config.yaml", trust=False)
-    assert stored == config
-    (directory / "config.yaml").write_text(resolved_yaml(config) + "run_dir: ${env:T_SECRET}\n")
-    with pytest.raises(ConfigError, match="this key stands twice"):
-        load_stored_config("config.yaml", trust=True)
-    text = resolved_yaml(config).replace("run_dir: runs", "run_dir: ${env:T_SECRET}")
-    (directory / "config.yaml").write_text(text)
-    assert load_stored_config("config.yaml", trust=True).run_dir == "${env:T_SECRET}"
-    (directory / "config.yaml").write_text(OVER)
+    stored = directory / "stored"
+    stored.mkdir()
+    (stored / mark).write_text("{}")
+    path = stored / "config.yaml"
+    path.write_text(resolved_yaml(config))
+    for trust in (None, False, True):
+        assert load_config(path, trust=trust) == config
+    path.write_text(resolved_yaml(config).replace("run_dir: runs", "run_dir: ${env:T_SECRET}"))
+    for trust in (None, False, True):
+        assert load_config(path, trust=trust).run_dir == "${env:T_SECRET}"
+    path.write_text("base: ../shared/base.yaml\n")
     os.remove("shared/base.yaml")
-    with pytest.raises(ConfigError, match="configuration of a run is whole and has no base"):
-        load_stored_config("config.yaml", trust=True)
+    for trust in (None, False, True):
+        with pytest.raises(ConfigError, match="configuration of a run is whole and has no base"):
+            load_config(path, trust=trust)
+
+
+def test_a_runs_configuration_runs_code_only_when_trusted(directory, capsys):
+    (directory / "evil.py").write_text("import os\nos.mkdir('ran')\nclass Net: pass\n")
+    text = BASE.replace("{type: mlp, hidden: [8, 8]}", "./evil.py:Net")
+    (directory / "config.yaml").write_text(text)
+    (directory / "run.json").write_text("{}")
+    for command in (["check"], ["train"], ["train", "--run-dir", "x"]):
+        assert main([*command, "config.yaml"]) == 2
+        assert "allow it with --trust" in capsys.readouterr().err
+    assert main(["show", "config.yaml"]) == 0
+    assert not (directory / "ran").exists()
+    assert main(["check", "--trust", "config.yaml"]) == 0
+    assert (directory / "ran").exists()

@@ -1,13 +1,14 @@
 """Every slip of the fingers in every key and registered name gets the right suggestion."""
 
+import re
 from importlib.util import find_spec
 
 import pytest
 
 from microtrain.errors import ConfigError
-from microtrain.train.components import REGISTERED, SECTION_KEYS, load, parameters
+from microtrain.train.components import REGISTERED, SECTION_KEYS, load, settable
 from microtrain.train.config import load_config
-from microtrain.train.schema import SECTIONS
+from microtrain.train.schema import LISTS, SECTIONS
 from microtrain.train.spelling import closest, did_you_mean
 
 COMPLETE = {
@@ -46,7 +47,7 @@ def keys_of_components():
                 yield (
                     kind,
                     name,
-                    [*own, *(k for k in parameters(load(kind, name)) if k != "params")],
+                    [*own, *settable(load(kind, name), name)],
                 )
 
 
@@ -58,29 +59,54 @@ def messages(tmp_path, document):
     return str(caught.value)
 
 
+def suggestions(tmp_path, lines):
+    """The number of the line to what is said there, of one file with a slip on each line."""
+    path = tmp_path / "run.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    report = str(caught.value).splitlines()
+    places = [(re.match(r"\S+run.yaml:(\d+):\d+ ", line), i) for i, line in enumerate(report)]
+    return {int(m[1]): report[i + 2].rpartition("^ ")[2] for m, i in places if m}
+
+
+def in_one_file(tmp_path, cases, head, indent):
+    """Every slip on its own line below `head`: each gets its suggestion on its own line."""
+    assert cases
+    lines = head + [f"{indent}{slip}: 1" for slip, _ in cases]
+    found = suggestions(tmp_path, lines)
+    for line, (slip, meant) in enumerate(cases, len(head) + 1):
+        assert found[line] == f"unknown key; did you mean {meant}?", (slip, found[line])
+
+
 @pytest.mark.parametrize("section", sorted(SECTIONS))
 def test_every_slip_in_every_key_of_a_section(section, tmp_path):
     cases = slips_of(SECTIONS[section].model_fields)
-    assert cases
-    for slip, meant in cases:
-        document = dict(COMPLETE)
-        if section == "":
-            document.pop(meant, None)
-            document[slip] = COMPLETE.get(meant, "1")
-        elif section == "data.split":
-            document["data"] = f"{{type: synthetic_linear, split: {{{slip}: 1}}}}"
-        else:
-            document[section] = f"{{{slip}: 1}}"
-        lines = messages(tmp_path, document).splitlines()
-        path = f"{section}.{slip}".lstrip(".")
-        at = next(i for i, line in enumerate(lines) if line.endswith(f" {path}"))
-        assert lines[at + 2].endswith(f"unknown key; did you mean {meant}?"), (slip, lines[at + 2])
+    parts = section.split(".") if section else []
+    head = [f"{'  ' * i}{part}:" for i, part in enumerate(parts)]
+    in_one_file(tmp_path, cases, head, "  " * len(parts))
 
 
-def test_every_slip_in_every_argument_of_every_registered_component():
-    for kind, name, known in keys_of_components():
-        for slip, meant in slips_of(known):
-            assert closest(slip, known) == meant, (kind, name, slip)
+@pytest.mark.parametrize(
+    "kind, name, known",
+    [pytest.param(*case, id=":".join(case[:2])) for case in keys_of_components()],
+)
+def test_every_slip_in_every_argument_of_every_registered_component(kind, name, known, tmp_path):
+    cases = slips_of(known)
+    if not cases:
+        assert all(len(key) < 4 for key in known)
+        return
+    is_list = kind in LISTS
+    head = [f"{kind}:", f"  {'- ' if is_list else ''}type: {name}"]
+    in_one_file(tmp_path, cases, head, "    " if is_list else "  ")
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_every_slip_in_a_list_of_registered_names_on_its_line(kind, tmp_path):
+    cases = slips_of(REGISTERED[kind])
+    found = suggestions(tmp_path, [f"{kind}:", *(f"  - {slip}" for slip, _ in cases)])
+    for line, (slip, meant) in enumerate(cases, 2):
+        assert f"did you mean {meant}?" in found[line], (slip, found[line])
 
 
 @pytest.mark.parametrize("kind", sorted(kind for kind, names in REGISTERED.items() if names))

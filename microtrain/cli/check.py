@@ -17,12 +17,13 @@ LIMITS = ("clip_norm", "max_time")
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-def check(config: str, overrides: tuple[str, ...]) -> None:
+@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     """Check the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
 
     No data is read and nothing is written. Exit code 2 if anything is wrong.
     """
-    run = load_config(config, overrides)
+    run = load_config(config, overrides, trust=trust or None)
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
     split = {part: fraction for part, fraction in run.data.split.items() if fraction}

@@ -41,14 +41,13 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 
 
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
-    from microtrain.train.config import load_config, resolved_yaml
+    from microtrain.train.config import belongs_to_a_run, load_config, resolved_yaml
     from microtrain.train.problems import printable
 
     path = Path(name)
     if path.is_dir() and (path / "config.yaml").is_file():
         path = path / "config.yaml"
-    marks = [path.parent / name for name in ("run.json", "manifest.json")]
-    if path.name == "config.yaml" and any(mark.is_file() for mark in marks):
+    if belongs_to_a_run(path):
         # A run's own file is resolved already. It may be someone else's: nothing in it is run.
         if overrides:
             raise ConfigError(f"{name} belongs to a run, which overrides cannot change")

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     help="Go on with the newest run of this name that has not finished, or with RUN.",
 )
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
+@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
 def train(
     config: str,
     overrides: tuple[str, ...],
     run_dir: str | None,
     resume: str | None,
     trace: bool,
+    trust: bool,
 ) -> int:
     """Train what the YAML file CONFIG describes, with overrides such as optimizer.lr=0.01.
 
@@ -38,7 +40,7 @@ def train(
 
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
-    settings = load_config_everywhere(world(), config, overrides)
+    settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
     return train_run(settings, resume=resume, trace=trace)
 
 

@@ -21,43 +21,22 @@ from microtrain.train.section import Section
 if TYPE_CHECKING:
     from microtrain.distributed.communicator import Communicator
 
-__all__ = [
-    "Section",
-    "load_config",
-    "load_config_everywhere",
-    "load_stored_config",
-    "resolved_yaml",
-]
+__all__ = ["Section", "belongs_to_a_run", "load_config", "load_config_everywhere", "resolved_yaml"]
 
 
 def load_config(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool = True
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool | None = None
 ) -> Section:
     """The configuration in the YAML file at `path`, after `overrides` such as `optimizer.lr=0.1`.
 
     Every default is filled in, durations are `Duration`s, components are Sections for `build`.
     Paths of files inside it are absolute: those in the file were relative to the file's directory,
-    those in overrides to the working directory. `trust=False` refuses import paths, for a
-    configuration that someone else wrote. Raises ConfigError with all problems at once.
+    those in overrides to the working directory.
+
+    The configuration that a run has written may be someone else's: it runs no code, unless `trust`
+    is True, and reads neither another file (`base:`) nor the environment (`${env:NAME}`) at all.
+    `trust=False` treats any file like that. Raises ConfigError with all problems at once.
     """
-    return _load(path, overrides, trust=trust, stored=False)
-
-
-def load_stored_config(
-    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool
-) -> Section:
-    """The configuration that a run has written: the way for every command that opens a run.
-
-    The run may be someone else's. Without `trust` no import path in it is followed, and whether
-    trusted or not it reads neither another file (`base:`) nor the environment (`${env:NAME}`).
-    Otherwise as `load_config`.
-    """
-    return _load(path, overrides, trust=trust, stored=True)
-
-
-def _load(
-    path: str | os.PathLike[str], overrides: Sequence[str], *, trust: bool, stored: bool
-) -> Section:
     from microtrain.train import overrides as command_line
     from microtrain.train.inheritance import read_stored, read_with_bases, unreadable
     from microtrain.train.problems import Place, Problem, Source, report
@@ -65,10 +44,13 @@ def _load(
     from microtrain.train.yaml_source import Node
 
     name, path = str(path), Path(path)
+    of_a_run = belongs_to_a_run(path)
+    trust = not of_a_run if trust is None else trust
     problems: list[Problem] = []
     config = None
     try:
-        root = (read_stored if stored else read_with_bases)(path, name, problems)
+        read = read_with_bases if trust and not of_a_run else read_stored
+        root = read(path, name, problems)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ConfigError(unreadable(path, name, error)) from error
     if root is not None:
@@ -89,7 +71,7 @@ def load_config_everywhere(
     path: str | os.PathLike[str],
     overrides: Sequence[str] = (),
     *,
-    trust: bool = True,
+    trust: bool | None = None,
 ) -> Section:
     """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
     outcome: Any = None
@@ -104,3 +86,13 @@ def load_config_everywhere(
         raise outcome
     config: Section = outcome
     return config
+
+
+def belongs_to_a_run(path: Path) -> bool:
+    """Whether a run has written the configuration at `path`, in its directory or a checkpoint."""
+    if path.name != "config.yaml":
+        return False
+    try:
+        return any((path.parent / name).is_file() for name in ("run.json", "manifest.json"))
+    except ValueError:  # a NUL in the path
+        return False

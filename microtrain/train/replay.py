@@ -14,7 +14,7 @@ from ..nn import Module
 from ..random import manual_seed
 from .checkpoint import Checkpoint, load_newest_checkpoint
 from .components import build
-from .config import load_stored_config
+from .config import load_config
 from .evaluation import evaluate
 from .output import Output
 from .parts import build_model, data_hash
@@ -33,7 +33,7 @@ def load_run(path: str, *, trust: bool) -> tuple[Run, Section, Checkpoint, Prepa
     """
     run = open_run(path)
     # Nothing is trained here, so no compiler need be there.
-    config = load_stored_config(run.path / "config.yaml", ["train.compile=off"], trust=trust)
+    config = load_config(run.path / "config.yaml", ["train.compile=off"], trust=trust)
     if not run.checkpoints:
         status = run.info.get("status", "unknown")
         raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
