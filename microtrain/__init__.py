@@ -86,7 +86,6 @@ _INSTEAD = {
     "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
     "Generator": "all draws come from the stream of mt.manual_seed(seed)",
     "Size": "shapes are tuples",
-    "load": "read arrays with np.load and give them to module.load_state_dict",
     "save": "write module.state_dict() with np.savez or pickle; runs of mt.train keep checkpoints",
     "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
     "backends": "there are NumPy and, with CuPy, mt.cuda",
@@ -94,17 +93,20 @@ _INSTEAD = {
 }
 
 _LAZY = ("cli", "data", "distributed", "train")
+_LAZY_FUNCTIONS = {"load": ".train.trained_model"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _LAZY_FUNCTIONS:
+        return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
     hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_LAZY_FUNCTIONS})
 
 
 __all__ = [

@@ -32,7 +32,7 @@ NOT_YET = ("predict", "plot", "report", "compare", "verify")
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.
-COLLECTIVE = ("train", "resume", "doctor")
+COLLECTIVE = ("train", "resume", "evaluate", "doctor")
 
 
 class _Commands(click.Group):

@@ -6,7 +6,7 @@ Those that ship are here; `prepare` turns what one returned into the parts of a 
 """
 
 from .dataset import ArrayDataset
-from .files import csv, npz
+from .files import csv, npz, parquet
 from .loader import Batch, DataLoader
 from .preparation import Prepared, Preprocessing, prepare
 from .sampler import contiguous_slice, contiguous_slices, epoch_order
@@ -25,6 +25,7 @@ __all__ = [
     "csv",
     "epoch_order",
     "npz",
+    "parquet",
     "prepare",
     "sklearn",
     "split_sizes",

@@ -1,4 +1,4 @@
-"""Data from files: csv and npz. What cannot be read as numbers is refused, by line and column.
+"""Data from files: csv, npz, parquet. What cannot be read as numbers is refused, and named.
 
 A wrong cell costs a user an hour when it trains silently and ten seconds when it is named. So
 nothing is skipped, filled in or guessed: a cell is a finite number, or, in a target column, a name.
@@ -6,18 +6,22 @@ nothing is skipped, filled in or guessed: a cell is a finite number, or, in a ta
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from .columns import Columns, take
 from .dataset import ArrayDataset
 from .table import Table, did_you_mean, has_decimal_comma, missing_name, number, shortened
 
-__all__ = ["csv", "npz"]
+__all__ = ["csv", "npz", "parquet"]
 
 
 def csv(
@@ -60,7 +64,7 @@ def csv(
         if target in features:
             raise ConfigError(f"csv: the target {target!r} is also one of the features")
     path = Path(path)
-    table = Table(path, _text(path), delimiter)
+    table = Table.read(path, _text(path), delimiter)
     y, classes = _target(table, target, categorical)
     names = table.inputs(target) if features is None else features
     x = np.empty((len(table.rows), len(names)))
@@ -92,43 +96,166 @@ def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDa
         raise ConfigError("npz: inputs must name at least one array, got []")
     if len(set(names)) < len(names):
         raise ConfigError(f"npz: inputs and target must be different arrays, got {names}")
-    with _open(path) as file:
-        try:
-            loaded = np.load(file, allow_pickle=False)
-        except _unreadable() as error:
-            raise DataError(f"{path} is not a readable npz file: {error}") from error
-        if isinstance(loaded, np.ndarray):
-            raise DataError(
-                f"{path} holds one unnamed array (npy); numpy.savez(path, x=..., y=...) writes npz"
-            )
-        arrays = [_npz_array(path, loaded, name) for name in names]
+    with open_npz(path) as file:
+        arrays = [file.numbers(name) for name in names]
     if len({len(array) for array in arrays}) > 1:
         shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
         raise DataError(f"{path}: arrays have different numbers of rows: {shapes}")
     return ArrayDataset(*arrays, target_name=target)
 
 
+class open_npz:
+    """A .npz file, open while it is read, without pickle; DataError for all that is wrong with it.
+
+    `names` are those of its arrays; nothing is read of an array that is not asked for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self._file = _open(self.path)
+        try:
+            loaded = np.load(self._file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise DataError(
+                    f"{self.path} holds one unnamed array (npy); numpy.savez(path, x=..., y=...) "
+                    "writes npz"
+                )
+        except _unreadable() as error:
+            self._file.close()
+            raise DataError(f"{self.path} is not a readable npz file: {error}") from error
+        except BaseException:
+            self._file.close()
+            raise
+        self._arrays, self.names = loaded, list(loaded.files)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An array of whatever it holds."""
+        if name not in self.names:
+            raise DataError(missing_name(f"{self.path} has no array", name, "arrays", self.names))
+        try:
+            found = self._arrays[name]
+        except _unreadable() as error:
+            raise DataError(f'{self.path}: array "{name}" cannot be read: {error}') from error
+        if not isinstance(found, np.ndarray):  # a member that is no .npy
+            raise DataError(f'{self.path}: "{name}" is no array')
+        return found
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """An array of rows of numbers."""
+        found = self.array(name)
+        if found.ndim == 0 or found.dtype.kind not in "biuf":
+            raise DataError(
+                f'{self.path}: array "{name}" has shape {found.shape} and dtype {found.dtype}; '
+                "expected rows of booleans, integers or floats"
+            )
+        return found
+
+
 def _unreadable() -> tuple[type[Exception], ...]:
-    """What numpy.load raises for a file that is cut short, damaged, something else, or pickled."""
-    from zipfile import BadZipFile  # late, as every module that only an error needs
+    """What numpy.load raises for a file that is cut short, damaged, something else, or pickled.
+
+    MemoryError where a damaged header asks for more than there is; RuntimeError for an encrypted
+    member and an unknown compression.
+    """
+    from struct import error as struct_error  # late, as every module that only an error needs
+    from zipfile import BadZipFile
     from zlib import error as zlib_error
 
-    return (ValueError, OSError, EOFError, BadZipFile, zlib_error)
+    named = (ValueError, OSError, EOFError, MemoryError, OverflowError, RuntimeError, KeyError)
+    return (*named, TypeError, SyntaxError, BadZipFile, zlib_error, struct_error)
 
 
-def _npz_array(path: Path, loaded: Any, name: str) -> NDArray[Any]:
-    if name not in loaded.files:
-        raise DataError(missing_name(f"{path} has no array", name, "arrays", loaded.files))
+def parquet(path: Path, target: str, features: list[str] | None = None) -> ArrayDataset:
+    """A Parquet file: number columns as inputs, one column as the target; pyarrow reads it.
+
+    A target of numbers is a regression target, float64 of shape (n, 1); one of texts is class
+    codes in the order of the sorted names, which are `classes`.
+
+    Args:
+        path: a .parquet file.
+        target: the name of the target column.
+        features: the names of the input columns, in order; None takes all others of the file.
+
+    Raises DataError for a file that cannot be read, a column that is missing, and the first value
+    that is not a finite number, by row and column.
+
+    Example:
+        >>> data = parquet(Path("measured.parquet"), target="price")
+    """
+    path = Path(path)
+    if features is not None:
+        if not features or len(set(features)) < len(features):
+            raise ConfigError(f"parquet: features must name columns, each once, got {features}")
+        if target in features:
+            raise ConfigError(f"parquet: the target {target!r} is also one of the features")
+    names = features if features is None else [*features, target]
+    (columns,) = parquet_parts(path, names)
+    if target not in columns.header:
+        raise DataError(missing_name(f"{path} has no column", target, "columns", columns.header))
+    names = [name for name in columns.header if name != target] if features is None else features
+    if not names:
+        raise DataError(f'{path} has no column beside the target "{target}"')
+    x, _ = take(columns, names)
+    if not columns.is_text(target):
+        y, classes = columns.numbers(target).reshape(-1, 1), None
+    else:
+        cells = columns.column(target)
+        if "" in cells:
+            raise DataError(f"{columns.place(cells.index(''), target)}: no value")
+        labels = sorted(set(cells))
+        if len(labels) > max(20, len(cells) // 2):
+            raise DataError(
+                f'{path}, column "{target}": {len(labels)} different texts in {len(cells)} rows; '
+                f'is "{shortened(cells[0])}" the name of a class?'
+            )
+        codes = {label: code for code, label in enumerate(labels)}
+        y, classes = np.array([codes[cell] for cell in cells], np.int64), labels
+    return ArrayDataset(x, y, feature_names=names, target_name=target, classes=classes)
+
+
+def parquet_parts(
+    path: Path, wanted: Sequence[str] | None, rows: int | None = None
+) -> Iterator[Columns]:
+    """Columns of a Parquet file, those of `wanted` that it has (None: all), `rows` at a time.
+
+    Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
+    """
     try:
-        array: NDArray[Any] = loaded[name]
-    except _unreadable() as error:
-        raise DataError(f'{path}: array "{name}" cannot be read: {error}') from error
-    if array.ndim == 0 or array.dtype.kind not in "biuf":
+        import pyarrow
+        from pyarrow import parquet as reader
+    except ImportError as error:
         raise DataError(
-            f'{path}: array "{name}" has shape {array.shape} and dtype {array.dtype}; '
-            "expected rows of booleans, integers or floats"
-        )
-    return array
+            f"{path}: Parquet is read by pyarrow, which cannot be imported ({error}); "
+            "install it with: pip install 'microtrain[data]'"
+        ) from error
+    # Arrow's errors are ValueError, OSError, KeyError, NotImplementedError, MemoryError ...
+    wrong = (pyarrow.ArrowException, *_unreadable())
+    with _open(path) as file:
+        try:
+            table = reader.ParquetFile(file)
+            names = [n for n in table.schema_arrow.names if wanted is None or n in wanted]
+            first = 0
+            batches = [table.read(names)] if rows is None else table.iter_batches(rows, None, names)
+            for batch in batches:
+                arrays = {}
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    if pyarrow.types.is_dictionary(column.type):
+                        column = column.cast(column.type.value_type)
+                    arrays[name] = column.to_numpy(zero_copy_only=False)
+                part = Columns(str(path), arrays, first)
+                first += part.rows
+                yield part
+        except wrong as error:
+            text = " ".join(str(error).split())
+            raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
+    if not first:
+        raise DataError(f"{path} has no rows: the data set is empty")
 
 
 def _target(table: Table, name: str, categorical: bool) -> tuple[NDArray[Any], list[str] | None]:
@@ -183,7 +310,24 @@ def _near(path: Path) -> str:
 
 def _text(path: Path) -> str:
     with _open(path) as file:
-        content = file.read()
+        return decoded(path, file.read())
+
+
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """A text file to be read line by line; DataError naming the line that is not UTF-8."""
+    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        try:
+            yield text
+        except UnicodeDecodeError:
+            decoded(path, path.read_bytes())  # which says where
+            raise
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def decoded(path: Path, content: bytes) -> str:
+    """`content` as text; DataError naming the line of `path` that is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from pathlib import Path
@@ -25,40 +25,68 @@ __all__ = [
 
 
 class Table:
-    """The cells of a csv file as text, with the line each row starts on.
+    """The cells of a csv file, or of a part of its rows, as text with the line each row starts on.
 
-    Raises DataError for a file without a header or rows, or with rows of different lengths.
+    `Table.read` and `Table.parts` raise DataError for a file without a header or rows, or with rows
+    of different lengths.
     """
 
-    def __init__(self, path: Path, text: str, delimiter: str) -> None:
-        self.path = path
-        self.header: list[str] = []
+    def __init__(self, path: Path, header: list[str]) -> None:
+        self.path, self.header = path, header
         self.rows: list[list[str]] = []
         self.lines: list[int] = []  # as an editor counts: a quoted cell may span several
-        reader = csv_reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+
+    @classmethod
+    def read(cls, path: Path, text: str, delimiter: str) -> Table:
+        """The whole of a file."""
+        (table,) = cls.parts(path, io.StringIO(text, newline=""), delimiter)
+        return table
+
+    @classmethod
+    def parts(
+        cls, path: Path, text: Iterable[str], delimiter: str, rows: int | None = None
+    ) -> Iterator[Table]:
+        """At most `rows` rows at a time of a file that is read meanwhile."""
+        reader = csv_reader(text, delimiter=delimiter, strict=True)
         line = 1
+        blank = 0  # the line of the first of blank ones that end the file, perhaps
         try:
-            self.header = [name.strip() for name in next(reader, [])]
+            table = cls(path, [name.strip() for name in next(reader, [])])
+            if not table.header:
+                raise DataError(
+                    f"{path}: the first line is empty; expected the names of the columns"
+                )
             line = reader.line_num + 1
+            found = 0
             for row in reader:
-                self.rows.append(row)
-                self.lines.append(line)
+                if not row:
+                    blank = blank or line
+                else:
+                    table._add(row, line, blank)
+                    found += 1
+                    if len(table.rows) == rows:
+                        yield table
+                        table = cls(path, table.header)
                 line = reader.line_num + 1
         except CsvError as error:
             raise DataError(f"{path}, line {line}: {error}") from error
-        while self.rows and not self.rows[-1]:  # blank lines at the end
-            self.rows.pop()
-        if not self.header:
-            raise DataError(f"{path}: the first line is empty; expected the names of the columns")
-        if not self.rows:
+        if not found:
             raise DataError(f"{path} has a header but no rows: the data set is empty")
-        for line, row in zip(self.lines, self.rows, strict=False):
-            if len(row) != len(self.header):
-                found = f"{len(row)} cells" if row else "a blank line"
-                raise DataError(
-                    f"{path}, line {line}: {found}, expected {len(self.header)} cells as in the "
-                    "header"
-                )
+        if table.rows:
+            yield table
+
+    def _add(self, row: list[str], line: int, blank: int) -> None:
+        if blank or len(row) != len(self.header):
+            found = "a blank line" if blank else f"{len(row)} cells"
+            raise DataError(
+                f"{self.path}, line {blank or line}: {found}, expected {len(self.header)} cells as "
+                "in the header"
+            )
+        self.rows.append(row)
+        self.lines.append(line)
+
+    def place(self, row: int, name: str) -> str:
+        return f'{self.path}, line {self.lines[row]}, column "{name}"'
 
     def inputs(self, target: str) -> list[str]:
         """The names of all columns but the target."""
@@ -96,7 +124,7 @@ class Table:
                 )
         return missing_name(f"{self.path} has no column", name, "columns", self.header)
 
-    def numbers(self, name: str, hint: str) -> NDArray[np.float64]:
+    def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
         """A column of finite numbers; raises DataError naming the first cell that is not one."""
         cells = self.column(name)
         try:
@@ -123,7 +151,7 @@ class Table:
             found = f'"{shortened(cell)}"'
             hint = hint if math.isfinite(float(cell)) else "fill such values in or delete the rows"
         more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
-        where = f'{self.path}, line {self.lines[bad[0]]}, column "{name}"'
+        where = self.place(bad[0], name)
         return DataError(
             f"{where}: {expected}, found {found}{more}" + (f"\nhint: {hint}" if hint else "")
         )

@@ -34,7 +34,7 @@ REGISTERED: dict[str, dict[str, str | None]] = {
         "csv": "microtrain.data.files:csv",
         "npz": "microtrain.data.files:npz",
         "sklearn": "microtrain.data.scikit_learn:sklearn",
-        "parquet": None,
+        "parquet": "microtrain.data.files:parquet",
     },
     "model": {
         "linear_regression": "microtrain.train.models:linear_regression",

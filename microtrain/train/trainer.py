@@ -51,7 +51,6 @@ from .parts import (
     choose_device,
     compare_data,
     compare_models,
-    data_hash,
     load_data,
 )
 from .pictures import draw, line_of
@@ -63,6 +62,7 @@ from .run_directory import RunDirectory, open_run
 from .saver import Saver
 from .schedules import Rates, Schedule
 from .section import Section
+from .signature import data_state
 from .stop import EVALUATE, SAVE, STOP, STOP_FILE, Stopper
 from .trace import Trace
 
@@ -125,7 +125,7 @@ class Trainer:
         self.device = together(comm, lambda: choose_device(config, comm))
         self.data = together(comm, lambda: load_data(config))
         together(comm, lambda: compare_data(config, self.data, comm))
-        self._data_hash = data_hash(self.data)
+        self._data_state = data_state(self.data)
         # The dtype is for what the user's own model creates; what is not finite is found later.
         with default_dtype(config.dtype), np.errstate(all="ignore"):
             parts = together(comm, lambda: build_parts(config, self.data, self.device))
@@ -539,7 +539,7 @@ class Trainer:
 
     def _restore(self, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
         """Be where `_state` was taken; DataError where it is of another model or other data."""
-        if state["data_hash"] != self._data_hash:
+        if state["data_hash"] != self._data_state["data_hash"]:
             raise DataError(
                 f"the data have changed since step {state['step']:,}: the run cannot go on with "
                 "other rows; put them back, or start a new run"
@@ -594,9 +594,7 @@ class Trainer:
             ],
             "callbacks": self.callbacks.state(),
             "skips": None if self.skips is None else self.skips.state_dict(),
-            "preprocessing": self.data.preprocessing.to_json(),
-            "classes": None if self.data.classes is None else list(self.data.classes),
-            "data_hash": self._data_hash,
+            **self._data_state,
             "compile": self.execution.state(),
         }
 
