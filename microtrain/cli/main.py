@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("microtrain.cli.train:train", "Train what a YAML file describes."),
     "resume": ("microtrain.cli.resume:resume", "Go on with a run that was interrupted."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
+    "predict": ("microtrain.cli.predict:predict", "Use a trained model on the rows of a file."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
     "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),
     "init": ("microtrain.cli.init:init", "Write a template to start from."),
@@ -28,7 +29,7 @@ COMMANDS = {
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
-NOT_YET = ("predict", "plot", "report", "compare", "verify")
+NOT_YET = ("plot", "report", "compare", "verify")
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.

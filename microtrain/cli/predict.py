@@ -1,0 +1,69 @@
+"""`microtrain predict RUN --input F --output F`: a trained model used on a file of rows."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--input", "source", metavar="FILE", required=True, help="CSV, NPZ or Parquet by its name; -"
+    " is CSV from standard input.",
+)  # fmt: skip
+@click.option(
+    "--output", metavar="FILE", required=True, help="CSV, NPZ or Parquet by its name; - is CSV to"
+    " standard output.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint",
+    metavar="best|last|STEP",
+    default="best",
+    help="Which checkpoint; default: the best that was kept, else the last.",
+)
+@click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
+@click.option("--delimiter", help="Between cells of a CSV; default: that of the run's data.")
+@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+def predict(
+    run: str,
+    source: str,
+    output: str,
+    checkpoint: str,
+    proba: bool,
+    delimiter: str | None,
+    force: bool,
+    trust: bool,
+) -> None:
+    """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
+
+    Columns are found by their names, in any order, and standardised as in training; columns that
+    the model does not use are named and left out. Nothing is written if anything is wrong.
+
+    \b
+    microtrain predict runs/iris --input new.csv --output species.csv
+    """
+    from microtrain.threads import launch_environment
+
+    if launch_environment().rank:
+        return  # one process is enough; under a launcher the others have nothing to do
+    from microtrain.train.predict import check_output, predict_file
+    from microtrain.train.saved import read_saved
+    from microtrain.train.trained_model import TrainedModel
+
+    told: set[str] = set()
+
+    def note(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            click.echo(f"note: {text}", err=True)
+
+    check_output(output, source, force)
+    saved = read_saved(run, checkpoint, trust=trust, warn=note)
+    if saved.fell_back:
+        note(f"{saved.fell_back}")
+    model = TrainedModel(saved)
+    count = predict_file(model, source, output, note, proba=proba, force=force, delimiter=delimiter)
+    rows = "1 row" if count == 1 else f"{count:,} rows"
+    where = "standard output" if output == "-" else output
+    click.echo(f"{rows} predicted by the {saved.chosen}: {where}", err=output == "-")
