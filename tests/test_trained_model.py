@@ -19,7 +19,8 @@ from microtrain.train.config import load_config
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+ROOT = Path(__file__).parent.parent
+CONFIGS = ROOT / "configs"
 IRIS = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 

@@ -134,6 +134,11 @@ def take(
                     *lines,
                     *more,
                     f"columns: {_listed(header) or 'none'}",
+                    *[
+                        f'hint: are its cells separated by "{other}"?'
+                        for other in (";", "\t", "|", ",")
+                        if len(header) == 1 and other in header[0]
+                    ][:1],
                 ]
             )
         )

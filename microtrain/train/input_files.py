@@ -65,7 +65,19 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
         targets.append(_targets(columns, model, path))
         note = _silent
     arrays = [np.concatenate(parts) for parts in zip(*inputs, strict=True)]
-    return ArrayDataset(*arrays, np.concatenate(targets), classes=model.classes)
+    target = np.concatenate(targets)
+    try:
+        dataset = ArrayDataset(*arrays, target, classes=model.classes)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+    width = model.signature.out_features
+    if model.classes is None and width is not None and target.shape[1:] != (width,):
+        raise DataError(
+            f"{path}: a target has shape {target.shape[1:]}, but the model gives {(width,)}"
+        )
+    if not len(dataset):
+        raise DataError(f"{path} has no rows: the data set is empty")
+    return dataset
 
 
 def _parts(
@@ -165,7 +177,7 @@ def _targets(part: Table | Columns | dict[str, Array], model: TrainedModel, path
         if model.classes is None:
             if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
                 raise DataError(f'{path}: array "{name}" holds other things than finite numbers')
-            array = array.astype(dtype)
+            array = _cast(array, dtype, path)
             return array[:, None] if array.ndim == 1 else array
         part = Columns(path, {name: array})
         names: tuple[str, ...] = (name,)
@@ -178,7 +190,7 @@ def _targets(part: Table | Columns | dict[str, Array], model: TrainedModel, path
             problem = f"{part.path} has no column"
             raise DataError(missing_name(problem, name, "columns", part.header))
     if model.classes is None:
-        return np.stack([part.numbers(name) for name in names], axis=1).astype(dtype)
+        return _cast(np.stack([part.numbers(name) for name in names], axis=1), dtype, path)
     codes = {label: code for code, label in enumerate(model.classes)}
     cells = part.column(names[0])
     if model.labels.dtype == np.int64:  # 3, 3.0 and 03 are one class
@@ -195,6 +207,14 @@ def _targets(part: Table | Columns | dict[str, Array], model: TrainedModel, path
                 f"{len(codes)} classes of the model{near}"
             )
     return np.array([codes[cell] for cell in cells], np.int64)
+
+
+def _cast(array: Array, dtype: Any, path: str) -> Array:
+    with np.errstate(over="ignore"):
+        cast: Array = array.astype(dtype)
+    if not np.isfinite(cast).all():
+        raise DataError(f"{path}: targets up to {np.abs(array).max():g} do not fit {dtype}")
+    return cast
 
 
 def _silent(_: str) -> None:
