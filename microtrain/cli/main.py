@@ -22,6 +22,8 @@ COMMANDS = {
     "resume": ("microtrain.cli.resume:resume", "Go on with a run that was interrupted."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
     "predict": ("microtrain.cli.predict:predict", "Use a trained model on the rows of a file."),
+    "plot": ("microtrain.cli.plot:plot", "Draw the curves of one or several runs."),
+    "compare": ("microtrain.cli.compare:compare", "Explain what differs between runs."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
     "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),
     "init": ("microtrain.cli.init:init", "Write a template to start from."),
@@ -29,7 +31,7 @@ COMMANDS = {
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
-NOT_YET = ("plot", "report", "compare", "verify")
+NOT_YET = ("report", "verify")
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.

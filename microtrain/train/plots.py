@@ -7,6 +7,7 @@ pyplot, so nothing global is touched and a user's own figures stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Plots", "line_label"]
 
+MISSING = "matplotlib is not installed; pip install 'microtrain[plot]'"
+
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]
 
-_BLUE, _ORANGE, _INK, _GREY = "#2f6db3", "#e0702d", "#222222", "#8a8a8a"
+BLUE, ORANGE, INK, GREY = "#2f6db3", "#e0702d", "#222222", "#8a8a8a"
 _POINTS = 2000  # more are neither seen in a picture of this width nor worth their time
 
 
@@ -62,15 +65,15 @@ class Plots:
         figure = self._figure() if curves else None
         if figure is None:
             return None
-        axes = _axes(figure, self._title, "loss", "optimiser step", "loss")
-        _scale(axes, np.concatenate([values for _, values in curves.values()]))
+        axes = new_axes(figure, self._title, "loss", "optimiser step", "loss")
+        set_scale(axes, np.concatenate([values for _, values in curves.values()]))
         # The wide pale curve below stays visible where both coincide.
-        looks = {"train": (_BLUE, "train", 4.0, 0.55), "val": (_ORANGE, "validation", 1.8, 1.0)}
+        looks = {"train": (BLUE, "train", 4.0, 0.55), "val": (ORANGE, "validation", 1.8, 1.0)}
         if len(curves) == 1:
-            looks["train"] = (_BLUE, "train", 2.0, 1.0)
+            looks["train"] = (BLUE, "train", 2.0, 1.0)
         for split, (steps, values) in curves.items():
             color, label, width, alpha = looks[split]
-            x, y = _thin_curve(steps, values)
+            x, y = thinned(steps, values)
             marker = "o" if len(x) <= 30 else None
             axes.plot(
                 x, y, color=color, alpha=alpha, label=label, lw=width, marker=marker, ms=width + 2
@@ -106,7 +109,7 @@ class Plots:
         figure = self._figure() if len(x_all) else None
         if figure is None:
             return None
-        axes = _axes(figure, self._title, "data and fit", feature, target)
+        axes = new_axes(figure, self._title, "data and fit", feature, target)
         if len(x_all) > _POINTS:  # a fixed sample: the same data give the same picture
             chosen = np.random.default_rng(0).choice(len(x_all), _POINTS, replace=False)
             label = f"data ({_POINTS:,} of {len(x_all):,} points)"
@@ -114,42 +117,54 @@ class Plots:
             chosen, label = np.arange(len(x_all)), "data"
         size, alpha = (14, 0.35) if len(chosen) > 300 else (28, 0.65)
         axes.scatter(
-            x_all[chosen], y_all[chosen], s=size, color=_BLUE, alpha=alpha, lw=0, label=label
+            x_all[chosen], y_all[chosen], s=size, color=BLUE, alpha=alpha, lw=0, label=label
         )
         places = np.linspace(x_all.min(), x_all.max(), 200)
         line = np.asarray(fitted(places), dtype=np.float64).reshape(-1)
-        axes.plot(places, line, color=_ORANGE, lw=2.4, label=fitted_label)
+        axes.plot(places, line, color=ORANGE, lw=2.4, label=fitted_label)
         if true is not None:
             line = np.asarray(true(places), dtype=np.float64).reshape(-1)
-            axes.plot(places, line, color=_INK, lw=1.4, ls=(0, (5, 4)), label=true_label)
+            axes.plot(places, line, color=INK, lw=1.4, ls=(0, (5, 4)), label=true_label)
         axes.legend(frameon=False, loc="best")
         return self._write(figure, "fit.png")
 
     def _figure(self) -> Figure | None:
         try:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
+            return new_figure()
         except ImportError:
             if not self._told:
                 self._told = True
-                self._say("no plots: matplotlib is not installed; pip install 'microtrain[plot]'")
+                self._say(f"no plots: {MISSING}")
             return None
-        figure = Figure(figsize=(7.2, 4.5), dpi=150, facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
-        return figure
 
     def _write(self, figure: Figure, name: str) -> Path:
-        picture = BytesIO()
-        figure.savefig(picture, format="png", facecolor="white")
         path = self.directory / name
-        partial = self.directory / f".{name}.partial"
-        try:
+        with contextlib.suppress(OSError):  # told by the writing itself
             self.directory.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(picture.getvalue())
-            partial.replace(path)
-        except OSError as error:
-            raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
+        write_figure(figure, path)
         return path
+
+
+def new_figure(width: float = 7.2, height: float = 4.5) -> Figure:
+    """An empty figure, in inches. Raises ImportError without matplotlib."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write PNG, SVG or PDF by the path's ending; whole or not at all. Raises LaunchError."""
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower(), facecolor="white")
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(picture.getvalue())
+        partial.replace(path)
+    except OSError as error:
+        raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
 
 
 def line_label(name: str, weight: float, bias: float) -> str:
@@ -157,26 +172,34 @@ def line_label(name: str, weight: float, bias: float) -> str:
     return f"{name}: y = {weight:.5g} x {'-' if bias < 0 else '+'} {abs(bias):.5g}"
 
 
-def _axes(figure: Figure, title: str, subject: str, x_label: str, y_label: str) -> Axes:
-    axes = figure.add_subplot()
+def new_axes(
+    figure: Figure,
+    title: str,
+    subject: str,
+    x_label: str,
+    y_label: str,
+    place: tuple[int, int, int] = (1, 1, 1),
+) -> Axes:
+    """Axes in the one style of all pictures; `place` as `Figure.add_subplot` takes it."""
+    axes = figure.add_subplot(*place)
     heading = f"{title}: {subject}" if title else subject
-    plain: dict[str, Any] = {"color": _INK, "parse_math": False}  # a column named $x$ is a name
+    plain: dict[str, Any] = {"color": INK, "parse_math": False}  # a column named $x$ is a name
     axes.set_title(heading, loc="left", fontsize=12, fontweight="bold", pad=10, **plain)
     axes.set_xlabel(x_label, **plain)
     axes.set_ylabel(y_label, **plain)
     axes.grid(True, which="major", color="#e6e6e6", lw=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_GREY)
-    axes.tick_params(which="both", color=_GREY, labelcolor=_INK)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.tick_params(which="both", color=GREY, labelcolor=INK)
     return axes
 
 
-def _scale(axes: Axes, values: NDArray[np.float64]) -> None:
+def set_scale(axes: Axes, values: NDArray[np.float64]) -> None:
     """Whole steps below; at the side a logarithmic scale when positive values span a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
     finite = values[np.isfinite(values)]
     if not len(finite) or finite.min() <= 0 or finite.max() < 10 * finite.min():
@@ -184,7 +207,7 @@ def _scale(axes: Axes, values: NDArray[np.float64]) -> None:
     axes.set_yscale("log")
     if finite.max() < 1000 * finite.min():  # too few powers of ten to read a value between them
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
@@ -194,7 +217,7 @@ def _curve(rows: Sequence[Mapping[str, Any]], split: str) -> Series:
     return table[:, 0], table[:, 1]
 
 
-def _thin_curve(x: NDArray[np.float64], y: NDArray[np.float64]) -> Series:
+def thinned(x: NDArray[np.float64], y: NDArray[np.float64]) -> Series:
     """At most `_POINTS` points that keep every peak and trough: the extremes of equal stretches."""
     if len(x) <= _POINTS:
         return x, y
@@ -223,4 +246,4 @@ def _mark_not_finite(axes: Axes, curves: Mapping[str, Series]) -> None:
     first = np.concatenate(lost)
     if len(first):
         label = f"not finite from step {first.min():,.0f}"
-        axes.axvline(float(first.min()), color=_GREY, ls=":", lw=1.5, label=label)
+        axes.axvline(float(first.min()), color=GREY, ls=":", lw=1.5, label=label)

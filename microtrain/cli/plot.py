@@ -1,0 +1,54 @@
+"""`microtrain plot RUN...`: the curves of one or several runs in one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="A name ending in .png, .svg or .pdf; default: plots/curves.png in the run's directory, "
+    "or curves.png here for several runs.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Draw this one (loss, r2, val/loss), may be repeated; default: all.",
+)
+def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) -> None:
+    """Draw the curves of runs: run directories, or runs/NAME for the newest.
+
+    \b
+    microtrain plot runs/linreg
+    microtrain plot runs/linreg runs/other --metric loss --output both.svg
+    """
+    from microtrain.threads import launch_environment
+
+    if launch_environment().rank:
+        return
+    from microtrain.errors import LaunchError
+    from microtrain.train.curves import draw_runs
+    from microtrain.train.record import Record
+
+    records = [Record.read(run) for run in runs]
+    if output is not None:
+        path = Path(output).expanduser()
+    elif len(records) > 1:
+        path = Path("curves.png")
+    else:
+        path = records[0].path / "plots" / "curves.png"
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot make {path.parent}: {error.strerror}; choose a place with --output FILE"
+            ) from error
+    draw_runs(records, path, metrics)
+    click.echo(path)
