@@ -16,10 +16,6 @@ def compare(runs: tuple[str, ...], as_json: bool) -> None:
     """
     if len(runs) < 2:
         raise click.UsageError("name two runs or more to compare")
-    from microtrain.threads import launch_environment
-
-    if launch_environment().rank:
-        return
     from microtrain.train import compare as comparison
     from microtrain.train.record import Record
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
     "predict": ("microtrain.cli.predict:predict", "Use a trained model on the rows of a file."),
     "plot": ("microtrain.cli.plot:plot", "Draw the curves of one or several runs."),
+    "report": ("microtrain.cli.report:report", "Write what a run is into one HTML file."),
     "compare": ("microtrain.cli.compare:compare", "Explain what differs between runs."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
     "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),
@@ -31,7 +32,7 @@ COMMANDS = {
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
-NOT_YET = ("report", "verify")
+NOT_YET = ("verify",)
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.

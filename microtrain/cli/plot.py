@@ -29,10 +29,6 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
     microtrain plot runs/linreg
     microtrain plot runs/linreg runs/other --metric loss --output both.svg
     """
-    from microtrain.threads import launch_environment
-
-    if launch_environment().rank:
-        return
     from microtrain.errors import LaunchError
     from microtrain.train.curves import draw_runs
     from microtrain.train.record import Record

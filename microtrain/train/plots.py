@@ -217,12 +217,12 @@ def _curve(rows: Sequence[Mapping[str, Any]], split: str) -> Series:
     return table[:, 0], table[:, 1]
 
 
-def thinned(x: NDArray[np.float64], y: NDArray[np.float64]) -> Series:
-    """At most `_POINTS` points that keep every peak and trough: the extremes of equal stretches."""
-    if len(x) <= _POINTS:
+def thinned(x: NDArray[np.float64], y: NDArray[np.float64], most: int = _POINTS) -> Series:
+    """At most that many points, which keep every peak and trough: extremes of equal stretches."""
+    if len(x) <= most:
         return x, y
     kept = {0, len(x) - 1}
-    for part in np.array_split(np.arange(len(x)), _POINTS // 2 - 1):
+    for part in np.array_split(np.arange(len(x)), most // 2 - 1):
         values = y[part]
         low = np.where(np.isnan(values), math.inf, values)
         high = np.where(np.isnan(values), -math.inf, values)

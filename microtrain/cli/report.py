@@ -1,0 +1,45 @@
+"""`microtrain report RUN`: one HTML file that says what a run is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from microtrain.train.samples import Samples
+
+
+@click.command()
+@click.argument("run")
+@click.option("--output", metavar="FILE", help="Default: report.html in the run's directory.")
+@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+def report(run: str, output: str | None, trust: bool) -> None:
+    """Write the report of RUN (a run directory, or runs/NAME for the newest) and print its path.
+
+    Curves, configuration with origins, environment, timings, and predictions beside the truth, in
+    one file that loads nothing. For the predictions the trained model is made again: import paths
+    in its configuration are code of whoever made the run and need --trust.
+    """
+    from microtrain.errors import ConfigError, DataError
+    from microtrain.train.report import write_report
+
+    samples = None
+    note = ""
+    try:
+        samples = _predict(run, trust)
+        if samples is None:
+            note = "The predictions of this model are of no kind that can be shown here."
+    except (ConfigError, DataError) as error:
+        note = f"There are no predictions to show: {str(error).splitlines()[0]}"
+    click.echo(write_report(run, output, samples, note))
+
+
+def _predict(run: str, trust: bool) -> Samples | None:
+    from microtrain.backend import default_dtype
+    from microtrain.train.replay import load_run
+    from microtrain.train.samples import take_samples
+
+    _, config, _, data, model = load_run(run, trust=trust)
+    with default_dtype(config.dtype):
+        return take_samples(model, data)
