@@ -7,6 +7,8 @@ wrapping.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +17,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from .live import Bar, Wish, why_none
 from .rows import number, rate
 
 __all__ = ["Header", "Output", "Summary", "elapsed", "plural", "size", "truth_lines"]
@@ -160,6 +163,7 @@ class Output:
         rank: of this process.
         log: receives each printed line (`RunDirectory.log`); may be set later.
         stream, errors: where lines and warnings go; standard output and error by default.
+        progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
     """
 
     def __init__(
@@ -168,12 +172,15 @@ class Output:
         log: Callable[[str], None] | None = None,
         stream: TextIO | None = None,
         errors: TextIO | None = None,
+        progress: Wish = "auto",
     ) -> None:
         self.rank = rank
         self.log = log
         self._stream: TextIO | None = stream or sys.stdout  # None where it was closed
         self._errors: TextIO | None = errors or sys.stderr
         self._warned: set[str] = set()
+        self._progress = progress
+        self._bar: Bar | None = None
 
     def say(self, *lines: str) -> None:
         """Print lines on rank 0, flushed, so that a piped log is never behind."""
@@ -182,15 +189,60 @@ class Output:
         for line in _printable(lines):
             if self._stream is not None:
                 try:
-                    _write(self._stream, line)
+                    self._print(self._stream, line)
                 except OSError as error:  # the reader left (`| head`), or the disk is full
                     self._give_up(self._stream, error)
             if self.log is not None:
                 self.log(line)
 
+    def start_bar(self, total: int | None, start: int = 0) -> float:
+        """Draw a progress bar below the rows, on rank 0, where standard output is a terminal.
+
+        Args:
+            total: optimiser steps of the run, None where only a clock ends it.
+            start: steps taken before.
+
+        Returns the step at which `look` wants to be called first: infinity where there is no bar.
+        """
+        if self.rank != 0 or self._progress == "off":
+            return math.inf
+        reason = why_none(self._stream)
+        if reason:
+            if self._progress == "on":
+                self.warn(f"no progress bar: {reason}")
+            return math.inf
+        assert self._stream is not None
+        self._bar = Bar(self._stream, total, start)
+        return start
+
+    def look(self, step: int) -> float:
+        """Move the bar on; returns the step at which to call this again."""
+        try:
+            return math.inf if self._bar is None else self._bar.look(step)
+        except OSError:  # the terminal has gone, which the next row will tell
+            self.end_bar()
+            return math.inf
+
+    def end_bar(self) -> None:
+        """Take the bar away, if there is one."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with contextlib.suppress(OSError):
+                bar.close()
+
+    def _print(self, stream: TextIO, line: str) -> None:
+        encoding = stream.encoding or "utf-8"
+        line = line.encode(encoding, "backslashreplace").decode(encoding)
+        if self._bar is not None and stream.isatty():
+            self._bar.print(line)  # above it
+        else:
+            stream.write(line + "\n")
+            stream.flush()
+
     def _give_up(self, stream: TextIO, error: OSError) -> None:
         """Losing the terminal is no reason to lose the run: its rows are in log.txt."""
         self._stream = None
+        self.end_bar()
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())  # or the interpreter fails at exit, flushing what is left
         os.close(sink)
@@ -204,7 +256,7 @@ class Output:
         for line in _printable([f"warning (rank {self.rank}): {text}"]):
             if self._errors is not None:
                 try:
-                    _write(self._errors, line)
+                    self._print(self._errors, line)
                 except OSError:  # nobody reads it: the log does
                     self._errors = None
             if self.rank == 0 and self.log is not None:
@@ -247,9 +299,3 @@ def _printable(lines: Iterable[str]) -> list[str]:
         for text in lines
         for line in text.split("\n")
     ]
-
-
-def _write(stream: TextIO, line: str) -> None:
-    encoding = stream.encoding or "utf-8"
-    stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    stream.flush()

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data import Prepared
 from ..errors import LaunchError
 from .chart import Chart, Curve
 from .checkpoint import reason
@@ -26,10 +27,10 @@ from .output import elapsed, plural
 from .record import SPLITS, Record, Setting
 from .resolved import as_yaml
 from .rows import number, rate
-from .samples import Samples
+from .samples import Samples, take_samples
 from .samples_html import samples_html
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["final_report", "report_html", "write_report"]
 
 _WORDS = {"train": "train", "val": "validation", "test": "test"}
 _CHARTS = 8
@@ -65,6 +66,26 @@ def write_report(
             f"cannot write the report {path}: {reason(error)}; choose a place with --output FILE"
         ) from error
     return path
+
+
+def final_report(
+    run: Path, model: Any = None, data: Prepared | None = None, device: Any = None
+) -> str | None:
+    """Write the report of a run that has just ended, on one process; returns what went wrong.
+
+    With a model also what it predicts. One that cannot predict here (it may be the user's) costs
+    the predictions alone: a run that has ended well stays so, whatever happens here.
+    """
+    samples, note = None, ""
+    try:
+        try:
+            samples = None if data is None else take_samples(model, data, device)
+        except Exception as error:
+            note = f"There are no predictions to show: {type(error).__name__}: {error}"
+        write_report(run, samples=samples, note=note)
+    except Exception as error:
+        return f"the report could not be written: {type(error).__name__}: {error}"
+    return None
 
 
 def report_html(record: Record, samples: Samples | None = None, note: str = "") -> str:
