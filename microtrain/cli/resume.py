@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
+
+from microtrain.cli.train import progress_option, train_run
 
 
 @click.command()
@@ -10,13 +14,19 @@ import click
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
-def resume(run: str, overrides: tuple[str, ...], trust: bool, trace: bool) -> int:
+@progress_option
+def resume(
+    run: str,
+    overrides: tuple[str, ...],
+    trust: bool,
+    trace: bool,
+    progress: Literal["auto", "on", "off"],
+) -> int:
     """Go on with RUN (a run directory, or runs/NAME for the newest) where it was interrupted.
 
     The result is that of a run that was never interrupted. What does not change the mathematics
     may be set anew, such as train.duration='40 epochs' or checkpoint.every='5 min'.
     """
-    from microtrain.cli.train import train_run
     from microtrain.distributed import world
     from microtrain.distributed.agreement import together
     from microtrain.train.config import load_config_everywhere
@@ -25,4 +35,4 @@ def resume(run: str, overrides: tuple[str, ...], trust: bool, trace: bool) -> in
     ranks = world()
     found = together(ranks, lambda: str(open_run(run).path) if ranks.rank == 0 else "")
     settings = load_config_everywhere(ranks, f"{found}/config.yaml", overrides, trust=trust)
-    return train_run(settings, resume=ranks.broadcast_object(found), trace=trace)
+    return train_run(settings, resume=ranks.broadcast_object(found), trace=trace, progress=progress)

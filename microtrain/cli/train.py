@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 if TYPE_CHECKING:
     from microtrain.train.section import Section
+
+
+progress_option = click.option(
+    "--progress",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    help="A progress bar; auto: where standard output is a terminal.",
+)
 
 
 @click.command()
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
 @click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+@progress_option
 def train(
     config: str,
     overrides: tuple[str, ...],
@@ -28,6 +37,7 @@ def train(
     resume: str | None,
     trace: bool,
     trust: bool,
+    progress: Literal["auto", "on", "off"],
 ) -> int:
     """Train what the YAML file CONFIG describes, with overrides such as optimizer.lr=0.01.
 
@@ -41,13 +51,20 @@ def train(
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
-    return train_run(settings, resume=resume, trace=trace)
+    return train_run(settings, resume=resume, trace=trace, progress=progress)
 
 
-def train_run(settings: Section, *, resume: str | None = None, trace: bool = False) -> int:
+def train_run(
+    settings: Section,
+    *,
+    resume: str | None = None,
+    trace: bool = False,
+    progress: Literal["auto", "on", "off"] = "auto",
+) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
     from microtrain.distributed import connect, world
     from microtrain.distributed.agreement import together
+    from microtrain.train.output import Output
     from microtrain.train.resume import choose_run
     from microtrain.train.trainer import Trainer
 
@@ -60,4 +77,5 @@ def train_run(settings: Section, *, resume: str | None = None, trace: bool = Fal
     if code is not None:
         return int(code)
     comm = together(ranks, lambda: connect(settings.distributed.backend))
-    return Trainer(settings, comm, trace=trace, resume=place).train()
+    output = Output(comm.rank, progress=progress)
+    return Trainer(settings, comm, output, trace=trace, resume=place).train()

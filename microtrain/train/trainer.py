@@ -269,6 +269,7 @@ class Trainer:
                 self._leave(error, started)
                 raise
         finally:
+            self.output.end_bar()
             if self._saver is not None:
                 self._saver.wait()
             if self._run is not None:
@@ -292,6 +293,7 @@ class Trainer:
             progress.restore(self._restored["progress"], self.samples)
             self._schedule.restore(self._restored["rows"])
         self.output.say("", self._rows.heading())
+        self._look_at = self.output.start_bar(self.total_steps, self.step)
         execute: Any = self.execution
         if self._trace is not None:
             execute = self._trace.timed("pass", execute)
@@ -341,6 +343,8 @@ class Trainer:
         intervals = (self.eval_every, self._save_every, self.steps_per_epoch)
         due += [(step // every + 1) * every for every in intervals if every is not None]
         due += [n for n in (self.callbacks.next_step(step), self.total_steps) if n is not None]
+        if self._look_at < due[0]:
+            due.append(max(int(self._look_at), step + 1))
         return min(n for n in due if n > step or n == self.total_steps)
 
     def _attend(self) -> str:
@@ -363,6 +367,8 @@ class Trainer:
             self.callbacks.call("on_eval", measured)
         if not step % self.steps_per_epoch:
             self.callbacks.call("on_epoch")
+        if step >= self._look_at:
+            self._look_at = self.output.look(step)
         stop = ""
         if noted[STOP] or (measured and self.comm.any(bool(self._asked_to_stop))):
             reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
@@ -679,6 +685,7 @@ class Trainer:
 
     def _end(self, stop: str, started: float) -> int:
         """Test results, checkpoint, plots, summary; returns the exit code."""
+        self.output.end_bar()
         seconds = time.perf_counter() - started
         finished = self.step == self.total_steps or bool(self._asked_to_stop) or stop == "duration"
         test = None
@@ -755,10 +762,14 @@ class Trainer:
         )
         if not finished:
             return None
+        from .report import final_report  # imports pydantic: rank 0 alone
+
+        told = [final_report(run.path, self.model.module, self.data, self.device)]
         try:
-            return draw(run, self.config, self.model, self.data, self.device)
+            told.append(draw(run, self.config, self.model, self.data, self.device))
         except Exception as error:  # a finished run stays finished whatever a picture meets
-            return f"a picture could not be drawn: {type(error).__name__}: {error}"
+            told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
+        return "; ".join(filter(None, told)) or None
 
     def _report_truth(self) -> None:
         line, truth = line_of(self.model.module, self.data), self.data.train.truth
@@ -794,6 +805,10 @@ class Trainer:
             )
             for line in lines:
                 self._run.log(line)
+        if status == "diverged":
+            from .report import final_report
+
+            final_report(self._run.path)
         if isinstance(error, KeyboardInterrupt):
             self.output.say(
                 f"interrupted after step {self.step:,}; go on from the last checkpoint with "
