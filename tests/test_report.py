@@ -17,11 +17,11 @@ from test_plot_command import make_run
 import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.data import ArrayDataset, prepare
-from microtrain.errors import DataError, LaunchError
+from microtrain.errors import DataError, DivergedError, LaunchError
 from microtrain.train.chart import Chart, Curve
 from microtrain.train.config import load_config
 from microtrain.train.record import Record
-from microtrain.train.report import report_html, write_report
+from microtrain.train.report import final_report, report_html, write_report
 from microtrain.train.samples import Samples, take_samples
 from microtrain.train.samples_html import png, samples_html
 from microtrain.train.trainer import Trainer
@@ -322,3 +322,24 @@ def test_damage_is_named(tmp_path):
         write_report(run)
     with pytest.raises(LaunchError, match="cannot write the report"):
         write_report(make_run(tmp_path), tmp_path / "absent" / "x.html")
+
+
+def test_a_run_ends_with_its_report_also_when_it_diverges(tmp_path):
+    run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
+    assert "The 40 validation rows" in (run / "report.html").read_text()
+    with pytest.raises(DivergedError):
+        trained(tmp_path, "optimizer.lr=9", "data.samples=2000")
+    page = Checked((run / "report.html").read_text())
+    assert "diverged" in page.text
+    assert "not finite" in page.text
+
+
+def test_a_model_that_cannot_predict_here_costs_the_predictions_alone(tmp_path):
+    class Breaks(mt.nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("only together")
+
+    run = make_run(tmp_path)
+    final_report(run, Breaks(2, 1), prepared(np.eye(20)[:, :2], np.ones((20, 1))), None)
+    page = (run / "report.html").read_text()
+    assert "There are no predictions to show: RuntimeError: only together" in page
