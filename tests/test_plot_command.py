@@ -226,6 +226,11 @@ def test_missing_values_are_equal_to_missing_values(tmp_path):
     assert compared(*runs)["identical"]
 
 
+def test_the_sign_of_zero_is_a_difference(tmp_path):
+    runs = [make_run(tmp_path, losses=(zero,), params_sha256="ab") for zero in (0.0, -0.0)]
+    assert compared(*runs)["first_difference"] == {"step": 1, "columns": ["train/loss"]}
+
+
 def test_configuration_surroundings_and_metrics_side_by_side(tmp_path):
     a = make_run(tmp_path, ranks=1, hosts=["vm"], data_hash="x")
     b = make_run(

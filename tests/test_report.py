@@ -92,7 +92,9 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
         "val", 9, np.ones((4, 1)), np.zeros(4, int), np.eye(4)[:, :2], (NASTY, "b"), (NASTY,),
         NASTY, None,
     )  # fmt: skip
-    for seen in (samples, None):
+    x = np.arange(4.0)[:, None]
+    line = Samples("val", 4, x, x, x, None, (NASTY,), NASTY, None)
+    for seen in (samples, line, None):
         page = Checked(page_of(run, seen, note="" if seen else NASTY))
         assert page.tags.count("script") == 2
         assert page.tags.count("style") == 1
@@ -284,6 +286,28 @@ def test_any_values_can_be_drawn(values):
     assert page.tags.count("path") < 60
     assert "nan" not in chart.html()
     json.dumps(chart.data(), allow_nan=False)
+
+
+@pytest.mark.parametrize("values, log", [([100.0, 10.0, 1.0], True), ([3.0, 2.0, 1.0], False)])
+def test_high_values_are_high_and_far_steps_far(values, log):
+    steps = np.array([1.0, 2.0, 3.0])
+    curve = Curve("c", "train", (steps, np.array(values)))
+    chart = Chart("t", "x", [curve], best=(3.0, values[-1], "b"), end=(3.0, "e"))
+    assert chart.log is log
+    html = chart.html()
+    path = re.search(r'class="line train" data-curve="0" d="M(.*?)"', html)[1]
+    places = np.array([list(map(float, pair.split())) for pair in path.split("L")])
+    assert (np.diff(places[:, 0]) > 100).all()
+    assert (np.diff(places[:, 1]) > 100).all()  # from the top
+    np.testing.assert_allclose(places[1], places[[0, 2]].mean(axis=0), atol=0.2)
+    x, y = map(float, re.search(r'class="ring" d="M([\d.]+) ([\d.]+)h0', html).groups())
+    np.testing.assert_allclose((x, y), places[-1])
+    tops = re.findall(r'<span style="top:([\d.]+)%">([\d.,]+)</span>', html)
+    for top, text in tops:
+        if float(text) in values:
+            at = values.index(float(text))
+            assert float(top) == pytest.approx(places[at, 1] / 10, abs=0.05)
+    assert len(tops) >= 3
 
 
 # ------------------------------------------------------------------------------------ the command

@@ -70,7 +70,7 @@ class Chart:
     def html(self) -> str:
         """A figure; its data go into `data`."""
         x0, x1, y0, y1 = self._range
-        x_ticks = _ticks(x0, x1, 5, whole=self.whole)
+        x_ticks = _ticks(x0, x1, 6, whole=self.whole)
         y_ticks = _log_ticks(y0, y1) if self.log else _ticks(y0, y1, 6)
         svg = [f'<path class="grid" d="M0 {self._y(v):.1f}H{SIZE:.0f}"/>' for v, _ in y_ticks]
         legend = []

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 _CLASSES = 20  # the largest confusion matrix
 _PICTURES = 24
 _ROWS = 10
-_COLUMNS = 5  # features in a table
+_COLUMNS = 4  # features in a table
 _DOTS = 500
 _PIXELS = 64
 _WORDS = {"train": "training", "val": "validation", "test": "test"}
@@ -83,9 +83,9 @@ def _classification(samples: Samples, classes: Sequence[str], note: str) -> str:
     else:
         heading, cells = _features(samples)
         second = _rows(
-            (*heading, "truth", "predicted", "sure"),
+            ("truth", "predicted", "sure", *heading),
             [
-                (*cells(i), classes[truth[i]], classes[guess[i]], f"{sure[i]:.0%}")
+                (classes[truth[i]], classes[guess[i]], f"{sure[i]:.0%}", *cells(i))
                 for i in order[:_ROWS]
             ],
         )
@@ -202,12 +202,12 @@ def _parity(samples: Samples) -> Chart:
 def _number_rows(samples: Samples) -> str:
     heading, cells = _features(samples)
     rows = [
-        (*cells(i), number(t), number(p), number(p - t))
+        (number(t), number(p), number(p - t), *cells(i))
         for i, (t, p) in enumerate(
             zip(samples.truth[:_ROWS, 0], samples.prediction[:_ROWS, 0], strict=True)
         )
     ]
-    return _rows((*heading, "truth", "predicted", "difference"), rows)
+    return _rows(("truth", "predicted", "difference", *heading), rows)
 
 
 def _features(samples: Samples) -> tuple[list[str], Any]:
