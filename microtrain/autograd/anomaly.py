@@ -21,7 +21,7 @@ from ..backend import MODES, XP
 from ..tensor import TENSORS
 from .graph import NUMBERING, Node, next_seq
 
-_OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation ")
+OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation ")
 _LOCK = threading.Lock()
 _ON: set[int] = set()  # the threads in which it is on
 
@@ -154,7 +154,7 @@ def _next_traced() -> int:
         frame = frame.f_back
     calls.reverse()
     # A model built from YAML is called by the package alone.
-    traced.calls = [c for c in calls if not c[0].co_filename.startswith(_OURS)] or calls
+    traced.calls = [c for c in calls if not c[0].co_filename.startswith(OURS)] or calls
     traced.inducer = None if mode.node is None else (mode.node._op.node_name, mode.node._seq)
     return traced
 
