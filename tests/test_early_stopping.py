@@ -38,17 +38,17 @@ def evaluations(callback, run, values, name="val/loss"):
 
 NAN = math.nan
 CASES = {
-    "no improvement": (dict(patience=3), [1, 2, 3, 4, 5], 4),
-    "equal is no improvement": (dict(patience=2), [1, 1, 1], 3),
-    "an improvement starts anew": (dict(patience=2), [3, 4, 2, 3, 1, 2, 2], 7),
-    "always better": (dict(patience=1), [3, 2, 1], None),
-    "too little better": (dict(patience=2, min_delta=0.5), [3, 2.9, 2.8, 2.7], 3),
-    "little by little": (dict(patience=3, min_delta=0.5), [3, 2.8, 2.6, 2.4, 2.3], None),
-    "not a number": (dict(patience=2), [1, NAN, NAN], 3),
-    "never a number": (dict(patience=2), [NAN, NAN], 2),
-    "a number after none": (dict(patience=2), [NAN, 1, 0.5], None),
-    "infinite": (dict(patience=2), [math.inf, 5, 4], None),
-    "upwards": (dict(patience=2, mode="max"), [1, 2, 1, 2], 4),
+    "no improvement": ({"patience": 3}, [1, 2, 3, 4, 5], 4),
+    "equal is no improvement": ({"patience": 2}, [1, 1, 1], 3),
+    "an improvement starts anew": ({"patience": 2}, [3, 4, 2, 3, 1, 2, 2], 7),
+    "always better": ({"patience": 1}, [3, 2, 1], None),
+    "too little better": ({"patience": 2, "min_delta": 0.5}, [3, 2.9, 2.8, 2.7], 3),
+    "little by little": ({"patience": 3, "min_delta": 0.5}, [3, 2.8, 2.6, 2.4, 2.3], None),
+    "not a number": ({"patience": 2}, [1, NAN, NAN], 3),
+    "never a number": ({"patience": 2}, [NAN, NAN], 2),
+    "a number after none": ({"patience": 2}, [NAN, 1, 0.5], None),
+    "infinite": ({"patience": 2}, [math.inf, 5, 4], None),
+    "upwards": ({"patience": 2, "mode": "max"}, [1, 2, 1, 2], 4),
 }
 
 
