@@ -1,7 +1,9 @@
 """Schedules of a run: the rates of PyTorch's schedulers at every step, from the step alone."""
 
+import numpy as np
 import pytest
 
+import microtrain as mt
 from microtrain.errors import ConfigError
 from microtrain.train.schedules import Constant, Cosine, Linear, Rates, Step
 
@@ -133,3 +135,39 @@ def test_an_impossible_rate_of_ones_own_schedule_is_refused(found):
     rates.set(2)
     with pytest.raises(ConfigError, match="the rate of step 4 is"):
         rates.set(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("SGD", {"momentum": 0.9}), ("SGD", {"weight_decay": 0.1}), ("Adam", {}),
+     ("Adam", {"weight_decay": 0.1}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {})],
+)  # fmt: skip
+def test_a_captured_step_follows_a_schedule(kind, options, executor):
+    def trained(captured):
+        mt.manual_seed(0)
+        model = mt.nn.Linear(3, 2)
+        groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.02}]
+        optimizer = getattr(mt.optim, kind)(groups, lr=0.1, **options)
+        rates = Rates(begun(lambda: Cosine("10%")), optimizer.param_groups)
+        x, y = mt.randn(8, 3), mt.randn(8, 2)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            mt.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+
+        call = mt.compile(step, executor=executor) if captured else step
+        for number in range(TOTAL):
+            rates.set(number)
+            if not captured:
+                optimizer._present = None  # what depends on the rate is made anew, not written to
+            call(x, y)
+        if captured:
+            assert len(call.programs) <= 2  # not one for each rate
+        return model.weight.detach().numpy(), model.bias.detach().numpy()
+
+    for mine, eager in zip(trained(True), trained(False), strict=True):
+        if executor == "numpy":
+            np.testing.assert_array_equal(mine, eager)
+        else:
+            np.testing.assert_allclose(mine, eager, rtol=1e-5, atol=1e-6)

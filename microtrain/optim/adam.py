@@ -117,6 +117,12 @@ class Adam(Optimizer):
             constant(0),
         )
 
+    def _set_rate(self, run: Run, lr: float) -> bool:
+        shrink = run.constants[5]
+        if shrink is not None:
+            shrink.fill(1 - float(lr) * run.options[3])
+        return True
+
     def _prepare(self, run: Run) -> None:
         """Correct step size and eps for the averages' start at 0, for the step `run.count`.
 

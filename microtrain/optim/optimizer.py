@@ -247,13 +247,24 @@ class Optimizer:
         before: Run | None = None
         for run in self._runs:
             options = read(run.group)
-            if options != run.options:
+            if options == run.options:
+                pass
+            elif options[1:] == run.options[1:] and self._set_rate(run, options[0]):
+                run.options = options
+            else:
                 if len(self._wanted(run.group)) != len(run.states):
                     return False
                 run.options = options
                 self._make_constants(run, before)
             before = run
         return True
+
+    def _set_rate(self, run: Run, lr: float) -> bool:
+        """Write another rate, the first of the options, into the constants; False: not so simply.
+
+        That is what schedules change at every step, when nothing else is.
+        """
+        return False
 
     def _make_constants(self, run: Run, before: Run | None) -> None:
         """Once for all runs of one stretch: a schedule changes the options at every step."""

@@ -91,6 +91,10 @@ class SGD(Optimizer):
             maximize,
         )
 
+    def _set_rate(self, run: Run, lr: float) -> bool:
+        run.constants[0].fill(lr)
+        return True
+
     def _update(self, run: Run) -> None:
         lr, momentum, kept, decay, nesterov, maximize = run.constants
         param, step, work = run.param, run.grad, run.scratch
