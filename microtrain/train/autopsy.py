@@ -38,7 +38,7 @@ from .rows import number
 if TYPE_CHECKING:
     from .trainer import Trainer
 
-__all__ = ["autopsy"]
+__all__ = ["apart", "autopsy"]
 
 SHOWN = 5  # samples in the message; autopsy.json has all
 
@@ -126,7 +126,7 @@ class _Redo:
     def findings(self, micro_batches: Any) -> list[dict[str, Any]]:
         """At most one for each micro-batch; never raises for what the model does."""
         found: list[dict[str, Any]] = []
-        with _alone(self.trainer.model):
+        with apart(self.trainer.model):
             for nth, batch in enumerate(micro_batches):
                 self.batch, self.found = batch, None
                 self.first_row = batch.offset
@@ -279,7 +279,7 @@ class _Redo:
 
 
 @contextmanager
-def _alone(model: Any) -> Iterator[None]:
+def apart(model: Any) -> Iterator[None]:
     """Passes through `model` without a collective."""
     norms = [one for one in model.modules() if getattr(one, "across", None) is not None]
     across = [one.across for one in norms]

@@ -1,0 +1,230 @@
+"""What a run will need, said before it begins, and compared with what it took.
+
+Parameters, gradients, optimizer states and data are counted. Activations and the time of a step are
+measured: one micro-batch goes forward and backward eagerly, alone on its rank, and everything it
+changed is put back. So the time is a bound and no forecast: what captures steps makes them faster,
+communication and evaluation come on top. `dry_run` takes real steps instead, of a run that then
+does not happen.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+import tracemalloc
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backend import default_dtype
+from ..creation import from_numpy
+from ..data import contiguous_slice
+from ..random import begin_batch, place
+from .autopsy import apart
+from .divergence import NotFinite
+from .output import elapsed, plural, size
+from .snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+__all__ = ["Prediction", "dry_run", "peak_memory", "predict"]
+
+STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
+
+
+@dataclass
+class Prediction:
+    """What is known before the first step, of rank 0.
+
+    Attributes:
+        parameters: numbers that are trained.
+        memory: bytes by what they are for.
+        peak: bytes of the process at its largest.
+        sent: bytes that a rank puts into collectives in an optimiser step.
+        seconds: of the whole run.
+        basis: what the seconds were taken from.
+    """
+
+    parameters: int
+    memory: dict[str, int] = field(default_factory=dict)
+    peak: int = 0
+    sent: int = 0
+    seconds: float | None = None
+    basis: str = ""
+
+    def lines(self) -> list[str]:
+        """For the header."""
+        parts = ", ".join(f"{name} {size(count)}" for name, count in self.memory.items() if count)
+        sent = f", {size(self.sent)} reduced a step" if self.sent else ""
+        lines = [f"model     {plural(self.parameters, 'parameter')}{sent}",
+                 f"memory    {size(self.peak)} a rank: {parts}"]  # fmt: skip
+        if self.seconds is not None:
+            lines.append(f"time      {elapsed(self.seconds)}, {self.basis}")
+        return lines
+
+    def compared(self, seconds: float, peak: int) -> str:
+        """What came of it, as the last line of a run."""
+        told = f"{size(peak)} of memory at most (predicted {size(self.peak)})"
+        if self.seconds is None:
+            return f"took {elapsed(seconds)}, {told}"
+        return f"took {elapsed(seconds)} (predicted {elapsed(self.seconds)}), {told}"
+
+
+def predict(trainer: Trainer) -> Prediction:
+    """What the run of `trainer` will need; call it on every rank. Nothing of the trainer changes.
+
+    A model that cannot do its pass here fails again, and better said, at the first step.
+    """
+    storage = trainer.model.storage
+    weights = sum(buffer.data.nbytes for buffer in storage.buffers)
+    parts = (trainer.data.train, trainer.data.val, trainer.data.test)
+    arrays = [array for part in parts if part is not None for array in part.arrays]
+    now = _resident()
+    memory = {
+        "parameters": weights,
+        "gradients": sum(buffer.wide.nbytes for buffer in storage.buffers),
+        "optimizer": _optimizer_bytes(trainer),
+        "data": sum(array.nbytes for array in arrays),
+    }
+    if trainer.shards is not None:
+        memory["shards"] = memory["gradients"] * trainer.shards // trainer.comm.size
+    found = Prediction(
+        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        memory=memory,
+        sent=memory["gradients"] if trainer.comm.size > 1 else 0,
+    )
+    passed = _one_pass(trainer)
+    if passed is not None:
+        seconds, memory["activations"] = passed
+        steps = trainer.total_steps
+        if steps is not None:
+            left = steps - trainer.step
+            found.seconds = seconds * left
+            alone = ", without communication" if trainer.comm.size > 1 else ""
+            faster = "" if trainer.execution.name == "off" else "; captured steps are faster"
+            found.basis = (
+                f"if each of {plural(left, 'step')} takes what one did eagerly{alone}{faster}"
+            )
+    # What is there already (the program, data, parameters) and what comes to it.
+    coming = sum(count for name, count in memory.items() if name not in ("parameters", "data"))
+    found.peak = max(peak_memory(), now + coming)
+    return found
+
+
+def _optimizer_bytes(trainer: Trainer) -> int:
+    """The states that the optimizer makes at its first step; a custom one's are not known."""
+    total = 0
+    for group in trainer.optimizer.param_groups:
+        states = len(trainer.optimizer._wanted(group))
+        total += states * sum(p.numel() * p._array.dtype.itemsize for p in group["params"])
+    return total
+
+
+def _one_pass(trainer: Trainer) -> tuple[float, int] | None:
+    """Seconds of the passes of one optimiser step on this rank, and the memory of a micro-batch.
+
+    None where the passes raise, and the memory is 0 on a GPU, which is not seen from here.
+    """
+    loader = trainer.loader
+    rows = contiguous_slice(min(loader.batch_size, len(trainer.data.train)), loader.accumulate, 0)[
+        1
+    ]
+    rows = contiguous_slice(rows, loader.shards, 0)[1]
+    passes = loader.accumulate * (loader.shards // trainer.comm.size)
+    batch: Any = tuple(
+        from_numpy(np.ascontiguousarray(a[:rows])) for a in trainer.data.train.arrays
+    )
+    before, here = Snapshot(trainer.model, trainer.loss, False), place()
+    tracing = tracemalloc.is_tracing()
+    try:
+        with (
+            apart(trainer.model),
+            np.errstate(all="ignore"),
+            default_dtype(trainer.config.dtype),
+        ):
+            times = []
+            for _ in range(2):  # the first one warms up
+                begin_batch(0)
+                started = time.perf_counter()
+                trainer.gradients(True, False, batch)
+                times.append(time.perf_counter() - started)
+                trainer.model.cancel()
+            if not tracing:
+                tracemalloc.start()
+            tracemalloc.reset_peak()
+            base = tracemalloc.get_traced_memory()[0]
+            trainer.gradients(True, False, batch)
+            most = tracemalloc.get_traced_memory()[1] - base
+    except Exception:
+        return None
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+        before.restore()
+        begin_batch(*here)
+    return min(times) * passes, 0 if trainer.device is not None else most
+
+
+def dry_run(trainer: Trainer) -> list[str]:
+    """Take some real steps, write nothing, and say what the run would take; collective.
+
+    The trainer cannot be used for a run afterwards.
+    """
+    found = predict(trainer)
+    began, times = time.perf_counter(), []
+    with np.errstate(all="ignore"), default_dtype(trainer.config.dtype):
+        most = min(STEPS, trainer.total_steps or STEPS)
+        for micro_batches in islice(_forever(trainer.loader), most):
+            if trainer.rates is not None:
+                trainer.rates.set(trainer.step)
+            started = time.perf_counter()
+            last = len(micro_batches) - 1
+            with suppress(NotFinite):  # a run would say so
+                for nth, batch in enumerate(micro_batches):
+                    trainer.execution(nth == 0, nth == last, *batch)
+            trainer.step += 1
+            times.append(time.perf_counter() - started)
+            if trainer.step & (trainer.step - 1) == 0:
+                trainer.execution.settle()
+                enough = time.perf_counter() - began > SECONDS and trainer.step >= 8
+                if any(trainer.comm.all_gather_object(enough)):
+                    break
+    # Steps that are recorded and compiled take longer, and are few.
+    typical = statistics.median(times[len(times) // 2 :])
+    lines = found.lines()[:2]
+    total = trainer.total_steps  # None where a clock ends the run
+    if total:
+        seconds = max(0, total - len(times)) * typical + sum(times)
+        step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
+        lines.append(
+            f"time      {elapsed(seconds)} without evaluations: {len(times):,} of "
+            f"{plural(total, 'step')} were taken, one takes {step}"
+        )
+    lines.append(f"measured  {size(peak_memory())} of memory at most; nothing was written")
+    return lines
+
+
+def _forever(loader: Any) -> Any:
+    while True:
+        yield from loader.steps()
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had in memory so far."""
+    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found if sys.platform == "darwin" else found * 1024
+
+
+def _resident() -> int:
+    """The bytes that this process has in memory now."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return peak_memory()
