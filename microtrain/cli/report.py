@@ -37,9 +37,13 @@ def report(run: str, output: str | None, trust: bool) -> None:
 
 def _predict(run: str, trust: bool) -> Samples | None:
     from microtrain.backend import default_dtype
-    from microtrain.train.replay import load_run
+    from microtrain.train.output import Output
+    from microtrain.train.replay import load_data_again
     from microtrain.train.samples import take_samples
+    from microtrain.train.saved import read_saved
+    from microtrain.train.trained_model import TrainedModel
 
-    _, config, _, data, model = load_run(run, trust=trust)
-    with default_dtype(config.dtype):
-        return take_samples(model, data)
+    saved = read_saved(run, "best", trust=trust, warn=Output().warn)
+    model = TrainedModel(saved)
+    with default_dtype(saved.config.dtype):
+        return take_samples(model.module, load_data_again(saved, model))

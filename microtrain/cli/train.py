@@ -27,6 +27,9 @@ progress_option = click.option(
     metavar="auto|RUN",
     help="Go on with the newest run of this name that has not finished, or with RUN.",
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Take a few steps, say what the run needs; write nothing."
+)
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
 @click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
 @progress_option
@@ -35,6 +38,7 @@ def train(
     overrides: tuple[str, ...],
     run_dir: str | None,
     resume: str | None,
+    dry_run: bool,
     trace: bool,
     trust: bool,
     progress: Literal["auto", "on", "off"],
@@ -51,13 +55,14 @@ def train(
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
-    return train_run(settings, resume=resume, trace=trace, progress=progress)
+    return train_run(settings, resume=resume, dry_run=dry_run, trace=trace, progress=progress)
 
 
 def train_run(
     settings: Section,
     *,
     resume: str | None = None,
+    dry_run: bool = False,
     trace: bool = False,
     progress: Literal["auto", "on", "off"] = "auto",
 ) -> int:
@@ -78,4 +83,9 @@ def train_run(
         return int(code)
     comm = together(ranks, lambda: connect(settings.distributed.backend))
     output = Output(comm.rank, progress=progress)
+    if dry_run:
+        from microtrain.train import prediction
+
+        output.say(*prediction.dry_run(Trainer(settings, comm, output)))
+        return 0
     return Trainer(settings, comm, output, trace=trace, resume=place).train()

@@ -33,8 +33,7 @@ class Header:
         mpi: name and version of the MPI library, "" without one.
         blas_threads: threads of each rank.
         samples: rows of each part of the data, `{"train": 8000, "val": 2000}`.
-        parameters: numbers that are trained.
-        bytes_per_step: bytes that one rank puts into collectives in one optimiser step.
+        prediction: what the run will need: model, memory and time.
         steps: optimiser steps of the run, None where only a clock ends it.
         steps_per_epoch, batch_size: of the whole job (a global batch).
         compile: what executes the steps, and why.
@@ -49,8 +48,7 @@ class Header:
     dtype: str
     blas_threads: int
     samples: Mapping[str, int]
-    parameters: int
-    bytes_per_step: int
+    prediction: Mapping[str, str]
     steps: int | None
     steps_per_epoch: int
     batch_size: int
@@ -64,7 +62,6 @@ class Header:
         hosts = list(dict.fromkeys(self.hosts))
         named = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4:,} more" if len(hosts) > 4 else "")
         placed = f"{ranks:,} on {plural(len(hosts), 'host')} ({named})"
-        reduced = f", {size(self.bytes_per_step)} reduced a step" if ranks > 1 else ""
         epoch = plural(self.steps_per_epoch, "step")
         if self.steps is None:
             duration = f"until the time is over, epochs of {epoch}"
@@ -76,7 +73,7 @@ class Header:
             "device": f"{self.device}, {self.dtype}, "
             f"{plural(self.blas_threads, 'BLAS thread')} a rank",
             "data": ", ".join(f"{count:,} {part}" for part, count in self.samples.items()),
-            "model": plural(self.parameters, "parameter") + reduced,
+            **self.prediction,
             "train": f"{duration}, batch size {self.batch_size:,}"
             + (f" over {ranks:,} ranks" if ranks > 1 else ""),
             **({"shared": self.shared} if self.shared else {}),
@@ -98,6 +95,7 @@ class Summary:
         comm_share: share of the time in communication, 0 to 1; None with one rank.
         best: (name, value, step) of the monitored value, None without one.
         results: the run directory.
+        took: time and memory beside what was predicted.
         next_command: what to type next.
     """
 
@@ -108,6 +106,7 @@ class Summary:
     comm_share: float | None
     best: tuple[str, float, int] | None
     results: str
+    took: str
     next_command: str
 
     def lines(self) -> list[str]:
@@ -121,6 +120,7 @@ class Summary:
             name, value, step = self.best
             facts["best"] = f"{name} {number(value)} at step {step:,}"
         facts["results"] = self.results
+        facts["took"] = self.took
         facts["next"] = self.next_command
         return _labelled(facts)
 

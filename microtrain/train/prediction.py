@@ -27,6 +27,7 @@ from ..data import contiguous_slice
 from ..random import begin_batch, place
 from .autopsy import apart
 from .divergence import NotFinite
+from .execution import BEGIN
 from .output import elapsed, plural, size
 from .snapshot import Snapshot
 
@@ -58,22 +59,24 @@ class Prediction:
     seconds: float | None = None
     basis: str = ""
 
-    def lines(self) -> list[str]:
+    def facts(self) -> dict[str, str]:
         """For the header."""
         parts = ", ".join(f"{name} {size(count)}" for name, count in self.memory.items() if count)
         sent = f", {size(self.sent)} reduced a step" if self.sent else ""
-        lines = [f"model     {plural(self.parameters, 'parameter')}{sent}",
-                 f"memory    {size(self.peak)} a rank: {parts}"]  # fmt: skip
+        facts = {
+            "model": plural(self.parameters, "parameter") + sent,
+            "memory": f"{size(self.peak)} a rank: {parts}",
+        }
         if self.seconds is not None:
-            lines.append(f"time      {elapsed(self.seconds)}, {self.basis}")
-        return lines
+            facts["time"] = f"at most about {elapsed(self.seconds)}: {self.basis}"
+        return facts
 
     def compared(self, seconds: float, peak: int) -> str:
         """What came of it, as the last line of a run."""
         told = f"{size(peak)} of memory at most (predicted {size(self.peak)})"
         if self.seconds is None:
-            return f"took {elapsed(seconds)}, {told}"
-        return f"took {elapsed(seconds)} (predicted {elapsed(self.seconds)}), {told}"
+            return f"{elapsed(seconds)}, {told}"
+        return f"{elapsed(seconds)} (predicted at most about {elapsed(self.seconds)}), {told}"
 
 
 def predict(trainer: Trainer) -> Prediction:
@@ -181,6 +184,8 @@ def dry_run(trainer: Trainer) -> list[str]:
     with np.errstate(all="ignore"), default_dtype(trainer.config.dtype):
         most = min(STEPS, trainer.total_steps or STEPS)
         for micro_batches in islice(_forever(trainer.loader), most):
+            if trainer.execution.pending and trainer.step >= BEGIN - 1:
+                trainer.execution.rehearse(trainer.loader.kinds(trainer.total_steps or STEPS))
             if trainer.rates is not None:
                 trainer.rates.set(trainer.step)
             started = time.perf_counter()
@@ -197,7 +202,8 @@ def dry_run(trainer: Trainer) -> list[str]:
                     break
     # Steps that are recorded and compiled take longer, and are few.
     typical = statistics.median(times[len(times) // 2 :])
-    lines = found.lines()[:2]
+    facts = found.facts()
+    lines = [f"{name:<9} {facts[name]}" for name in ("model", "memory")]
     total = trainer.total_steps  # None where a clock ends the run
     if total:
         seconds = max(0, total - len(times)) * typical + sum(times)

@@ -54,6 +54,7 @@ from .parts import (
     load_data,
 )
 from .pictures import draw, line_of
+from .prediction import peak_memory, predict
 from .progress import Progress
 from .resolved import resolved_yaml
 from .resume import resume_point
@@ -635,6 +636,7 @@ class Trainer:
         return dict(zip(("name", "value", "step"), self._best, strict=True))
 
     def _report_header(self, hosts: list[str], processes: list[int]) -> None:
+        self._prediction = predict(self)
         if self._run is None:
             return
         from .. import __version__
@@ -651,8 +653,7 @@ class Trainer:
             dtype=self.config.dtype,
             blas_threads=threads.blas_threads(),
             samples={name: len(part) for name, part in parts.items() if part is not None},
-            parameters=sum(p.numel() for p in self.model.parameters()),
-            bytes_per_step=sum(b.wide.nbytes for b in self.model.storage.buffers),
+            prediction=self._prediction.facts(),
             steps=self.total_steps,
             steps_per_epoch=self.steps_per_epoch,
             batch_size=self.config.train.batch_size,
@@ -686,7 +687,7 @@ class Trainer:
     def _end(self, stop: str, started: float) -> int:
         """Test results, checkpoint, plots, summary; returns the exit code."""
         self.output.end_bar()
-        seconds = time.perf_counter() - started
+        seconds, peak = time.perf_counter() - started, peak_memory()
         finished = self.step == self.total_steps or bool(self._asked_to_stop) or stop == "duration"
         test = None
         if finished:
@@ -715,6 +716,7 @@ class Trainer:
             comm_share=self.model.comm_seconds / seconds if self.comm.size > 1 else None,
             best=self._best,
             results=str(self._run.path),
+            took=self._prediction.compared(seconds, peak),
             next_command=self._next_command(self._run, "evaluate" if finished else "resume"),
         )
         self.output.say("", *summary.lines())
