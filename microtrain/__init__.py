@@ -86,14 +86,17 @@ _INSTEAD = {
     "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
     "Generator": "all draws come from the stream of mt.manual_seed(seed)",
     "Size": "shapes are tuples",
-    "save": "write module.state_dict() with np.savez or pickle; runs of mt.train keep checkpoints",
     "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
     "backends": "there are NumPy and, with CuPy, mt.cuda",
     "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
 }
 
 _LAZY = ("cli", "data", "distributed", "train")
-_LAZY_FUNCTIONS = {"load": ".train.trained_model"}
+_LAZY_FUNCTIONS = {
+    "load": ".train.trained_model",
+    "restore": ".train.custom_loop",
+    "save": ".train.custom_loop",
+}
 
 
 def __getattr__(name: str) -> Any:

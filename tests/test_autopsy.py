@@ -102,7 +102,7 @@ def diverge(comm, place, *settings):
     overrides = [*settings, f"run_dir={place}/runs-{comm.size}"]
     config = load_config(place / "bad.yaml", overrides, trust=True)
     nowhere = io.StringIO()
-    trainer = Trainer(config, comm, Output(comm.rank, stream=nowhere, errors=nowhere))
+    trainer = Trainer.from_config(config, comm, Output(comm.rank, stream=nowhere, errors=nowhere))
     profile = sys.getprofile()
     with pytest.raises(DivergedError) as found:
         trainer.train()

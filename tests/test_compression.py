@@ -177,7 +177,7 @@ def test_digits_are_read_as_well(tmp_path: Path) -> None:
     def work(comm: Communicator, kind: str) -> float:
         overrides = [f"distributed.compression={kind}", f"run_dir={tmp_path}/{kind}"]
         config = load_config(tmp_path / "digits.yaml", overrides)
-        Trainer(config, comm, Output(comm.rank, stream=io.StringIO())).train()
+        Trainer.from_config(config, comm, Output(comm.rank, stream=io.StringIO())).train()
         (run,) = (tmp_path / kind / "digits").glob("2*")
         return float(json.loads((run / "run.json").read_text())["test"]["accuracy"])
 

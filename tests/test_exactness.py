@@ -54,7 +54,7 @@ def run_yaml(comm, directory, overrides):
     settings = [f"{key}={value}" for key, value in overrides.items()]
     config = load_config(path, [*settings, f"run_dir={directory}/runs-{comm.size}"])
     quiet = Output(comm.rank, stream=io.StringIO())
-    trainer = Trainer(config, comm, quiet)
+    trainer = Trainer.from_config(config, comm, quiet)
     trainer.train()
     weights = {name: t.numpy().copy() for name, t in trainer.model.state_dict().items()}
     rows = None

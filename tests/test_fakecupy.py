@@ -243,7 +243,7 @@ def test_a_run_from_yaml_trains_on_the_device(tmp_path: Any) -> None:
     for device in ("cpu", "cuda"):
         settings = ["train.duration=1 epochs", f"device={device}", f"run_dir={tmp_path}"]
         with open("/dev/null", "w") as nowhere:
-            trainer = Trainer(
+            trainer = Trainer.from_config(
                 load_config(path, settings), SingleCommunicator(), Output(stream=nowhere)
             )
             trainer.train()

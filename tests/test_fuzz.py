@@ -106,7 +106,7 @@ class Files:
         path.write_text(yaml.safe_dump(config))
         with open(os.devnull, "w") as nowhere:
             output = Output(stream=nowhere, errors=nowhere)
-            Trainer(load_config(path), SingleCommunicator(), output).train()
+            Trainer.from_config(load_config(path), SingleCommunicator(), output).train()
         (run,) = (p for p in (self.directory / "runs" / kind).iterdir() if p.name != "latest")
         shutil.rmtree(run / "plots", ignore_errors=True)
         return run

@@ -60,7 +60,9 @@ def trainer_of(place: Path, *settings, comm=None):
     overrides = [*settings, f"run_dir={place}/runs"]
     comm = comm or SingleCommunicator()
     config = load_config(place / "said.yaml", overrides, trust=True)
-    return Trainer(config, comm, Output(comm.rank, stream=io.StringIO(), errors=io.StringIO()))
+    return Trainer.from_config(
+        config, comm, Output(comm.rank, stream=io.StringIO(), errors=io.StringIO())
+    )
 
 
 def test_what_is_counted_and_measured(tmp_path):

@@ -316,7 +316,7 @@ def test_high_values_are_high_and_far_steps_far(values, log):
 def trained(tmp_path, *overrides):
     config = load_config(f"{os.path.dirname(__file__)}/../configs/linreg.yaml", overrides)
     config["run_dir"] = str(tmp_path)
-    Trainer(config, mt.distributed.world()).train()
+    Trainer.from_config(config, mt.distributed.world()).train()
     return tmp_path / "linreg"
 
 

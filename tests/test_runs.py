@@ -27,7 +27,7 @@ CONFIGS = ROOT / "configs"
 def train(name: str, tmp_path: Path, *overrides: str) -> Trainer:
     config = load_config(CONFIGS / name, [f"run_dir={tmp_path}", *overrides])
     with open(os.devnull, "w") as nowhere:
-        trainer = Trainer(config, SingleCommunicator(), Output(stream=nowhere))
+        trainer = Trainer.from_config(config, SingleCommunicator(), Output(stream=nowhere))
         trainer.train()
     return trainer
 
@@ -156,7 +156,7 @@ def test_adam_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path, name, b
     assert list(saved.optimizer)[:4] == [f"{first}.{state}" for state in names]
     assert saved.optimizer[f"{first}.step"] == 7
 
-    twin = Trainer(trainer.config, SingleCommunicator(), Output(stream=io.StringIO()))
+    twin = Trainer.from_config(trainer.config, SingleCommunicator(), Output(stream=io.StringIO()))
     twin.model.load_state_dict(saved.model)
     for param_name, param in twin.model.named_parameters():
         state = {n: saved.optimizer[f"{param_name}.{n}"] for n in names}

@@ -401,7 +401,7 @@ def run(comm: Any, directory: Any, *settings: str) -> tuple[dict[str, Any], str]
     comm.barrier()
     config = load_config(directory / "norm.yaml", [*settings, f"run_dir={directory}/runs"])
     printed = io.StringIO()
-    trainer = Trainer(config, comm, Output(comm.rank, stream=printed))
+    trainer = Trainer.from_config(config, comm, Output(comm.rank, stream=printed))
     trainer.train()
     weights = {name: t.numpy().copy() for name, t in trainer.model.state_dict().items()}
     return weights, comm.broadcast_object(printed.getvalue())

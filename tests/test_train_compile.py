@@ -233,7 +233,7 @@ def train(place: Path, mode: str, *overrides: str) -> tuple[Trainer, str]:
     """The trainer of a run in `runs_<mode>`, and what was said on standard error."""
     wish = [f"run_dir={place}/runs_{mode}", f"train.compile={mode}", *overrides]
     errors = io.StringIO()
-    trainer = Trainer(
+    trainer = Trainer.from_config(
         load_config(place / "run.yaml", wish),
         SingleCommunicator(),
         Output(stream=io.StringIO(), errors=errors),
@@ -395,7 +395,7 @@ execution.FEW = 10
 comm = world()
 for name, overrides in json.loads(sys.argv[1]).items():
     config = load_config_everywhere(comm, "run.yaml", [f"run_dir=runs_{name}", *overrides])
-    trainer = Trainer(config, comm)
+    trainer = Trainer.from_config(config, comm)
     try:
         trainer.train()
         mine = [param.detach().numpy().tobytes() for param in trainer.model.parameters()]

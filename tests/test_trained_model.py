@@ -27,7 +27,9 @@ IRIS = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 def train(config: str | Path, parent: Path, *overrides: str) -> tuple[Trainer, Path]:
     settings = load_config(CONFIGS / config, [f"run_dir={parent}", *overrides])
     with open(os.devnull, "w") as nowhere:
-        trainer = Trainer(settings, SingleCommunicator(), Output(stream=nowhere, errors=nowhere))
+        trainer = Trainer.from_config(
+            settings, SingleCommunicator(), Output(stream=nowhere, errors=nowhere)
+        )
         trainer.train()
     return trainer, parent / settings.name
 

@@ -52,7 +52,7 @@ def run_yaml(comm: Communicator, directory: Path, *settings: str) -> tuple[str, 
         directory / "world.yaml", [*settings, f"run_dir={directory}/runs-{comm.size}"], trust=True
     )
     said = io.StringIO()
-    trainer = Trainer(config, comm, Output(comm.rank, stream=said))
+    trainer = Trainer.from_config(config, comm, Output(comm.rank, stream=said))
     trainer.train()
     digest = hashlib.sha256()
     for tensor in trainer.model.state_dict().values():

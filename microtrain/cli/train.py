@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -69,23 +69,26 @@ def train_run(
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
     from microtrain.distributed import connect, world
     from microtrain.distributed.agreement import together
+    from microtrain.train.components import load
     from microtrain.train.output import Output
     from microtrain.train.resume import choose_run
     from microtrain.train.trainer import Trainer
 
     ranks = world()
-    place, message, code = ranks.broadcast_object(
-        together(ranks, lambda: choose_run(settings, resume) if ranks.rank == 0 else None)
-    ) or (None, "", 0)
+    kind: Any = Trainer
+    if settings.trainer is not None:
+        kind = together(ranks, lambda: load("trainer", settings.trainer))
+    place, message, code = choose_run(settings, resume, ranks)
     if message and ranks.rank == 0:
         click.echo(message)
     if code is not None:
-        return int(code)
+        return code
     comm = together(ranks, lambda: connect(settings.distributed.backend))
     output = Output(comm.rank, progress=progress)
     if dry_run:
         from microtrain.train import prediction
 
-        output.say(*prediction.dry_run(Trainer(settings, comm, output)))
+        output.say(*prediction.dry_run(kind.from_config(settings, comm, output)))
         return 0
-    return Trainer(settings, comm, output, trace=trace, resume=place).train()
+    trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
+    return trainer.train()

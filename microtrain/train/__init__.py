@@ -5,15 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 _PUBLIC = {
+    "Callback": "microtrain.train.callbacks",
     "Duration": "microtrain.train.duration",
+    "EarlyStopping": "microtrain.train.early_stopping",
     "Schedule": "microtrain.train.schedules",
     "Section": "microtrain.train.section",
     "Trainer": "microtrain.train.trainer",
     "build": "microtrain.train.components",
+    "every": "microtrain.train.callbacks",
     "load_config": "microtrain.train.config",
 }
 
-__all__ = ["Duration", "Schedule", "Section", "Trainer", "build", "load_config"]
+__all__ = [
+    "Callback",
+    "Duration",
+    "EarlyStopping",
+    "Schedule",
+    "Section",
+    "Trainer",
+    "build",
+    "every",
+    "load_config",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from microtrain.errors import ConfigError
 from microtrain.train.problems import quoted
@@ -73,6 +73,9 @@ REGISTERED: dict[str, dict[str, str | None]] = {
 }
 _ONE_OF = {"metrics": "metric", "callbacks": "callback"}
 
+# Begins the type of a component that was an object in Python (see `library.py`).
+GIVEN = "python:"
+
 # What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
 FROM_DATA = ("in_features", "out_features", "classes")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
@@ -89,7 +92,7 @@ def hidden(imported: str) -> tuple[str, ...]:
 
 def is_import_path(name: str) -> bool:
     """Whether a `type` names Python code (`pkg.mod:Name`, `./file.py:Name`)."""
-    return ":" in name
+    return ":" in name and not name.startswith(GIVEN)
 
 
 def absolute(name: str, directory: Path) -> str:
@@ -106,6 +109,8 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     Raises ConfigError for an unknown name, and for a file, module or attribute that is missing,
     cannot be imported or cannot be called; the message says where it was looked for.
     """
+    if name.startswith(GIVEN):
+        return _given(kind, name.removeprefix(GIVEN))
     if is_import_path(name):
         code: Callable[..., Any] = (_import_callback if kind == "callbacks" else _import)(name)
         return code
@@ -126,6 +131,19 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     return function
 
 
+def _given(kind: str, name: str) -> Callable[..., Any]:
+    """What stands in a run's configuration for an object; it cannot be built."""
+
+    def refuse() -> NoReturn:
+        raise ConfigError(
+            f"{kind} {name} was given to Trainer(...) in Python, which alone can make it again"
+            + ("; microtrain.load(run, model=...) takes it" if kind == "model" else "")
+        )
+
+    refuse.on_step = refuse  # type: ignore[attr-defined] # as a callback has
+    return refuse
+
+
 def build(component: Section, **filled: Any) -> Any:
     """Make what a component section describes: an optimizer, a model, a data set ...
 
@@ -138,6 +156,8 @@ def build(component: Section, **filled: Any) -> Any:
         >>> optimizer = build(config.optimizer, params=model.parameters())
     """
     kind, name = component.kind, component["type"]
+    if component.given is not None:  # an object, or for an optimizer what makes it
+        return component.given(filled["params"]) if kind == "optimizer" else component.given
     target = load(kind, name)
     own = ("type", *SECTION_KEYS.get(kind, ()))
     arguments = {key: value for key, value in component.items() if key not in own}

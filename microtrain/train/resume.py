@@ -5,16 +5,21 @@ Rank 0 finds and reads; what it found, or its error, reaches all ranks together.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..distributed.agreement import together
 from ..errors import ConfigError, DataError
 from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint
 from .resolved import as_yaml, resolved_yaml
 from .run_directory import Run, newest_run, open_run
 from .section import Section
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
 
 __all__ = ["Resumed", "choose_run", "compare_configs", "resume_point"]
 
@@ -27,6 +32,9 @@ FREE = (
 )  # fmt: skip
 
 
+Choice = tuple[Path | None, str, int | None]
+
+
 @dataclass(frozen=True)
 class Resumed:
     """A run to go on with: its directory, and its newest whole checkpoint, if it has one."""
@@ -35,15 +43,23 @@ class Resumed:
     checkpoint: Checkpoint | None
 
 
-def choose_run(config: Section, wish: str | None) -> tuple[Path | None, str, int | None]:
-    """The run directory to go on with, what to say of it, and an exit code if there is none to do.
+def choose_run(config: Section, wish: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
+    """The run directory to go on with, what to say of it, and an exit code if none is needed.
 
     Args:
         config: of the run that is asked for.
         wish: None for a new run, `auto` for the newest of this name if there is one, or a path.
+        comm: whose first rank looks, for all.
 
-    Raises DataError where a run cannot be read.
+    Raises DataError on every rank where a run cannot be read.
     """
+    found = together(comm, lambda: _chosen(config, wish) if comm.rank == 0 else None)
+    chosen = comm.broadcast_object(found)
+    assert chosen is not None  # the first rank's
+    return chosen
+
+
+def _chosen(config: Section, wish: str | os.PathLike[str] | None) -> Choice:
     if wish is None:
         return None, "", None
     if wish == "auto":

@@ -95,7 +95,7 @@ def read_saved(
     return Saved(run, config, found, f"checkpoint of step {found.step:,}, the last", fell_back)
 
 
-def saved_model(saved: Saved, **sizes: int | None) -> Module:
+def saved_model(saved: Saved, model: Module | None = None, **sizes: int | None) -> Module:
     """The model with the values of its checkpoint, on the CPU, in evaluation mode.
 
     `sizes` are what the configuration left to the data (a resolved one has them). Random numbers
@@ -107,7 +107,7 @@ def saved_model(saved: Saved, **sizes: int | None) -> Module:
     try:
         with default_dtype(config.dtype):
             known = {name: size for name, size in sizes.items() if size is not None}
-            module = build(config.model, **known)
+            module = build(config.model, **known) if model is None else model
             if not isinstance(module, Module):
                 made = type(module).__name__
                 raise ConfigError(f"model {config.model.type} made a {made}; expected a Module")

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import LaunchError
 from .checkpoint import list_checkpoints, save_checkpoint
 
-__all__ = ["Saver"]
+__all__ = ["Saver", "monitored", "prune"]
 
 
 class Saver:
@@ -40,8 +40,7 @@ class Saver:
         warn: Callable[[str], None],
     ) -> None:
         self.directory = directory
-        self._keep_last, self._keep_best = keep_last, keep_best
-        self._sign = 1.0 if mode == "min" else -1.0
+        self._keep = keep_last, keep_best, mode
         self._warn = warn
         self._waiting: tuple[bool, dict[str, Any]] | None = None
         self._lock = threading.Condition()
@@ -61,7 +60,7 @@ class Saver:
         """Write this now; LaunchError where the file system refuses."""
         self.wait()
         save_checkpoint(self.directory, **contents)
-        self._prune()
+        prune(self.directory, *self._keep)
 
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
@@ -80,33 +79,35 @@ class Saver:
                 self._lock.notify_all()
             try:
                 save_checkpoint(self.directory, **contents)
-                self._prune()
+                prune(self.directory, *self._keep)
             except (LaunchError, OSError) as error:
                 self._warn(f"the run goes on without a new checkpoint: {error}")
 
-    def _prune(self) -> None:
-        """Remove what is neither among the newest nor the best; point `last` and `best` at these.
 
-        A directory that cannot be removed or linked is no reason to end a run.
-        """
-        found = list_checkpoints(self.directory)
-        values = {path: value for path in found if (value := monitored(path)) is not None}
-        ranked = sorted(values, key=lambda path: (self._sign * values[path], path.name))
-        kept = {*found[-self._keep_last :], *ranked[: self._keep_best]}
-        for path in found:
-            if path not in kept:
-                # Without its name first, so that nobody meets half of it.
-                hidden = path.with_name(f".{path.name}.partial")
-                with contextlib.suppress(OSError):
-                    path.rename(hidden)
-                    shutil.rmtree(hidden)
-        for name, target in (("last", found[-1:]), ("best", ranked[:1])):
-            if target:
-                link = self.directory / f".{name}.partial"
-                with contextlib.suppress(OSError):  # a file system without links
-                    link.unlink(missing_ok=True)
-                    link.symlink_to(target[0].name)
-                    link.replace(self.directory / name)
+def prune(directory: Path, keep_last: int, keep_best: int, mode: str) -> None:
+    """Remove what is neither among the newest nor the best; point `last` and `best` at these.
+
+    A directory that cannot be removed or linked is no reason to end a run.
+    """
+    found = list_checkpoints(directory)
+    values = {path: value for path in found if (value := monitored(path)) is not None}
+    sign = 1.0 if mode == "min" else -1.0
+    ranked = sorted(values, key=lambda path: (sign * values[path], path.name))
+    kept = {*found[-keep_last:], *ranked[:keep_best]}
+    for path in found:
+        if path not in kept:
+            # Without its name first, so that nobody meets half of it.
+            hidden = path.with_name(f".{path.name}.partial")
+            with contextlib.suppress(OSError):
+                path.rename(hidden)
+                shutil.rmtree(hidden)
+    for name, target in (("last", found[-1:]), ("best", ranked[:1])):
+        if target:
+            link = directory / f".{name}.partial"
+            with contextlib.suppress(OSError):  # a file system without links
+                link.unlink(missing_ok=True)
+                link.symlink_to(target[0].name)
+                link.replace(directory / name)
 
 
 def monitored(path: Path) -> float | None:

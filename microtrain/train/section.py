@@ -16,15 +16,17 @@ class Section(dict[str, Any]):
 
     `origins` maps a key to where its value came from (`linreg.yaml:6`, `command line`,
     `default`). `kind` is what a component is: data, model, loss, metrics, optimizer, or "".
+    `given` is an object that stands for a component, where Python gave one; it is not copied.
     A key named like a method of dict (`items`) is read with brackets.
     """
 
-    __slots__ = ("kind", "origins")
+    __slots__ = ("given", "kind", "origins")
 
     def __init__(self, *args: Any, kind: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kind = kind
         self.origins: dict[str, str] = {}
+        self.given: Any = None
 
     def fill(self, key: str, value: Any, origin: str) -> None:
         """Set a value and note where it came from."""

@@ -16,7 +16,7 @@ from ..creation import from_numpy
 from ..data.columns import Columns, take
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
-from .components import build, is_import_path
+from .components import GIVEN, build, is_import_path
 from .evaluation import ROWS
 from .saved import Saved, read_saved, saved_model
 from .signature import Signature
@@ -27,7 +27,11 @@ Array = NDArray[Any]
 
 
 def load(
-    path: str | os.PathLike[str], *, trust: bool = False, checkpoint: str | int = "best"
+    path: str | os.PathLike[str],
+    *,
+    trust: bool = False,
+    checkpoint: str | int = "best",
+    model: Module | None = None,
 ) -> TrainedModel:
     """The trained model of a run, with the preparation of its inputs.
 
@@ -38,6 +42,8 @@ def load(
             running anything: there is no pickle in a run.
         checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
             step.
+        model: of the same architecture, whose values are replaced; instead of what the
+            configuration describes, as for a run whose model was given to `Trainer` in Python.
 
     Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
     does not fit.
@@ -53,7 +59,7 @@ def load(
     saved = read_saved(path, checkpoint, trust=trust, warn=_warn)
     if saved.fell_back:
         _warn(f"{saved.fell_back}; this is the {saved.chosen}")
-    return TrainedModel(saved)
+    return TrainedModel(saved, model)
 
 
 class TrainedModel:
@@ -71,7 +77,7 @@ class TrainedModel:
     Called with Tensors it is the module alone: inputs already prepared, raw scores out.
     """
 
-    def __init__(self, saved: Saved) -> None:
+    def __init__(self, saved: Saved, model: Module | None = None) -> None:
         self.config = saved.config
         self.path: Path = saved.checkpoint.path
         self.step, self.chosen = saved.checkpoint.step, saved.chosen
@@ -81,11 +87,13 @@ class TrainedModel:
         columns = found.inputs[0][0]
         self.module: Module = saved_model(
             saved,
+            model,
             in_features=columns[0] if len(found.inputs) == 1 and len(columns) == 1 else None,
             out_features=found.out_features,
             classes=None if found.classes is None else len(found.classes),
         )
-        self._loss = build(self.config.loss)
+        given = self.config.loss.type.startswith(GIVEN)
+        self._loss = None if given else build(self.config.loss)
 
     def __call__(self, *inputs: Any) -> Any:
         """The module on Tensors that are prepared already."""

@@ -19,14 +19,14 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
 from .. import threads
 from ..backend import MODES, default_dtype, to_host
 from ..data import DataLoader
-from ..distributed import watchdog
+from ..distributed import watchdog, world
 from ..distributed.agreement import agreed, together
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
@@ -40,10 +40,12 @@ from .autopsy import autopsy
 from .callbacks import Callbacks
 from .checkpoint import checkpoint_at, name_of
 from .components import build, is_import_path, load
+from .custom_loop import optimizer_arrays, options, restore_optimizer
 from .divergence import Guard, NotFinite, Skips, worst_gradient
 from .duration import Duration
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
+from .library import library_config
 from .output import Header, Output, Summary, truth_lines
 from .parts import (
     build_parts,
@@ -57,7 +59,7 @@ from .pictures import draw, line_of
 from .prediction import peak_memory, predict
 from .progress import Progress
 from .resolved import resolved_yaml
-from .resume import resume_point
+from .resume import choose_run, resume_point
 from .rows import Rows, RowSchedule, number
 from .run_directory import RunDirectory, open_run
 from .saver import Saver
@@ -82,12 +84,21 @@ OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
 class Trainer:
     """One run: builds what the configuration names, trains, and leaves a run directory.
 
+    From Python, the keys of the YAML are the keywords; those of `train` may stand at the top, and
+    components may be objects. `Trainer.from_config` takes a configuration instead. A training step
+    of another shape overrides `train_step`.
+
     Args:
-        config: from `load_config`, equal on all ranks.
-        comm: the ranks of the run.
+        model: an `nn.Module`; DataParallel is made here.
+        data: an `ArrayDataset`, arrays (inputs..., target), or a component as in the YAML.
+        loss: a callable of prediction and target, or a name such as `mse`.
+        optimizer: a function of the parameters that makes one, or a component as in the YAML.
+        comm: the ranks of the run; all that the launcher started by default.
         output: where lines go; standard output by default.
         trace: write a timeline of every rank into the run directory.
-        resume: the directory of a run to go on with; None begins one.
+        resume: `auto` or the directory of a run to go on with; None begins one.
+        settings: all else, such as `duration="20 epochs"`, `batch_size=64`, `split={"train": 0.8,
+            "val": 0.2}`, `metrics=["r2"]`, `callbacks=[...]`, `checkpoint={"every": "5 min"}`.
 
     Attributes:
         model: the `DataParallel` model.
@@ -100,22 +111,78 @@ class Trainer:
     DivergedError when a loss or gradient is not finite.
 
     Example:
-        >>> config = load_config("configs/linreg.yaml")
-        >>> Trainer(config, microtrain.distributed.world()).train()
+        >>> x = np.linspace(0, 1, 100, dtype=np.float32)[:, None]
+        >>> trainer = mt.train.Trainer(
+        ...     mt.nn.Linear(1, 1), (x, 2 * x + 3), loss="mse",
+        ...     optimizer={"type": "sgd", "lr": 0.1}, name="line",
+        ...     duration="20 epochs", batch_size=10)
+        >>> trainer.train()
+        0
     """
 
     def __init__(
         self,
+        model: Any,
+        data: Any,
+        *,
+        loss: Any,
+        optimizer: Any,
+        comm: Communicator | None = None,
+        output: Output | None = None,
+        trace: bool = False,
+        resume: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        if isinstance(model, Section):
+            raise TypeError("Trainer: a configuration is taken by Trainer.from_config(config)")
+        parts = {"model": model, "data": data, "loss": loss, "optimizer": optimizer}
+        ranks = world() if comm is None else comm
+        config = library_config(ranks, {"name": "run", **parts, **settings})
+        place, message, code = choose_run(config, resume, ranks)
+        output = output or Output(ranks.rank)
+        if message:
+            output.say(message)
+        self._nothing_to_do = code
+        self._set_up(config, ranks, output, trace, place)
+
+    @classmethod
+    def from_config(
+        cls,
         config: Section,
-        comm: Communicator,
+        comm: Communicator | None = None,
         output: Output | None = None,
         *,
         trace: bool = False,
         resume: Path | None = None,
+    ) -> Self:
+        """The run that a configuration describes.
+
+        Args:
+            config: from `load_config`, equal on all ranks.
+            comm, output, trace: as in the constructor.
+            resume: the directory of a run to go on with; None begins one.
+
+        Example:
+            >>> config = mt.train.load_config("configs/linreg.yaml")
+            >>> mt.train.Trainer.from_config(config).train()
+        """
+        trainer = cls.__new__(cls)
+        trainer._nothing_to_do = None
+        ranks = world() if comm is None else comm
+        trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
+        return trainer
+
+    def _set_up(
+        self,
+        config: Section,
+        comm: Communicator,
+        output: Output,
+        trace: bool,
+        resume: Path | None,
     ) -> None:
         self.config = config
         self.comm = comm
-        self.output = output or Output(comm.rank)
+        self.output = output
         shared = config.distributed
         watchdog.configure(shared.warn_s, shared.timeout_s)
         self.shards: int | None = shared.shards if shared.reproducible == "world" else None
@@ -193,8 +260,8 @@ class Trainer:
     def _make_callbacks(self) -> Callbacks:
         found = []
         for component in self.config.callbacks:
-            made = load("callbacks", component.type)
-            # What `every` has decorated is a callback already.
+            made = component.given or load("callbacks", component.type)
+            # What `every` has decorated is a callback already, as is an object.
             found.append(build(component) if isinstance(made, type) else made)
         return Callbacks(found, self)
 
@@ -246,6 +313,8 @@ class Trainer:
 
         Returns the exit code: 0 done, 75 stopped early in good order and resumable.
         """
+        if self._nothing_to_do is not None:
+            return self._nothing_to_do
         # Where mpirun names a process that was killed, run.json says which rank that was.
         everyone = self.comm.all_gather_object((socket.gethostname(), os.getpid()))
         hosts, processes = map(list, zip(*everyone, strict=True))
@@ -553,16 +622,7 @@ class Trainer:
             )
         try:
             self.model.load_state_dict(model)
-            states: dict[str, dict[str, Any]] = {}
-            for name, array in optimizer.items():
-                param, _, kind = name.rpartition(".")
-                states.setdefault(param, {})[kind] = array
-            params = dict(self.model.named_parameters())
-            for name, values in states.items():
-                self.optimizer.load_state_of(params[name], values)
-            for group, options in zip(self.optimizer.param_groups, state["options"], strict=True):
-                for key, value in options.items():
-                    group[key] = tuple(value) if isinstance(value, list) else value
+            restore_optimizer(self.model, self.optimizer, optimizer, state["options"])
         except (RuntimeError, KeyError, ValueError) as error:
             raise DataError(f"the checkpoint does not fit the model: {error}") from error
         self.step, self.samples = state["step"], state["samples"]
@@ -591,14 +651,7 @@ class Trainer:
             "random": get_rng_state(),
             "progress": self._progress.state(),
             "rows": self._schedule.state(),
-            "options": [
-                {
-                    key: list(value) if isinstance(value, tuple) else value
-                    for key, value in group.items()
-                    if key != "params"
-                }
-                for group in self.optimizer.param_groups
-            ],
+            "options": options(self.optimizer),
             "callbacks": self.callbacks.state(),
             "skips": None if self.skips is None else self.skips.state_dict(),
             **self._data_state,
@@ -607,16 +660,11 @@ class Trainer:
 
     def _contents(self) -> dict[str, Any]:
         """A copy of the state, as `save_checkpoint` takes it."""
-        optimizer = {
-            f"{name}.{state}": np.array(to_host(array))
-            for name, param in self.model.named_parameters()
-            for state, array in self.optimizer.state_of(param).items()
-        }
         model = self.model.state_dict()
         return {
             "step": self.step,
             "model": {name: np.array(to_host(tensor._array)) for name, tensor in model.items()},
-            "optimizer": optimizer,
+            "optimizer": optimizer_arrays(self.model, self.optimizer),
             "state": self._state(),
             "config_text": resolved_yaml(self.config),
         }
@@ -733,9 +781,13 @@ class Trainer:
 
     def _next_command(self, run: RunDirectory, command: str) -> str:
         """What to type next, as this run itself was started."""
+        if self.config.model.given is not None and command == "resume":
+            return f"Trainer(..., resume={str(run.path)!r}).train()"
         program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
-        parts = [self.config.data, self.config.model, self.config.loss, *self.config.metrics]
-        own_code = any(is_import_path(part.type) for part in [*parts, self.config.optimizer])
+        config = self.config
+        parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
+        types = [part.type for part in [*parts, *config.metrics, *config.callbacks] if part]
+        own_code = any(is_import_path(name) for name in [*types, config.trainer or ""])
         trust = " --trust" if own_code else ""
         return f"{program} {command} {shlex.quote(str(run.path))}{trust}"
 
