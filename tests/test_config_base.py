@@ -132,6 +132,13 @@ def test_bases_that_lead_nowhere(text, message, directory):
     assert message in refusal(text + "\n")
 
 
+def test_the_number_of_bases_is_bounded(directory):
+    for i in range(25):
+        (directory / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
+    assert "20.yaml:1:7" in (text := refusal("base: 1.yaml\n")) or "19.yaml:1:7" in text
+    assert "more than 20 bases" in text
+
+
 def test_base_is_no_override():
     assert "base is a key of the file" in refusal(OVER, "base=shared/base.yaml")
 
@@ -182,6 +189,8 @@ def test_an_override_has_variables_too_and_origins_name_them(monkeypatch):
         ("seed: «${ENV:T_SEED}»", "did you mean ${env:T_SEED}?"),
         ("seed: «${env T_SEED}»", "did you mean ${env:T_SEED}?"),
         ("seed: «${env:}»", "did you mean ${env:NAME}?"),
+        ("run_dir: «${env:T_SEED»", "did you mean ${env:T_SEED}?"),
+        ("run_dir: «${env:T_ABSENT:-${env:T_SEED}}»", "is no variable of the environment"),
         ("run_dir: «${env:T_BYTES}»", "T_BYTES of the environment is not UTF-8"),
         ("metrics: [r2, «'${env:T_SEDE}'»]", "the environment has no variable T_SEDE"),
         ("seed: «'${env:T_HUGE}'»", "beyond what a float can hold"),

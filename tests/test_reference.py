@@ -276,6 +276,10 @@ def test_show_a_file_with_origins_and_a_run_without_running_it(show, tmp_path):
     assert "is a directory" in show(str(tmp_path / ".."), code=2)
 
 
+def test_what_show_cannot_show(show):
+    assert 'overrides go with a YAML file, and "sgd" is none' in show("sgd", "seed=1", code=2)
+
+
 def test_show_code_of_the_users_own(show, tmp_path):
     (tmp_path / "net.py").write_text(
         'class Net:\n    """A net.\n\n    Args:\n        depth: how deep.\n    """\n'

@@ -40,7 +40,7 @@ def init(template: str | None, directory: str | None) -> None:
         raise ConfigError(
             f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
         )
-    if directory is None:
+    if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
     for path in _write(template, Path(directory)):
         click.echo(f"wrote {path}")

@@ -33,8 +33,10 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
     """
     if name is None:
         text = _everything()
-    elif Path(name).suffix in (".yaml", ".yml") or Path(name).is_dir():
+    elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).is_dir()):
         text = _resolved(name, overrides)
+    elif overrides:
+        raise ConfigError(f'overrides go with a YAML file, and "{name}" is none')
     else:
         text = _named(name)
     click.echo(text.rstrip("\n"))

@@ -74,10 +74,11 @@ def _monitors(tree: Located, components: Mapping[str, Resolved], has_validation:
         else:
             columns[f"{part}/{name}"] = bool(getattr(made, "higher_is_better", False))
     all_known = all_known and not any(path.startswith("metrics") for path in tree.wrong)
-    watching = {
-        path: c.defaults.get("mode") for path, c in components.items() if c.kind == "callbacks"
-    }
-    for path, mode in {"checkpoint": "min", **watching}.items():
+    watching: dict[str, Any] = {"checkpoint": "min"}  # to the mode that holds unless given
+    for path, callback in components.items():
+        if callback.kind == "callbacks" and not is_import_path(callback.type):
+            watching[path] = callback.defaults.get("mode")
+    for path, mode in watching.items():
         monitor = tree.right(f"{path}.monitor")
         if isinstance(monitor, str) and monitor:
             if monitor in columns:

@@ -14,8 +14,8 @@ from microtrain.train.problems import Problem, quoted
 from microtrain.train.spelling import did_you_mean
 from microtrain.train.yaml_source import Node, scalar
 
-_REFERENCE = re.compile(r"\$\{\s*(env)\b.*?\}|\$\{(\w+)\}", re.IGNORECASE | re.DOTALL)
-_RIGHT = re.compile(r"\$\{env:([A-Za-z_]\w*)(?::-(.*))?\}", re.ASCII | re.DOTALL)
+_REFERENCE = re.compile(r"\$\{\s*env\b[^}]*\}?|\$\{\w+\}", re.IGNORECASE)
+_RIGHT = re.compile(r"\$\{env:([A-Za-z_]\w*)(?::-([^${}]*))?\}", re.ASCII)
 
 
 def substituted(node: Node, problems: list[Problem], path: str = "") -> Node:

@@ -19,6 +19,8 @@ from microtrain.train.schema import COMPONENTS
 from microtrain.train.spelling import did_you_mean
 from microtrain.train.yaml_source import Node, read_file
 
+MOST_BASES = 20
+
 
 def read_with_bases(path: Path, name: str, problems: list[Problem]) -> Node | None:
     """The tree of the file at `path` over those of its bases, or None where it has none.
@@ -67,6 +69,9 @@ def _read(path: Path, name: str, problems: list[Problem], below: tuple[Path, ...
     parent_path = path.parent / Path(base.value).expanduser()
     parent_name = os.path.normpath(os.path.join(os.path.dirname(name), base.value))
     below = (*below, path.resolve())
+    if len(below) > MOST_BASES:
+        problems.append(Problem("base", f"more than {MOST_BASES} bases", base.where))
+        return root
     if parent_path.resolve() in below:
         message = f"a circle of bases: {quoted(parent_name)[1:-1]} builds upon this file"
         problems.append(Problem("base", message, base.where))
