@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import given
@@ -540,16 +539,6 @@ def test_trainer_and_callbacks_of_the_users_own(directory):
     assert text.count("allow it with --trust") == 2
 
 
-@pytest.mark.parametrize(
-    "override, name",
-    [
-        ("data={type: parquet, path: x}", "parquet"),
-    ],
-)
-def test_components_that_are_not_built_are_refused(override, name, directory):
-    assert f"{name} is not yet available" in refusal(LINREG, override)
-
-
 # What does not go together
 
 WITHOUT_VALIDATION = "data.split={train: 1}"
@@ -612,7 +601,6 @@ def test_the_names_of_the_users_own_metrics(directory):
     assert "nothing measures" in refusal(LINREG, later, "checkpoint.monitor=train/x")
 
 
-@pytest.mark.skipif(not find_spec("microtrain.train.schedules"), reason="no schedules here")
 @pytest.mark.parametrize(
     "overrides, path, message",
     [
@@ -642,7 +630,6 @@ def test_schedules_that_do_not_fit_the_run(overrides, path, message, directory):
     assert message in text
 
 
-@pytest.mark.skipif(not find_spec("microtrain.train.schedules"), reason="no schedules here")
 def test_a_schedule_that_fits(directory):
     config = load(LINREG, "schedule={type: cosine, warmup: 5%}")
     assert isinstance(config.schedule.warmup, Duration)

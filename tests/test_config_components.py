@@ -3,7 +3,6 @@
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
@@ -15,14 +14,6 @@ from microtrain.train.arguments import Mismatch, conform, phrase
 from microtrain.train.components import REGISTERED, build, load
 from microtrain.train.config import Section, load_config
 from microtrain.train.duration import Duration
-
-
-def registered():
-    """What is registered, without what another part of the package has still to bring."""
-    for kind, names in REGISTERED.items():
-        there = {n: p for n, p in names.items() if p is None or find_spec(p.partition(":")[0])}
-        yield kind, there
-
 
 RUN = """\
 data: {type: synthetic_linear, samples: 8, weights: [2]}
@@ -89,18 +80,10 @@ def refusal(model, *overrides, **options):
 
 @pytest.mark.parametrize(
     "kind, name",
-    [(kind, name) for kind, names in registered() for name, path in names.items() if path],
+    [(kind, name) for kind, names in REGISTERED.items() for name in names],
 )
 def test_every_registered_name_can_be_imported(kind, name):
     assert callable(load(kind, name))
-
-
-@pytest.mark.parametrize("kind", sorted(REGISTERED))
-def test_names_that_are_not_built_say_so(kind):
-    for name, path in REGISTERED[kind].items():
-        if path is None:
-            with pytest.raises(ConfigError, match=f"{name} is not yet available"):
-                load(kind, name)
 
 
 def test_one_name_in_two_registries():

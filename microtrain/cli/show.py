@@ -66,10 +66,7 @@ def _everything() -> str:
 
     page = _page()
     with page.section("Components (microtrain show NAME)"):
-        page.write_dl(
-            [(kind, ", ".join(name for name in names if names[name]))
-             for kind, names in REGISTERED.items() if names]
-        )  # fmt: skip
+        page.write_dl([(kind, ", ".join(names)) for kind, names in REGISTERED.items() if names])
     with page.section("Keys (microtrain show SECTION or SECTION.KEY)"):
         page.write_dl(
             [(section or "a file", ", ".join(m.model_fields)) for section, m in SECTIONS.items()]
@@ -85,7 +82,7 @@ def _named(name: str) -> str:
     if is_import_path(name):
         _write_component(page, reference.component("model", name), "")
         return page.getvalue()
-    kinds = [kind for kind, names in REGISTERED.items() if names.get(name)]
+    kinds = [kind for kind, names in REGISTERED.items() if name in names]
     for kind in kinds:
         _write_component(page, reference.component(kind, name), f"{kind}: ")
     by_last = [key for path, key in keys.items() if name in (path, path.rpartition(".")[2])]

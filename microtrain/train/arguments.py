@@ -154,7 +154,12 @@ def range_phrase(name: str, hint: Any) -> str:
         return RANGES[name][1]
     if hint is float:
         return "a finite number"
-    return phrase(hint) + (f", {RANGES[name][1]}" if name in RANGES else "")
+    return phrase(hint) + (f", {RANGES[name][1]}" if name in RANGES and _numeric(hint) else "")
+
+
+def _numeric(hint: Any) -> bool:
+    """Whether there are numbers in a value of this annotation."""
+    return hint in (int, float) or any(_numeric(each) for each in get_args(hint))
 
 
 def hints_of_registered(

@@ -25,8 +25,7 @@ from microtrain.train.problems import quoted
 from microtrain.train.section import Section
 from microtrain.train.spelling import did_you_mean
 
-# None: the name is known, its feature is not built yet.
-REGISTERED: dict[str, dict[str, str | None]] = {
+REGISTERED: dict[str, dict[str, str]] = {
     "data": {
         "synthetic_linear": "microtrain.data.synthetic:synthetic_linear",
         "synthetic_random": "microtrain.data.synthetic:synthetic_random",
@@ -119,13 +118,11 @@ def load(kind: str, name: str) -> Callable[..., Any]:
         way_out = did_you_mean(name, known)
         if not way_out and "." in name and "/" not in name:
             way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
-        there = ", ".join(each for each, target in known.items() if target)
+        there = ", ".join(known)
         choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
         noun = _ONE_OF.get(kind, kind)
         raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
     target = known[name]
-    if target is None:
-        raise ConfigError(f"{name} is not yet available")
     module, _, attribute = target.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return function

@@ -82,8 +82,7 @@ def _key(path: str, field: Any) -> Key:
 
 def registered(kind: str) -> list[Component]:
     """What is registered of a kind, in the order of the registry."""
-    names = components.REGISTERED[kind]
-    return [component(kind, name) for name, target in names.items() if target]
+    return [component(kind, name) for name in components.REGISTERED[kind]]
 
 
 def component(kind: str, name: str) -> Component:

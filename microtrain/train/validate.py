@@ -92,7 +92,7 @@ class _Validator:
         section, _, key = path.rpartition(".")
         node = self.tree.find(section) if section else None
         known = components.REGISTERED.get(section.split(".")[0] if key == "type" else key, {})
-        names = ", ".join(name for name, target in known.items() if target)
+        names = ", ".join(known)
         message = f"the key {key} is missing" + (f"; there are: {names}" if names else "")
         self.tree.problem(path, message, node.where if node else None)
 
