@@ -266,6 +266,8 @@ class _Redo:
 
     def _samples(self, rows: list[int]) -> dict[str, Any]:
         """Where rows of the batch stand in the training data, and in the data before the split."""
+        if not rows:
+            return {"samples": [], "data_rows": []}
         loader, data, config = self.trainer.loader, self.trainer.data, self.trainer.config
         epoch, batch = self.place
         start = batch * loader.batch_size + self.first_row
