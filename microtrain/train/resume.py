@@ -5,6 +5,7 @@ Rank 0 finds and reads; what it found, or its error, reaches all ranks together.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,9 +92,13 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resu
             "optimizer.lr, or train.init_from one of its checkpoints"
         )
     compare_configs(run.config_text, resolved_yaml(config), run.path)
+    place = run.path / "checkpoints"
     checkpoint = None
-    if list_checkpoints(run.path / "checkpoints"):
-        checkpoint = load_newest_checkpoint(run.path / "checkpoints", warn)
+    with contextlib.suppress(DataError):  # none is whole: the run begins again
+        checkpoint = load_newest_checkpoint(place, warn)
+    for path in list_checkpoints(place):  # damaged ones must not pass for the newest again
+        if checkpoint is None or path.name > checkpoint.path.name:
+            path.rename(path.with_name(f"damaged-{path.name.lstrip('.')}"))
     return Resumed(run.path, checkpoint)
 
 

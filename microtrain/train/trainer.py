@@ -431,16 +431,17 @@ class Trainer:
         if evaluating:
             self._stopper.done(EVALUATE)
             measured = self._evaluate_during_training()
-        if self._schedule.due(step) or (measured and self._every_evaluation):
-            self._report_row(measured)
-        if measured:
-            self.callbacks.call("on_eval", measured)
+        loss: Any = self.model.loss
+        if self._schedule.due(step) or (evaluating and self._every_evaluation):
+            loss = self._report_row(measured)
+        if evaluating:
+            self.callbacks.call("on_eval", {"train/loss": loss, **measured})
         if not step % self.steps_per_epoch:
             self.callbacks.call("on_epoch")
         if step >= self._look_at:
             self._look_at = self.output.look(step)
         stop = ""
-        if noted[STOP] or (measured and self.comm.any(bool(self._asked_to_stop))):
+        if noted[STOP] or (evaluating and self.comm.any(bool(self._asked_to_stop))):
             reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
             self._asked_to_stop = next((asked for asked, _ in reasons if asked), "")
             stop = self._asked_to_stop or next((reason for _, reason in reasons if reason), "")
@@ -546,8 +547,8 @@ class Trainer:
         if self._best is None or sign * value < sign * self._best[1]:
             self._best = (self.monitor, value, self.step)
 
-    def _report_row(self, measured: dict[str, float]) -> None:
-        """One line on the terminal and its values in metrics.jsonl."""
+    def _report_row(self, measured: dict[str, float]) -> float:
+        """One line on the terminal and its values in metrics.jsonl; returns the loss in it."""
         seconds, loss, speed = self._progress.take(self.samples)
         where = self._where()
         details: dict[str, Any] = {"lr": self.optimizer.param_groups[0]["lr"]}
@@ -564,6 +565,7 @@ class Trainer:
         best = self._best is not None and self._best[2] == self.step
         shown = {"step": self.step, "epoch": where["epoch"], **values, **speed}
         self.output.say(self._rows.row(shown, best=best))
+        return loss
 
     def _log(self, row: dict[str, Any]) -> None:
         if self._run is not None:
@@ -608,7 +610,19 @@ class Trainer:
         (run.path / STOP_FILE).unlink(missing_ok=True)
         run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
         run.write_config(resolved_yaml(self.config))
-        self.output.say(f"resuming {run.path} after step {step:,}", "")
+        self.output.say(f"resuming {run.path} after step {step:,}")
+        ranks = run.info("ranks", self.comm.size)
+        if ranks != self.comm.size and self.shards is None:
+            self.output.warn(
+                f"the run began on {ranks} ranks and goes on on {self.comm.size}: equal to rounding; "
+                "bit for bit it would be under distributed.reproducible: world"
+            )
+        if self.config.distributed.compression != "none":
+            self.output.warn(
+                "what compression has kept back for later steps is in no checkpoint: the run goes "
+                "on, but not bit for bit"
+            )
+        self.output.say("")
         if checkpoint is None:
             return None
         return checkpoint.model, checkpoint.optimizer, checkpoint.state
