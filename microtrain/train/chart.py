@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .plots import thinned
-from .record import Series
+from .plots import Series, thinned
 from .rows import number
 
 __all__ = ["Chart", "Curve"]

@@ -29,7 +29,7 @@ __all__ = ["Plots", "line_label"]
 
 MISSING = "matplotlib is not installed; pip install 'microtrain[plot]'"
 
-Series = tuple[NDArray[np.float64], NDArray[np.float64]]
+Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
 
 BLUE, ORANGE, INK, GREY = "#2f6db3", "#e0702d", "#222222", "#8a8a8a"
 _POINTS = 2000  # more are neither seen in a picture of this width nor worth their time

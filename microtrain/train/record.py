@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import DataError
 from .metrics import RESERVED
+from .plots import Series
 from .run_directory import open_run, read_metrics
 from .yaml_source import Node, read_file
 
-__all__ = ["Info", "Record", "Series", "Setting", "direction"]
-
-Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
+__all__ = ["Info", "Record", "Setting", "direction"]
 
 SPLITS = ("train", "val", "test")
 _HIGHER = ("r2", "accuracy")

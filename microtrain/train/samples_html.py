@@ -9,16 +9,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .chart import Chart, Curve
 from .output import plural
-from .record import Record
 from .rows import number
 from .samples import Samples
+
+if TYPE_CHECKING:
+    from .record import Record
 
 __all__ = ["png", "samples_html"]
 
