@@ -614,8 +614,8 @@ class Trainer:
         ranks = run.info("ranks", self.comm.size)
         if ranks != self.comm.size and self.shards is None:
             self.output.warn(
-                f"the run began on {ranks} ranks and goes on on {self.comm.size}: equal to rounding; "
-                "bit for bit it would be under distributed.reproducible: world"
+                f"the run began on {ranks} ranks and goes on on {self.comm.size}: equal to "
+                "rounding; bit for bit it would be under distributed.reproducible: world"
             )
         if self.config.distributed.compression != "none":
             self.output.warn(
