@@ -106,6 +106,16 @@ def test_a_regression_gives_numbers_that_read_back_to_the_same_bits(line, tmp_pa
     np.testing.assert_array_equal(found, model.predict([[0.1], [-2], [1e3]]))
 
 
+def test_columns_in_an_npz_also_where_one_is_named_as_an_array(line, tmp_path):
+    assert mt.load(line, checkpoint="last").feature_names == ("x",)
+    x = np.arange(5.0)
+    np.savez(tmp_path / "columns.npz", x=x)
+    np.savez(tmp_path / "array.npz", x=x[:, None], y=x)
+    for name in ("columns", "array"):
+        assert predict(line, tmp_path / f"{name}.npz", tmp_path / f"{name}.csv") == 0
+    assert (tmp_path / "columns.csv").read_text() == (tmp_path / "array.csv").read_text()
+
+
 def test_more_rows_than_are_held_at_a_time(line, tmp_path, monkeypatch):
     from microtrain.train import input_files
 
@@ -192,6 +202,11 @@ def test_mistakes_in_the_options(
     assert words in capsys.readouterr().err
     assert Path("old.csv").read_text() == "mine"
     assert sorted(os.listdir()) == ["directory.csv", "in.csv", "old.csv"]
+
+
+def test_an_output_that_the_system_refuses(iris, capsys):
+    assert predict(iris, TABLE, "/proc/out.csv") == 5
+    assert "cannot write /proc/out.csv: " in capsys.readouterr().err
 
 
 def test_probabilities_of_a_regression(line, tmp_path, capsys):

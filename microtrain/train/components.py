@@ -173,6 +173,10 @@ def build(component: Section, **filled: Any) -> Any:
         if is_import_path(name):
             raise
         raise ConfigError(f"{kind}: {name} refuses its arguments: {error}") from error
+    except (MemoryError, OverflowError) as error:
+        if is_import_path(name):
+            raise
+        raise ConfigError(f"{kind}: {name} needs more memory than there is: {error}") from error
 
 
 def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:

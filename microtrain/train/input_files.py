@@ -109,9 +109,12 @@ def _from_npz(path: Path, model: TrainedModel) -> Columns | dict[str, Array]:
         names = [data.inputs] if isinstance(data.inputs, str) else list(data.inputs)
     target = _target_array(model)
     with open_npz(path) as file:
-        by_column = model.feature_names is not None and not set(names) <= set(file.names)
-        if by_column:
-            known = {*(model.feature_names or ()), *(model.target_names or ())}
+        columns = model.feature_names or ()
+        if columns and (
+            not set(names) <= set(file.names)
+            or (set(columns) <= set(file.names) and file.array(columns[0]).ndim == 1)
+        ):
+            known = {*columns, *(model.target_names or ())}
             return Columns(str(path), {n: file.array(n) for n in file.names if n in known})
         found = {name: file.numbers(name) for name in names}
         if target in file.names:
