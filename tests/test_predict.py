@@ -297,6 +297,12 @@ def test_data_whose_columns_have_changed_are_refused(tmp_path, capsys):
     assert "the columns are not those that the model was trained on" in capsys.readouterr().err
 
 
+def test_values_that_overflow_are_shown_without_warnings(line, tmp_path, capsys):
+    (tmp_path / "far.csv").write_text("x,y\n1e30,0\n")
+    (part,) = evaluate(capsys, line, "--data", tmp_path / "far.csv")["parts"].values()
+    assert part["values"]["loss"] is None  # of float32: infinite
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_evaluation_over_ranks_says_the_same(iris, mpirun, capsys, ranks):
     alone = evaluate(capsys, iris)["parts"]

@@ -186,8 +186,8 @@ def three(line, tmp_path):
     """A run with checkpoints of steps 100, 200 and 250 whose bias is the step; 200 is the best."""
     run = tmp_path / "run"
     shutil.copytree(next(p for p in line[1].iterdir() if p.name != "latest"), run)
-    (last,) = list_checkpoints(run / "checkpoints")
-    found = load_checkpoint(last)
+    found = load_checkpoint(list_checkpoints(run / "checkpoints")[-1])
+    shutil.rmtree(run / "checkpoints")
     for step in (100, 200, 250):
         save_checkpoint(
             run / "checkpoints", step, model={**found.model, "bias": np.float32([step])},

@@ -121,11 +121,11 @@ def evaluate_run(
     loss, metrics = build(config.loss), [build(one) for one in config.metrics]
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
+    shards = shared.shards if in_shards else None
     for name, rows in datasets.items():
         if part in (None, name):
-            values = evaluate(
-                model.module, loss, metrics, rows, comm, None, shared.shards if in_shards else None
-            )
+            with np.errstate(all="ignore"):  # what is not finite is shown as it is
+                values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
             found.parts[name] = Part(len(rows), values)
     if data_file is None:
         _compare(found, saved, warn)
