@@ -191,6 +191,10 @@ def edit_manifest(path, **changes):
         ({"step": "500"}, "manifest.json cannot be understood"),
         ({"files": {}}, "manifest.json cannot be understood"),
         ({"files": [1]}, "manifest.json cannot be understood"),
+        (
+            {"files": {name: {"size": None, "sha256": "0"} for name in FILES}},
+            "manifest.json cannot be understood",
+        ),
         ({"order": {"model": [1], "optimizer": []}}, "manifest.json cannot be understood"),
         ({"order": {"model": [], "optimizer": []}}, "the manifest has \\[\\]"),
     ],

@@ -258,7 +258,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if version == FORMAT:
             order = manifest["order"]
             names = [*order["model"], *order["optimizer"]]
-            sound = [manifest["files"][name].keys() >= {"size", "sha256"} for name in FILES]
+            files = [manifest["files"][name] for name in FILES]
+            sound = [type(each["size"]) is int and type(each["sha256"]) is str for each in files]
             sound += [type(manifest["step"]) is int, all(type(name) is str for name in names)]
             if not all(sound):
                 raise ValueError
