@@ -70,7 +70,7 @@ class Execution:
         together(self.comm, self._check)
         # Rank 0's choice: another host may have another environment.
         self.name, self.reason = self.comm.broadcast_object(self._first_choice())
-        self.since = 1
+        self.since = BEGIN if self.name == "numba" else 1
         self.problem: str | None = None  # why this rank has gone on eagerly
         self._open = self.name != "off"  # whether there is anything to settle
         # An optimizer of the user's own may do anything: it is called.
@@ -159,13 +159,13 @@ class Execution:
         elif not self._choosing:
             choice = self.name, self.reason
         everyone = self.comm.all_gather_object((choice, not numba_absent()))
-        self._choosing = False
+        choosing, self._choosing = self._choosing, False
         if all(found is not None for found, _ in everyone):
             self.name, self.reason = everyone[0][0]
             if self.name == "numba" and not all(there for _, there in everyone):
                 self.name, self.reason = "numpy", "numba is not installed on every host"
             if self.name == "numba":
-                self.since = min(self.since, self.trainer.step + 1) if self._resumed else BEGIN
+                self.since = BEGIN if choosing else self.since
                 self.compiled = self._compile(self.name)
                 self._captured(kinds)
         self.settle()
