@@ -1,0 +1,197 @@
+"""Callbacks: when each hook is called, on which ranks, and what a checkpoint keeps of them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.distributed import in_process
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import ConfigError
+from microtrain.train.output import Output
+from microtrain.train.trainer import Trainer
+
+X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+Y = 2 * X + 3
+
+
+def trainer(place: Path, *callbacks: Any, comm: Any = None, **settings: Any) -> Trainer:
+    """20 steps in 4 epochs of 5, evaluated after each epoch."""
+    given = {"duration": "4 epochs", "batch_size": 6, "split": {"train": 0.75, "val": 0.25}}
+    mt.manual_seed(0)
+    return Trainer(
+        mt.nn.Linear(1, 1),
+        (X, Y),
+        loss="mse",
+        optimizer={"type": "sgd", "lr": 0.05},
+        comm=comm or SingleCommunicator(),
+        output=Output(stream=io.StringIO(), errors=io.StringIO()),
+        run_dir=str(place),
+        callbacks=list(callbacks),
+        **{**given, **settings},
+    )
+
+
+class Noting(mt.train.Callback):
+    def __init__(self, interval: str | None = None, main_only: bool = False) -> None:
+        self.interval, self.main_only = interval, main_only
+        self.seen: list[Any] = []
+
+    def on_start(self, trainer: Trainer) -> None:
+        self.seen.append(("start", trainer.step))
+
+    def on_step(self, trainer: Trainer) -> None:
+        self.seen.append(("step", trainer.step))
+
+    def on_epoch(self, trainer: Trainer) -> None:
+        self.seen.append(("epoch", trainer.step))
+
+    def on_eval(self, trainer: Trainer, measured: dict[str, float]) -> None:
+        self.seen.append(("eval", trainer.step, *measured))
+
+    def on_save(self, trainer: Trainer, path: Path) -> None:
+        self.seen.append(("save", trainer.step, path.name))
+
+    def on_error(self, trainer: Trainer, error: BaseException) -> None:
+        self.seen.append(("error", trainer.step, type(error).__name__))
+
+    def on_stop(self, trainer: Trainer) -> None:
+        self.seen.append(("stop", trainer.step))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": len(self.seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = [("resumed", state["seen"])]
+
+
+def test_every_hook_is_called_when_it_is_due(tmp_path: Path) -> None:
+    noting = Noting("7 steps")
+    assert trainer(tmp_path, noting).train() == 0
+    at = {}
+    for what, *when in noting.seen:
+        at.setdefault(what, []).append(when[0])
+    assert at["start"] == [0] and at["stop"] == [20] and "error" not in at
+    assert at["step"] == [7, 14]
+    assert at["epoch"] == at["eval"] == [5, 10, 15, 20]
+    assert set(at["save"]) == {5, 10, 15, 20}
+    assert ("eval", 20, "train/loss", "val/loss") in noting.seen
+    assert noting.seen[-2:] == [("save", 20, "step-000020"), ("stop", 20)]
+
+
+@pytest.mark.parametrize(("interval", "steps"), [("1 epoch", 5), ("50%", 10), ("3 steps", 3)])
+def test_intervals(tmp_path: Path, interval: str, steps: int) -> None:
+    noting = Noting(interval)
+    trainer(tmp_path, noting).train()
+    called = [seen[1] for seen in noting.seen if seen[0] == "step"]
+    assert called == list(range(steps, 21, steps))
+
+
+def test_a_function_and_its_interval(tmp_path: Path) -> None:
+    losses = []
+
+    @mt.train.every("10 steps")
+    def note(trainer: Trainer) -> None:
+        losses.append(trainer.model.loss)
+
+    trainer(tmp_path, note).train()
+    assert len(losses) == 2 and losses[1] < losses[0]
+
+
+def test_main_only_is_rank_0_and_refuses_collectives(tmp_path: Path) -> None:
+    def run(comm: Any) -> tuple[int, int]:
+        everywhere, main = Noting("5 steps"), Noting("5 steps", main_only=True)
+        trainer(tmp_path, everywhere, main, comm=comm).train()
+        return len(everywhere.seen), len(main.seen)
+
+    (first, main), (second, nothing) = in_process.run(2, run)
+    assert first == second == main > 0 and nothing == 0
+
+    class Talks(mt.train.Callback):
+        interval, main_only = "5 steps", True
+
+        def on_step(self, trainer: Trainer) -> None:
+            trainer.comm.barrier()
+
+    with pytest.raises(RuntimeError, match=r"barrier: the other ranks .* Talks is main_only"):
+        trainer(tmp_path, Talks()).train()  # on one rank already
+
+
+def test_stop_ends_the_run_as_finished(tmp_path: Path) -> None:
+    class Enough(mt.train.Callback):
+        def on_eval(self, trainer: Trainer, measured: dict[str, float]) -> None:
+            if trainer.step == 10:
+                trainer.stop("enough")
+
+    run = trainer(tmp_path, Enough())
+    assert run.train() == 0
+    assert run.step == 10
+    info = (run.path / "run.json").read_text()
+    assert '"status": "finished"' in info and '"exit_code": 0' in info
+
+
+def test_one_rank_can_stop_all(tmp_path: Path) -> None:
+    def run(comm: Any) -> int:
+        class Enough(mt.train.Callback):
+            interval, main_only = "1 step", True
+
+            def on_step(self, trainer: Trainer) -> None:
+                if trainer.step == 7:
+                    trainer.stop("enough")
+
+        found = trainer(tmp_path, Enough(), comm=comm)
+        assert found.train() == 0
+        return found.step
+
+    assert in_process.run(3, run) == [8, 8, 8]  # told with the gradient of the next step
+
+
+def test_an_error_is_told_and_stays(tmp_path: Path) -> None:
+    class Fails(mt.train.Callback):
+        interval = "3 steps"
+
+        def on_step(self, trainer: Trainer) -> None:
+            raise ZeroDivisionError("here")
+
+    noting = Noting()
+    run = trainer(tmp_path, noting, Fails())
+    with pytest.raises(ZeroDivisionError, match="here"):
+        run.train()
+    assert noting.seen[-1] == ("error", 3, "ZeroDivisionError")
+    assert '"status": "failed"' in (run.path / "run.json").read_text()
+
+
+def test_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
+    first = Noting()
+    run = trainer(tmp_path, first, duration="2 epochs")
+    run.train()
+    kept = next(n for n, seen in enumerate(first.seen) if seen[0] == "stop") - 1
+    second = Noting()
+    again = trainer(tmp_path, second, resume=run.path)
+    again.train()
+    assert second.seen[0] == ("resumed", kept)
+    assert second.seen[1] == ("start", 10) and again.step == 20
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (object(), "object has none of the hooks on_start"),
+        (Noting("5 min"), "expected an interval in steps or epochs"),
+        (Noting("often"), "not a duration"),
+    ],
+)
+def test_what_is_no_callback_is_refused(tmp_path: Path, callback: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trainer(tmp_path, callback)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_refuses_minutes() -> None:
+    with pytest.raises(ValueError, match="in steps or epochs"):
+        mt.train.every("5 min")
