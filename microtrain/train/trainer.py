@@ -629,6 +629,12 @@ class Trainer:
 
     def _restore(self, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
         """Be where `_state` was taken; DataError where it is of another model or other data."""
+        if self.total_steps is not None and state["step"] > self.total_steps:
+            raise ConfigError(
+                f"the run has taken {state['step']:,} steps, which is more than "
+                f"train.duration={self.config.train.duration} ({self.total_steps:,} steps); "
+                "give it a longer one"
+            )
         if state["data_hash"] != self._data_state["data_hash"]:
             raise DataError(
                 f"the data have changed since step {state['step']:,}: the run cannot go on with "
