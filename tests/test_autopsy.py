@@ -211,8 +211,8 @@ def test_a_batch_that_is_not_finite_itself_is_the_datas_fault(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
 
     class Spoiled(Trainer):
-        def __init__(self, *args, **named):
-            super().__init__(*args, **named)
+        def _set_up(self, *args):
+            super()._set_up(*args)
             array = self.data.train.arrays[0].copy()
             array[5, 1] = np.nan
             self.loader._arrays = (array, *self.loader._arrays[1:])

@@ -70,7 +70,7 @@ def run(comm, place: Path, *settings, train=Trainer):
     settings = [text.replace("./", f"{place}/") for text in settings]
     config = load_config(place / "guarded.yaml", [*settings, f"run_dir={runs}"], trust=True)
     said = io.StringIO()
-    trainer = train(config, comm, Output(comm.rank, stream=said, errors=said))
+    trainer = train.from_config(config, comm, Output(comm.rank, stream=said, errors=said))
     trainer.train()
     rows = None
     if comm.rank == 0:

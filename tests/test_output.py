@@ -21,8 +21,7 @@ HEADER = {
     "dtype": "float32",
     "blas_threads": 1,
     "samples": {"train": 8000, "val": 2000},
-    "parameters": 2,
-    "bytes_per_step": 16,
+    "prediction": {"model": "2 parameters", "memory": "70 MB a rank"},
     "steps": 2500,
     "steps_per_epoch": 125,
     "batch_size": 64,
@@ -37,7 +36,8 @@ def test_header():
         "ranks    4 on 2 hosts (node07, node08), MPICH 5.0.2\n"
         "device   cpu, float32, 1 BLAS thread a rank\n"
         "data     8,000 train, 2,000 val\n"
-        "model    2 parameters, 16 B reduced a step\n"
+        "model    2 parameters\n"
+        "memory   70 MB a rank\n"
         "train    2,500 steps: 20 epochs of 125 steps, batch size 64 over 4 ranks\n"
         "compile  numpy: asked for\n"
         "results  runs/linreg/2026-11-21_13-35-07"
@@ -47,7 +47,6 @@ def test_header():
 def test_header_of_one_process_does_not_speak_of_communication():
     text = "\n".join(Header(**{**HEADER, "hosts": ["here"], "mpi": "", "steps": None}).lines())
     assert "ranks    1 on 1 host (here)\n" in text
-    assert "model    2 parameters\n" in text
     assert "until the time is over, epochs of 125 steps, batch size 64\n" in text
 
 
@@ -121,6 +120,24 @@ def test_at_most_200_rows_and_always_the_last(total, per_epoch):
     assert due[-1] == total
 
 
+@given(
+    total=st.none() | st.integers(1, 2000),
+    per_epoch=st.integers(1, 300),
+    every=st.none() | st.integers(1, 50),
+)
+@settings(deadline=None)
+def test_no_row_is_due_before_the_next_step(total, per_epoch, every):
+    plain, asked = (RowSchedule(total, per_epoch, every) for _ in range(2))
+    end = total or 2000
+    due = [step for step in range(1, end + 1) if plain.due(step)]
+    found, step = [], 0
+    while step < end:
+        step = asked.next_step(step)
+        if step <= end and asked.due(step):
+            found.append(step)
+    assert found == due
+
+
 @pytest.mark.parametrize(
     "total, per_epoch, every, expected",
     [
@@ -159,21 +176,24 @@ def test_summary():
         comm_share=0.031,
         best=("val/loss", 0.249871, 2300),
         results="runs/linreg/2026-11-21_13-35-07",
+        took="1.24 s, 70 MB of memory at most",
         next_command="python -m microtrain evaluate runs/linreg",
     )
     assert "\n".join(summary.lines()) == (
         "finished  2,500 steps in 1.24 s, 141,020 samples/s, 3% in communication\n"
         "best      val/loss 0.24987 at step 2,300\n"
         "results   runs/linreg/2026-11-21_13-35-07\n"
+        "took      1.24 s, 70 MB of memory at most\n"
         "next      python -m microtrain evaluate runs/linreg"
     )
 
 
 def test_summary_without_a_best_value_or_communication():
-    lines = Summary("diverged", 1, 0.5, math.nan, None, None, "runs/a", "x").lines()
+    lines = Summary("diverged", 1, 0.5, math.nan, None, None, "runs/a", "as said", "x").lines()
     assert lines == [
         "diverged  1 step in 0.50 s, - samples/s",
         "results   runs/a",
+        "took      as said",
         "next      x",
     ]
 

@@ -122,7 +122,7 @@ def test_a_run_directory_is_complete_and_can_be_evaluated(tmp_path):
     assert "\x1b" not in done.stdout
     assert "learned" in done.stdout and "truth" in done.stdout
 
-    again = command("evaluate", "runs/linreg", cwd=tmp_path)
+    again = command("evaluate", "runs/linreg", "--checkpoint", "last", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     last = [row for row in read_metrics(run / "metrics.jsonl") if row["split"] == "val"][-1]
     (line,) = (line for line in again.stdout.splitlines() if line.startswith("val"))

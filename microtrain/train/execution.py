@@ -277,7 +277,7 @@ class Execution:
                     f"{problem}\nhint: train.compile=off"
                 )
             )
-        self._open, self.compiled, self.pending = False, None, False
+        self._open, self.compiled, self.pending, self._choosing = False, None, False, False
         self.name, self.since, self.reason = "off", self.trainer.step + 1, problem
         self.trainer.note_execution()
         if self.comm.rank == 0:

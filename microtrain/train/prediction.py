@@ -13,7 +13,6 @@ import resource
 import statistics
 import sys
 import time
-import tracemalloc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autograd.graph import AccumulateGrad
 from ..backend import default_dtype
+from ..compile.program import owner_of
 from ..creation import from_numpy
 from ..data import contiguous_slice
 from ..random import begin_batch, place
+from ..tensor import TENSORS
 from .autopsy import apart
 from .divergence import NotFinite
 from .execution import BEGIN
@@ -144,7 +146,6 @@ def _one_pass(trainer: Trainer) -> tuple[float, int] | None:
         from_numpy(np.ascontiguousarray(a[:rows])) for a in trainer.data.train.arrays
     )
     before, here = Snapshot(trainer.model, trainer.loss, False), place()
-    tracing = tracemalloc.is_tracing()
     try:
         with (
             apart(trainer.model),
@@ -158,20 +159,46 @@ def _one_pass(trainer: Trainer) -> tuple[float, int] | None:
                 trainer.gradients(True, False, batch)
                 times.append(time.perf_counter() - started)
                 trainer.model.cancel()
-            if not tracing:
-                tracemalloc.start()
-            tracemalloc.reset_peak()
-            base = tracemalloc.get_traced_memory()[0]
-            trainer.gradients(True, False, batch)
-            most = tracemalloc.get_traced_memory()[1] - base
+            most = _kept(trainer.train_step(batch))
+            trainer.model.cancel()
     except Exception:
         return None
     finally:
-        if not tracing:
-            tracemalloc.stop()
         before.restore()
         begin_batch(*here)
     return min(times) * passes, 0 if trainer.device is not None else most
+
+
+def _kept(loss: Any) -> int:
+    """Bytes that the graph of `loss` keeps for the backward pass, parameters left out.
+
+    Counted rather than measured: Python's own tracer of allocations must not be switched on and off
+    while other threads run.
+    """
+    found: dict[int, int] = {}
+    leaves: set[int] = set()
+    seen: set[Any] = set()
+    waiting: list[Any] = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node) is AccumulateGrad:
+            leaves.add(id(owner_of(node.variable._array)))
+            continue
+        waiting += [below for below, _ in node.next_functions]
+        saved: list[Any] = [node._saved]
+        while saved:
+            value = saved.pop()
+            if isinstance(value, tuple | list):
+                saved += value
+            elif type(value) in TENSORS:
+                saved.append(value._array)
+            elif type(value) is np.ndarray:
+                owner = owner_of(value)
+                found[id(owner)] = owner.nbytes
+    return sum(size for owner, size in found.items() if owner not in leaves)
 
 
 def dry_run(trainer: Trainer) -> list[str]:
