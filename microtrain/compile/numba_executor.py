@@ -448,7 +448,10 @@ def _scopes(unit: Elements) -> dict[Any, int]:
             number += 1
         end = max(end, place.high)
         numbers[place.key] = number
-    return numbers
+    # Numbered as they come, not by address: the same program has the same text in every process,
+    # so that ranks and resumed runs find it compiled.
+    order: dict[int, int] = {}
+    return {p.key: order.setdefault(numbers[p.key], len(order)) for p in unit.reads + unit.writes}
 
 
 def _work(unit: Unit) -> int:
