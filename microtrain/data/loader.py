@@ -7,7 +7,7 @@ depends on the seed and the epoch alone. The number of ranks decides only who co
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -174,7 +174,7 @@ class DataLoader:
         """
         return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
-    def steps(self, start: int = 0) -> Iterator[MicroBatches]:
+    def steps(self, start: int = 0) -> Generator[MicroBatches, None, None]:
         """One pass by optimiser steps: for each global batch, a list of its micro-batches.
 
         start: the number of the batch to begin with, where a pass is taken up again.
@@ -202,7 +202,7 @@ class DataLoader:
         order = np.arange(rows) if self.shuffle else None
         return [self._micro_batches(order, 0, self._cut(n, self.accumulate)) for n in wanted]
 
-    def _new_pass(self, micro_batches: int, start: int = 0) -> Iterator[MicroBatches]:
+    def _new_pass(self, micro_batches: int, start: int = 0) -> Generator[MicroBatches, None, None]:
         # Not part of the generator below: the pass counts from here, not from its first batch.
         if self._pass is not None:
             self._epoch += 1  # the pass before was left early
@@ -211,7 +211,7 @@ class DataLoader:
 
     def _batches(
         self, epoch: int, micro_batches: int, this_pass: object, begin: int
-    ) -> Iterator[MicroBatches]:
+    ) -> Generator[MicroBatches, None, None]:
         rows = len(self.dataset)
         order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
         cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike

@@ -34,7 +34,7 @@ from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
 from ..errors import ConfigError, DataError, DivergedError, LaunchError
 from ..optim import Optimizer
-from ..random import get_rng_state, set_rng_state
+from ..random import begin_batch, get_rng_state, place, set_rng_state
 from ..tensor import Tensor
 from .autopsy import autopsy
 from .callbacks import Callbacks
@@ -378,32 +378,35 @@ class Trainer:
             self.callbacks.call("on_start")
             attend = self._next_attention()
             while not stop and self.step != self.total_steps:
-                for micro_batches in loader.steps(self.step % self.steps_per_epoch):
-                    if self.execution.pending and self.step >= BEGIN - 1:
-                        self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
-                    if self.rates is not None:
-                        self.rates.set(self.step)
-                    if self.skips is not None:
-                        self.skips.begin()
-                    left = len(micro_batches)
-                    first = True
-                    rows_seen = loader.global_size
-                    try:
-                        for batch in micro_batches:
-                            left -= 1
-                            execute(first, not left, *batch)
-                            first = False
-                    except NotFinite:
-                        self._skip_or_stop(micro_batches)
-                    else:
-                        progress.add(model.loss, rows_seen)
-                    self.step = step = self.step + 1
-                    self.samples += rows_seen
-                    if step == attend or any(model.noted):
-                        stop = self._attend()
-                        attend = self._next_attention()
-                        if stop or step == self.total_steps:
-                            break
+                # Closed at once, whatever ends it: its end moves the stream of draws.
+                batches = loader.steps(self.step % self.steps_per_epoch)
+                with contextlib.closing(batches):
+                    for micro_batches in batches:
+                        if self.execution.pending and self.step >= BEGIN - 1:
+                            self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
+                        if self.rates is not None:
+                            self.rates.set(self.step)
+                        if self.skips is not None:
+                            self.skips.begin()
+                        left = len(micro_batches)
+                        first = True
+                        rows_seen = loader.global_size
+                        try:
+                            for batch in micro_batches:
+                                left -= 1
+                                execute(first, not left, *batch)
+                                first = False
+                        except NotFinite:
+                            self._skip_or_stop(micro_batches)
+                        else:
+                            progress.add(model.loss, rows_seen)
+                        self.step = step = self.step + 1
+                        self.samples += rows_seen
+                        if step == attend or any(model.noted):
+                            stop = self._attend()
+                            attend = self._next_attention()
+                            if stop or step == self.total_steps:
+                                break
         return self._end(stop, started)
 
     def _next_attention(self) -> int:
@@ -649,7 +652,9 @@ class Trainer:
         self._elapsed = state["seconds"]
         best = state["best"]
         self._best = None if best is None else (best["name"], best["value"], best["step"])
+        draws = place()
         set_rng_state(state["random"])
+        begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
         self.loader.epoch = self.step // self.steps_per_epoch
         self.execution.restore(state["compile"])
         self.callbacks.restore(state["callbacks"])
