@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from resuming import facts, train, write_run
+from resuming import facts, metrics, train, write_run
+
+from microtrain.train.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
+from microtrain.train.run_directory import newest_run
 
 CASES: dict[str, list[str]] = {
     "dropout, batch norm, tail batch, momentum": [],
@@ -104,3 +111,132 @@ def test_native_code_is_compiled_once_for_all_runs_of_a_configuration(tmp_path, 
         found.append(len(list(cache.glob("*.py"))))
         del keep
     assert found[0] == found[-1]
+
+
+# What a run goes on from --------------------------------------------------------------------------
+
+
+def newest(run):
+    return list_checkpoints(run / "checkpoints")[-1]
+
+
+def cut(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: random.Random(path.name).randrange(len(data))])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[random.Random(path.name).randrange(len(data))] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {"cut": cut, "a bit": flip, "removed": Path.unlink}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_the_checkpoint_before_a_damaged_one_is_used(tmp_path, whole, capfd, damage, name):
+    expected, _ = whole("adam")
+    config = write_run(tmp_path)
+    run = train(config, *CASES["adam"], crash=14).path
+    bad = newest(run)
+    DAMAGES[damage](bad / name)
+    assert train(config, *CASES["adam"], resume=run).step == 23
+    assert differences(facts(run), expected) == {}
+    told = capfd.readouterr().err
+    if (damage, name) != ("removed", MANIFEST):  # then it is no checkpoint
+        assert f"{bad}" in told and told.count("warning") == 1
+    assert f"after step {step_of(bad):,}" not in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_without_a_whole_checkpoint_begins_again(tmp_path, whole, damaged):
+    expected, _ = whole("adam")
+    config = write_run(tmp_path)
+    run = train(config, *CASES["adam"], crash=11 if damaged else 2).path
+    assert bool(list_checkpoints(run / "checkpoints")) == damaged
+    for path in list_checkpoints(run / "checkpoints"):
+        cut(path / "model.safetensors")
+    train(config, *CASES["adam"], resume=run)
+    assert differences(facts(run), expected) == {}
+    assert "after step 0" in (run / "log.txt").read_text()
+
+
+def test_damaged_checkpoints_of_late_steps_are_set_aside_twice(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=11).path
+    late = run / "checkpoints" / "step-1000000"  # sorts before step-999999, and before step-2
+    for _ in range(2):
+        shutil.copytree(newest(run), late)
+        assert train(config, crash=13, resume=run).step == 13
+        assert not late.exists()
+
+
+def test_a_longer_duration_goes_on(tmp_path, whole):
+    expected, _ = whole("dropout, batch norm, tail batch, momentum")
+    config = write_run(tmp_path)
+    run = train(config, "train.duration=9 steps").path
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    train(config, resume=run)
+    assert facts(run)["params_sha256"] == expected["params_sha256"]
+
+
+def test_another_monitor_looks_for_its_own_best(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=13).path
+    changed = ("checkpoint.monitor=val/r2", "checkpoint.mode=max")
+    train(config, *changed, resume=run)
+    best = json.loads((run / "run.json").read_text())["best"]
+    measured = {row["step"]: row["r2"] for row in metrics(run) if row["split"] == "val"}
+    assert best["name"] == "val/r2"
+    assert best["value"] == max(value for step, value in measured.items() if step > 12)
+    assert (run / "checkpoints" / "best").resolve().name == name_of(best["step"])
+
+
+def test_an_evaluation_that_overflows_is_no_best_and_no_obstacle(tmp_path):
+    config = write_run(tmp_path)
+    with np.load(tmp_path / "data.npz") as data:
+        x, y = data["x"], data["y"]
+    seen = train(config, "train.duration=1 step").data.val.arrays[1]
+    np.savez(tmp_path / "data.npz", x=x, y=np.where(y == seen[0], np.float32(1e25), y))
+    trainer = train(config, "train.duration=9 steps")
+    assert trainer.code == 0
+    assert json.loads((trainer.path / "run.json").read_text())["best"] is None
+
+
+def test_initial_values_are_not_wanted_again(tmp_path):
+    config = write_run(tmp_path)
+    source = train(config, "train.duration=3 steps", f"run_dir={tmp_path / 'first'}").path
+    given = f"train.init_from={source}"
+    expected = facts(train(config, given).path)
+    run = train(config, given, crash=7).path
+    early = train(config, given, crash=2).path
+    train(config, given, resume=early)  # nothing was saved: they are
+    shutil.rmtree(tmp_path / "first")
+    train(config, given, resume=run)
+    assert differences(facts(run), expected) == {}
+    assert differences(facts(early), expected) == {}
+
+
+def test_a_directory_that_a_killed_start_has_left_is_no_run(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=7).path
+    left = run.with_name("9999-01-01_00-00-00")
+    left.mkdir()
+    shutil.copy(run / "config.yaml", left)
+    (run.parent / "latest").unlink()
+    (run.parent / "latest").symlink_to(left.name)
+    assert newest_run(run.parent) == run
+
+
+BAD_STATES = {"a tuple": "(1, 2)", "not a number": "float('nan')", "a set": "{1}", "keys": "{1: 2}"}
+
+
+@pytest.mark.parametrize("case", BAD_STATES)
+def test_a_callback_whose_state_cannot_be_saved_is_found_at_the_start(tmp_path, case):
+    config = write_run(tmp_path)
+    with open(tmp_path / "net.py", "a") as file:
+        file.write(f"    def state_dict(self):\n        return {{'x': {BAD_STATES[case]}}}\n")
+    with pytest.raises(TypeError, match="callback Count: state_dict"):
+        train(config)

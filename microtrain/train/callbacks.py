@@ -7,6 +7,7 @@ and a collective in it raises at once instead of waiting for ranks that will nev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,8 +151,21 @@ class Callbacks:
             method(self._trainer, *arguments)
 
     def state(self) -> list[Any]:
-        """Name and state of each, for a checkpoint; rank 0."""
-        return [[_name(c), c.state_dict() if hasattr(c, "state_dict") else {}] for c in self._all]
+        """Name and state of each, for a checkpoint; TypeError for a state that is no JSON."""
+        found = []
+        for callback in self._all:
+            state = callback.state_dict() if hasattr(callback, "state_dict") else {}
+            try:
+                kept = json.loads(json.dumps(state, allow_nan=False))
+            except (TypeError, ValueError) as error:
+                kept = error
+            if kept != state:
+                raise TypeError(
+                    f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
+                    f"lists, finite numbers), got {state!r}"
+                )
+            found.append([_name(callback), kept])
+        return found
 
     def restore(self, states: list[Any]) -> None:
         """Give each the state of its name; a new one starts afresh, one left out is forgotten.

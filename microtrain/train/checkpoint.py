@@ -123,6 +123,13 @@ def name_of(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint that `list_checkpoints` has found."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1] or match[2])
+
+
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint directory after checking every file against the manifest.
 
@@ -159,9 +166,8 @@ def list_checkpoints(directory: str | Path) -> list[Path]:
         raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
     found: dict[int, Path] = {}
     for entry in entries:  # ".step-x.replaced" sorts before "step-x", so a whole "step-x" wins
-        match = _NAME.fullmatch(entry.name)
-        if match and (entry / MANIFEST).is_file():
-            found[int(match[1] or match[2])] = entry
+        if _NAME.fullmatch(entry.name) and (entry / MANIFEST).is_file():
+            found[step_of(entry)] = entry
     return [found[step] for step in sorted(found)]
 
 

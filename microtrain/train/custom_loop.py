@@ -79,7 +79,7 @@ def _save(
         },
         config_text="",
     )
-    prune(Path(directory), keep, 0, "min")
+    prune(Path(directory), keep, 0, ("", "min"))
 
 
 def restore(

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import together
-from ..errors import ConfigError, DataError
-from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint
+from ..errors import ConfigError, DataError, LaunchError
+from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, reason, step_of
 from .resolved import as_yaml, resolved_yaml
 from .run_directory import Run, newest_run, open_run
 from .section import Section
@@ -97,8 +98,13 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resu
     with contextlib.suppress(DataError):  # none is whole: the run begins again
         checkpoint = load_newest_checkpoint(place, warn)
     for path in list_checkpoints(place):  # damaged ones must not pass for the newest again
-        if checkpoint is None or path.name > checkpoint.path.name:
-            path.rename(path.with_name(f"damaged-{path.name.lstrip('.')}"))
+        if checkpoint is None or step_of(path) > checkpoint.step:
+            aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
+            shutil.rmtree(aside, ignore_errors=True)  # of an earlier resume
+            try:
+                path.rename(aside)
+            except OSError as error:
+                raise LaunchError(f"cannot set aside the checkpoint {reason(error)}") from error
     return Resumed(run.path, checkpoint)
 
 

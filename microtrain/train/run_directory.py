@@ -74,8 +74,13 @@ class RunDirectory:
             self._opened = opened.pop_all()
 
     @classmethod
-    def create(cls, parent: str | Path, name: str, now: datetime | None = None) -> RunDirectory:
-        """Make `<parent>/<name>/<time>` (local time) and point `latest` at it.
+    def create(
+        cls, parent: str | Path, name: str, now: datetime | None = None, config_text: str = ""
+    ) -> RunDirectory:
+        """Make `<parent>/<name>/<time>` (local time) with its config.yaml; point `latest` at it.
+
+        It is a run as soon as it has a run.json, which comes last: whoever is killed before has
+        left none, and one that can be resumed after.
 
         Runs that start in the same second get `<time>-2`, `<time>-3`, ... Raises ConfigError for a
         name that is no file name, LaunchError when the directory cannot be made.
@@ -86,6 +91,8 @@ class RunDirectory:
         path = _make_unique(Path(parent).expanduser() / name, now.strftime(_STAMP))
         run = cls(path)
         try:
+            run.write_config(config_text)
+            _point_latest_at(path)
             run.update(
                 status="running",
                 exit_code=None,
@@ -97,7 +104,6 @@ class RunDirectory:
         except BaseException:
             run.close()
             raise
-        _point_latest_at(path)
         return run
 
     def info(self, field: str, default: Any = None) -> Any:
@@ -139,6 +145,10 @@ class RunDirectory:
     def metrics_bytes(self) -> int:
         """The length of metrics.jsonl, which a checkpoint keeps for `trim_metrics`."""
         return os.fstat(self._metrics.fileno()).st_size
+
+    def sync(self) -> None:
+        """Wait until the disk has the metrics, of which a checkpoint is about to speak."""
+        os.fsync(self._metrics.fileno())
 
     def trim_metrics(self, length: int) -> None:
         """Forget the rows after a checkpoint; DataError where rows before it are missing."""

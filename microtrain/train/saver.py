@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from .checkpoint import list_checkpoints, save_checkpoint
+from .checkpoint import list_checkpoints, reason, save_checkpoint
 
 __all__ = ["Saver", "monitored", "prune"]
 
@@ -27,8 +27,9 @@ class Saver:
     Args:
         directory: the run's `checkpoints`.
         keep_last, keep_best: how many of the newest and of the best stay.
-        mode: `min` or `max`: which monitored value is the best.
+        monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
         warn: gets the text of a failure that the run survives.
+        sync: called before a checkpoint is written: the disk has all that it speaks of.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Saver:
         directory: Path,
         keep_last: int,
         keep_best: int,
-        mode: str,
+        monitor: tuple[str, str],
         warn: Callable[[str], None],
+        sync: Callable[[], None],
     ) -> None:
         self.directory = directory
-        self._keep = keep_last, keep_best, mode
-        self._warn = warn
+        self._keep = keep_last, keep_best, monitor
+        self._warn, self._sync = warn, sync
+        self._failed = False  # the last one
         self._waiting: tuple[bool, dict[str, Any]] | None = None
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -59,8 +62,7 @@ class Saver:
     def save(self, contents: dict[str, Any]) -> None:
         """Write this now; LaunchError where the file system refuses."""
         self.wait()
-        save_checkpoint(self.directory, **contents)
-        prune(self.directory, *self._keep)
+        self._save(contents)
 
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
@@ -78,20 +80,33 @@ class Saver:
                 (_, contents), self._waiting = self._waiting, None
                 self._lock.notify_all()
             try:
-                save_checkpoint(self.directory, **contents)
-                prune(self.directory, *self._keep)
-            except (LaunchError, OSError) as error:
-                self._warn(f"the run goes on without a new checkpoint: {error}")
+                self._save(contents)
+            except Exception as error:  # in a thread nobody else would hear of it
+                # On a full disk the log cannot be written either.
+                with contextlib.suppress(LaunchError):
+                    if not self._failed:
+                        self._warn(f"the run goes on without a new checkpoint: {error}")
+                self._failed = True
+            else:
+                self._failed = False
+
+    def _save(self, contents: dict[str, Any]) -> None:
+        try:
+            self._sync()
+        except OSError as error:
+            raise LaunchError(f"cannot write the metrics: {reason(error)}") from error
+        save_checkpoint(self.directory, **contents)
+        prune(self.directory, *self._keep)
 
 
-def prune(directory: Path, keep_last: int, keep_best: int, mode: str) -> None:
+def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, str]) -> None:
     """Remove what is neither among the newest nor the best; point `last` and `best` at these.
 
     A directory that cannot be removed or linked is no reason to end a run.
     """
     found = list_checkpoints(directory)
-    values = {path: value for path in found if (value := monitored(path)) is not None}
-    sign = 1.0 if mode == "min" else -1.0
+    values = {path: value for path in found if (value := monitored(path, monitor)) is not None}
+    sign = 1.0 if monitor[1] == "min" else -1.0
     ranked = sorted(values, key=lambda path: (sign * values[path], path.name))
     kept = {*found[-keep_last:], *ranked[:keep_best]}
     for path in found:
@@ -110,10 +125,11 @@ def prune(directory: Path, keep_last: int, keep_best: int, mode: str) -> None:
                 link.replace(directory / name)
 
 
-def monitored(path: Path) -> float | None:
-    """The value of the monitored metric at a checkpoint, if it was measured there."""
+def monitored(path: Path, monitor: tuple[str, str]) -> float | None:
+    """The value of the monitored metric at a checkpoint, if that was measured there."""
     try:
-        value = json.loads((path / "state.json").read_bytes()).get("monitored")
-    except (OSError, ValueError, AttributeError):
+        state = json.loads((path / "state.json").read_bytes())
+        value = state["monitored"] if state["monitor"] == list(monitor) else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return value if isinstance(value, float) else None

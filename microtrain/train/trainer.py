@@ -76,6 +76,7 @@ __all__ = ["Trainer"]
 
 
 STOPPED: Final = 75  # exit code: stopped early, resumable
+LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
 }  # fmt: skip
@@ -242,7 +243,7 @@ class Trainer:
         self._measured: tuple[int, float] | None = None  # the monitored value, and when
         self._run: RunDirectory | None = None
         self._saver: Saver | None = None
-        if config.train.init_from is not None:
+        if resume is None and self._nothing_to_do is None:
             together(comm, self._take_initial_values)
 
     def _steps(self, text: str, clocked: str | int) -> int | None:
@@ -268,6 +269,8 @@ class Trainer:
     def _take_initial_values(self) -> None:
         """The values of another run's model, before the first step."""
         path = self.config.train.init_from
+        if path is None:
+            return
         checkpoint = checkpoint_at(path, self.output.warn)
         try:
             self.model.load_state_dict(checkpoint.model)
@@ -376,6 +379,7 @@ class Trainer:
         stop = ""
         with Stopper(model, path, seconds, self._intervals) as self._stopper:
             self.callbacks.call("on_start")
+            self.callbacks.state()  # one that cannot be saved is found now, not at a checkpoint
             attend = self._next_attention()
             while not stop and self.step != self.total_steps:
                 # Closed at once, whatever ends it: its end moves the stream of draws.
@@ -502,6 +506,10 @@ class Trainer:
         """The column whose best value is marked."""
         return str(self.config.checkpoint.monitor)
 
+    def _monitor(self) -> list[str]:
+        """What is best, and which way: another may be chosen at a resume."""
+        return [self.monitor, self.config.checkpoint.mode]
+
     def _make_rows(self) -> Rows:
         part = "val" if self.data.val is not None else "train"
         names = ["train/loss"] + (["val/loss"] if part == "val" else [])
@@ -543,7 +551,7 @@ class Trainer:
 
     def _note_best(self, values: dict[str, float]) -> None:
         value = values.get(self.monitor)
-        if value is None or math.isnan(value):
+        if value is None or not math.isfinite(value):
             return
         self._measured = self.step, value
         sign = 1 if self.config.checkpoint.mode == "min" else -1
@@ -579,14 +587,15 @@ class Trainer:
             return None
         if self._resume is not None:
             # A killed job's ranks may still be dying.
-            run = RunDirectory(self._resume, wait_s=30.0)
+            run = RunDirectory(self._resume, wait_s=LOCK_WAIT)
         else:
-            run = RunDirectory.create(self.config.run_dir, self.config.name)
-            run.write_config(resolved_yaml(self.config))
+            text = resolved_yaml(self.config)
+            run = RunDirectory.create(self.config.run_dir, self.config.name, config_text=text)
         self.output.log = run.log
         keep = self.config.checkpoint
+        monitor = self.monitor, keep.mode
         self._saver = Saver(
-            run.checkpoints, keep.keep_last, keep.keep_best, keep.mode, self.output.warn
+            run.checkpoints, keep.keep_last, keep.keep_best, monitor, self.output.warn, run.sync
         )
         return run
 
@@ -598,6 +607,7 @@ class Trainer:
         found: Any = together(self.comm, self._read_resumed)
         found = self.comm.broadcast_object(found)
         if found is None:  # nothing was saved
+            together(self.comm, self._take_initial_values)
             return
         model, optimizer, state = found
         together(self.comm, lambda: self._restore(model, optimizer, state))
@@ -651,7 +661,8 @@ class Trainer:
         self.step, self.samples = state["step"], state["samples"]
         self._elapsed = state["seconds"]
         best = state["best"]
-        self._best = None if best is None else (best["name"], best["value"], best["step"])
+        if best is not None and state["monitor"] == self._monitor():
+            self._best = best["name"], best["value"], best["step"]
         draws = place()
         set_rng_state(state["random"])
         begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
@@ -671,6 +682,7 @@ class Trainer:
             **self._where(),
             "seconds": time.perf_counter() - self._progress.started,
             "metrics_bytes": self._run.metrics_bytes,
+            "monitor": self._monitor(),
             "monitored": measured[1] if measured and measured[0] == self.step else None,
             "best": self._best_as_dict(),
             "random": get_rng_state(),
