@@ -28,11 +28,12 @@ COMMANDS = {
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
     "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),
     "init": ("microtrain.cli.init:init", "Write a template to start from."),
+    "verify": ("microtrain.cli.verify:verify", "Prove resume, ranks and gradients of a run."),
     "schema": ("microtrain.cli.schema:schema", "Print the JSON Schema for editors."),
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
-NOT_YET = ("verify",)
+NOT_YET: tuple[str, ...] = ()
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.

@@ -1,0 +1,92 @@
+"""`microtrain verify CFG`: resume, numbers of ranks and gradients, proven for a configuration."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from microtrain.errors import LaunchError
+from microtrain.threads import launch_environment
+
+
+def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if len(found) < 2 or min(found) < 1 or len(set(found)) < len(found):
+        raise click.BadParameter(f"expected different numbers such as 1,2,4, got {text!r}")
+    return found
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--resume", is_flag=True, help="A run killed by kill -9 and resumed: the same bits.")
+@click.option("--ranks", callback=_counts, metavar="1,2,4", help="The same run on several ranks.")
+@click.option("--grad", is_flag=True, help="Gradients against finite differences in float64.")
+@click.option("--steps", type=click.IntRange(2), help="Steps of each run; by default at most 320.")
+@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def verify(
+    config: str,
+    overrides: tuple[str, ...],
+    resume: bool,
+    ranks: list[int] | None,
+    grad: bool,
+    steps: int | None,
+    trust: bool,
+    as_json: bool,
+) -> int:
+    """Prove for CONFIG that its runs resume exactly, and that ranks and gradients agree.
+
+    Without an option, all that can be done here. Short runs of it are started in a temporary
+    directory; nothing of yours is written. Exit code 1 if anything differs.
+
+    \b
+    microtrain verify configs/linreg.yaml
+    microtrain verify configs/linreg.yaml --ranks 1,2,4 distributed.reproducible=world
+    """
+    launch = launch_environment()
+    if launch.parallel or launch.kind not in ("none", "slurm"):
+        raise LaunchError(
+            f"verify starts jobs of its own, but {launch.launcher} has started this process; type "
+            "it without mpirun or srun"
+        )
+    from microtrain.train.config import load_config
+    from microtrain.train.verify import Result, Verification
+
+    settings = load_config(config, overrides, trust=trust or None)
+    every = not (resume or ranks or grad)
+    found: list[Result] = []
+
+    def tell(result: Result) -> None:
+        found.append(result)
+        if not as_json:
+            click.echo(f"{result.check:<8} {result.outcome:<9} {result.text}")
+
+    with tempfile.TemporaryDirectory(prefix="microtrain-verify-") as place:
+        checks = Verification(settings, Path(place), steps)
+        if every or grad:
+            tell(checks.gradients())
+        if every or resume:
+            tell(checks.resume())
+        if every or ranks:
+            try:
+                tell(checks.ranks(ranks or [1, 2, 4]))
+            except LaunchError as error:
+                if ranks:
+                    raise
+                tell(Result("ranks", "left out", str(error).splitlines()[0], {}))
+    if as_json:
+        shown = [
+            {"check": each.check, "outcome": each.outcome, "text": each.text, **each.details}
+            for each in found
+        ]
+        click.echo(json.dumps({"config": config, "checks": shown}, indent=2))
+    return int(any(each.outcome == "FAILED" for each in found))
