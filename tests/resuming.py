@@ -21,6 +21,10 @@ WALL_CLOCK = ("time", "samples_per_s", "comm_share")
 
 # Everything that a step may leave behind: draws, running statistics, batches of two sizes.
 NET = """
+import os
+import signal
+import time
+
 import microtrain as mt
 
 class Net(mt.nn.Module):
@@ -49,6 +53,22 @@ class Count(mt.train.Callback):
 
     def load_state_dict(self, state):
         self.steps = state["steps"]
+
+class Slow(mt.train.Callback):
+    interval = "1 step"
+
+    def on_step(self, trainer):
+        time.sleep(0.01)
+
+class Die(mt.train.Callback):  # of SIGKILL, after a step
+    interval = "1 step"
+
+    def __init__(self, step, rank=0):
+        self.step, self.rank = step, rank
+
+    def on_step(self, trainer):
+        if trainer.step == self.step and trainer.comm.rank == self.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 RUN = """

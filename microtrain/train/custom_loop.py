@@ -98,7 +98,7 @@ def restore(
     Args:
         directory: what `save` was given.
         model, optimizer: of the same kind, freshly made; their values are replaced.
-        loader: its `epoch` is set where the state has an `epoch`.
+        loader: where the state has an `epoch`, the pass that was done, it goes on with the next.
         comm: the ranks of the loop.
 
     Returns:
@@ -107,7 +107,7 @@ def restore(
     Raises DataError on every rank for a checkpoint that does not fit, or where all are damaged.
 
     Example:
-        >>> state = mt.restore("checkpoints", model=model, optimizer=optimizer)
+        >>> state = mt.restore("checkpoints", model=model, optimizer=optimizer, loader=loader)
         >>> start = state["epoch"] + 1 if state else 0
     """
     ranks = world() if comm is None else comm
@@ -119,7 +119,7 @@ def restore(
     set_rng_state(checkpoint.state["random"])
     state = {**checkpoint.state["loop"], "step": checkpoint.step}
     if loader is not None and "epoch" in state:
-        loader.epoch = state["epoch"]
+        loader.epoch = state["epoch"] + 1
     return state
 
 
