@@ -118,6 +118,7 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
         "1 test: could not import 'torch'",
         "5 slow tests",
         "training over several hosts",
+        "the documentation as pages",
         "the suite under Open MPI",
     ]
     assert rows[0][1].endswith("pytest -m gpu")
@@ -125,7 +126,7 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scripts/test", "scripts/quickstart", "scripts/slurm.sbatch", ".ci/run"]
+    "name", ["scripts/test", "scripts/docs", "scripts/quickstart", "scripts/slurm.sbatch", ".ci/run"]
 )
 def test_shell_script_can_be_run_and_parsed(name: str) -> None:
     path = ROOT / name
