@@ -169,11 +169,16 @@ def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
 @contextmanager
 def alone(why: str) -> Iterator[None]:
     """What this thread does meanwhile, no other rank does: a collective raises RuntimeError."""
-    FORBIDDEN[get_ident()] = why
+    thread = get_ident()
+    outer = FORBIDDEN.get(thread)
+    FORBIDDEN[thread] = why
     try:
         yield
     finally:
-        del FORBIDDEN[get_ident()]
+        if outer is None:
+            del FORBIDDEN[thread]
+        else:
+            FORBIDDEN[thread] = outer
 
 
 def refuse_alone(call: str) -> None:

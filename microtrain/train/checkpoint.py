@@ -185,15 +185,17 @@ def load_newest_checkpoint(directory: str | Path, warn: Callable[[str], None]) -
 
 
 def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint at `path`, or the newest whole one of the run at `path`.
+    """The checkpoint at `path`, or the newest whole one of the run at `path` or newest below it.
 
     Raises DataError where there is none.
     """
     place = Path(path).expanduser()
     if (place / MANIFEST).exists():
         return load_checkpoint(place)
-    if (place / "checkpoints").is_dir():
-        place = place / "checkpoints"
+    if not list_checkpoints(place):
+        from .run_directory import open_run  # which needs this module
+
+        place = open_run(path).path / "checkpoints"
     return load_newest_checkpoint(place, warn)
 
 

@@ -801,7 +801,7 @@ class Trainer:
             comm_share=self.model.comm_seconds / seconds if self.comm.size > 1 else None,
             best=self._best,
             results=str(self._run.path),
-            took=self._prediction.compared(seconds, peak),
+            took=self._prediction.compared(seconds - self._elapsed, peak),
             next_command=self._next_command(self._run, "evaluate" if finished else "resume"),
         )
         self.output.say("", *summary.lines())
@@ -818,8 +818,11 @@ class Trainer:
 
     def _next_command(self, run: RunDirectory, command: str) -> str:
         """What to type next, as this run itself was started."""
-        if self.config.model.given is not None and command == "resume":
-            return f"Trainer(..., resume={str(run.path)!r}).train()"
+        if self.config.model.given is not None:  # which only Python can make again
+            where = repr(str(run.path))
+            if command == "resume":
+                return f"Trainer(..., resume={where}).train()"
+            return f"microtrain.load({where}, model=...)"
         program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
         config = self.config
         parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
