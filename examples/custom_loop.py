@@ -25,7 +25,9 @@ model = mt.distributed.DataParallel(Net(), comm)
 optimizer = mt.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 loader = mt.data.DataLoader(mt.data.ArrayDataset(x, y), batch_size=64, comm=comm)  # 64 is global
 
-for epoch in range(10):
+kept = {"model": model, "optimizer": optimizer}
+state = mt.restore("checkpoints", loader=loader, **kept)  # None at the first start
+for epoch in range(state["epoch"] if state else 0, 10):
     for xb, yb in loader:
         optimizer.zero_grad()
         loss = mt.nn.functional.mse_loss(model(xb), yb)  # mean over this rank's samples
@@ -33,3 +35,4 @@ for epoch in range(10):
         optimizer.step()
     if comm.rank == 0:
         print(f"epoch {epoch}  loss {model.loss:.4f}")  # the exact global loss of the last step
+    mt.save("checkpoints", epoch + 1, state={"epoch": epoch + 1}, **kept)  # to go on after Ctrl-C

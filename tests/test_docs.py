@@ -1,4 +1,7 @@
-"""The documentation says what the code does: its examples run, its quotations are in the source."""
+"""The documentation says what the code does: its examples run, its quotations are in the source.
+
+How a page's blocks are run, and how one says that it cannot be, is in `pages.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,31 @@ import re
 import shlex
 from pathlib import Path
 
+import mpi_run
 import numpy as np
+import pages
 import pytest
 
 import microtrain as mt
+from microtrain.train import load_config
 
-ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TOUR = (ROOT / "docs" / "autograd.md").read_text()
-# The pages, and how many examples at least.
-PAGES = {"docs/autograd.md": 40, "docs/capture.md": 12, "docs/distributed.md": 10}
+ROOT = pages.ROOT
+BLOCKS = [block for page in pages.PAGES for block in pages.blocks(page)]
+# Pages of which every command runs in the quick suite.
+QUICK = ("docs/gpus.md",)
+
+
+def of(page: str) -> list[pages.Block]:
+    return [block for block in BLOCKS if block.page == page]
+
+
+EXAMPLES = list(dict.fromkeys(block.page for block in BLOCKS if block.examples))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinity times 0
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_run(page: str) -> None:
-    blocks = BLOCK.findall((ROOT / page).read_text())
-    examples = "".join(block for block in blocks if block.startswith(">>>"))
+    examples = "".join(block.text for block in of(page) if block.examples)
     names = {"mt": mt, "np": np}
     test = doctest.DocTestParser().get_doctest(examples, names, page, None, 0)
     report: list[str] = []
@@ -32,16 +43,83 @@ def test_the_examples_run(page: str) -> None:
         optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False
     )
     results = runner.run(test, out=report.append)
-    assert results.attempted > PAGES[page]
+    assert results.attempted >= examples.count("\n>>> ")
     assert not results.failed, "".join(report)
 
 
-QUOTED = [block for block in BLOCK.findall(TOUR) if not block.startswith(">>>")]
+def test_there_are_examples() -> None:
+    assert sum(block.text.count(">>> ") for block in BLOCKS if block.examples) > 60
+    assert {"docs/autograd.md", "docs/capture.md", "docs/distributed.md"} <= set(EXAMPLES)
 
 
-@pytest.mark.parametrize("block", QUOTED, ids=lambda block: block.splitlines()[0])
-def test_what_the_tour_quotes_is_in_the_source(block: str) -> None:
-    where, _, quotation = block.partition("\n")
+WALKED = [
+    page
+    for page in pages.PAGES
+    if any(b.language in pages.RUN and not (b.examples or b.quotes or b.why) for b in of(page))
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "page", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in WALKED]
+)
+def test_what_a_page_shows_happens(page: str, tmp_path: Path) -> None:
+    if (reason := mpi_run.missing()) and any("mpirun" in block.text for block in of(page)):
+        pytest.skip(reason)
+    assert pages.walk(page, tmp_path) > 0
+
+
+WITH_YAML = [page for page in WALKED if any(b.language == "yaml" for b in of(page))]
+
+
+@pytest.mark.parametrize("page", WITH_YAML)
+def test_the_configurations_of_a_page_are_right(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages.desk(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for block in of(page):
+        if block.why is not None:
+            continue
+        path = pages.write(block, tmp_path)
+        if block.language != "yaml":
+            continue
+        path = pages.configuration(block, tmp_path)
+        if pages.said_to_be_wrong(page, path.name):
+            wrong.append(path)
+            with pytest.raises(mt.errors.ConfigError):
+                load_config(path)
+        else:
+            load_config(path)
+    assert len(wrong) <= 1
+
+
+LEFT_OUT = [block for block in BLOCKS if block.why is not None]
+
+
+@pytest.mark.parametrize("block", LEFT_OUT, ids=lambda block: block.place)
+def test_a_block_that_cannot_run_says_why(block: pages.Block) -> None:
+    assert block.why
+    pytest.skip(f"documentation: {block.why}")
+
+
+def test_every_block_is_of_a_kind_that_is_looked_at() -> None:
+    assert len(LEFT_OUT) < 0.2 * len(BLOCKS)
+    for block in BLOCKS:
+        assert block.language in (*pages.RUN, "csv", "", "json", "text"), block.place
+        if block.language == "":  # output alone
+            first = block.text.split(maxsplit=1)[0]
+            assert first not in ("$", "microtrain", "mpirun", "pip", "python"), block.place
+            assert not first.startswith("scripts/"), block.place
+
+
+QUOTED = [block for block in BLOCKS if block.quotes]
+
+
+@pytest.mark.parametrize("block", QUOTED, ids=lambda block: block.text.splitlines()[0])
+def test_what_a_page_quotes_is_in_the_source(block: pages.Block) -> None:
+    where, _, quotation = block.text.partition("\n")
     generated = where.partition("# generated for ")[2]
     text = (
         mt.ops.REGISTRY[generated].source
@@ -58,7 +136,7 @@ def test_there_are_quotations() -> None:
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
+@pytest.mark.parametrize("page", pages.PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall((ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(target).exists(), target
@@ -80,13 +158,19 @@ def test_what_launching_explains_is_said_somewhere(words: str) -> None:
     assert any(words in text for text in source)
 
 
-def test_the_commands_of_launching_are_understood() -> None:
-    lines = re.findall(r"^(?:\$ )?microtrain (\w.*?)(?: +#.*)?$", LAUNCHING, re.M)
-    assert len(lines) >= 6
+COMMAND = re.compile(r"(?:^|[\s;])(?:python -m )?microtrain (?=[a-z])(.*?)(?= [|;>] |[|;&>]|$)")
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_the_commands_of_a_page_are_understood(page: str) -> None:
     from microtrain.cli.main import COMMANDS
 
-    for line in lines:
-        name, *arguments = shlex.split(line)
-        module, _, attribute = COMMANDS[name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        command.make_context(name, arguments)  # parses, and calls nothing
+    for block in of(page):
+        for typed, printed in block.commands:
+            if printed.startswith("error: "):
+                continue
+            for line in COMMAND.findall(typed):
+                name, *arguments = shlex.split(line)
+                module, _, attribute = COMMANDS[name][0].partition(":")
+                command = getattr(importlib.import_module(module), attribute)
+                command.make_context(name, arguments)  # parses, and calls nothing

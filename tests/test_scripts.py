@@ -126,7 +126,8 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scripts/test", "scripts/docs", "scripts/quickstart", "scripts/slurm.sbatch", ".ci/run"]
+    "name",
+    ["scripts/test", "scripts/docs", "scripts/quickstart", "scripts/slurm.sbatch", ".ci/run"],
 )
 def test_shell_script_can_be_run_and_parsed(name: str) -> None:
     path = ROOT / name
