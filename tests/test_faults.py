@@ -76,9 +76,16 @@ class Net(mt.nn.Module):
     def forward(self, x):
         return self.inner(x)
 
-def steps(loader, ordinary=mt.data.DataLoader.steps):
-    for number, ((x, y),) in enumerate(ordinary(loader), 1):
-        yield [(go_wrong(x) if odd and number == 5 else x, y)]
+ordinary = mt.data.DataLoader.steps
+
+def steps(loader, *start):
+    for number, batches in enumerate(ordinary(loader, *start), 1):
+        if odd and number == 5:
+            (batch,) = list.__iter__(batches)
+            bad = mt.data.Batch([go_wrong(batch[0]), batch[1]])
+            bad.offset, bad.global_size = batch.offset, batch.global_size
+            batches[:] = [bad]
+        yield batches
 
 mt.data.DataLoader.steps = steps
 
@@ -160,7 +167,8 @@ FAULTS = {
         "x = x * math.nan", 4,
         (r"^rank 1: the loss of step 5 is nan\n",),
         in_run=(
-            r"^error: training diverged at step 5: the loss is nan, not finite on rank 1 alone\n"
+            r"^error: training diverged at step 5: the loss is nan\n"
+            r"the batch itself holds values that are not finite on rank 1\n",
             r"first parameter with a gradient that is not finite: inner\.weight \(layer inner\), "
             r"2 of 2 values",
         ),

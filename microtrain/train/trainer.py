@@ -483,6 +483,8 @@ class Trainer:
         """Go on without the update of this step where the policy says so; else DivergedError."""
         skips, step = self.skips, self.step + 1
         if skips is None or not skips.skip(step):
+            if self._saver is not None:
+                self._saver.wait()  # the last good checkpoint is named
             raise agreed(DivergedError(autopsy(self, micro_batches)))
         if skips.worth_a_warning and self.comm.rank == 0:
             self.output.warn(
