@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 if "numpy" not in sys.modules:  # before NumPy starts its threads
     if hasattr(os, "sched_setaffinity"):
@@ -57,7 +56,8 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     class Measured(Trainer):
         """Measures the bare step where an evaluation would be, which is no time of the loop's."""
 
-        def _evaluate_during_training(self, progress: Any) -> dict[str, float]:
+        def _evaluate_during_training(self) -> dict[str, float]:
+            progress = self._progress
             began = time.perf_counter()
             loops.append((began - progress.since) / ROUND * 1e6)
             first = next(iter(self.loader.steps()))
@@ -83,7 +83,8 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
              f"train.duration={ROUND * (rounds + LEFT_OUT)} steps", f"run_dir={directory}",
              "data.split={train: 1}", "metrics=[]"],
         )  # fmt: skip
-        Measured(config, SingleCommunicator(), Output(stream=io.StringIO())).train()
+        output = Output(stream=io.StringIO())
+        Measured.from_config(config, SingleCommunicator(), output).train()
     return statistics.median(loops[LEFT_OUT:]), statistics.median(bares[LEFT_OUT:])
 
 

@@ -142,7 +142,7 @@ def facts(run: Path) -> dict[str, Any]:
            for name in ("model", "optimizer")},
         **{f"state of {key}": state[key] for key in kept},
         "executor": state["compile"]["executor"],
-        "callbacks": state["callbacks"],
+        "callbacks": [each for each in state["callbacks"] if each[1]],
         "checkpoints": [path.name for path in list_checkpoints(run / "checkpoints")],
         "metrics": metrics(run),
     }  # fmt: skip

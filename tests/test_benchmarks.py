@@ -111,3 +111,36 @@ def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
     assert curve["sizes"] == [1, 2]
     assert curve["us"].keys() == {"eager", "numpy"}
     assert picture.exists() is plot
+
+
+def test_the_start_script_runs(tmp_path: Path) -> None:
+    path = tmp_path / "start.json"
+    assert "must 1.3" in run("start.py", "--rounds", "1", "--json", str(path))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert data["ratios"].keys() == {
+        "import microtrain / import numpy",
+        "microtrain --help / import microtrain",
+    }
+
+
+@pytest.mark.slow
+def test_the_overhead_script_runs() -> None:
+    assert "two_layer_relu" in run("trainer_overhead.py", "--rounds", "1", "--only", "two_layer")
+
+
+@pytest.mark.slow
+def test_the_whole_run_script_runs(tmp_path: Path, mpirun: Any) -> None:
+    path = tmp_path / "run.json"
+    run("whole_run.py", "--rounds", "1", "--ranks", "2", "--epochs", "3", "--json", str(path))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    torch = importlib.util.find_spec("torch") is not None
+    assert (data["ratio"] is not None) == torch
+    assert all(len(times) == 1 for times in data["seconds"].values())
+
+
+def test_a_whole_run_that_learns_something_else_is_no_measurement(scripts: Any) -> None:
+    whole_run = scripts("whole_run")
+    sys.modules.pop("whole_run")
+    assert whole_run.measure({"a": lambda _: [2.0, 3.0]}, 2).keys() == {"a"}
+    with pytest.raises(RuntimeError, match="b has learned the line"):
+        whole_run.measure({"b": lambda _: [2.0, 2.0]}, 2)

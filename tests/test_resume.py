@@ -72,7 +72,8 @@ SLOW_CASES: dict[str, list[str]] = {
     "native, world": ["train.compile=numba", *CASES["compiled, world"][1:]],
     "native, clipped": ["train.compile=numba", *CASES["schedule and clipping"]],
 }
-ALL = {**CASES, **SLOW_CASES}
+LONG = ["train.compile=auto", "train.duration=20000 steps", "checkpoint.every=20 steps"]
+ALL = {**CASES, **SLOW_CASES, "chosen": [*LONG, "train.eval_every=100 steps"]}
 
 
 def differences(found, expected):
@@ -82,7 +83,7 @@ def differences(found, expected):
 @pytest.mark.parametrize(
     ("case", "crashes"),
     [(case, (4,)) for case in CASES]
-    + [pytest.param(case, range(1, 99), marks=pytest.mark.slow) for case in ALL],
+    + [pytest.param(case, range(1, 99), marks=pytest.mark.slow) for case in [*CASES, *SLOW_CASES]],
 )
 def test_a_crash_after_any_step_is_as_if_it_had_not_been(tmp_path, whole, case, crashes):
     expected, steps = whole(case)
@@ -92,6 +93,18 @@ def test_a_crash_after_any_step_is_as_if_it_had_not_been(tmp_path, whole, case, 
         assert first.step == crash
         resumed = train(config, *ALL[case], resume=first.path)
         assert differences(facts(resumed.path), expected) == {}, f"step {crash}"
+
+
+@pytest.mark.slow
+def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, whole):
+    """A long run takes native code from its fourth step on, wherever it is taken up."""
+    expected, _ = whole("chosen")
+    assert expected["executor"] == "numba"
+    config = write_run(tmp_path)
+    for crash in (1, 2, 3, 4, 5, 6, 63, 64, 65, 200, 319):
+        run = train(config, *ALL["chosen"], crash=crash).path
+        train(config, *ALL["chosen"], resume=run)
+        assert differences(facts(run), expected) == {}, f"step {crash}"
 
 
 def test_native_code_is_compiled_once_for_all_runs_of_a_configuration(tmp_path, native_code):
@@ -230,13 +243,20 @@ def test_a_directory_that_a_killed_start_has_left_is_no_run(tmp_path):
     assert newest_run(run.parent) == run
 
 
-BAD_STATES = {"a tuple": "(1, 2)", "not a number": "float('nan')", "a set": "{1}", "keys": "{1: 2}"}
+BAD_STATES = {
+    "a tuple": "{'x': (1, 2)}",
+    "not a number": "{'x': float('nan')}",
+    "a set": "{'x': {1}}",
+    "keys that are no text": "{1: 2}",
+}
 
 
 @pytest.mark.parametrize("case", BAD_STATES)
 def test_a_callback_whose_state_cannot_be_saved_is_found_at_the_start(tmp_path, case):
     config = write_run(tmp_path)
     with open(tmp_path / "net.py", "a") as file:
-        file.write(f"    def state_dict(self):\n        return {{'x': {BAD_STATES[case]}}}\n")
-    with pytest.raises(TypeError, match="callback Count: state_dict"):
-        train(config)
+        file.write(
+            f"class Bad(Count):\n    def state_dict(self):\n        return {BAD_STATES[case]}\n"
+        )
+    with pytest.raises(TypeError, match="callback Bad: state_dict"):
+        train(config, f"callbacks=[{tmp_path}/net.py:Bad]")

@@ -587,12 +587,14 @@ class Trainer:
     def _open_run(self) -> RunDirectory | None:
         if self.comm.rank != 0:
             return None
+        self._config_text = resolved_yaml(self.config)  # once: as long as many steps
         if self._resume is not None:
             # A killed job's ranks may still be dying.
             run = RunDirectory(self._resume, wait_s=LOCK_WAIT)
         else:
-            text = resolved_yaml(self.config)
-            run = RunDirectory.create(self.config.run_dir, self.config.name, config_text=text)
+            run = RunDirectory.create(
+                self.config.run_dir, self.config.name, config_text=self._config_text
+            )
         self.output.log = run.log
         keep = self.config.checkpoint
         monitor = self.monitor, keep.mode
@@ -624,7 +626,7 @@ class Trainer:
         step = 0 if checkpoint is None else checkpoint.step
         (run.path / STOP_FILE).unlink(missing_ok=True)
         run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
-        run.write_config(resolved_yaml(self.config))
+        run.write_config(self._config_text)
         self.output.say(f"resuming {run.path} after step {step:,}")
         ranks = run.info("ranks", self.comm.size)
         if ranks != self.comm.size and self.shards is None:
@@ -705,7 +707,7 @@ class Trainer:
             "model": {name: np.array(to_host(tensor._array)) for name, tensor in model.items()},
             "optimizer": optimizer_arrays(self.model, self.optimizer),
             "state": self._state(),
-            "config_text": resolved_yaml(self.config),
+            "config_text": self._config_text,
         }
 
     def _save(self, best: bool) -> None:
