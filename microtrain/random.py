@@ -93,6 +93,7 @@ def manual_seed(seed: int) -> np.random.Generator:
 
     Example:
         >>> mt.manual_seed(42)
+        Generator(Philox)...
         >>> weights = mt.randn(3, 4)      # the same in every run, on every rank
     """
     fresh = generator(seed, "default")

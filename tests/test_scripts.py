@@ -139,24 +139,27 @@ def test_shell_script_can_be_run_and_parsed(name: str) -> None:
 
 SRUN = """#!/bin/sh
 echo "srun $*" >>calls
-trap 'echo "a rank was signalled" >>calls; exit 9' USR1
 case $* in
     *doctor*) exit ${DOCTOR:-0} ;;
 esac
-[ -z "$SIGNAL" ] || { kill -USR1 $PPID_OF_JOB; sleep 1; }
 exit ${CODE:-0}
+"""
+SCONTROL = """#!/bin/sh
+echo "scontrol $*" >>calls
+exit ${REQUEUE:-0}
 """
 
 
 def sbatch(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The batch script as Slurm would run it, with an srun that only notes how it was called."""
-    (folder / "srun").write_text(SRUN)
-    (folder / "srun").chmod(0o755)
-    shell = 'export PPID_OF_JOB=$$; exec bash "$0" "$@"'
+    """The batch script as Slurm would run it, with commands that only note how they were called."""
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    given = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
     return subprocess.run(
-        ["sh", "-c", shell, SCRIPTS / "slurm.sbatch", *arguments],
+        ["bash", SCRIPTS / "slurm.sbatch", *arguments],
         cwd=folder,
-        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | env,
+        env=os.environ | given | env,
         capture_output=True,
         text=True,
         timeout=60,
@@ -170,7 +173,9 @@ CALL = "srun --cpus-per-task=4 --kill-on-bad-exit=1 python -m microtrain"
 def test_the_slurm_job_checks_and_trains(tmp_path: Path) -> None:
     done = sbatch(tmp_path, "c.yaml", "name=a b", SLURM_CPUS_PER_TASK="4", CODE="4")
     assert done.returncode == 4, done
-    assert (tmp_path / "calls").read_text() == f"{CALL} doctor\n{CALL} train c.yaml name=a b\n"
+    assert (tmp_path / "calls").read_text() == (
+        f"{CALL} doctor\n{CALL} train --resume auto c.yaml name=a b\n"
+    )
 
 
 def test_the_slurm_job_ends_where_mpi_is_broken(tmp_path: Path) -> None:
@@ -179,11 +184,18 @@ def test_the_slurm_job_ends_where_mpi_is_broken(tmp_path: Path) -> None:
     assert sbatch(tmp_path).returncode == 2
 
 
-def test_the_slurm_job_says_that_time_is_short_and_goes_on(tmp_path: Path) -> None:
-    done = sbatch(tmp_path, "c.yaml", SIGNAL="yes", CODE="3")
-    assert done.returncode == 3, done
-    assert done.stderr.count("the time limit ends this job in two minutes") == 1
-    assert "a rank was signalled" not in (tmp_path / "calls").read_text()
+@pytest.mark.parametrize(
+    ("code", "requeue", "words"),
+    [("75", "0", "put back"), ("75", "1", "submit it again"), ("0", "0", ""), ("3", "0", "")],
+)
+def test_the_slurm_job_goes_back_into_the_queue_where_it_can_be_resumed(
+    tmp_path: Path, code: str, requeue: str, words: str
+) -> None:
+    done = sbatch(tmp_path, "c.yaml", CODE=code, REQUEUE=requeue)
+    assert done.returncode == int(code), done
+    assert words in done.stderr and bool(words) == bool(done.stderr)
+    called = (tmp_path / "calls").read_text().splitlines()
+    assert called[2:] == (["scontrol requeue 17"] if code == "75" else [])
 
 
 def test_the_slurm_job_names_no_machine_and_only_commands_that_there_are() -> None:

@@ -19,7 +19,7 @@ class RemovableHandle:
     """Returned by every `register_*hook`; `remove()` takes the hook out again.
 
     Example:
-        >>> with x.register_hook(print):      # removed when the block ends
+        >>> with x.register_hook(lambda g: 2 * g):      # removed when the block ends
         ...     loss.backward()
     """
 

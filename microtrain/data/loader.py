@@ -187,7 +187,7 @@ class DataLoader:
         Example:
             >>> for micro_batches in loader.steps():
             ...     for xb, yb in micro_batches:
-            ...         loss(model(xb), yb).backward()
+            ...         mt.nn.functional.mse_loss(model(xb), yb).backward()
             ...     optimizer.step()
         """
         return self._new_pass(self.accumulate, _whole_number("start", start, least=0))

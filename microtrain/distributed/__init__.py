@@ -76,7 +76,8 @@ def world() -> Communicator:
 
     >>> comm = microtrain.distributed.world()
     >>> if comm.rank == 0:
-    ...     print(f"{comm.size} ranks on {comm.num_nodes} machines")
+    ...     print(f"ranks: {comm.size}, machines: {comm.num_nodes}")
+    ranks: 1, machines: 1
     """
     return THIS_THREAD.communicator or connect()
 

@@ -54,7 +54,7 @@ def save(
     every rank.
 
     Example:
-        >>> mt.save("checkpoints", step, model=model, optimizer=optimizer, state={"epoch": epoch})
+        >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
     """
     ranks = world() if comm is None else comm
     together(ranks, lambda: _save(ranks, directory, step, model, optimizer, state, keep))

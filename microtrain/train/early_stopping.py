@@ -35,7 +35,11 @@ class EarlyStopping(Callback):
         ConfigError: at the start, for a column that is never measured.
 
     Example:
-        >>> trainer = Trainer(config, comm, callbacks=[EarlyStopping(patience=5)])
+        >>> mt.train.Trainer(
+        ...     mt.nn.Linear(1, 1), (x, y), loss="mse", optimizer="sgd", duration="1 epochs",
+        ...     batch_size=64, callbacks=[mt.train.EarlyStopping(patience=5)]).train()
+        microtrain ...
+        0
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Schedule:
     Example:
         >>> schedule = Cosine(warmup="10 steps")
         >>> schedule.begin(steps_per_epoch=100, total_steps=1000)
-        >>> [schedule.rate(step, base=0.1) for step in (0, 9, 505)]
+        >>> [round(schedule.rate(step, base=0.1), 6) for step in (0, 9, 505)]
         [0.01, 0.1, 0.05]
     """
 

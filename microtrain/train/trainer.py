@@ -118,6 +118,8 @@ class Trainer:
         ...     optimizer={"type": "sgd", "lr": 0.1}, name="line",
         ...     duration="20 epochs", batch_size=10)
         >>> trainer.train()
+        microtrain 0.1.0: line
+        ...
         0
     """
 
@@ -166,6 +168,9 @@ class Trainer:
         Example:
             >>> config = mt.train.load_config("configs/linreg.yaml")
             >>> mt.train.Trainer.from_config(config).train()
+            microtrain 0.1.0: linreg
+            ...
+            0
         """
         trainer = cls.__new__(cls)
         trainer._nothing_to_do = None
