@@ -158,7 +158,7 @@ def test_a_dry_run_of_several_ranks_ends_together(tmp_path):
 def test_the_last_line_compares():
     found = Prediction(3, peak=50_000_000, seconds=2.0)
     assert found.compared(1.0, 60_000_000) == (
-        "1.00 s (predicted at most about 2.00 s), 60 MB of memory at most (predicted 50 MB)"
+        "1.00 s (predicted 2.00 s of computing), 60 MB of memory at most (predicted 50 MB)"
     )
     found.seconds = None
     assert found.compared(1.0, 60_000_000).startswith("1.00 s, 60 MB")

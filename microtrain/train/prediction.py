@@ -70,7 +70,7 @@ class Prediction:
             "memory": f"{size(self.peak)} a rank: {parts}",
         }
         if self.seconds is not None:
-            facts["time"] = f"at most about {elapsed(self.seconds)}: {self.basis}"
+            facts["time"] = f"about {elapsed(self.seconds)} of computing: {self.basis}"
         return facts
 
     def compared(self, seconds: float, peak: int) -> str:
@@ -78,7 +78,7 @@ class Prediction:
         told = f"{size(peak)} of memory at most (predicted {size(self.peak)})"
         if self.seconds is None:
             return f"{elapsed(seconds)}, {told}"
-        return f"{elapsed(seconds)} (predicted at most about {elapsed(self.seconds)}), {told}"
+        return f"{elapsed(seconds)} (predicted {elapsed(self.seconds)} of computing), {told}"
 
 
 def predict(trainer: Trainer) -> Prediction:
