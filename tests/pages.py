@@ -168,7 +168,7 @@ def run(command: str, folder: Path, timeout: float = 120) -> subprocess.Complete
 
 def difference(expected: str, printed: str, folder: Path) -> str:
     """How what was printed differs in words from what a page says; empty if it does not."""
-    printed = printed.replace(str(folder), "/home/me").replace(socket.gethostname(), "vm")
+    printed = printed.replace(str(folder), "/data/me").replace(socket.gethostname(), "vm")
     words = [_NUMBER.sub("0", text) for text in (expected, printed)]
     if doctest.OutputChecker().check_output(*words, _COMPARE):
         return ""
