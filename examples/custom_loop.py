@@ -27,7 +27,7 @@ loader = mt.data.DataLoader(mt.data.ArrayDataset(x, y), batch_size=64, comm=comm
 
 kept = {"model": model, "optimizer": optimizer}
 state = mt.restore("checkpoints", loader=loader, **kept)  # None at the first start
-for epoch in range(state["epoch"] if state else 0, 10):
+for epoch in range(state["epoch"] + 1 if state else 0, 10):
     for xb, yb in loader:
         optimizer.zero_grad()
         loss = mt.nn.functional.mse_loss(model(xb), yb)  # mean over this rank's samples
@@ -35,4 +35,4 @@ for epoch in range(state["epoch"] if state else 0, 10):
         optimizer.step()
     if comm.rank == 0:
         print(f"epoch {epoch}  loss {model.loss:.4f}")  # the exact global loss of the last step
-    mt.save("checkpoints", epoch + 1, state={"epoch": epoch + 1}, **kept)  # to go on after Ctrl-C
+    mt.save("checkpoints", epoch + 1, state={"epoch": epoch}, **kept)  # to go on after Ctrl-C
