@@ -60,6 +60,12 @@ class Slow(mt.train.Callback):
     def on_step(self, trainer):
         time.sleep(0.01)
 
+class Enough(mt.train.Callback):
+    interval = "110 steps"
+
+    def on_step(self, trainer):
+        trainer.stop("enough")
+
 class Die(mt.train.Callback):  # of SIGKILL, after a step
     interval = "1 step"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from resuming import facts, metrics, train, write_run
+from resuming import RUN, facts, metrics, train, write_run
 
 from microtrain.train.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
 from microtrain.train.run_directory import newest_run
@@ -72,8 +72,7 @@ SLOW_CASES: dict[str, list[str]] = {
     "native, world": ["train.compile=numba", *CASES["compiled, world"][1:]],
     "native, clipped": ["train.compile=numba", *CASES["schedule and clipping"]],
 }
-LONG = ["train.compile=auto", "train.duration=20000 steps", "checkpoint.every=20 steps"]
-ALL = {**CASES, **SLOW_CASES, "chosen": [*LONG, "train.eval_every=100 steps"]}
+ALL = {**CASES, **SLOW_CASES}
 
 
 def differences(found, expected):
@@ -83,7 +82,7 @@ def differences(found, expected):
 @pytest.mark.parametrize(
     ("case", "crashes"),
     [(case, (4,)) for case in CASES]
-    + [pytest.param(case, range(1, 99), marks=pytest.mark.slow) for case in [*CASES, *SLOW_CASES]],
+    + [pytest.param(case, range(1, 99), marks=pytest.mark.slow) for case in ALL],
 )
 def test_a_crash_after_any_step_is_as_if_it_had_not_been(tmp_path, whole, case, crashes):
     expected, steps = whole(case)
@@ -96,14 +95,20 @@ def test_a_crash_after_any_step_is_as_if_it_had_not_been(tmp_path, whole, case, 
 
 
 @pytest.mark.slow
-def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, whole):
+def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, native_code):
     """A long run takes native code from its fourth step on, wherever it is taken up."""
-    expected, _ = whole("chosen")
-    assert expected["executor"] == "numba"
-    config = write_run(tmp_path)
-    for crash in (1, 2, 3, 4, 5, 6, 63, 64, 65, 200, 319):
-        run = train(config, *ALL["chosen"], crash=crash).path
-        train(config, *ALL["chosen"], resume=run)
+    pytest.importorskip("numba")
+    long = ("train.compile=auto", "train.duration=1000000 steps", "checkpoint.every=9 steps")
+    text = RUN.replace("net.py:Count]", "net.py:Count, ./net.py:Enough]")
+    expected = facts(train(write_run(tmp_path / "whole", text), *long).path)
+    assert (expected["executor"], expected["steps"]) == (
+        "numba",
+        111,
+    )  # the wish travels with a step
+    config = write_run(tmp_path, text)
+    for crash in (1, 3, 4, 5, 9, 10, 63, 64, 65, 109):
+        run = train(config, *long, crash=crash).path
+        train(config, *long, resume=run)
         assert differences(facts(run), expected) == {}, f"step {crash}"
 
 
