@@ -337,3 +337,14 @@ def test_a_file_where_the_directory_should_be(tmp_path):
         save(tmp_path / "checkpoints")
     assert "there is none before it" in str(caught.value)
     assert (tmp_path / "checkpoints").read_text() == "mine"
+
+
+def test_a_checkpoint_of_another_version_is_not_passed_over(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(
+            tmp_path, step, model={"w": np.ones(2)}, optimizer={}, state={}, config_text=""
+        )
+    manifest = tmp_path / "step-000002" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(DataError, match="has checkpoint format 2; this microtrain reads format 1"):
+        load_newest_checkpoint(tmp_path, print)

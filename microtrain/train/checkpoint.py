@@ -32,6 +32,10 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
 
 
+class OtherFormat(DataError):
+    """A checkpoint that another version of microtrain has written: whole, but not for this one."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What one checkpoint holds; arrays are writable, C-ordered and in definition order."""
@@ -179,6 +183,8 @@ def load_newest_checkpoint(directory: str | Path, warn: Callable[[str], None]) -
     for path in reversed(list_checkpoints(directory)):
         try:
             return load_checkpoint(path)
+        except OtherFormat:
+            raise
         except DataError as error:
             warn(str(error))
     raise DataError(f"no usable checkpoint in {Path(directory)}: a run writes one at its last step")
@@ -278,7 +284,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"damaged checkpoint {path}: {MANIFEST} cannot be understood") from None
     if version != FORMAT:
-        raise DataError(
+        raise OtherFormat(
             f"{path} has checkpoint format {version}; this microtrain reads format {FORMAT}"
         )
     return dict(manifest)

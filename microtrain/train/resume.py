@@ -5,7 +5,6 @@ Rank 0 finds and reads; what it found, or its error, reaches all ranks together.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -15,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import together
 from ..errors import ConfigError, DataError, LaunchError
-from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, reason, step_of
+from .checkpoint import (
+    Checkpoint,
+    OtherFormat,
+    list_checkpoints,
+    load_newest_checkpoint,
+    reason,
+    step_of,
+)
 from .resolved import as_yaml, resolved_yaml
 from .run_directory import Run, newest_run, open_run
 from .section import Section
@@ -95,8 +101,12 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resu
     compare_configs(run.config_text, resolved_yaml(config), run.path)
     place = run.path / "checkpoints"
     checkpoint = None
-    with contextlib.suppress(DataError):  # none is whole: the run begins again
+    try:
         checkpoint = load_newest_checkpoint(place, warn)
+    except OtherFormat:
+        raise
+    except DataError:  # none is whole: the run begins again
+        pass
     for path in list_checkpoints(place):  # damaged ones must not pass for the newest again
         if checkpoint is None or step_of(path) > checkpoint.step:
             aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
