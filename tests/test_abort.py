@@ -88,7 +88,14 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAILURES)
+# Each is a job of its own; that every second one is daily keeps the suite short.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (number % 2))
+        for number, name in enumerate(FAILURES)
+    ],
+)
 def test_a_failing_rank_ends_the_job(mpirun: Mpirun, name: str) -> None:
     case, code, what, traceback, says = FAILURES[name]
     job = mpirun(3, JOB.format(case=case, ranks=[1]))

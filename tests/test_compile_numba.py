@@ -244,6 +244,7 @@ def test_an_optimizer_over_many_blocks() -> None:
     assert step.source().count("multiply add multiply add multiply subtract") == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=2, deadline=None)
 @given(st.lists(st.sampled_from(LAYERS), min_size=1, max_size=4), st.sampled_from(list(OPTIMIZERS)))
 def test_random_models(layers: list[str], optimizer: str) -> None:
@@ -350,7 +351,7 @@ def pieces(a: Any, b: Any, v: Any, w: Any, t: Any, i: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("dtype", "size"),
-    [("float32", 40), late("float64", 4), late("float32", 4), late("float64", 40)],
+    [late("float32", 40), late("float64", 4), ("float32", 4), late("float64", 40)],
 )
 def test_products_sums_and_indices(dtype: str, size: int) -> None:
     numbers = np.random.default_rng(0)

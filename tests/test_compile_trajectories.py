@@ -27,7 +27,10 @@ def threads_take_turns_often() -> Iterator[None]:
 @pytest.mark.parametrize(
     "steps", [40, pytest.param(500, marks=pytest.mark.slow)], ids="{} steps".format
 )
-@pytest.mark.parametrize("name", COURSES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "transformer")) for n in COURSES],
+)
 def test_a_captured_run_has_the_bits_of_the_eager_one(name: str, steps: int, comm: Any) -> None:
     with np.errstate(all="ignore"):  # a mean over no rows
         expected, _ = trajectory(name, lambda step: step, comm, steps)

@@ -121,12 +121,12 @@ STOPS = {
 
 @pytest.mark.parametrize(
     ("how", "ranks"),
-    [("a file", 1), ("SIGTERM", 2), ("SIGUSR1", 2)]
+    [("a file", 1), ("SIGTERM", 1), ("SIGUSR1", 2)]
     + [
         pytest.param(how, ranks, marks=pytest.mark.slow)
         for how, ranks in (
             ("a file", 2),
-            ("SIGTERM", 1),
+            ("SIGTERM", 2),
             ("SIGUSR1", 1),
             ("SIGINT", 1),
             ("SIGINT", 2),
@@ -151,6 +151,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path, whole, how, ranks
     assert differences(resumed(tmp_path, ranks=ranks), whole(ranks)) == {}
 
 
+@pytest.mark.slow
 def test_max_time_ends_a_run_again_and_again(tmp_path, whole):
     write_run(tmp_path, LONG)
     limit = ("train.max_time=0.02 min", SLOWLY)
@@ -187,7 +188,8 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path, whole):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "victim"), [(1, 0), (2, 1), pytest.param(2, 0, marks=pytest.mark.slow)]
+    ("ranks", "victim"),
+    [(1, 0), *(pytest.param(2, victim, marks=pytest.mark.slow) for victim in (0, 1))],
 )
 def test_a_killed_rank(tmp_path, whole, ranks, victim, request):
     if ranks > 1:

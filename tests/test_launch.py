@@ -233,6 +233,7 @@ BROKEN_SUITES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN_SUITES)
 def test_a_broken_suite_under_mpirun_ends_and_tells_why_it_failed(
     mpirun: Callable[..., mpi_run.Job], name: str, tmp_path: Path

@@ -422,7 +422,7 @@ OVER_RANKS = {
 }
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_over_ranks_a_captured_run_is_the_eager_run(mpirun, place, ranks):
     """Where one rank cannot capture, too; native code stays within rounding."""
     runs = {f"{case}_{mode}".replace(" ", "_"): [*overrides, f"train.compile={mode}"]

@@ -46,6 +46,7 @@ class Forgetful(Net):  # what it has counted is in no checkpoint
 """
 
 
+@pytest.mark.slow
 def test_a_resume_that_is_not_exact_is_found(tmp_path):
     write_run(tmp_path)
     with open(tmp_path / "net.py", "a") as file:
@@ -112,7 +113,11 @@ def test_mistakes(tmp_path, arguments, code, words):
     ("arguments", "words"),
     [
         (["1,2,4", "distributed={reproducible: world, shards: 2}"], "4 left out, they do not"),
-        (["1,2"], "rounding; distributed.reproducible: world gives the same bits"),
+        pytest.param(
+            ["1,2"],
+            "rounding; distributed.reproducible: world gives the same bits",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_numbers_of_ranks(tmp_path, mpirun, arguments, words):

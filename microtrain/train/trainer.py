@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
 import socket
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import numpy as np
 
 from .. import threads
-from ..backend import MODES, default_dtype, to_host
+from ..backend import MODES, default_dtype
 from ..data import DataLoader
 from ..distributed import watchdog, world
 from ..distributed.agreement import agreed, together
@@ -34,19 +33,17 @@ from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
 from ..errors import ConfigError, DataError, DivergedError, LaunchError
 from ..optim import Optimizer
-from ..random import begin_batch, get_rng_state, place, set_rng_state
 from ..tensor import Tensor
 from .autopsy import autopsy
 from .callbacks import Callbacks
 from .checkpoint import checkpoint_at, name_of
-from .components import build, is_import_path, load
-from .custom_loop import optimizer_arrays, options, restore_optimizer
+from .components import build, load
 from .divergence import Guard, NotFinite, Skips, worst_gradient
 from .duration import Duration
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
 from .library import library_config
-from .output import Header, Output, Summary, truth_lines
+from .output import Output
 from .parts import (
     build_parts,
     check_fit,
@@ -55,7 +52,7 @@ from .parts import (
     compare_models,
     load_data,
 )
-from .pictures import draw, line_of
+from .pictures import draw
 from .prediction import peak_memory, predict
 from .progress import Progress
 from .resolved import resolved_yaml
@@ -66,7 +63,9 @@ from .saver import Saver
 from .schedules import Rates, Schedule
 from .section import Section
 from .signature import data_state
+from .state import contents, restore
 from .stop import EVALUATE, SAVE, STOP, STOP_FILE, Stopper
+from .telling import header, next_command, summed_up, truth
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -619,7 +618,7 @@ class Trainer:
             together(self.comm, self._take_initial_values)
             return
         model, optimizer, state = found
-        together(self.comm, lambda: self._restore(model, optimizer, state))
+        together(self.comm, lambda: restore(self, model, optimizer, state))
 
     def _read_resumed(self) -> Any:
         run = self._run
@@ -649,76 +648,10 @@ class Trainer:
             return None
         return checkpoint.model, checkpoint.optimizer, checkpoint.state
 
-    def _restore(self, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
-        """Be where `_state` was taken; DataError where it is of another model or other data."""
-        if self.total_steps is not None and state["step"] > self.total_steps:
-            raise ConfigError(
-                f"the run has taken {state['step']:,} steps, which is more than "
-                f"train.duration={self.config.train.duration} ({self.total_steps:,} steps); "
-                "give it a longer one"
-            )
-        if state["data_hash"] != self._data_state["data_hash"]:
-            raise DataError(
-                f"the data have changed since step {state['step']:,}: the run cannot go on with "
-                "other rows; put them back, or start a new run"
-            )
-        try:
-            self.model.load_state_dict(model)
-            restore_optimizer(self.model, self.optimizer, optimizer, state["options"])
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise DataError(f"the checkpoint does not fit the model: {error}") from error
-        self.step, self.samples = state["step"], state["samples"]
-        self._elapsed = state["seconds"]
-        best = state["best"]
-        if best is not None and state["monitor"] == self._monitor():
-            self._best = best["name"], best["value"], best["step"]
-        draws = place()
-        set_rng_state(state["random"])
-        begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
-        self.loader.epoch = self.step // self.steps_per_epoch
-        self.execution.restore(state["compile"])
-        self.callbacks.restore(state["callbacks"])
-        if self.skips is not None:
-            self.skips.load_state_dict(state["skips"])
-        self._restored = state
-
-    def _state(self) -> dict[str, Any]:
-        """All that a resume needs beside the arrays; rank 0."""
-        assert self._run is not None
-        measured = self._measured
-        return {
-            "seed": self.config.seed,
-            **self._where(),
-            "seconds": time.perf_counter() - self._progress.started,
-            "metrics_bytes": self._run.metrics_bytes,
-            "monitor": self._monitor(),
-            "monitored": measured[1] if measured and measured[0] == self.step else None,
-            "best": self._best_as_dict(),
-            "random": get_rng_state(),
-            "progress": self._progress.state(),
-            "rows": self._schedule.state(),
-            "options": options(self.optimizer),
-            "callbacks": self.callbacks.state(),
-            "skips": None if self.skips is None else self.skips.state_dict(),
-            **self._data_state,
-            "compile": self.execution.state(),
-        }
-
-    def _contents(self) -> dict[str, Any]:
-        """A copy of the state, as `save_checkpoint` takes it."""
-        model = self.model.state_dict()
-        return {
-            "step": self.step,
-            "model": {name: np.array(to_host(tensor._array)) for name, tensor in model.items()},
-            "optimizer": optimizer_arrays(self.model, self.optimizer),
-            "state": self._state(),
-            "config_text": self._config_text,
-        }
-
     def _save(self, best: bool) -> None:
         """A checkpoint, written beside the training; one that fails is told and survived."""
         if self._saver is not None:
-            self._saver.submit(self._contents(), best)
+            self._saver.submit(contents(self), best)
         self._tell_of_save()
 
     def _tell_of_save(self) -> None:
@@ -733,43 +666,9 @@ class Trainer:
         self._prediction = predict(self)
         if self._run is None:
             return
-        from .. import __version__
-        from .provenance import versions
-
-        parts = {"train": self.data.train, "val": self.data.val, "test": self.data.test}
         about = self.execution.about()
         self._run.update(hosts=hosts, processes=processes, ranks=self.comm.size, compile=about)
-        header = Header(
-            title=f"microtrain {__version__}: {self.config.name}",
-            hosts=hosts,
-            mpi=versions().get("mpi", ""),
-            device=str(self.device or "cpu"),
-            dtype=self.config.dtype,
-            blas_threads=threads.blas_threads(),
-            samples={name: len(part) for name, part in parts.items() if part is not None},
-            prediction=self._prediction.facts(),
-            steps=self.total_steps,
-            steps_per_epoch=self.steps_per_epoch,
-            batch_size=self.config.train.batch_size,
-            compile=f"{self.execution.name}: {self.execution.reason}",
-            results=str(self._run.path),
-            shared=self._shared(),
-        )
-        self.output.say(*header.lines())
-
-    def _shared(self) -> str:
-        """What the header says of how the ranks work together."""
-        if self.shards is not None:
-            return f"{self.shards} shards: the same bits at every number of ranks that divides them"
-        notes = [f"overlap {self.model.overlap}"] if self.comm.size > 1 else []
-        if self.config.distributed.compression != "none":
-            notes.append(f"gradients in {self.config.distributed.compression}")
-        if self.model.local_batch_norm:
-            notes.append(
-                "batch norm sees each rank's own rows (sync_batchnorm: false): results depend on "
-                "the number of ranks"
-            )
-        return "; ".join(notes)
+        self.output.say(*header(self, hosts).lines())
 
     def note_execution(self) -> None:
         """Write down what executes the steps from now on."""
@@ -801,18 +700,8 @@ class Trainer:
             values = "  ".join(f"{name} {number(value)}" for name, value in test.items())
             self.output.say("", f"test  {values}")
         if finished:
-            self._report_truth()
-        summary = Summary(
-            status=("finished" if finished else "stopped") + (f" ({stop})" if stop else ""),
-            steps=self.step,
-            seconds=seconds,
-            samples_per_s=self.samples / seconds if seconds else math.nan,
-            comm_share=self.model.comm_seconds / seconds if self.comm.size > 1 else None,
-            best=self._best,
-            results=str(self._run.path),
-            took=self._prediction.compared(seconds - self._elapsed, peak),
-            next_command=self._next_command(self._run, "evaluate" if finished else "resume"),
-        )
+            self.output.say(*truth(self))
+        summary = summed_up(self, finished, stop, seconds, peak)
         self.output.say("", *summary.lines())
         return 0 if finished else STOPPED
 
@@ -825,21 +714,6 @@ class Trainer:
         except OSError as error:  # another host may not see the directory
             self.output.warn(f"no timeline of rank {self.comm.rank}: {error}")
 
-    def _next_command(self, run: RunDirectory, command: str) -> str:
-        """What to type next, as this run itself was started."""
-        if self.config.model.given is not None:  # which only Python can make again
-            where = repr(str(run.path))
-            if command == "resume":
-                return f"Trainer(..., resume={where}).train()"
-            return f"microtrain.load({where}, model=...)"
-        program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
-        config = self.config
-        parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
-        types = [part.type for part in [*parts, *config.metrics, *config.callbacks] if part]
-        own_code = any(is_import_path(name) for name in [*types, config.trainer or ""])
-        trust = " --trust" if own_code else ""
-        return f"{program} {command} {shlex.quote(str(run.path))}{trust}"
-
     def _write_end(
         self, test: dict[str, float] | None, seconds: float, finished: bool
     ) -> str | None:
@@ -847,8 +721,8 @@ class Trainer:
         run, saver = self._run, self._saver
         if run is None or saver is None:
             return None
-        contents = self._contents()  # before the test row, which a longer run would not have
-        saver.save(contents)
+        saved = contents(self)  # before the test row, which a longer run would not have
+        saver.save(saved)
         if test is not None:
             self._log({"split": "test", **self._where(), **test, "time": seconds})
         from .provenance import params_sha256
@@ -859,7 +733,7 @@ class Trainer:
             steps=self.step,
             best=self._best_as_dict(),
             test=test,
-            params_sha256=params_sha256(contents["model"]),
+            params_sha256=params_sha256(saved["model"]),
             timings={"train_s": seconds, "comm_s": self.model.comm_seconds},
             **({} if self.skips is None else {"skipped_steps": self.skips.total}),
         )
@@ -873,13 +747,6 @@ class Trainer:
         except Exception as error:  # a finished run stays finished whatever a picture meets
             told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
         return "; ".join(filter(None, told)) or None
-
-    def _report_truth(self) -> None:
-        line, truth = line_of(self.model.module, self.data), self.data.train.truth
-        if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
-            return
-        names = self.data.train.feature_names or [f"x{i}" for i in range(len(line[0]))]
-        self.output.say("", *truth_lines(line[0], line[1], truth, names))
 
     def _leave(self, error: BaseException, started: float) -> None:
         """Note in run.json how a run ended that did not finish."""
@@ -915,5 +782,5 @@ class Trainer:
         if isinstance(error, KeyboardInterrupt):
             self.output.say(
                 f"interrupted after step {self.step:,}; go on from the last checkpoint with "
-                f"{self._next_command(self._run, 'resume')}"
+                f"{next_command(self, 'resume')}"
             )
