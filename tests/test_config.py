@@ -79,7 +79,7 @@ def test_every_default_of_the_documentation(directory):
         "init_from": None,
     }
     assert dict(config.checkpoint) == {
-        "every": "1 epoch",
+        "every": "auto",
         "keep_last": 2,
         "keep_best": 1,
         "monitor": "val/loss",

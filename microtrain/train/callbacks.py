@@ -52,7 +52,7 @@ class Callback:
         """After an evaluation; `measured` has its values by name, such as `val/loss`."""
 
     def on_save(self, trainer: Trainer, path: Path) -> None:
-        """After the state was handed to a checkpoint that will be at `path`."""
+        """After the state was handed to a checkpoint that will be at `path`; on rank 0 alone."""
 
     def on_error(self, trainer: Trainer, error: BaseException) -> None:
         """When a run ends by an error; only where no rank can be waiting for another."""

@@ -11,6 +11,7 @@ import contextlib
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ class Saver:
         monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
         warn: gets the text of a failure that the run survives.
         sync: called before a checkpoint is written: the disk has all that it speaks of.
+        sparing: whether writing may take a twentieth of the time at most; what is handed over
+            meanwhile waits in memory.
     """
 
     def __init__(
@@ -40,14 +43,21 @@ class Saver:
         monitor: tuple[str, str],
         warn: Callable[[str], None],
         sync: Callable[[], None],
+        sparing: bool = False,
     ) -> None:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
         self._failed = False  # the last one
+        self._sparing, self._hurry = sparing, False
+        self._free_at = 0.0  # of time.monotonic
         self._waiting: tuple[bool, dict[str, Any]] | None = None
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
+
+    def ready(self) -> bool:
+        """Whether one that need not be now would be written now."""
+        return not self._sparing or (self._thread is None and time.monotonic() >= self._free_at)
 
     def submit(self, contents: dict[str, Any], best: bool) -> None:
         """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed."""
@@ -67,9 +77,11 @@ class Saver:
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
         with self._lock:
-            thread = self._thread
+            thread, self._hurry = self._thread, True
+            self._lock.notify_all()
         if thread is not None:
             thread.join()
+        self._hurry = False
 
     def _write(self) -> None:
         while True:
@@ -77,8 +89,14 @@ class Saver:
                 if self._waiting is None:
                     self._thread = None
                     return
+                while self._sparing and not self._hurry:
+                    left = self._free_at - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._lock.wait(left)
                 (_, contents), self._waiting = self._waiting, None
                 self._lock.notify_all()
+            began = time.monotonic()
             try:
                 self._save(contents)
             except Exception as error:  # in a thread nobody else would hear of it
@@ -89,6 +107,7 @@ class Saver:
                 self._failed = True
             else:
                 self._failed = False
+            self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
         try:

@@ -167,7 +167,11 @@ class Train(Section):
 class Checkpoint(Section):
     """When checkpoints are written and which are kept; one is always written at the end."""
 
-    every: Span = Field(default="1 epoch", description="How often a checkpoint is written.")
+    every: AutoSpan = Field(
+        default="auto",
+        description="How often a checkpoint is written; auto: at the ends of epochs, as often as "
+        "takes a twentieth of the time at most.",
+    )
     keep_last: Count = Field(default=2, description="How many of the newest are kept.")
     keep_best: Annotated[int, Field(ge=0), Expects("a whole number of at least 0")] = Field(
         default=1, description="How many of the best by `monitor` are kept besides."

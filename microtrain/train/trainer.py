@@ -227,7 +227,12 @@ class Trainer:
         if config.train.max_time is not None:
             self._seconds["max_time"] = float(Duration(config.train.max_time).amount * 60)
         self.eval_every = self._steps(config.train.eval_every, EVALUATE)
-        self._save_every = self._steps(config.checkpoint.every, SAVE)
+        self._save_sparingly = config.checkpoint.every == "auto"
+        self._save_every = (
+            self.steps_per_epoch
+            if self._save_sparingly
+            else self._steps(config.checkpoint.every, SAVE)
+        )
         self._log_every = None
         if config.log.every != "auto":
             self._log_every = self._steps(config.log.every, EVALUATE)
@@ -456,13 +461,15 @@ class Trainer:
             reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
             self._asked_to_stop = next((asked for asked, _ in reasons if asked), "")
             stop = self._asked_to_stop or next((reason for _, reason in reasons if reason), "")
-        if not last and not stop:
+        saver = self._saver
+        if saver is not None and not last and not stop:
             best = self._best is not None and self._best[2] == step
             best = best and self.config.checkpoint.keep_best > 0
-            every = self._save_every
-            if best or noted[SAVE] or (every and not step % every):
+            due = self._save_every is not None and not step % self._save_every
+            if best or noted[SAVE] or (due and saver.ready()):
                 self._stopper.done(SAVE)
-                self._save(best)
+                saver.submit(contents(self), best)
+                self._tell_of_save()
         return stop
 
     # A step is these two; `execution` calls them, or replays what they did.
@@ -603,7 +610,13 @@ class Trainer:
         keep = self.config.checkpoint
         monitor = self.monitor, keep.mode
         self._saver = Saver(
-            run.checkpoints, keep.keep_last, keep.keep_best, monitor, self.output.warn, run.sync
+            run.checkpoints,
+            keep.keep_last,
+            keep.keep_best,
+            monitor,
+            self.output.warn,
+            run.sync,
+            sparing=self._save_sparingly,
         )
         return run
 
@@ -648,14 +661,10 @@ class Trainer:
             return None
         return checkpoint.model, checkpoint.optimizer, checkpoint.state
 
-    def _save(self, best: bool) -> None:
-        """A checkpoint, written beside the training; one that fails is told and survived."""
-        if self._saver is not None:
-            self._saver.submit(contents(self), best)
-        self._tell_of_save()
-
     def _tell_of_save(self) -> None:
-        self.callbacks.call("on_save", self.path / "checkpoints" / name_of(self.step))
+        if self._saver is not None:  # when it saves is decided by the first rank's disk
+            with alone("on_save is called on rank 0 alone"):
+                self.callbacks.call("on_save", self.path / "checkpoints" / name_of(self.step))
 
     def _best_as_dict(self) -> dict[str, Any] | None:
         if self._best is None:
