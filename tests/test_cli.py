@@ -24,10 +24,10 @@ def no_launcher(monkeypatch):
             monkeypatch.delenv(name)
 
 
-def in_new_process(*command, **options):
+def in_new_process(*command, cwd=ROOT, **options):
     return subprocess.run(
         [sys.executable, *command],
-        cwd=ROOT,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
@@ -197,6 +197,45 @@ sys.exit(code)
         assert (done.returncode, done.stderr) == (0, "['pydantic']\n")
     helped = in_new_process("-c", code, "--help")
     assert (helped.returncode, helped.stderr) == (0, "[]\n")
+
+
+WITHOUT_TRAINING = {
+    "show": ["show"],
+    "a key": ["show", "train.batch_size"],
+    "init": ["init", "linreg", "new"],
+    "schema": ["schema"],
+    "compare": ["compare", "runs/line", "runs/line"],
+    "plot": ["plot", "runs/line", "--output", "curves.png"],
+    "report": ["report", "runs/line"],
+    "evaluate": ["evaluate", "runs/line"],
+    "predict": ["predict", "runs/line", "--input", "new.csv", "--output", "-"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder_with_a_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    settings = ["name=line", "train.duration=1 epoch"]
+    done = in_new_process(
+        "-m", "microtrain", "train", str(ROOT / "configs/linreg.yaml"), *settings, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "new.csv").write_text("x\n0.5\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", WITHOUT_TRAINING)
+def test_what_does_not_train_loads_neither_mpi_nor_cupy(folder_with_a_run, name):
+    if name == "plot":
+        pytest.importorskip("matplotlib")
+    code = (
+        "import sys; from microtrain.cli.main import main; code = main(sys.argv[1:])\n"
+        "print(sorted({'mpi4py', 'cupy', 'sklearn'} & set(sys.modules)), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    done = in_new_process("-c", code, *WITHOUT_TRAINING[name], cwd=folder_with_a_run)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
 
 
 def test_python_m_microtrain():
