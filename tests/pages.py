@@ -130,7 +130,9 @@ def write(block: Block, folder: Path) -> Path | None:
         return None
     path = folder / block.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(block.text, encoding="utf-8")
+    # A table has no comments: what names the file is not part of it.
+    text = block.text.partition("\n")[2] if path.suffix == ".csv" else block.text
+    path.write_text(text, encoding="utf-8")
     return path
 
 
