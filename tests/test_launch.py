@@ -211,6 +211,7 @@ def test_one_rank_needs_no_mpi(mpirun: Callable[..., mpi_run.Job]) -> None:
     assert job.stdout.strip() == "<SingleCommunicator rank 0 of 1> False", job.stderr
 
 
+@pytest.mark.slow  # scripts/test runs it so as a stage of its own
 def test_the_communicators_suite_passes_under_mpirun(mpirun: Callable[..., mpi_run.Job]) -> None:
     suite = mpi_run.REPOSITORY / "tests" / "test_communicators.py"
     job = mpirun(2, "-m", "pytest", "-q", "-m", "mpi", suite, cwd=mpi_run.REPOSITORY)
