@@ -62,7 +62,10 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
             inputs.append(model.prepare(*_inputs(columns, model, note, targets_used=True)))
         except DataError as error:
             raise error if str(path) in str(error) else DataError(f"{path}: {error}") from error
-        targets.append(_targets(columns, model, path))
+        target = _targets(columns, model, path)
+        if not target.ndim:
+            raise DataError(f"{path}: the target is one number; expected one for each row")
+        targets.append(target)
         note = _silent
     arrays = [np.concatenate(parts) for parts in zip(*inputs, strict=True)]
     target = np.concatenate(targets)
