@@ -116,6 +116,12 @@ def test_columns_in_an_npz_also_where_one_is_named_as_an_array(line, tmp_path):
     assert (tmp_path / "columns.csv").read_text() == (tmp_path / "array.csv").read_text()
 
 
+def test_a_target_that_is_one_number_is_refused(line, tmp_path, capsys):
+    np.savez(tmp_path / "one.npz", x=np.arange(5.0)[:, None], y=3.0)
+    assert main(["evaluate", str(line), "--data", str(tmp_path / "one.npz")]) == 3
+    assert "the target is one number; expected one for each row" in capsys.readouterr().err
+
+
 def test_more_rows_than_are_held_at_a_time(line, tmp_path, monkeypatch):
     from microtrain.train import input_files
 
