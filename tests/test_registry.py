@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from mpi_run import run_job
 from samples import REFERENCE, SAMPLES, Sample
 
 import microtrain as mt
@@ -335,6 +338,28 @@ def test_arrays_in_arrays_out(name: str, sample: Sample) -> None:
     assert type(result) not in TENSORS
     inputs = tensors(name, sample.arrays, grad=False)
     assert same_bits(result, apply(name, inputs, sample.attrs).numpy())
+
+
+def test_what_generates_the_code_at_the_first_call_has_its_signature() -> None:
+    for op in REGISTRY.values():
+        if isinstance(op, Operation):
+            declared = inspect.signature(op._declare())
+            op.generate()
+            assert inspect.signature(op.apply) == declared, op.name
+            assert op.source in vars(op).values()
+
+
+def test_the_import_generates_no_operation_and_a_call_only_its_own() -> None:
+    found = run_job(
+        [
+            sys.executable,
+            "-c",
+            "import microtrain as mt\n"
+            "def made(): return [n for n, op in mt.ops.REGISTRY.items() if 'source' in vars(op)]\n"
+            "print(made()); mt.ones(2) * 3; print(made())",
+        ]
+    )
+    assert found.stdout.splitlines() == ["[]", "['mul']"], found.stderr
 
 
 def test_no_reference_cycles() -> None:

@@ -20,14 +20,17 @@ and return Tensors. So one rule serves the fast pass over raw arrays and, given 
 for higher derivatives.
 
 For every operation one `apply` function and two backward functions are generated as source text: a
-straight line of attribute reads, without loops over inputs. `Operation.source` shows it.
+straight line of attribute reads, without loops over inputs. `Operation.source` shows it. They are
+generated at the first call: all of them at once would be half the time of `import microtrain`.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
@@ -49,6 +52,7 @@ from .coercion import (
 )
 
 NUMBERING.append(globals())
+_LOCK = threading.RLock()
 
 # The value of `view` for operations that copy where the memory leaves no other way.
 VIEW_IF_SHARED = "if shared"
@@ -70,7 +74,14 @@ class Operation:
         view: whether the result shares the memory of the first input; VIEW_IF_SHARED where that
             depends on the memory.
         apply: the public function.
+        needs, source, saves_arrays, backward_arrays, backward_tensors: made when first used.
     """
+
+    needs: dict[str, tuple[str, ...]]
+    source: str
+    saves_arrays: bool
+    backward_arrays: Callable[..., Any]
+    backward_tensors: Callable[..., Any]
 
     def __init__(
         self,
@@ -105,18 +116,47 @@ class Operation:
         self.attrs = tuple(p.name for p in keyword)
         self.defaults = {p.name: p.default for p in keyword if p.default is not p.empty}
         self.writes_out = any(p.name == "out" for p in signature)
-        self.needs = {i: tuple(inspect.signature(r).parameters) for i, r in rules.items()}
         self._call = call
         self._doc = doc or kernel.__doc__
-        self._check()
-        self.source = self._write_source()
-        self.apply = self._compile()
-        self.saves_arrays = any(
-            n in self.inputs or n == "result" or n in extras
-            for need in self.needs.values()
-            for n in need
-        )
+        # Whoever wants to know of each node finds the scope here from the beginning.
+        self._scope: dict[str, Any] = {"OP": self, "next_seq": next_seq}
+        NUMBERING.append(self._scope)
+        self.apply = self._declare()
         REGISTRY[name] = self
+
+    def _declare(self) -> Callable[..., Any]:
+        """The public function with its signature, whose first call generates its code."""
+        names = (*self.inputs, *self.attrs)
+        code = _first_call.__code__.replace(
+            co_argcount=len(names), co_nlocals=len(names), co_varnames=names, co_name=self.name
+        )
+        given = {**dict.fromkeys(self.optional), **self.defaults}
+        defaults = tuple(given[name] for name in names if name in given)
+        apply = FunctionType(code, self._scope, self.name, defaults)
+        apply.__module__ = self.kernel.__module__
+        apply.__doc__ = self._doc
+        apply.operation = self  # type: ignore[attr-defined]
+        return apply
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Operation.__annotations__ and "backward_tensors" not in self.__dict__:
+            self.generate()
+            return getattr(self, name)
+        raise AttributeError(f"operation {self.name} has no attribute {name!r}")
+
+    def generate(self) -> Callable[..., Any]:
+        """Generate the code, if that has not been done; returns the public function."""
+        with _LOCK:
+            if "backward_tensors" not in self.__dict__:
+                rules = self.rules.items()
+                self.needs = {i: tuple(inspect.signature(rule).parameters) for i, rule in rules}
+                self._check()
+                self.source = self._write_source()
+                self.saves_arrays = any(
+                    n in self.inputs or n == "result" or n in self.extras for n in self._needed()
+                )
+                self._compile()
+        return self.apply
 
     def _check(self) -> None:
         known = {"g", "result", "out", *self.inputs, *self.extras, *self.attrs}
@@ -337,13 +377,14 @@ class Operation:
         lines = ",\n        ".join(results)
         emit(f"    return (\n        {lines},\n    )")
 
-    def _compile(self) -> Callable[..., Any]:
+    def _compile(self) -> None:
         rules = {i: _rule_named(i, rule) for i, rule in self.rules.items()}
-        scope: dict[str, Any] = {
-            "OP": self, "KERNEL": self.kernel, "RULES": rules, "RECOMPUTE": self.recompute,
+        scope = self._scope
+        scope |= {
+            "KERNEL": self.kernel, "RULES": rules, "RECOMPUTE": self.recompute,
             "DEFAULTS": self.defaults, "TENSORS": TENSORS, "ARRAYS": ARRAYS, "XP": XP,
             "Tensor": Tensor, "new": object.__new__, "Node": Node, "M": MODES,
-            "Version": Version, "next_seq": next_seq, "coerce": coerce,
+            "Version": Version, "coerce": coerce,
             "promote": promote, "to_float": to_float, "explain": explain, "stale": stale,
             "version_of": version_of, "watch": watch, "shared": shared,
             "result_tensor": result_tensor, "slot_of": slot_of, "INFERENCE": INFERENCE,
@@ -354,15 +395,13 @@ class Operation:
             scope[f"rule_{i}"] = rules[i]
             source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
         exec(compile(source, f"<operation {self.name}>", "exec"), scope)
-        NUMBERING.append(scope)
+        self.apply.__code__ = scope["apply"].__code__.replace(co_name=self.name)
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
-        apply: Callable[..., Any] = scope["apply"]
-        apply.__name__ = apply.__qualname__ = self.name
-        apply.__module__ = self.kernel.__module__
-        apply.__doc__ = self._doc
-        apply.operation = self  # type: ignore[attr-defined]
-        return apply
+
+
+def _first_call() -> Any:
+    return OP.generate()(**locals())  # type: ignore[name-defined]  # noqa: F821
 
 
 def _rule_named(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
