@@ -12,7 +12,7 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
-from microtrain.train import live, output
+from microtrain.train import output, progress
 from microtrain.train.live import Bar, why_none
 from microtrain.train.output import Output
 
@@ -135,7 +135,7 @@ class Screen(io.StringIO):
 def clock(monkeypatch):
     """A clock that the test moves."""
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

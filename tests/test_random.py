@@ -52,6 +52,21 @@ def test_equal_arguments_give_equal_streams_and_different_ones_do_not(arguments)
     assert len({tuple(words) for words in streams}) == len(arguments)
 
 
+@given(
+    st.integers(-3, 2**70),
+    st.lists(st.integers(0, 2**33), max_size=3),
+    st.integers(0, 9),
+)
+def test_a_brief_generator_starts_as_a_fresh_one_whatever_was_drawn_before(seed, indices, draws):
+    before = mtr.get_rng_state()
+    mtr.brief_generator(seed, "before").integers(0, 9, draws, dtype=np.uint8)
+    brief, fresh = (make(seed, "x", *indices) for make in (mtr.brief_generator, mtr.generator))
+    for draw in ("permutation", "standard_normal", "random"):
+        assert getattr(brief, draw)(5).tolist() == getattr(fresh, draw)(5).tolist()
+    assert brief.bit_generator.random_raw() == fresh.bit_generator.random_raw()
+    assert mtr.get_rng_state() == before  # it is none of the stream of manual_seed
+
+
 @pytest.mark.parametrize(
     "one, other",
     [

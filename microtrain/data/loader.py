@@ -6,6 +6,7 @@ depends on the seed and the epoch alone. The number of ranks decides only who co
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -174,10 +175,11 @@ class DataLoader:
         """
         return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
-    def steps(self, start: int = 0) -> Generator[MicroBatches, None, None]:
+    def steps(self, start: int = 0, passes: int | None = 1) -> Generator[MicroBatches, None, None]:
         """One pass by optimiser steps: for each global batch, a list of its micro-batches.
 
         start: the number of the batch to begin with, where a pass is taken up again.
+        passes: so many of them one after another; None: without end.
 
         The global batch is cut into `accumulate` slices first and each of these over the ranks.
         The list is equally long on all ranks; it is shorter than `accumulate` only where the last
@@ -190,7 +192,10 @@ class DataLoader:
             ...         mt.nn.functional.mse_loss(model(xb), yb).backward()
             ...     optimizer.step()
         """
-        return self._new_pass(self.accumulate, _whole_number("start", start, least=0))
+        start = _whole_number("start", start, least=0)
+        if passes is not None:
+            passes = _whole_number("passes", passes, least=1)
+        return self._new_pass(self.accumulate, start, passes)
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
@@ -202,31 +207,38 @@ class DataLoader:
         order = np.arange(rows) if self.shuffle else None
         return [self._micro_batches(order, 0, self._cut(n, self.accumulate)) for n in wanted]
 
-    def _new_pass(self, micro_batches: int, start: int = 0) -> Generator[MicroBatches, None, None]:
+    def _new_pass(
+        self, micro_batches: int, start: int = 0, passes: int | None = 1
+    ) -> Generator[MicroBatches, None, None]:
         # Not part of the generator below: the pass counts from here, not from its first batch.
         if self._pass is not None:
             self._epoch += 1  # the pass before was left early
         self._pass = this_pass = object()
-        return self._batches(self._epoch, micro_batches, this_pass, start)
+        return self._batches(self._epoch, micro_batches, this_pass, start, passes)
 
     def _batches(
-        self, epoch: int, micro_batches: int, this_pass: object, begin: int
+        self, first: int, micro_batches: int, this_pass: object, begin: int, passes: int | None
     ) -> Generator[MicroBatches, None, None]:
         rows = len(self.dataset)
-        order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
+        count = len(self)
         cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike
         before = place()
         try:
-            for number in range(begin, len(self)):
-                start = number * self.batch_size
-                global_size = min(self.batch_size, rows - start)
-                cut = cuts.get(global_size)
-                if cut is None:
-                    cut = cuts[global_size] = self._cut(global_size, micro_batches)
-                batches = self._micro_batches(order, start, cut)
-                batches.place = epoch, number
-                self.offset, self.global_size = batches[0].offset, global_size
-                yield batches
+            for epoch in itertools.count(first) if passes is None else range(first, first + passes):
+                if self._pass is this_pass:
+                    self._epoch = epoch
+                order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
+                for number in range(begin, count):
+                    start = number * self.batch_size
+                    global_size = min(self.batch_size, rows - start)
+                    cut = cuts.get(global_size)
+                    if cut is None:
+                        cut = cuts[global_size] = self._cut(global_size, micro_batches)
+                    batches = self._micro_batches(order, start, cut)
+                    batches.place = epoch, number
+                    self.offset, self.global_size = batches[0].offset, global_size
+                    yield batches
+                begin = 0
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..random import generator
+from ..random import brief_generator
 
 __all__ = ["contiguous_slice", "contiguous_slices", "epoch_order"]
 
 
 def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[np.intp]:
     """The order of `rows` rows in an epoch: a permutation that depends on the arguments alone."""
-    order: NDArray[np.intp] = generator(seed, "shuffle", epoch).permutation(rows)
+    order: NDArray[np.intp] = brief_generator(seed, "shuffle", epoch).permutation(rows)
     return order
 
 

@@ -395,7 +395,7 @@ class Operation:
             scope[f"rule_{i}"] = rules[i]
             source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
         exec(compile(source, f"<operation {self.name}>", "exec"), scope)
-        self.apply.__code__ = scope["apply"].__code__.replace(co_name=self.name)
+        self.apply.__code__ = scope["apply"].__code__
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
 

@@ -135,6 +135,12 @@ class Callbacks:
             if step % n == 0 and callback in self._mine:
                 self._call(callback, "on_step")
 
+    def hear(self, hook: str) -> bool:
+        """Whether `hook` does something in any, on any rank."""
+        ours = getattr(Callback, hook)
+        found = [getattr(callback, hook, ours) for callback in self._all]
+        return any(getattr(method, "__func__", method) is not ours for method in found)
+
     def call(self, hook: str, *arguments: Any) -> None:
         """Call `hook` of all."""
         for callback in self._mine:

@@ -6,19 +6,17 @@ never so, even if it looks so: Open MPI gives ranks a pseudo-terminal whose othe
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from typing import Any, Literal, TextIO
 
 from ..threads import launch_environment
+from .progress import Pace
 
 __all__ = ["Bar", "Wish", "why_none"]
 
 Wish = Literal["auto", "on", "off"]
 
 SECONDS = 0.1  # between two drawings
-STEPS = 1000  # at most between two looks at the clock
 
 
 def why_none(stream: TextIO | None) -> str:
@@ -66,24 +64,15 @@ class Bar:
         self._of = f" of {total:,}" if total else ""
         shown = f"{start:,}{self._of}"
         self._task = self._progress.add_task("", total=total, completed=start, shown=shown)
-        self._every = 1
-        self._step = start
-        self._time = time.monotonic()
+        self._pace = Pace(SECONDS, start)
         self._progress.start()
 
     def look(self, step: int) -> int:
         """Draw the bar if its time has come; returns the step to call this at again."""
-        now = time.monotonic()
-        spent = now - self._time
-        if spent >= SECONDS:
+        if self._pace.passed(step):
             shown = f"{step:,}{self._of}"
             self._progress.update(self._task, completed=step, shown=shown, refresh=True)
-            wanted = (step - self._step) * SECONDS / spent
-            self._step, self._time = step, now
-        else:
-            wanted = 2.0 * self._every
-        self._every = max(1, min(STEPS, 2 * self._every, math.ceil(wanted)))
-        return step + self._every
+        return self._pace.at
 
     def print(self, line: str) -> None:
         """Write a line above the bar, as it is."""

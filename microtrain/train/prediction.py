@@ -210,7 +210,7 @@ def dry_run(trainer: Trainer) -> list[str]:
     began, times = time.perf_counter(), []
     with np.errstate(all="ignore"), default_dtype(trainer.config.dtype):
         most = min(STEPS, trainer.total_steps or STEPS)
-        for micro_batches in islice(_forever(trainer.loader), most):
+        for micro_batches in islice(trainer.loader.steps(passes=None), most):
             if trainer.execution.pending and trainer.step >= BEGIN - 1:
                 trainer.execution.rehearse(trainer.loader.kinds(trainer.total_steps or STEPS))
             if trainer.rates is not None:
@@ -241,11 +241,6 @@ def dry_run(trainer: Trainer) -> list[str]:
         )
     lines.append(f"measured  {size(peak_memory())} of memory at most; nothing was written")
     return lines
-
-
-def _forever(loader: Any) -> Any:
-    while True:
-        yield from loader.steps()
 
 
 def peak_memory() -> int:

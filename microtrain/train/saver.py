@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import LaunchError
 from .checkpoint import list_checkpoints, reason, save_checkpoint
+from .progress import Pace
 
 __all__ = ["Saver", "monitored", "prune"]
+
+SECONDS = 0.1  # between two questions whether the disk has time
 
 
 class Saver:
@@ -31,8 +35,10 @@ class Saver:
         monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
         warn: gets the text of a failure that the run survives.
         sync: called before a checkpoint is written: the disk has all that it speaks of.
-        sparing: whether writing may take a twentieth of the time at most; what is handed over
+        every: steps from one checkpoint to the next; None where a clock says when; `auto`: at the
+            ends of epochs, as often as takes a twentieth of the time at most. What is handed over
             meanwhile waits in memory.
+        epoch: steps of one epoch.
     """
 
     def __init__(
@@ -43,21 +49,39 @@ class Saver:
         monitor: tuple[str, str],
         warn: Callable[[str], None],
         sync: Callable[[], None],
-        sparing: bool = False,
+        every: int | Literal["auto"] | None = None,
+        epoch: int = 1,
     ) -> None:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
         self._failed = False  # the last one
-        self._sparing, self._hurry = sparing, False
+        self._every, self._epoch = every, epoch
+        self._pace: Pace | None = None
+        self._hurry = False
         self._free_at = 0.0  # of time.monotonic
         self._waiting: tuple[bool, dict[str, Any]] | None = None
         self._lock = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def ready(self) -> bool:
-        """Whether one that need not be now would be written now."""
-        return not self._sparing or (self._thread is None and time.monotonic() >= self._free_at)
+    def next_step(self, step: int) -> float:
+        """The first step after `step` at which one may be due; infinite where a clock says when."""
+        if self._every is None:
+            return math.inf
+        if self._every != "auto":
+            return (step // self._every + 1) * self._every
+        if self._pace is None:
+            self._pace = Pace(SECONDS, step)
+        return max(-(-self._pace.at // self._epoch), step // self._epoch + 1) * self._epoch
+
+    def due(self, step: int) -> bool:
+        """Whether one is to be written after this step, and would be now."""
+        pace = self._pace
+        if pace is None or self._every != "auto":
+            return isinstance(self._every, int) and step % self._every == 0
+        if step % self._epoch or step < pace.at or not pace.passed(step):
+            return False
+        return self._thread is None and time.monotonic() >= self._free_at
 
     def submit(self, contents: dict[str, Any], best: bool) -> None:
         """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed."""
@@ -89,7 +113,7 @@ class Saver:
                 if self._waiting is None:
                     self._thread = None
                     return
-                while self._sparing and not self._hurry:
+                while self._every == "auto" and not self._hurry:
                     left = self._free_at - time.monotonic()
                     if left <= 0:
                         break

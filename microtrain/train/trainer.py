@@ -227,12 +227,8 @@ class Trainer:
         if config.train.max_time is not None:
             self._seconds["max_time"] = float(Duration(config.train.max_time).amount * 60)
         self.eval_every = self._steps(config.train.eval_every, EVALUATE)
-        self._save_sparingly = config.checkpoint.every == "auto"
-        self._save_every = (
-            self.steps_per_epoch
-            if self._save_sparingly
-            else self._steps(config.checkpoint.every, SAVE)
-        )
+        every = config.checkpoint.every
+        self._save_every = every if every == "auto" else self._steps(every, SAVE)
         self._log_every = None
         if config.log.every != "auto":
             self._log_every = self._steps(config.log.every, EVALUATE)
@@ -242,6 +238,7 @@ class Trainer:
         self._resume = resume
         self._asked_to_stop = ""
         self.callbacks = together(comm, self._make_callbacks)
+        self._hear_epochs = self.callbacks.hear("on_epoch")
         self.guard = Guard(self.model, config.train.clip_norm)
         self.skips = Skips(self.model) if config.train.nan == "skip" else None
         self.rates = None if config.schedule is None else together(comm, self._make_rates)
@@ -390,48 +387,46 @@ class Trainer:
             self.callbacks.call("on_start")
             self.callbacks.state()  # one that cannot be saved is found now, not at a checkpoint
             attend = self._next_attention()
-            while not stop and self.step != self.total_steps:
-                # Closed at once, whatever ends it: its end moves the stream of draws.
-                batches = loader.steps(self.step % self.steps_per_epoch)
-                with contextlib.closing(batches):
-                    for micro_batches in batches:
-                        if self.execution.pending and self.step >= BEGIN - 1:
-                            self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
-                        if self.rates is not None:
-                            self.rates.set(self.step)
-                        if self.skips is not None:
-                            self.skips.begin()
-                        left = len(micro_batches)
-                        first = True
-                        rows_seen = loader.global_size
-                        try:
-                            for batch in micro_batches:
-                                left -= 1
-                                execute(first, not left, *batch)
-                                first = False
-                        except NotFinite:
-                            self._skip_or_stop(micro_batches)
-                        else:
-                            progress.add(model.loss, rows_seen)
-                        self.step = step = self.step + 1
-                        self.samples += rows_seen
-                        if step == attend or any(model.noted):
-                            stop = self._attend()
-                            attend = self._next_attention()
-                            if stop or step == self.total_steps:
-                                break
+            # Closed at once, whatever ends it: its end moves the stream of draws.
+            with contextlib.closing(loader.steps(self.step % self.steps_per_epoch, None)) as steps:
+                while not stop and self.step != self.total_steps:
+                    micro_batches = next(steps)
+                    if self.execution.pending and self.step >= BEGIN - 1:
+                        self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
+                    if self.rates is not None:
+                        self.rates.set(self.step)
+                    if self.skips is not None:
+                        self.skips.begin()
+                    left = len(micro_batches)
+                    first = True
+                    rows_seen = loader.global_size
+                    try:
+                        for batch in micro_batches:
+                            left -= 1
+                            execute(first, not left, *batch)
+                            first = False
+                    except NotFinite:
+                        self._skip_or_stop(micro_batches)
+                    else:
+                        progress.add(model.loss, rows_seen)
+                    self.step = step = self.step + 1
+                    self.samples += rows_seen
+                    if step == attend or any(model.noted):
+                        stop = self._attend()
+                        attend = self._next_attention()
         return self._end(stop, started)
 
     def _next_attention(self) -> int:
         """The next step after which there is more to do than to go on."""
         step = self.step
-        due = [self._schedule.next_step(step), 1 << step.bit_length()]
-        intervals = (self.eval_every, self._save_every, self.steps_per_epoch)
+        due: list[float] = [self._schedule.next_step(step), 1 << step.bit_length()]
+        intervals = (self.eval_every, self.steps_per_epoch if self._hear_epochs else None)
         due += [(step // every + 1) * every for every in intervals if every is not None]
         due += [n for n in (self.callbacks.next_step(step), self.total_steps) if n is not None]
-        if self._look_at < due[0]:
-            due.append(max(int(self._look_at), step + 1))
-        return min(n for n in due if n > step or n == self.total_steps)
+        due.append(max(self._look_at, step + 1))
+        if self._saver is not None:
+            due.append(self._saver.next_step(step))
+        return int(min(n for n in due if n > step or n == self.total_steps))
 
     def _attend(self) -> str:
         """All that is due after this step; returns why the run is to end, if it is."""
@@ -465,8 +460,7 @@ class Trainer:
         if saver is not None and not last and not stop:
             best = self._best is not None and self._best[2] == step
             best = best and self.config.checkpoint.keep_best > 0
-            due = self._save_every is not None and not step % self._save_every
-            if best or noted[SAVE] or (due and saver.ready()):
+            if best or noted[SAVE] or saver.due(step):
                 self._stopper.done(SAVE)
                 saver.submit(contents(self), best)
                 self._tell_of_save()
@@ -616,7 +610,8 @@ class Trainer:
             monitor,
             self.output.warn,
             run.sync,
-            sparing=self._save_sparingly,
+            every=self._save_every,
+            epoch=self.steps_per_epoch,
         )
         return run
 
