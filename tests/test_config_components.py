@@ -357,3 +357,56 @@ def test_values_that_do_not_fit_an_annotation(value, hint, expected):
     with pytest.raises(Mismatch) as caught:
         conform(value, hint, Path("/base"))
     assert expected in (str(caught.value), phrase(hint))
+
+
+LOSSES = """\
+def plain(prediction, target):
+    return prediction - target
+
+def scaled(prediction, target, *, by: float = 1.0):
+    return by * (prediction - target)
+
+scaled.reduction = "sum"
+
+def makes(by: float = 3.0):
+    return lambda prediction, target: by * (prediction - target)
+
+def makes_of_two(one, two):
+    return lambda prediction, target: one * prediction + two * target
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "value", "reduction"),
+    [
+        ("./losses.py:plain", 3.0, "mean"),
+        ("./losses.py:scaled", 3.0, "sum"),
+        ("{type: ./losses.py:scaled, by: 2}", 6.0, "sum"),
+        ("./losses.py:makes", 9.0, "mean"),
+        ("{type: ./losses.py:makes, by: 2}", 6.0, "mean"),
+        ("{type: ./losses.py:makes_of_two, one: 1, two: 10}", 25.0, "mean"),
+    ],
+)
+def test_a_function_is_a_loss_or_makes_one(directory, loss, value, reduction):
+    (directory / "losses.py").write_text(LOSSES)
+    (directory / "run.yaml").write_text(RUN % "linear_regression")
+    made = build(load_config("run.yaml", [f"loss={loss}"]).loss)
+    assert made(5.0, 2.0) == value
+    assert getattr(made, "reduction", "mean") == reduction
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("{type: ./losses.py:scaled, bye: 2}", "unknown key; did you mean by?"),
+        ("{type: ./losses.py:scaled, by: fast}", 'expected a number, got the text "fast"'),
+        ("{type: ./losses.py:plain, by: 2}", "./losses.py:plain takes: no arguments"),
+        ("{type: ./losses.py:makes_of_two, one: 1}", "./losses.py:makes_of_two needs two"),
+    ],
+)
+def test_the_arguments_of_a_loss_function_are_checked(directory, loss, words):
+    (directory / "losses.py").write_text(LOSSES)
+    (directory / "run.yaml").write_text(RUN % "linear_regression")
+    with pytest.raises(ConfigError) as caught:
+        load_config("run.yaml", [f"loss={loss}"])
+    assert words in str(caught.value)

@@ -8,6 +8,7 @@ and needs neither pydantic nor YAML.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -16,7 +17,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -102,8 +103,11 @@ def absolute(name: str, directory: Path) -> str:
     return f"{(directory / Path(module).expanduser()).resolve()}:{attribute}"
 
 
-def load(kind: str, name: str) -> Callable[..., Any]:
+def load(kind: str, name: str, given: Collection[str] = ()) -> Callable[..., Any]:
     """What a registered name of `kind` or an import path stands for, imported now.
+
+    `given` are the arguments that it will be called with: a function that without them waits for a
+    prediction and a target is a loss, and what makes it is returned.
 
     Raises ConfigError for an unknown name, and for a file, module or attribute that is missing,
     cannot be imported or cannot be called; the message says where it was looked for.
@@ -112,7 +116,7 @@ def load(kind: str, name: str) -> Callable[..., Any]:
         return _given(kind, name.removeprefix(GIVEN))
     if is_import_path(name):
         code: Callable[..., Any] = (_import_callback if kind == "callbacks" else _import)(name)
-        return code
+        return _loss_of(code, given) if kind == "loss" and inspect.isfunction(code) else code
     known = REGISTERED[kind]
     if name not in known:
         way_out = did_you_mean(name, known)
@@ -126,6 +130,26 @@ def load(kind: str, name: str) -> Callable[..., Any]:
     module, _, attribute = target.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return function
+
+
+def _loss_of(function: Callable[..., Any], given: Collection[str]) -> Callable[..., Any]:
+    """What makes a loss of `function(prediction, target, ...)`; other functions make one."""
+    signature = inspect.signature(function)
+    first = list(signature.parameters.values())[:2]
+    positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    if len(first) < 2 or not all(
+        p.kind in positional and p.default is p.empty and p.name not in given for p in first
+    ):
+        return function
+
+    @functools.wraps(function)
+    def make(**arguments: Any) -> Callable[..., Any]:
+        made = functools.partial(function, **arguments)
+        return functools.update_wrapper(made, function)  # with its `reduction`
+
+    others = list(signature.parameters.values())[2:]
+    make.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return make
 
 
 def _given(kind: str, name: str) -> Callable[..., Any]:
@@ -155,9 +179,9 @@ def build(component: Section, **filled: Any) -> Any:
     kind, name = component.kind, component["type"]
     if component.given is not None:  # an object, or for an optimizer what makes it
         return component.given(filled["params"]) if kind == "optimizer" else component.given
-    target = load(kind, name)
     own = ("type", *SECTION_KEYS.get(kind, ()))
     arguments = {key: value for key, value in component.items() if key not in own}
+    target = load(kind, name, arguments)
     accepted = parameters(target)
     for key, value in filled.items():
         if key in accepted and key not in arguments:

@@ -136,7 +136,7 @@ class _Validator:
         name = node.value.get("type") if isinstance(node.value, dict) else None
         if name is None or not isinstance(name.value, str) or not name.value:
             return  # the schema says what is wrong
-        target = self._loaded(f"{path}.type", kind, name)
+        target = self._loaded(f"{path}.type", kind, name, node.value)
         if target is None:
             return
         imported = components.absolute(name.value, name.place.source.directory)
@@ -175,7 +175,9 @@ class _Validator:
                 value = parameter.default
                 resolved.defaults[key] = list(value) if isinstance(value, tuple) else value
 
-    def _loaded(self, path: str, kind: str, name: Node) -> Callable[..., Any] | None:
+    def _loaded(
+        self, path: str, kind: str, name: Node, given: Collection[str] = ()
+    ) -> Callable[..., Any] | None:
         """What the registered name or import path at `path` stands for; None with a problem."""
         if self.tree.refused_above(path):
             return None
@@ -185,7 +187,7 @@ class _Validator:
             return None
         imported = components.absolute(name.value, name.place.source.directory)
         try:
-            return components.load(kind, imported)
+            return components.load(kind, imported, given)
         except ConfigError as error:
             self.tree.problem(path, str(error), name.where)
             return None
