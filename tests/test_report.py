@@ -327,7 +327,7 @@ def test_the_command_shows_predictions_of_the_trained_model(tmp_path, capsys):
     path = capsys.readouterr().out.strip()
     page = Path(path).read_text()
     assert path.endswith("/report.html")
-    assert "The 40 validation rows" in page
+    assert "The 40 validation rows as predicted by the checkpoint of step 6, the best" in page
     assert "y against x" in page
     assert main(["report", str(run), "--output", str(tmp_path / "absent" / "x.html")]) == 5
     assert "cannot write the report" in capsys.readouterr().err
@@ -350,7 +350,8 @@ def test_damage_is_named(tmp_path):
 
 def test_a_run_ends_with_its_report_also_when_it_diverges(tmp_path):
     run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
-    assert "The 40 validation rows" in (run / "report.html").read_text()
+    named = "The 40 validation rows as predicted by the model after step 3, the last"
+    assert named in (run / "report.html").read_text()
     with pytest.raises(DivergedError):
         trained(tmp_path, "optimizer.lr=9", "data.samples=2000")
     page = Checked((run / "report.html").read_text())
@@ -367,3 +368,28 @@ def test_a_model_that_cannot_predict_here_costs_the_predictions_alone(tmp_path):
     final_report(run, Breaks(2, 1), prepared(np.eye(20)[:, :2], np.ones((20, 1))), None)
     page = (run / "report.html").read_text()
     assert "There are no predictions to show: RuntimeError: only together" in page
+
+
+ALONE = """\
+import microtrain as mt
+
+class Talks(mt.nn.Module):
+    def __init__(self, in_features: int):
+        super().__init__()
+        self.inner = mt.nn.Linear(in_features, 1)
+
+    def forward(self, x):
+        mt.distributed.world().barrier()  # every rank is here, but for a report
+        return self.inner(x)
+"""
+
+
+def test_a_model_that_communicates_costs_the_predictions_and_hangs_nobody(mpirun, tmp_path):
+    (tmp_path / "nets.py").write_text(ALONE)
+    config = Path(__file__).parent.parent / "configs" / "linreg.yaml"
+    arguments = ["model=./nets.py:Talks", "train.duration=1 epochs", "data.samples=200"]
+    done = mpirun(2, "-m", "microtrain", "train", config, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "runs" / "linreg" / "latest" / "report.html").read_text()
+    assert "There are no predictions to show: RuntimeError: barrier" in page
+    assert "rank 0 alone draws and writes the report" in page

@@ -69,17 +69,22 @@ def write_report(
 
 
 def final_report(
-    run: Path, model: Any = None, data: Prepared | None = None, device: Any = None
+    run: Path,
+    model: Any = None,
+    data: Prepared | None = None,
+    device: Any = None,
+    named: str = "",
 ) -> str | None:
     """Write the report of a run that has just ended, on one process; returns what went wrong.
 
-    With a model also what it predicts. One that cannot predict here (it may be the user's) costs
-    the predictions alone: a run that has ended well stays so, whatever happens here.
+    With a model, which it says is `named`, also what that predicts. One that cannot predict here
+    (it may be the user's) costs the predictions alone: a run that has ended well stays so, whatever
+    happens here.
     """
     samples, note = None, ""
     try:
         try:
-            samples = None if data is None else take_samples(model, data, device)
+            samples = None if data is None else take_samples(model, data, device, named)
         except Exception as error:
             note = f"There are no predictions to show: {type(error).__name__}: {error}"
         write_report(run, samples=samples, note=note)

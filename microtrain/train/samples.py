@@ -39,6 +39,7 @@ class Samples:
         classes: the names of the classes; None for regression.
         features, target: names of columns, as far as there are any.
         picture: height and width where a row is a picture.
+        model: which values of the parameters made the predictions.
     """
 
     part: str
@@ -50,12 +51,15 @@ class Samples:
     features: tuple[str, ...] | None
     target: str
     picture: tuple[int, int] | None
+    model: str = ""
 
     def __len__(self) -> int:
         return len(self.truth)
 
 
-def take_samples(model: Callable[..., Any], data: Prepared, device: Any = None) -> Samples | None:
+def take_samples(
+    model: Callable[..., Any], data: Prepared, device: Any = None, named: str = ""
+) -> Samples | None:
     """Predict some rows of the validation data (else test, else training) on this process alone.
 
     At most 2,000 rows and about a second. None where the predictions are neither numbers beside
@@ -105,6 +109,7 @@ def take_samples(model: Callable[..., Any], data: Prepared, device: Any = None) 
         dataset.feature_names,
         dataset.target_name or "target",
         _picture(x, dataset.feature_names),
+        named,
     )
 
 

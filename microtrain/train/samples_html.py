@@ -41,6 +41,7 @@ def samples_html(record: Record, samples: Samples) -> tuple[str, list[Chart]]:
     samples = _two_classes(record, samples)
     part = "" if len(samples) == samples.total else f"first {len(samples):,} of the "
     note = f'<p class="note">The {part}{samples.total:,} {_WORDS[samples.part]} rows'
+    note += f" as predicted by the {escape(samples.model)}" if samples.model else ""
     if samples.classes is not None:
         return _classification(samples, samples.classes, note), []
     charts = [_fit(samples) if samples.inputs.shape[1:] == (1,) else _parity(samples)]

@@ -745,11 +745,13 @@ class Trainer:
             return None
         from .report import final_report  # imports pydantic: rank 0 alone
 
-        told = [final_report(run.path, self.model.module, self.data, self.device)]
-        try:
-            told.append(draw(run, self.config, self.model, self.data, self.device))
-        except Exception as error:  # a finished run stays finished whatever a picture meets
-            told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
+        model, named = self.model.module, f"model after step {self.step:,}, the last"
+        with alone("rank 0 alone draws and writes the report"):
+            told = [final_report(run.path, model, self.data, self.device, named)]
+            try:
+                told.append(draw(run, self.config, self.model, self.data, self.device))
+            except Exception as error:  # a finished run stays finished whatever a picture meets
+                told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
         return "; ".join(filter(None, told)) or None
 
     def _leave(self, error: BaseException, started: float) -> None:
