@@ -11,7 +11,7 @@ import pytest
 
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DivergedError
-from microtrain.train import trainer as trainer_module
+from microtrain.train import ending
 from microtrain.train.config import load_config
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
@@ -90,7 +90,7 @@ WAYS = {
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """They take longer than these runs."""
-    monkeypatch.setattr(trainer_module, "draw", lambda *_: None)
+    monkeypatch.setattr(ending, "draw", lambda *_: None)
 
 
 def diverge(comm, place, *settings):

@@ -16,7 +16,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DivergedError
 from microtrain.nn.utils.clip_grad import flat_norm
 from microtrain.random import get_rng_state
-from microtrain.train import trainer as trainer_module
+from microtrain.train import ending
 from microtrain.train.config import load_config
 from microtrain.train.divergence import Guard, NotFinite, Skips
 from microtrain.train.output import Output
@@ -90,7 +90,7 @@ def same_bits(some, others):
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """They take longer than these runs."""
-    monkeypatch.setattr(trainer_module, "draw", lambda *_: None)
+    monkeypatch.setattr(ending, "draw", lambda *_: None)
 
 
 NO_OUTLIER = "data.bad=[]"

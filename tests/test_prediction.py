@@ -12,7 +12,7 @@ import pytest
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.random import get_rng_state, place
-from microtrain.train import trainer as trainer_module
+from microtrain.train import ending
 from microtrain.train.config import load_config
 from microtrain.train.output import Output
 from microtrain.train.prediction import Prediction, dry_run, peak_memory, predict
@@ -51,7 +51,7 @@ train: {duration: 20 steps, batch_size: 400, compile: "off"}
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """They take longer than these runs, and more memory."""
-    monkeypatch.setattr(trainer_module, "draw", lambda *_: None)
+    monkeypatch.setattr(ending, "draw", lambda *_: None)
 
 
 def trainer_of(place: Path, *settings, comm=None):

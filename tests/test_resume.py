@@ -47,7 +47,7 @@ CASES: dict[str, list[str]] = {
 def fast(monkeypatch):
     """Pictures and waiting for the disk take longer than these runs."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("microtrain.train.trainer.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
     monkeypatch.setattr("microtrain.train.report.final_report", lambda *_: None)
 
 

@@ -25,11 +25,13 @@ from .checkpoint import (
 from .resolved import as_yaml, resolved_yaml
 from .run_directory import Run, newest_run, open_run
 from .section import Section
+from .stop import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
+    from .trainer import Trainer
 
-__all__ = ["Resumed", "choose_run", "compare_configs", "resume_point"]
+__all__ = ["Resumed", "choose_run", "compare_configs", "resume_point", "take_up"]
 
 # What may be another after a resume: it does not change the mathematics of a step.
 FREE = (
@@ -116,6 +118,39 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resu
             except OSError as error:
                 raise LaunchError(f"cannot set aside the checkpoint {reason(error)}") from error
     return Resumed(run.path, checkpoint)
+
+
+def take_up(trainer: Trainer) -> Any:
+    """Make the run directory ready to go on, on rank 0.
+
+    Returns (model, optimizer, state) of its newest checkpoint, None where there is none.
+    """
+    run = trainer._run
+    if run is None:
+        return None
+    resumed = resume_point(open_run(run.path), trainer.config, trainer.output.warn)
+    checkpoint = resumed.checkpoint
+    run.trim_metrics(0 if checkpoint is None else checkpoint.state["metrics_bytes"])
+    step = 0 if checkpoint is None else checkpoint.step
+    (run.path / STOP_FILE).unlink(missing_ok=True)
+    run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
+    run.write_config(trainer._config_text)
+    trainer.output.say(f"resuming {run.path} after step {step:,}")
+    ranks = run.info("ranks", trainer.comm.size)
+    if ranks != trainer.comm.size and trainer.shards is None:
+        trainer.output.warn(
+            f"the run began on {ranks} ranks and goes on on {trainer.comm.size}: equal to "
+            "rounding; bit for bit it would be under distributed.reproducible: world"
+        )
+    if trainer.config.distributed.compression != "none":
+        trainer.output.warn(
+            "what compression has kept back for later steps is in no checkpoint: the run goes "
+            "on, but not bit for bit"
+        )
+    trainer.output.say("")
+    if checkpoint is None:
+        return None
+    return checkpoint.model, checkpoint.optimizer, checkpoint.state
 
 
 def compare_configs(stored: str, now: str, path: Path) -> None:

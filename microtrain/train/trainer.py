@@ -31,7 +31,7 @@ from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
-from ..errors import ConfigError, DataError, DivergedError, LaunchError
+from ..errors import ConfigError, DataError, DivergedError
 from ..optim import Optimizer
 from ..tensor import Tensor
 from .autopsy import autopsy
@@ -40,6 +40,7 @@ from .checkpoint import checkpoint_at, name_of
 from .components import build, load
 from .divergence import Guard, NotFinite, Skips, worst_gradient
 from .duration import Duration
+from .ending import end, leave
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
 from .library import library_config
@@ -52,20 +53,19 @@ from .parts import (
     compare_models,
     load_data,
 )
-from .pictures import draw
-from .prediction import peak_memory, predict
+from .prediction import predict
 from .progress import Progress
 from .resolved import resolved_yaml
-from .resume import choose_run, resume_point
-from .rows import Rows, RowSchedule, number
-from .run_directory import RunDirectory, open_run
+from .resume import choose_run, take_up
+from .rows import Rows, RowSchedule
+from .run_directory import RunDirectory
 from .saver import Saver
 from .schedules import Rates, Schedule
 from .section import Section
 from .signature import data_state
 from .state import contents, restore
-from .stop import EVALUATE, SAVE, STOP, STOP_FILE, Stopper
-from .telling import header, next_command, summed_up, truth
+from .stop import EVALUATE, SAVE, STOP, Stopper
+from .telling import header
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 
-STOPPED: Final = 75  # exit code: stopped early, resumable
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
@@ -345,7 +344,7 @@ class Trainer:
                 with np.errstate(all="ignore"), default_dtype(self.config.dtype):
                     return self._loop(started)
             except BaseException as error:
-                self._leave(error, started)
+                leave(self, error, started)
                 raise
         finally:
             self.output.end_bar()
@@ -414,7 +413,7 @@ class Trainer:
                     if step == attend or any(model.noted):
                         stop = self._attend()
                         attend = self._next_attention()
-        return self._end(stop, started)
+        return end(self, stop, started)
 
     def _next_attention(self) -> int:
         """The next step after which there is more to do than to go on."""
@@ -620,41 +619,13 @@ class Trainer:
         self._restored: dict[str, Any] | None = None
         if self._resume is None:
             return
-        found: Any = together(self.comm, self._read_resumed)
+        found: Any = together(self.comm, lambda: take_up(self))
         found = self.comm.broadcast_object(found)
         if found is None:  # nothing was saved
             together(self.comm, self._take_initial_values)
             return
         model, optimizer, state = found
         together(self.comm, lambda: restore(self, model, optimizer, state))
-
-    def _read_resumed(self) -> Any:
-        run = self._run
-        if run is None:
-            return None
-        resumed = resume_point(open_run(run.path), self.config, self.output.warn)
-        checkpoint = resumed.checkpoint
-        run.trim_metrics(0 if checkpoint is None else checkpoint.state["metrics_bytes"])
-        step = 0 if checkpoint is None else checkpoint.step
-        (run.path / STOP_FILE).unlink(missing_ok=True)
-        run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
-        run.write_config(self._config_text)
-        self.output.say(f"resuming {run.path} after step {step:,}")
-        ranks = run.info("ranks", self.comm.size)
-        if ranks != self.comm.size and self.shards is None:
-            self.output.warn(
-                f"the run began on {ranks} ranks and goes on on {self.comm.size}: equal to "
-                "rounding; bit for bit it would be under distributed.reproducible: world"
-            )
-        if self.config.distributed.compression != "none":
-            self.output.warn(
-                "what compression has kept back for later steps is in no checkpoint: the run goes "
-                "on, but not bit for bit"
-            )
-        self.output.say("")
-        if checkpoint is None:
-            return None
-        return checkpoint.model, checkpoint.optimizer, checkpoint.state
 
     def _tell_of_save(self) -> None:
         if self._saver is not None:  # when it saves is decided by the first rank's disk
@@ -678,115 +649,3 @@ class Trainer:
         """Write down what executes the steps from now on."""
         if self._run is not None:
             self._run.update(compile=self.execution.about())
-
-    # The end --------------------------------------------------------------------------------------
-
-    def _end(self, stop: str, started: float) -> int:
-        """Test results, checkpoint, plots, summary; returns the exit code."""
-        self.output.end_bar()
-        seconds, peak = time.perf_counter() - started, peak_memory()
-        finished = self.step == self.total_steps or bool(self._asked_to_stop) or stop == "duration"
-        test = None
-        if finished:
-            if self.step != self.total_steps:  # the last step of a run has a row
-                self._report_row({})
-            if self.data.test is not None:
-                test = self._evaluate(self.data.test)
-        problem = together(self.comm, lambda: self._write_end(test, seconds, finished))
-        self._tell_of_save()
-        self.callbacks.call("on_stop")
-        self._write_trace()
-        if self._run is None:
-            return 0 if finished else STOPPED
-        if problem:
-            self.output.warn(problem)
-        if test is not None:
-            values = "  ".join(f"{name} {number(value)}" for name, value in test.items())
-            self.output.say("", f"test  {values}")
-        if finished:
-            self.output.say(*truth(self))
-        summary = summed_up(self, finished, stop, seconds, peak)
-        self.output.say("", *summary.lines())
-        return 0 if finished else STOPPED
-
-    def _write_trace(self) -> None:
-        """The timelines of all ranks, beside the metrics; without them a run has not failed."""
-        if self._trace is None:
-            return
-        try:
-            self._trace.write(self.path / "trace")
-        except OSError as error:  # another host may not see the directory
-            self.output.warn(f"no timeline of rank {self.comm.rank}: {error}")
-
-    def _write_end(
-        self, test: dict[str, float] | None, seconds: float, finished: bool
-    ) -> str | None:
-        """Everything on disk; rank 0 only. Returns a warning, if there is one to give."""
-        run, saver = self._run, self._saver
-        if run is None or saver is None:
-            return None
-        saved = contents(self)  # before the test row, which a longer run would not have
-        saver.save(saved)
-        if test is not None:
-            self._log({"split": "test", **self._where(), **test, "time": seconds})
-        from .provenance import params_sha256
-
-        run.update(
-            status="finished" if finished else "stopped",
-            exit_code=0 if finished else STOPPED,
-            steps=self.step,
-            best=self._best_as_dict(),
-            test=test,
-            params_sha256=params_sha256(saved["model"]),
-            timings={"train_s": seconds, "comm_s": self.model.comm_seconds},
-            **({} if self.skips is None else {"skipped_steps": self.skips.total}),
-        )
-        if not finished:
-            return None
-        from .report import final_report  # imports pydantic: rank 0 alone
-
-        model, named = self.model.module, f"model after step {self.step:,}, the last"
-        with alone("rank 0 alone draws and writes the report"):
-            told = [final_report(run.path, model, self.data, self.device, named)]
-            try:
-                told.append(draw(run, self.config, self.model, self.data, self.device))
-            except Exception as error:  # a finished run stays finished whatever a picture meets
-                told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
-        return "; ".join(filter(None, told)) or None
-
-    def _leave(self, error: BaseException, started: float) -> None:
-        """Note in run.json how a run ended that did not finish."""
-        try:
-            with alone("a rank that fails is alone"):
-                self.callbacks.call("on_error", error)
-        except Exception as another:
-            self.output.warn(f"on_error of a callback: {type(another).__name__}: {another}")
-        if self._run is None:
-            return
-        status, code = "failed", getattr(error, "exit_code", 1)
-        if self._saver is not None:
-            self._saver.wait()
-        if isinstance(error, DivergedError):
-            status = "diverged"
-        elif isinstance(error, KeyboardInterrupt):
-            status, code = "stopped", 130
-        lines = str(error).splitlines() or [type(error).__name__]
-        with contextlib.suppress(LaunchError):  # a full disk must not hide the first error
-            self._run.update(
-                status=status,
-                exit_code=code,
-                steps=self.step,
-                error=lines[0],
-                timings={"train_s": time.perf_counter() - started},
-            )
-            for line in lines:
-                self._run.log(line)
-        if status == "diverged":
-            from .report import final_report
-
-            final_report(self._run.path)
-        if isinstance(error, KeyboardInterrupt):
-            self.output.say(
-                f"interrupted after step {self.step:,}; go on from the last checkpoint with "
-                f"{next_command(self, 'resume')}"
-            )
