@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import sys
@@ -347,6 +348,19 @@ def test_what_generates_the_code_at_the_first_call_has_its_signature() -> None:
             op.generate()
             assert inspect.signature(op.apply) == declared, op.name
             assert op.source in vars(op).values()
+
+
+def test_an_operation_not_called_yet_goes_by_its_name() -> None:
+    op = Operation("once", lambda xp, x, *, k=1: x, {})
+    try:
+        with pytest.raises(
+            TypeError, match=r"^once\(\) missing 1 required positional argument: 'x'"
+        ):
+            op.apply()
+        assert op.apply.__qualname__ == "once"
+        assert vars(copy.copy(op)) == vars(op)
+    finally:
+        del REGISTRY["once"]
 
 
 def test_the_import_generates_no_operation_and_a_call_only_its_own() -> None:

@@ -128,7 +128,11 @@ class Operation:
         """The public function with its signature, whose first call generates its code."""
         names = (*self.inputs, *self.attrs)
         code = _first_call.__code__.replace(
-            co_argcount=len(names), co_nlocals=len(names), co_varnames=names, co_name=self.name
+            co_argcount=len(names),
+            co_nlocals=len(names),
+            co_varnames=names,
+            co_name=self.name,
+            co_qualname=self.name,  # which errors about the arguments begin with
         )
         given = {**dict.fromkeys(self.optional), **self.defaults}
         defaults = tuple(given[name] for name in names if name in given)
@@ -142,7 +146,7 @@ class Operation:
         if name in Operation.__annotations__ and "backward_tensors" not in self.__dict__:
             self.generate()
             return getattr(self, name)
-        raise AttributeError(f"operation {self.name} has no attribute {name!r}")
+        raise AttributeError(f"an operation has no attribute {name!r}")
 
     def generate(self) -> Callable[..., Any]:
         """Generate the code, if that has not been done; returns the public function."""
