@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..autograd import no_grad
@@ -43,31 +44,38 @@ def evaluate(
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
+    with evaluating(model):
+        for shard in range(comm.rank * each, (comm.rank + 1) * each):
+            measured.reset()
+            start, stop = contiguous_slice(len(dataset), count, shard)
+            # As many passes on every rank, the last ones perhaps without rows: a model may
+            # communicate, and a rank without rows must know the metrics' lengths too.
+            largest = -(-len(dataset) // count)
+            for first in range(start, start + max(largest, 1), ROWS):
+                rows = dataset[min(first, stop) : min(first + ROWS, stop)]
+                *inputs, truth = (_tensor(array, device) for array in rows)
+                prediction = model(*inputs)
+                value = loss(prediction, truth).item()
+                measured.update(to_host(prediction._array), rows[-1], loss=value)
+            vectors.append(measured.vector())
+    return measured.values(tree_sum(comm, vectors, count))
+
+
+@contextlib.contextmanager
+def evaluating(model: Callable[..., Any]) -> Iterator[None]:
+    """Without gradients, and a module in evaluation mode; its parts then have the mode they had."""
     parts = [*model.modules()] if isinstance(model, Module) else []
     modes = [(part, part.training) for part in parts]
     if training := any(mode for _, mode in modes):
         parts[0].eval()
     try:
         with no_grad():
-            for shard in range(comm.rank * each, (comm.rank + 1) * each):
-                measured.reset()
-                start, stop = contiguous_slice(len(dataset), count, shard)
-                # As many passes on every rank, the last ones perhaps without rows: a model may
-                # communicate, and a rank without rows must know the metrics' lengths too.
-                largest = -(-len(dataset) // count)
-                for first in range(start, start + max(largest, 1), ROWS):
-                    rows = dataset[min(first, stop) : min(first + ROWS, stop)]
-                    *inputs, truth = (_tensor(array, device) for array in rows)
-                    prediction = model(*inputs)
-                    value = loss(prediction, truth).item()
-                    measured.update(to_host(prediction._array), rows[-1], loss=value)
-                vectors.append(measured.vector())
+            yield
     finally:
         if training:
             parts[0].train(modes[0][1])
             for part, mode in modes:
                 part.training = mode
-    return measured.values(tree_sum(comm, vectors, count))
 
 
 def _tensor(array: Any, device: Any) -> Tensor:

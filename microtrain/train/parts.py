@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backend
-from ..autograd import no_grad
 from ..creation import from_numpy
 from ..data import ArrayDataset, Prepared, prepare
 from ..distributed.data_parallel import difference
@@ -19,7 +18,7 @@ from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module,
 from ..random import manual_seed
 from ..tensor import Tensor
 from .components import build, is_import_path
-from .evaluation import evaluate
+from .evaluation import evaluate, evaluating
 from .metrics import Metric
 from .section import Section
 
@@ -188,7 +187,9 @@ def _check_kinds(
 ) -> tuple[int, ...]:
     """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
     *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
-    with no_grad():
+    with evaluating(
+        module
+    ):  # what training adds up (running statistics) begins with its first step
         prediction = module(*inputs)
         if not isinstance(prediction, Tensor):
             raise ConfigError(
