@@ -15,6 +15,7 @@ from microtrain.data import synthetic_linear
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
+from microtrain.train.checkpoint import load_checkpoint
 from microtrain.train.output import Output
 from microtrain.train.run_directory import read_metrics
 from microtrain.train.trainer import Trainer
@@ -128,6 +129,28 @@ def test_more_ranks_give_the_same(tmp_path: Path) -> None:
 
     hashes = {sha for size in (1, 2, 4) for sha in in_process.run(size, run)}
     assert len(hashes) == 1
+
+
+def test_what_is_tried_before_the_first_step_leaves_no_trace(tmp_path: Path) -> None:
+    model = mt.nn.Sequential(mt.nn.Linear(1, 4), mt.nn.BatchNorm1d(4), mt.nn.Linear(4, 1))
+    norm: Any = model[1]
+    trainer = made(tmp_path, model, duration="3 steps")
+    assert (norm.num_batches_tracked.item(), norm.running_mean.tolist()) == (0, [0.0] * 4)
+    assert all(part.training for part in model.modules())
+    trainer.train()
+    assert norm.num_batches_tracked.item() == 3
+
+
+class Halving(mt.train.Schedule):
+    def after_warmup(self, step: int, base: float) -> float:
+        return np.float32(base) / np.float32(2**step)  # type: ignore[return-value]
+
+
+def test_the_rates_of_a_schedule_may_be_numpys(tmp_path: Path) -> None:
+    trainer = made(tmp_path, schedule=Halving(), duration="3 steps", checkpoint={"every": "1 step"})
+    assert trainer.train() == 0
+    kept = load_checkpoint(trainer.path / "checkpoints" / "last").state["options"]
+    assert kept[0]["lr"] == np.float32(0.1) / 4
 
 
 def test_resume_auto(tmp_path: Path) -> None:

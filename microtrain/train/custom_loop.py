@@ -154,13 +154,15 @@ def optimizer_arrays(model: Module, optimizer: Optimizer) -> dict[str, Any]:
 def options(optimizer: Optimizer) -> list[dict[str, Any]]:
     """The options of each parameter group, as JSON has them."""
     return [
-        {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in group.items()
-            if key != "params"
-        }
+        {key: _plain(value) for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):  # a rate from a schedule of the user's own
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def restore_optimizer(
