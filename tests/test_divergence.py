@@ -243,6 +243,28 @@ def test_a_skipped_step_changes_no_state(tmp_path):
     assert same_bits(values(trainer), values(by_hand))
 
 
+class Smoothed(mt.nn.Module):
+    """Puts another Tensor in the place of its buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", mt.zeros(2))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+
+
+def test_a_skipped_step_undoes_a_buffer_assigned_anew():
+    model = mt.distributed.DataParallel(mt.nn.Sequential(mt.nn.Linear(2, 2), Smoothed()))
+    skips, smoothed = Skips(model), model.module[1]
+    smoothed(mt.ones(1, 2))
+    skips.begin()
+    smoothed(mt.full((1, 2), np.inf))
+    assert skips.skip(1)
+    assert smoothed.mean.tolist() == pytest.approx([0.1, 0.1])
+    assert dict(model.named_buffers())["1.mean"] is smoothed.mean
+
+
 @pytest.mark.parametrize("more", [(), ("train.accumulate=2",), ("train.clip_norm=1",)])
 def test_captured_runs_skip_as_eager_ones_do(tmp_path, more):
     comm = SingleCommunicator()

@@ -107,14 +107,19 @@ class Skips:
     most = 20
 
     def __init__(self, model: DataParallel) -> None:
-        self.buffers = [(tensor, tensor._array.copy()) for _, tensor in model.named_buffers()]
+        modules = model.module.modules()
+        self._places = [(vars(module), name) for module in modules for name in module._buffers]
+        self._before: list[tuple[dict[str, Any], str, Any, Any]] = []
         self.total = self.in_a_row = 0
         self._last = -1
 
     def begin(self) -> None:
         """Before the forward pass of a step."""
-        for tensor, before in self.buffers:
-            before[...] = tensor._array
+        self._before = [  # a forward pass may also put another Tensor there
+            (attributes, name, tensor, tensor._array.copy())
+            for attributes, name in self._places
+            if (tensor := attributes.get(name)) is not None
+        ]
 
     def skip(self, step: int) -> bool:
         """Leave out the update of `step`; False where too many have been left out before it."""
@@ -123,8 +128,9 @@ class Skips:
         if self.in_a_row > self.most:
             return False
         self.total += 1
-        for tensor, before in self.buffers:
-            tensor._array[...] = before
+        for attributes, name, tensor, values in self._before:
+            tensor._array[...] = values
+            attributes[name] = tensor
         end_step()
         return True
 
