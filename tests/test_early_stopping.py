@@ -48,6 +48,7 @@ CASES = {
     "never a number": ({"patience": 2}, [NAN, NAN], 2),
     "a number after none": ({"patience": 2}, [NAN, 1, 0.5], None),
     "infinite": ({"patience": 2}, [math.inf, 5, 4], None),
+    "never finite": ({"patience": 2}, [math.inf, math.inf], 2),
     "upwards": ({"patience": 2, "mode": "max"}, [1, 2, 1, 2], 4),
 }
 
@@ -58,6 +59,7 @@ def test_it_stops_after_so_many_evaluations(name):
     callback, run = EarlyStopping(**options), Run()
     callback.on_start(run)
     assert evaluations(callback, run, values) == expected
+    json.dumps(callback.state_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("at", range(1, 7))

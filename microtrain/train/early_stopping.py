@@ -20,7 +20,7 @@ class EarlyStopping(Callback):
     """End the run when the monitored value has not improved for `patience` evaluations.
 
     Values are global, so all ranks stop after the same step. The run then has the status finished,
-    and the best checkpoint is kept as `checkpoint.keep_best` says. A value that is not a number is
+    and the best checkpoint is kept as `checkpoint.keep_best` says. A value that is not finite is
     no improvement.
 
     Args:
@@ -87,7 +87,7 @@ class EarlyStopping(Callback):
             value = math.nan if trainer.model.loss is None else trainer.model.loss
         sign = -1 if self.mode == "max" else 1
         better = self.best is None or sign * value < sign * self.best - self.min_delta
-        if better and not math.isnan(value):
+        if better and math.isfinite(value):
             self.best, self.best_step, self.waited = value, trainer.step, 0
             return
         self.waited += 1
