@@ -237,6 +237,15 @@ def test_initial_values_are_not_wanted_again(tmp_path):
     assert differences(facts(early), expected) == {}
 
 
+@pytest.mark.parametrize("row", ["log.every=1 steps", "log.every=5 steps"])
+def test_the_step_at_which_a_run_is_stopped_has_one_row(tmp_path, row):
+    trainer = train(write_run(tmp_path), *CASES["early stopping"], row)
+    steps = [each["step"] for each in metrics(trainer.path) if each["split"] == "train"]
+    assert trainer.step < 23
+    assert steps == sorted(set(steps)) and steps[-1] == trainer.step
+    assert None not in [each["loss"] for each in metrics(trainer.path)]
+
+
 def test_a_directory_that_a_killed_start_has_left_is_no_run(tmp_path):
     config = write_run(tmp_path)
     run = train(config, crash=7).path

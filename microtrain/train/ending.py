@@ -32,7 +32,7 @@ def end(trainer: Trainer, stop: str, started: float) -> int:
     )
     test = None
     if finished:
-        if trainer.step != trainer.total_steps:  # the last step of a run has a row
+        if trainer._progress.samples != trainer.samples:  # the last step of a run has a row
             trainer._report_row({})
         if trainer.data.test is not None:
             test = trainer._evaluate(trainer.data.test)
