@@ -187,9 +187,7 @@ def _check_kinds(
 ) -> tuple[int, ...]:
     """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
     *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
-    with evaluating(
-        module
-    ):  # what training adds up (running statistics) begins with its first step
+    with evaluating(module):  # running statistics begin with the first step
         prediction = module(*inputs)
         if not isinstance(prediction, Tensor):
             raise ConfigError(
