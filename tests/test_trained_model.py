@@ -147,6 +147,20 @@ def test_classes_that_are_whole_numbers_are_given_as_such(tmp_path):
     assert (predicted == (x[:, 0] > 0)).mean() > 0.9
 
 
+def test_classes_with_signs_and_zeros_are_names(tmp_path):
+    rows = "".join(f"{i},{('--3', '5', '007')[i % 3]}\n" for i in range(9))
+    (tmp_path / "names.csv").write_text(f"x,kind\n{rows}")
+    (tmp_path / "names.yaml").write_text(
+        "data: {type: csv, path: names.csv, target: kind, categorical: true}\n"
+        "model: logistic_regression\nloss: cross_entropy\noptimizer: {type: sgd, lr: 0.1}\n"
+        "train: {duration: 1 epoch, batch_size: 9}\n"
+    )
+    _, run = train(tmp_path / "names.yaml", tmp_path)
+    model = mt.load(run)
+    assert model.classes == ("--3", "007", "5")
+    assert model.predict([[1.0]])[0] in model.classes
+
+
 def test_bce_gives_probabilities_and_regression_has_none(tmp_path, line):
     x = np.linspace(-1, 1, 50)
     np.savez(tmp_path / "side.npz", x=x, y=(x > 0).astype(float))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from .signature import Signature
 __all__ = ["TrainedModel", "load"]
 
 Array = NDArray[Any]
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def load(
@@ -156,8 +158,7 @@ class TrainedModel:
     def labels(self) -> Array:
         """The classes as an array: of int64 where all are named by whole numbers."""
         names = self.classes or ()
-        codes = all(name.lstrip("-").isdecimal() and str(int(name)) == name for name in names)
-        if codes and all(abs(int(name)) < 2**63 for name in names):
+        if all(_WHOLE.fullmatch(name) and abs(int(name)) < 2**63 for name in names):
             return np.array([int(name) for name in names], np.int64)
         return np.array(names)
 
