@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,17 @@ def test_an_error_is_told_and_stays(tmp_path: Path) -> None:
         run.train()
     assert noting.seen[-1] == ("error", 3, "ZeroDivisionError")
     assert '"status": "failed"' in (run.path / "run.json").read_text()
+
+
+def test_run_json_has_the_exit_code_of_the_process(tmp_path: Path) -> None:
+    def leave(trainer: Trainer) -> None:
+        sys.exit(3)
+
+    run = trainer(tmp_path, mt.train.every("3 steps")(leave))
+    with pytest.raises(SystemExit):
+        run.train()
+    found = json.loads((run.path / "run.json").read_text())
+    assert (found["status"], found["exit_code"]) == ("failed", 3)
 
 
 def test_state_goes_through_a_checkpoint(tmp_path: Path) -> None:

@@ -228,6 +228,21 @@ def test_the_checkpoint_that_is_asked_for(three, which, step, words):
     assert words.replace("\\", "") in model.chosen
 
 
+def test_the_best_of_a_killed_run_is_that_of_its_newest_checkpoint(three):
+    best = {"name": "val/loss", "value": 0.125, "step": 100}
+    found = load_checkpoint(three / "checkpoints/step-000250")
+    save_checkpoint(
+        three / "checkpoints", 250, model=found.model, optimizer={},
+        state={**found.state, "best": best}, config_text=found.config_text,
+    )  # fmt: skip
+    info = json.loads((three / "run.json").read_text())
+    # It was stopped after step 200, went on, and was killed.
+    (three / "run.json").write_text(json.dumps({**info, "status": "running"}))
+    model = mt.load(three)
+    assert model.step == model.module.bias.item() == 100
+    assert "step 100, the best (val/loss 0.125)" in model.chosen
+
+
 def test_without_the_best_the_last_is_taken_and_that_is_said(three):
     shutil.rmtree(three / "checkpoints/step-000200")
     with pytest.warns(UserWarning, match="the best, of step 200 .* was not kept; this is .* 250"):

@@ -205,6 +205,15 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
     return load_newest_checkpoint(place, warn)
 
 
+def peek_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint without checking it; empty where it cannot be read."""
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
 def write_synced(path: Path, data: bytes) -> None:
     """Write a new file and wait until the disk has it."""
     with open(path, "xb") as file:

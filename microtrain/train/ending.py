@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
+from ..distributed.abort import exit_status
 from ..distributed.agreement import together
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError
@@ -70,12 +71,15 @@ def leave(trainer: Trainer, error: BaseException, started: float) -> None:
         status = "diverged"
     elif isinstance(error, KeyboardInterrupt):
         status, code = "stopped", 130
+    elif isinstance(error, SystemExit):
+        code, _ = exit_status(error.code)
     lines = str(error).splitlines() or [type(error).__name__]
     with contextlib.suppress(LaunchError):  # a full disk must not hide the first error
         trainer._run.update(
             status=status,
             exit_code=code,
             steps=trainer.step,
+            best=trainer._best_as_dict(),
             error=lines[0],
             timings={"train_s": time.perf_counter() - started},
         )

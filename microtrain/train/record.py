@@ -7,7 +7,6 @@ DataError that names file and key.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import DataError
+from .checkpoint import peek_state
 from .metrics import RESERVED
 from .plots import Series
 from .run_directory import open_run, read_metrics
@@ -234,10 +234,7 @@ def _settings(path: Path) -> dict[str, Setting]:
 def _data_hash(checkpoints: list[Path]) -> str | None:
     """What the newest checkpoint says of the data; a damaged one says nothing."""
     for path in reversed(checkpoints):
-        try:
-            state = json.loads((path / "state.json").read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(state, dict) and isinstance(state.get("data_hash"), str):
-            return str(state["data_hash"])
+        found = peek_state(path).get("data_hash")
+        if isinstance(found, str):
+            return found
     return None

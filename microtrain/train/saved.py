@@ -13,7 +13,13 @@ from ..backend import default_dtype
 from ..errors import ConfigError, DataError
 from ..nn import Module
 from ..random import get_rng_state, manual_seed, set_rng_state
-from .checkpoint import MANIFEST, Checkpoint, load_checkpoint, load_newest_checkpoint
+from .checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    load_checkpoint,
+    load_newest_checkpoint,
+    peek_state,
+)
 from .components import build
 from .config import load_config
 from .run_directory import Run, open_run
@@ -52,9 +58,9 @@ def read_saved(
 ) -> Saved:
     """The checkpoint `best`, `last` or of a step of the run at `path`, or `path` if it is one.
 
-    `best` is the step that run.json names, and the last one where that was not kept, is damaged, or
-    nothing was measured; the result says so. `warn` gets the text of a damaged checkpoint that is
-    passed over.
+    `best` is the step that run.json names, or the newest checkpoint where the run has come to no
+    end; and the last one where that was not kept, is damaged, or nothing was measured; the result
+    says so. `warn` gets the text of a damaged checkpoint that is passed over.
 
     Raises ConfigError for import paths without `trust` or another `checkpoint`, DataError for what
     is missing or damaged.
@@ -144,8 +150,11 @@ def _of_step(run: Run, step: int) -> Path:
 
 
 def _best(run: Run) -> tuple[int | None, str]:
-    """Step and measure of the best value that run.json knows of."""
+    """Step and measure of the best value; run.json has it from the end of a run on."""
     best: Any = run.info.get("best")
+    if run.info.get("status") == "running":
+        states = map(peek_state, reversed(run.checkpoints))
+        best = next((state.get("best") for state in states if state), None)
     if not isinstance(best, dict) or type(best.get("step")) is not int:
         return None, ""
     value = best.get("value")
