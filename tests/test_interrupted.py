@@ -365,11 +365,15 @@ def test_settings_that_would_make_it_another_run_are_listed(tmp_path):
 def test_other_data_and_a_diverged_run_are_refused(tmp_path):
     config = write_run(tmp_path)
     run = train(config, crash=7).path
+    before = (run / "run.json").read_text(), (run / "metrics.jsonl").read_text()
+    found = json.loads(before[0])
+    assert (found["status"], found["exit_code"], found["best"]["step"]) == ("failed", 1, 4)
     with np.load(tmp_path / "data.npz") as data:
         x, y = data["x"], data["y"]
     np.savez(tmp_path / "data.npz", x=x, y=y + 1)
     with pytest.raises(DataError, match="the data have changed since step 6"):
         train(config, resume=run)
+    assert ((run / "run.json").read_text(), (run / "metrics.jsonl").read_text()) == before
     done = Job(tmp_path, "optimizer.lr=1e30").end()
     assert done[0] == 4
     code, _, err = Job(tmp_path, "optimizer.lr=1e30", "--resume", "auto").end()

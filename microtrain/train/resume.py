@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
     from .trainer import Trainer
 
-__all__ = ["Resumed", "choose_run", "compare_configs", "resume_point", "take_up"]
+__all__ = ["choose_run", "compare_configs", "go_on", "resume_point", "take_up"]
 
 # What may be another after a resume: it does not change the mathematics of a step.
 FREE = (
@@ -43,14 +42,6 @@ FREE = (
 
 
 Choice = tuple[Path | None, str, int | None]
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """A run to go on with: its directory, and its newest whole checkpoint, if it has one."""
-
-    path: Path
-    checkpoint: Checkpoint | None
 
 
 def choose_run(config: Section, wish: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
@@ -90,8 +81,8 @@ def _reached(run: Run, config: Section) -> bool:
     return stored is None or str(stored) == str(config.train.duration)
 
 
-def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resumed:
-    """Where `run` goes on under `config`.
+def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Where `run` goes on under `config`; None: at its beginning.
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged.
     """
@@ -117,21 +108,28 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Resu
                 path.rename(aside)
             except OSError as error:
                 raise LaunchError(f"cannot set aside the checkpoint {reason(error)}") from error
-    return Resumed(run.path, checkpoint)
+    return checkpoint
 
 
 def take_up(trainer: Trainer) -> Any:
-    """Make the run directory ready to go on, on rank 0.
-
-    Returns (model, optimizer, state) of its newest checkpoint, None where there is none.
-    """
+    """(model, optimizer, state) of the newest checkpoint of the run, on rank 0; None: none."""
     run = trainer._run
     if run is None:
         return None
-    resumed = resume_point(open_run(run.path), trainer.config, trainer.output.warn)
-    checkpoint = resumed.checkpoint
-    run.trim_metrics(0 if checkpoint is None else checkpoint.state["metrics_bytes"])
-    step = 0 if checkpoint is None else checkpoint.step
+    checkpoint = resume_point(open_run(run.path), trainer.config, trainer.output.warn)
+    return checkpoint and (checkpoint.model, checkpoint.optimizer, checkpoint.state)
+
+
+def go_on(trainer: Trainer, state: dict[str, Any] | None) -> None:
+    """Make the run directory ready to go on from a checkpoint, on rank 0.
+
+    Only once the checkpoint is taken over: a run that cannot go on stays as it is.
+    """
+    run = trainer._run
+    if run is None:
+        return
+    run.trim_metrics(0 if state is None else state["metrics_bytes"])
+    step = trainer.step
     (run.path / STOP_FILE).unlink(missing_ok=True)
     run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
     run.write_config(trainer._config_text)
@@ -148,9 +146,6 @@ def take_up(trainer: Trainer) -> Any:
             "on, but not bit for bit"
         )
     trainer.output.say("")
-    if checkpoint is None:
-        return None
-    return checkpoint.model, checkpoint.optimizer, checkpoint.state
 
 
 def compare_configs(stored: str, now: str, path: Path) -> None:

@@ -56,7 +56,7 @@ from .parts import (
 from .prediction import predict
 from .progress import Progress
 from .resolved import resolved_yaml
-from .resume import choose_run, take_up
+from .resume import choose_run, go_on, take_up
 from .rows import Rows, RowSchedule
 from .run_directory import RunDirectory
 from .saver import Saver
@@ -623,9 +623,9 @@ class Trainer:
         found = self.comm.broadcast_object(found)
         if found is None:  # nothing was saved
             together(self.comm, self._take_initial_values)
-            return
-        model, optimizer, state = found
-        together(self.comm, lambda: restore(self, model, optimizer, state))
+        else:
+            together(self.comm, lambda: restore(self, *found))
+        together(self.comm, lambda: go_on(self, self._restored))
 
     def _tell_of_save(self) -> None:
         if self._saver is not None:  # when it saves is decided by the first rank's disk
