@@ -111,6 +111,34 @@ def test_mistakes_on_the_command_line(arguments, code, message, capsys):
     assert message in err
 
 
+@pytest.mark.parametrize("path", ["x" * 300, "~nobody-has-this-name/x"], ids=["long", "home"])
+@pytest.mark.parametrize(
+    "command, code",
+    [
+        ("check", 2), ("show", 2), ("train", 2), ("train configs/linreg.yaml --resume", 3),
+        ("train configs/linreg.yaml --resume auto --run-dir", 5), ("init linreg", 5),
+        ("resume", 3), ("evaluate", 3), ("predict --input x.csv --output -", 3), ("plot", 3),
+        ("report", 3), ("verify --grad", 2),
+    ],
+)  # fmt: skip
+def test_a_path_that_the_system_refuses(command, code, path, capsys, monkeypatch, tmp_path):
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~nobody-has-this-name").touch()  # so nothing can be made below it
+    assert main([*command.split(), path]) == code
+    assert path[:80] in capsys.readouterr().err
+
+
+def test_show_takes_a_run_by_its_name(tmp_path, capsys):
+    run = tmp_path / "linreg" / "2026-01-02_03-04-05"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    (run / "config.yaml").write_text("name: linreg  # from here\n")
+    for name in (run, tmp_path / "linreg"):
+        assert main(["show", str(name)]) == 0
+        assert capsys.readouterr().out == "name: linreg  # from here\n"
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["check", "--help"]])
 def test_help(arguments, capsys):
     assert main(arguments) == 0

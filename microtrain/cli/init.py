@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from importlib.resources import files
 from pathlib import Path
@@ -55,7 +56,7 @@ def _write(template: str, directory: Path) -> list[Path]:
         if source.is_file()
     }
     for path in contents:
-        if path.exists() or path.is_symlink():
+        if os.path.lexists(path):
             raise ConfigError(f"{path} is there already; choose another directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)

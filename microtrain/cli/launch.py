@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import sys
-from pathlib import Path
 
 import click
 
@@ -68,7 +67,7 @@ def _program(program: str, module: bool) -> list[str]:
     if program in COMMANDS and program != "launch":
         return ["-m", "microtrain", program]
     if program.endswith(".py"):
-        if not Path(program).is_file():
+        if not os.path.isfile(program):
             raise ConfigError(f"there is no file {program}")
         return [program]
     commands = [name for name in COMMANDS if name != "launch"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -35,7 +36,7 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
 
     records = [Record.read(run) for run in runs]
     if output is not None:
-        path = Path(output).expanduser()
+        path = Path(os.path.expanduser(output))
     elif len(records) > 1:
         path = Path("curves.png")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
     """
     if name is None:
         text = _everything()
-    elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).is_dir()):
+    elif Path(name).suffix in (".yaml", ".yml") or (name and os.path.isdir(name)):
         text = _resolved(name, overrides)
     elif overrides:
         raise ConfigError(f'overrides go with a YAML file, and "{name}" is none')
@@ -45,10 +46,12 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
     from microtrain.train.config import belongs_to_a_run, load_config, resolved_yaml
     from microtrain.train.problems import printable
+    from microtrain.train.run_directory import newest_run
 
     path = Path(name)
-    if path.is_dir() and (path / "config.yaml").is_file():
-        path = path / "config.yaml"
+    if os.path.isdir(path):
+        run = path if os.path.isfile(path / "config.yaml") else newest_run(path)
+        path = path if run is None else run / "config.yaml"
     if belongs_to_a_run(path):
         # A run's own file is resolved already. It may be someone else's: nothing in it is run.
         if overrides:

@@ -72,7 +72,7 @@ def conform(value: Any, hint: Any, directory: Path) -> Any:
                 return Duration(value)
     elif hint in (Path, os.PathLike) or origin is os.PathLike:
         if isinstance(value, str) and value and "\0" not in value:
-            return os.path.normpath(directory / Path(value).expanduser())
+            return os.path.normpath(directory / os.path.expanduser(value))
     elif origin is Literal:
         if any(value == each and type(value) is type(each) for each in arguments):
             return value

@@ -141,7 +141,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     changed, or written by a newer format.
     """
     path = Path(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         found = [p.name for p in list_checkpoints(path.parent)]
         beside = f"there are {', '.join(found)}" if found else "no checkpoint is beside it"
         raise DataError(f"no checkpoint at {path}: {beside}")
@@ -195,8 +195,8 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
 
     Raises DataError where there is none.
     """
-    place = Path(path).expanduser()
-    if (place / MANIFEST).exists():
+    place = Path(os.path.expanduser(path))
+    if os.path.exists(place / MANIFEST):
         return load_checkpoint(place)
     if not list_checkpoints(place):
         from .run_directory import open_run  # which needs this module

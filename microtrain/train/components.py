@@ -100,7 +100,7 @@ def absolute(name: str, directory: Path) -> str:
     module, colon, attribute = name.rpartition(":")
     if not colon or not _is_file(module):
         return name
-    return f"{(directory / Path(module).expanduser()).resolve()}:{attribute}"
+    return f"{(directory / os.path.expanduser(module)).resolve()}:{attribute}"
 
 
 def load(kind: str, name: str, given: Collection[str] = ()) -> Callable[..., Any]:
@@ -283,9 +283,9 @@ def _imported(path: Path) -> Any:
     name = f"microtrain_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    if not path.is_file():
+    if not os.path.isfile(path):
         way_out = ""
-        if path.parent.is_dir():
+        if os.path.isdir(path.parent):
             way_out = did_you_mean(path.name, sorted(p.name for p in path.parent.glob("*.py")))
         raise ConfigError(f"there is no file {path}{way_out}")
     if str(path.parent) not in sys.path:

@@ -90,9 +90,5 @@ def load_config_everywhere(
 
 def belongs_to_a_run(path: Path) -> bool:
     """Whether a run has written the configuration at `path`, in its directory or a checkpoint."""
-    if path.name != "config.yaml":
-        return False
-    try:
-        return any((path.parent / name).is_file() for name in ("run.json", "manifest.json"))
-    except ValueError:  # a NUL in the path
-        return False
+    files = (path.parent / name for name in ("run.json", "manifest.json"))
+    return path.name == "config.yaml" and any(map(os.path.isfile, files))

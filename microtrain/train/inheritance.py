@@ -45,11 +45,11 @@ def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
 
 def unreadable(path: Path, name: str, error: Exception) -> str:
     """Why the YAML file at `path` cannot be read, and what may have been meant."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return f"{name} is a directory; name a YAML file in it"
     if isinstance(error, FileNotFoundError):
         near = ""
-        if path.parent.is_dir():
+        if os.path.isdir(path.parent):
             files = sorted(map(str, path.parent.glob("*.y*ml")))
             near = did_you_mean(str(path), files)
         return f"there is no file {name}{near}"
@@ -66,7 +66,7 @@ def _read(path: Path, name: str, problems: list[Problem], below: tuple[Path, ...
     if base is None or not isinstance(base.value, str) or not base.value:
         return root  # the schema says what is wrong
     root = replace(root, value={key: node for key, node in root.value.items() if key != "base"})
-    parent_path = path.parent / Path(base.value).expanduser()
+    parent_path = path.parent / os.path.expanduser(base.value)
     parent_name = os.path.normpath(os.path.join(os.path.dirname(name), base.value))
     below = (*below, path.resolve())
     if len(below) > MOST_BASES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
@@ -55,9 +56,9 @@ def write_report(
     Raises DataError for a damaged run, LaunchError when the file cannot be written.
     """
     record = Record.read(run)
-    path = record.path / "report.html" if output is None else Path(output).expanduser()
+    path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
     text = report_html(record, samples, note)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.parent / f".{path.name}.partial"
     try:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)

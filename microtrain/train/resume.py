@@ -64,7 +64,10 @@ def _chosen(config: Section, wish: str | os.PathLike[str] | None) -> Choice:
     if wish is None:
         return None, "", None
     if wish == "auto":
-        found = newest_run(Path(config.run_dir).expanduser() / config.name)
+        try:
+            found = newest_run(Path(os.path.expanduser(config.run_dir)) / config.name)
+        except OSError as error:
+            raise LaunchError(f"cannot look for runs to go on with: {reason(error)}") from error
         if found is None:
             return None, f"no run of {config.name} in {config.run_dir} yet: a new one begins", None
     else:

@@ -88,7 +88,7 @@ class RunDirectory:
         if name in ("", ".", "..", "latest") or "/" in name or not name.isprintable():
             raise ConfigError(f"name: expected a plain file name, got {name!r}")
         now = now or datetime.now().astimezone()
-        path = _make_unique(Path(parent).expanduser() / name, now.strftime(_STAMP))
+        path = _make_unique(Path(os.path.expanduser(parent)) / name, now.strftime(_STAMP))
         run = cls(path)
         try:
             run.write_config(config_text)
@@ -243,14 +243,14 @@ def open_run(path: str | Path) -> Run:
 
     Raises DataError (exit code 3) saying what is missing and what was looked for.
     """
-    given = Path(path).expanduser()
-    if not given.is_dir():
-        link = "it is a link to nothing" if given.is_symlink() else "there is no such directory"
-        raise DataError(
-            f"no run at {path}: {'it is a file' if given.exists() else link}\n"
-            f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
-        )
+    given = Path(os.path.expanduser(path))
     try:
+        if not given.is_dir():
+            link = "it is a link to nothing" if given.is_symlink() else "there is no such directory"
+            raise DataError(
+                f"no run at {path}: {'it is a file' if given.exists() else link}\n"
+                f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
+            )
         found = given if (given / "run.json").exists() else newest_run(given)
         if found is None:
             raise DataError(
@@ -326,7 +326,7 @@ def newest_run(directory: Path) -> Path | None:
     runs: dict[tuple[str, int], Path] = {}
     for entry in directory.iterdir() if directory.is_dir() else ():
         match = _DIRECTORY.fullmatch(entry.name)
-        if (entry / "run.json").exists() and (match or entry.name == "latest"):
+        if (match or entry.name == "latest") and (entry / "run.json").exists():
             runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
     return runs[max(runs)] if runs else None  # "latest" is greater than any digit
 

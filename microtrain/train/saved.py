@@ -65,12 +65,12 @@ def read_saved(
     Raises ConfigError for import paths without `trust` or another `checkpoint`, DataError for what
     is missing or damaged.
     """
-    given = Path(path).expanduser()
+    given = Path(os.path.expanduser(path))
     if isinstance(checkpoint, str) and checkpoint not in ("best", "last"):
         if not checkpoint.isascii() or not checkpoint.isdigit() or len(checkpoint) > 18:
             raise ConfigError(f"checkpoint: expected best, last or a step, got {checkpoint!r:.40}")
         checkpoint = int(checkpoint)
-    if _STEP.fullmatch(given.name) or (given / MANIFEST).is_file():
+    if _STEP.fullmatch(given.name) or os.path.isfile(given / MANIFEST):
         if checkpoint != "best":
             raise ConfigError(
                 f"{path} is one checkpoint; name its run to choose checkpoint {checkpoint}"

@@ -7,6 +7,7 @@ their own.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -105,7 +106,7 @@ class Stopper:
         file = self._path / STOP_FILE
         while not self._over.wait(POLL):
             now = time.monotonic()
-            if file.exists():
+            if os.path.exists(file):
                 self.ask(f"{file} is there")
             for name, end in self._ends.items():
                 if now >= end:
