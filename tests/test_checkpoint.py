@@ -21,6 +21,7 @@ from microtrain.train.checkpoint import (
     load_newest_checkpoint,
     save_checkpoint,
 )
+from microtrain.train.saver import prune
 
 MODEL = {
     "layers.1.weight": np.arange(6, dtype="float32").reshape(2, 3),
@@ -348,3 +349,11 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(tmp_path):
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(DataError, match="has checkpoint format 2; this microtrain reads format 1"):
         load_newest_checkpoint(tmp_path, print)
+
+
+def test_of_equal_values_the_first_is_the_best(tmp_path):
+    monitor = ["val/loss", "min"]
+    for step in (999_999, 1_000_000, 1_000_001):  # not in the order of their names
+        save(tmp_path, step, state={"monitor": monitor, "monitored": 0.5})
+    prune(tmp_path, 1, 1, tuple(monitor))
+    assert (tmp_path / "best").resolve().name == "step-999999"

@@ -150,7 +150,7 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
     found = list_checkpoints(directory)
     values = {path: value for path in found if (value := monitored(path, monitor)) is not None}
     sign = 1.0 if monitor[1] == "min" else -1.0
-    ranked = sorted(values, key=lambda path: (sign * values[path], path.name))
+    ranked = sorted(values, key=lambda path: sign * values[path])  # of equal ones the first
     kept = {*found[-keep_last:], *ranked[:keep_best]}
     for path in found:
         if path not in kept:
