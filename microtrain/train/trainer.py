@@ -360,9 +360,11 @@ class Trainer:
 
     def _loop(self, started: float) -> int:
         self._rows = self._make_rows()
-        self._schedule = RowSchedule(self.total_steps, self.steps_per_epoch, self._log_every)
+        self._rows_by_clock = self._log_every is None and self.config.log.every != "auto"
+        every = sys.maxsize if self._rows_by_clock else self._log_every
+        self._schedule = RowSchedule(self.total_steps, self.steps_per_epoch, every)
         self._progress = progress = Progress(started, self.model)
-        self._every_evaluation = self._log_every is None and (
+        self._every_evaluation = every is None and (
             self.total_steps is None
             or self.eval_every is None
             or self.total_steps / self.eval_every <= RowSchedule.limit
@@ -438,11 +440,13 @@ class Trainer:
             self.execution.settle()
         self.callbacks.on_step(step)
         measured: dict[str, float] = {}
-        if evaluating:
+        if noted[EVALUATE]:
             self._stopper.done(EVALUATE)
+        if evaluating:
             measured = self._evaluate_during_training()
         loss: Any = self.model.loss
-        if self._schedule.due(step) or (evaluating and self._every_evaluation):
+        row = noted[EVALUATE] if self._rows_by_clock else evaluating and self._every_evaluation
+        if self._schedule.due(step) or row:
             loss = self._report_row(measured)
         if evaluating:
             self.callbacks.call("on_eval", {"train/loss": loss, **measured})
