@@ -19,7 +19,9 @@ from microtrain.train.checkpoint import (
     list_checkpoints,
     load_checkpoint,
     load_newest_checkpoint,
+    name_of,
     save_checkpoint,
+    step_of,
 )
 from microtrain.train.saver import prune
 
@@ -357,3 +359,27 @@ def test_of_equal_values_the_first_is_the_best(tmp_path):
         save(tmp_path, step, state={"monitor": monitor, "monitored": 0.5})
     prune(tmp_path, 1, 1, tuple(monitor))
     assert (tmp_path / "best").resolve().name == "step-999999"
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "kept", "best"),
+    [
+        (1, 0, [5], None), (1, 1, [2, 5], 2), (1, 2, [2, 4, 5], 2), (2, 1, [2, 4, 5], 2),
+        (3, 3, [1, 2, 3, 4, 5], 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_newest_and_the_best_are_kept_each_by_its_number(
+    tmp_path, keep_last, keep_best, kept, best, mode
+):
+    for step, value in enumerate([0.3, 0.1, 0.5, 0.2, None], start=1):
+        value = -value if value and mode == "max" else value
+        save(tmp_path, step, state={"monitor": ["val/loss", mode], "monitored": value})
+        prune(tmp_path, max(keep_last, 5), keep_best, ("val/loss", mode))
+    (tmp_path / "best").unlink(missing_ok=True)
+    prune(tmp_path, keep_last, keep_best, ("val/loss", mode))
+    assert [step_of(path) for path in list_checkpoints(tmp_path)] == kept
+    assert (tmp_path / "last").resolve().name == name_of(5)
+    assert (tmp_path / "best").is_symlink() == (best is not None)
+    if best:
+        assert (tmp_path / "best").resolve().name == name_of(best)

@@ -159,7 +159,7 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
             with contextlib.suppress(OSError):
                 path.rename(hidden)
                 shutil.rmtree(hidden)
-    for name, target in (("last", found[-1:]), ("best", ranked[:1])):
+    for name, target in (("last", found[-1:]), ("best", ranked[: min(keep_best, 1)])):
         if target:
             link = directory / f".{name}.partial"
             with contextlib.suppress(OSError):  # a file system without links
