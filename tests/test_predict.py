@@ -275,6 +275,19 @@ def test_evaluation_equals_the_record_and_says_where_it_does_not(iris, tmp_path,
     (test,) = (row for row in out.splitlines() if row.startswith("test"))
     assert "as recorded" not in test
     assert "test differs from what the run recorded at step 42: accuracy" in err
+    assert "sha256" not in err and "data have changed" not in err
+
+
+def test_evaluation_says_that_data_or_parameters_are_others_now(iris, tmp_path, capsys):
+    shutil.copytree(next(p for p in iris.iterdir() if p.name != "latest"), run := tmp_path / "run")
+    config, info = run / "config.yaml", run / "run.json"
+    config.write_text(config.read_text().replace(str(TABLE), str(tmp_path / "now.csv")))
+    (tmp_path / "now.csv").write_text("\n".join(TABLE.read_text().splitlines()[:-1]))
+    info.write_text(json.dumps({**json.loads(info.read_text()), "params_sha256": "0"}))
+    assert main(["evaluate", str(run), "--checkpoint", "last"]) == 0
+    err = capsys.readouterr().err
+    assert "the data have changed since the run" in err
+    assert "the parameters are not those of which run.json has the sha256" in err
 
 
 def test_evaluation_of_another_file(iris, tmp_path, capsys):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from resuming import RUN, facts, metrics, train, write_run
 
+from microtrain.errors import ConfigError
 from microtrain.train.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
 from microtrain.train.run_directory import newest_run
 
@@ -198,6 +199,13 @@ def test_a_longer_duration_goes_on(tmp_path, whole):
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
     train(config, resume=run)
     assert facts(run)["params_sha256"] == expected["params_sha256"]
+
+
+def test_a_shorter_duration_than_was_trained_is_refused(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=13).path
+    with pytest.raises(ConfigError, match=r"taken 12 steps, which is more than .*=9 steps"):
+        train(config, "train.duration=9 steps", resume=run)
 
 
 def test_another_monitor_looks_for_its_own_best(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from microtrain.train.checkpoint import list_checkpoints, load_checkpoint
 from microtrain.train.config import load_config
 from microtrain.train.evaluation import evaluate
 from microtrain.train.output import Output
+from microtrain.train.provenance import params_sha256
 from microtrain.train.run_directory import read_metrics
 from microtrain.train.trainer import Trainer
 
@@ -115,7 +117,12 @@ def test_a_run_directory_is_complete_and_can_be_evaluated(tmp_path):
     info = json.loads((run / "run.json").read_text())
     assert (info["status"], info["exit_code"], info["steps"]) == ("finished", 0, 375)
     assert info["best"]["name"] == "val/loss"
+    assert (info["ranks"], info["hosts"]) == (1, [socket.gethostname()])
+    assert info["timings"]["train_s"] > 0 and info["timings"]["comm_s"] == 0
+    assert {"microtrain", "python", "numpy"} <= info["versions"].keys() and "git" in info
     checkpoint = load_checkpoint(list_checkpoints(run / "checkpoints")[-1])
+    named = list(checkpoint.model.items())
+    assert info["params_sha256"] == params_sha256(named)
     assert list(checkpoint.model) == ["weight", "bias"]
     assert checkpoint.model["weight"].shape == (1, 1)
     assert (run / "log.txt").read_text() in done.stdout
