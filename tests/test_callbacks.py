@@ -191,12 +191,20 @@ def test_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
     assert second.seen[1] == ("start", 10) and again.step == 20
 
 
+class Elsewhere(mt.train.Callback):
+    def on_epoch_end(self, trainer: Any) -> None:
+        raise AssertionError("called")
+
+
 @pytest.mark.parametrize(
     ("callback", "words"),
     [
         (object(), "object has none of the hooks on_start"),
         (Noting("5 min"), "expected an interval in steps or epochs"),
         (Noting("often"), "not a duration"),
+        (Noting(5), "in steps or epochs such as `100 steps`, got 5"),  # type: ignore[arg-type]
+        (Noting, "callback Noting is a class; give an instance"),
+        (Elsewhere(), "Elsewhere: on_epoch_end is none of the hooks .*; did you mean on_epoch"),
     ],
 )
 def test_what_is_no_callback_is_refused(tmp_path: Path, callback: Any, words: str) -> None:
@@ -208,3 +216,7 @@ def test_what_is_no_callback_is_refused(tmp_path: Path, callback: Any, words: st
 def test_every_refuses_minutes() -> None:
     with pytest.raises(ValueError, match="in steps or epochs"):
         mt.train.every("5 min")
+    with pytest.raises(ValueError, match="in steps or epochs such as `100 steps`, got <function"):
+
+        @mt.train.every  # type: ignore[arg-type]
+        def watch(trainer: Any) -> None: ...

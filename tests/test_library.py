@@ -179,7 +179,13 @@ def test_resume_auto(tmp_path: Path) -> None:
         ({"batch_size": 0}, "a whole number of at least 1, got 0"),
         ({"metrics": ["acuracy"]}, "did you mean accuracy"),
         ({"train": {"clip_norm": "much"}}, "a number greater than 0, or null, got"),
-        ({"seed": object()}, "a setting is no plain value"),
+        ({"seed": object()}, "seed is no plain value"),
+        ({"train": {"batch_size": 4}}, "batch_size is given twice"),
+        ({"loss": 3}, "loss is a int; expected a name, .* or a function of prediction and target"),
+        (
+            {"optimizer": mt.optim.SGD([mt.nn.Parameter(mt.ones(1))], lr=0.1)},
+            "optimizer is a SGD; expected a name, .* or what makes one of the parameters, lambda",
+        ),
         ({"checkpoint": {"monitor": "val/loss"}}, "needs validation data"),
     ],
 )
@@ -187,6 +193,28 @@ def test_mistakes_are_those_of_yaml(tmp_path: Path, settings: Any, words: str) -
     with pytest.raises(ConfigError, match=words):
         made(tmp_path, **settings)
     assert not list(tmp_path.iterdir())
+
+
+def test_it_trains_once(tmp_path: Path) -> None:
+    trainer = made(tmp_path)
+    trainer.train()
+    with pytest.raises(RuntimeError, match=r"has trained already, in .*resume="):
+        trainer.train()
+    assert len(list(tmp_path.glob("run/*/run.json"))) == 2  # one, and the link to it
+
+
+@pytest.mark.parametrize("returned", [None, 3.0])
+def test_a_training_step_returns_the_loss(tmp_path: Path, returned: Any) -> None:
+    class Forgetful(Trainer):
+        def train_step(self, batch: Any) -> Any:
+            return returned
+
+    given: dict[str, Any] = {"duration": "1 epoch", "batch_size": 8, "output": quiet()}
+    trainer = Forgetful(
+        mt.nn.Linear(1, 1), (X, Y), loss="mse", optimizer="sgd", run_dir=str(tmp_path), **given
+    )
+    with pytest.raises(TypeError, match=f"train_step returned a {type(returned).__name__}"):
+        trainer.train()
 
 
 def test_a_configuration_is_taken_elsewhere(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
 from .duration import Duration
+from .spelling import did_you_mean
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -116,6 +117,14 @@ class Callbacks:
                     f"callback {name} has none of the hooks {', '.join(HOOKS)}; derive it from "
                     "microtrain.train.Callback, or decorate a function with @microtrain.train.every"
                 )
+            if isinstance(callback, type):
+                raise ConfigError(f"callback {name} is a class; give an instance: {name}(...)")
+            for other in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
+                if other.startswith("on_") and other not in HOOKS:
+                    raise ConfigError(
+                        f"callback {name}: {other} is none of the hooks {', '.join(HOOKS)}"
+                        f"{did_you_mean(other, HOOKS)}"
+                    )
             interval = getattr(callback, "interval", None)
             if interval is not None:
                 try:
@@ -194,10 +203,12 @@ class Callbacks:
                     ) from error
 
 
-def _in_steps(what: str, interval: str) -> Duration:
-    duration = Duration(interval)
-    if duration.unit == "min":
-        raise ValueError(f"{what}: expected an interval in steps or epochs, got {interval!r}")
+def _in_steps(what: str, interval: Any) -> Duration:
+    duration = Duration(interval) if isinstance(interval, str) else None
+    if duration is None or duration.unit == "min":
+        raise ValueError(
+            f"{what}: expected an interval in steps or epochs such as `100 steps`, got {interval!r}"
+        )
     return duration
 
 

@@ -73,6 +73,15 @@ def _apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]
     def named(key: str, number: int | None, value: Any) -> Any:
         if value is None or isinstance(value, str | Mapping):
             return value
+        if key in ("loss", "optimizer") and not callable(value):
+            ways = {
+                "loss": "a function of prediction and target",
+                "optimizer": "what makes one of the parameters, lambda params: SGD(params, lr=0.1)",
+            }
+            raise ConfigError(
+                f"{NAME}: {key} is a {type(value).__name__}; expected a name, a dict such as "
+                f'{{"type": ...}}, or {ways[key]}'
+            )
         objects[key, number] = value
         return {"type": _GIVEN}
 
@@ -100,12 +109,15 @@ def _validated(values: dict[str, Any]) -> Section:
     train = dict(values.pop("train", {}))
     for key in [*values]:
         if key in Train.model_fields and key not in Config.model_fields:
+            if key in train:
+                raise ConfigError(f"{NAME}: {key} is given twice, at the top and in train")
             train[key] = values.pop(key)
-    try:
-        lines = [f"{key}: {as_yaml(value)}" for key, value in {**values, "train": train}.items()]
-    except TypeError as error:
-        raise ConfigError(f"{NAME}: a setting is no plain value: {error}") from error
-    text = "\n".join(lines) + "\n"
+    text = ""
+    for key, value in {**values, "train": train}.items():
+        try:
+            text += f"{key}: {as_yaml(value)}\n"
+        except TypeError as error:
+            raise ConfigError(f"{NAME}: {key} is no plain value: {error}") from error
     problems: list[Problem] = []
     root = parse(text, Source(NAME, lines_of(text), Path(os.getcwd())), problems)
     config = None if root is None else validate(with_components(root), problems, trust=True)

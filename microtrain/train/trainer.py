@@ -33,7 +33,7 @@ from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
 from ..errors import ConfigError, DataError, DivergedError
 from ..optim import Optimizer
-from ..tensor import Tensor
+from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
 from .callbacks import Callbacks
 from .checkpoint import checkpoint_at, name_of
@@ -323,12 +323,17 @@ class Trainer:
         """
         if self._nothing_to_do is not None:
             return self._nothing_to_do
+        if (path := getattr(self, "path", None)) is not None:
+            raise RuntimeError(
+                f"this Trainer has trained already, in {path}; make another one, with resume= "
+                "of that directory to go on with it"
+            )
         # Where mpirun names a process that was killed, run.json says which rank that was.
         everyone = self.comm.all_gather_object((socket.gethostname(), os.getpid()))
         hosts, processes = map(list, zip(*everyone, strict=True))
         self._run = together(self.comm, self._open_run)
-        path = None if self._run is None else str(self._run.path)
-        self.path = Path(self.comm.broadcast_object(path) or "")
+        place = None if self._run is None else str(self._run.path)
+        self.path = Path(self.comm.broadcast_object(place) or "")
         try:
             self._continue()
             if self.comm.num_nodes > 1:
@@ -476,7 +481,12 @@ class Trainer:
         if first:
             self.optimizer.zero_grad()
         with contextlib.nullcontext() if last else self.model.no_sync():
-            self.train_step(batch).backward()
+            loss = self.train_step(batch)
+            if type(loss) not in TENSORS:
+                raise TypeError(
+                    f"train_step returned a {type(loss).__name__}; expected the loss as a Tensor"
+                )
+            loss.backward()
 
     def update(self) -> None:
         """The optimiser's step, if the gradients are finite; they are clipped first."""
