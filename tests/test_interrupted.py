@@ -362,6 +362,19 @@ def test_settings_that_would_make_it_another_run_are_listed(tmp_path):
     assert train(config, *free, resume=run).step == 23
 
 
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config).path
+    files = ("run.json", "config.yaml", "metrics.jsonl", "log.txt")
+    before = [(run / name).read_bytes() for name in files]
+    with pytest.raises(ConfigError, match="has taken 23 steps, which is more than"):
+        train(config, "train.duration=5 steps", resume=run)
+    assert [(run / name).read_bytes() for name in files] == before
+    code, _, err = Job(tmp_path, str(run), "--trust", "name=other", command="resume").end()
+    assert (code, "goes on with its name, in its place; omit name=other" in err) == (2, True)
+    assert Job(tmp_path, str(run), "--trust", command="resume").end()[0] == 0
+
+
 def test_other_data_and_a_diverged_run_are_refused(tmp_path):
     config = write_run(tmp_path)
     run = train(config, crash=7).path

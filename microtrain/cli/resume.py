@@ -29,10 +29,18 @@ def resume(
     """
     from microtrain.distributed import world
     from microtrain.distributed.agreement import together
+    from microtrain.errors import ConfigError
     from microtrain.train.config import load_config_everywhere
     from microtrain.train.run_directory import open_run
 
     ranks = world()
-    found = together(ranks, lambda: str(open_run(run).path) if ranks.rank == 0 else "")
+
+    def find() -> str:
+        for override in overrides:
+            if override.startswith(("name=", "run_dir=")):
+                raise ConfigError(f"a run goes on with its name, in its place; omit {override}")
+        return str(open_run(run).path)
+
+    found = together(ranks, lambda: find() if ranks.rank == 0 else "")
     settings = load_config_everywhere(ranks, f"{found}/config.yaml", overrides, trust=trust)
     return train_run(settings, resume=ranks.broadcast_object(found), trace=trace, progress=progress)
