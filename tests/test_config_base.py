@@ -119,7 +119,7 @@ def test_mistakes_are_shown_in_the_file_that_has_them(directory):
     [
         ("base: shared/bas.yaml", "there is no file shared/bas.yaml; did you mean "),
         ("base: shared", "shared is a directory; name a YAML file in it"),
-        ("base: [a.yaml, b.yaml]", "expected a text, or null, got a list"),
+        ("base: [a.yaml, b.yaml]", 'expected a text, or null, got the list ["a.yaml", "b.yaml"]'),
         (r'base: "a\0"', "cannot read"),
         ("base: run.yaml", "a circle of bases: run.yaml builds upon this file"),
         ("base: shared/circle.yaml", "a circle of bases: run.yaml builds upon this file"),

@@ -37,9 +37,11 @@ def check_across_keys(tree: Located, components: Mapping[str, Resolved], meant: 
     """
     split = tree.right("data.split")
     if isinstance(split, dict):
-        parts = [x for x in split.values() if isinstance(x, (int, float))]
-        if parts and abs(sum(parts) - 1) > 1e-6:
-            tree.problem("data.split", f"the fractions add up to {sum(parts):.6g}; expected 1")
+        parts = {name: x for name, x in split.items() if isinstance(x, (int, float))}
+        if parts and abs(sum(parts.values()) - 1) > 1e-6:
+            shown = ", ".join(f"{name}: {x:g}" for name, x in parts.items())
+            message = f"{{{shown}}} adds up to {sum(parts.values()):.6g}; expected 1"
+            tree.problem("data.split", message)
     batch, cuts = tree.right("train.batch_size"), tree.right("train.accumulate")
     if isinstance(batch, int) and isinstance(cuts, int) and cuts > batch:
         message = f"cannot cut a batch of {batch} samples into {cuts} micro-batches"
@@ -162,8 +164,6 @@ def _distributed(tree: Located) -> None:
         wrong("overlap", "reproducible: world adds up the shards when all are there")
     elif value("compression") in ("fp16", "bf16") and value("overlap") is True:
         wrong("overlap", "compressed gradients are reduced at once; set compression to none")
-    if world and value("overlap") is True:
-        wrong("overlap", "reproducible: world adds up the shards when all are there")
     if world and isinstance(threads, int) and threads > 1:
         wrong("blas_threads", "reproducible: world needs 1; with more, sums have other bits")
     warn, limit = value("warn_s"), value("timeout_s")

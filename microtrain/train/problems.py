@@ -104,14 +104,17 @@ def _excerpt(problem: Problem) -> list[str]:
 
 
 def describe(value: object) -> str:
-    """A YAML value in words, for `got ...`: the text "fast", 3, a list, nothing."""
+    """A YAML value in words, for `got ...`: the text "fast", 3, the list [0.9], nothing."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, (bool, int, float)):
         return str(value).lower()
     if isinstance(value, str):
         return f"the text {quoted(value)}"
-    return "a list" if isinstance(value, (list, tuple)) else "keys and values"
+    if not isinstance(value, (list, tuple)):
+        return "keys and values"
+    text = printable(json.dumps(value, ensure_ascii=False, default=str))
+    return f"the list {text}" if len(text) <= 40 else "a list"
 
 
 def quoted(text: str) -> str:

@@ -67,8 +67,10 @@ def did_you_mean(word: str, candidates: Collection[str]) -> str:
 def choice(text: str, expected: str) -> str:
     """`did you mean`, where `expected` ("stop or skip") names a few words to choose from."""
     words = re.findall(r"\w{3,}", expected)
-    near = _OTHER_WORDS.get(text.lower()) or closest(text, words)
-    return f"; did you mean {near}?" if near in words and " or " in expected else ""
+    typed = text.split()[-1] if "`" in expected and text.strip() else text  # a duration's unit
+    near = _OTHER_WORDS.get(text.lower()) or closest(typed, words)
+    helps = near in words and near != typed and " or " in expected
+    return f"; did you mean {near}?" if helps else ""
 
 
 def _normal(word: str) -> str:

@@ -183,7 +183,7 @@ class _Validator:
             return None
         if components.is_import_path(name.value) and not self.trust:
             message = "an import path runs code of that file; allow it with --trust"
-            self.tree.problem(path, message, name.where)
+            self.tree.problem(path, message, name.where, "look at the code before you trust it")
             return None
         imported = components.absolute(name.value, name.place.source.directory)
         try:
