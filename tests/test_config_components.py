@@ -204,6 +204,7 @@ def test_a_file_is_run_once(directory):
         ("math:absent", "math has no absent"),
         ("math:cost", "has no cost; did you mean cos?"),
         ("nets.Net", "an import path has a colon: nets:Net"),
+        ("./nets.py", "an import path ends with what it names in the file: ./nets.py:Name"),
         ("linear_regresion", "did you mean linear_regression?"),
     ],
 )
@@ -237,7 +238,7 @@ def test_a_configuration_of_someone_else_runs_no_code(directory):
     [
         ("hiden: [4]", "hiden", "unknown key; did you mean hidden?"),
         ("hidden: 4", "hidden", "a list of which each is a whole number, got 4"),
-        ("hidden: [4.5]", "hidden", "a list of which each is a whole number, got a list"),
+        ("hidden: [4.5]", "hidden", "a list of which each is a whole number, got the list [4.5]"),
         ("hidden: [4], rate: fast", "rate", 'expected a number, got the text "fast"'),
         ("hidden: [4], rate: true", "rate", "expected a number, got true"),
         ("hidden: [4], kind: c", "kind", 'expected one of a, b, got the text "c"'),

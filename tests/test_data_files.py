@@ -123,7 +123,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
     "content, options, message",
     [
         ("a,y\n1,2\nabc,3\n", {}, 'table.csv, line 3, column "a": expected a number, found the '
-         'text "abc"\nhint: columns of text can be left out: features: [...]'),
+         'text "abc"\nhint: fill such cells in or delete the rows; columns of text'),
         ("a,y\n1,2\n,3\nx,3\n", {}, 'line 3, column "a": expected a number, found an empty cell '
          "(1 more in this column)\nhint: fill it in or delete the row"),
         ("a,y\n1,2\n \t,3\n", {}, "found an empty cell"),
@@ -169,7 +169,8 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ("\na,y\n1,2\n", {}, "the first line is empty"),
         ("a,y\n", {}, "has a header but no rows: the data set is empty"),
         ("a,y\n\n\n", {}, "has a header but no rows"),
-        ("a,y\n1,2\n3\n", {}, "line 3: 1 cells, expected 2 cells as in the header"),
+        ("a,y\n1,2\n3\n", {}, "line 3: 1 cell, expected 2 cells as in the header"),
+        ("a;y\n1,5;2,5\n", {}, 'expected 1 cell as in the header\nhint: set delimiter: ";"'),
         ("a,y\n1,2,3\n", {}, "line 2: 3 cells, expected 2"),
         ("a,y\n1,2\n\n3,4\n", {}, "line 3: a blank line, expected 2"),
         ('a,y\n1,2\n"3,4\n5,6\n', {}, "line 3: unexpected end of data"),

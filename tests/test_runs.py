@@ -272,7 +272,10 @@ def test_the_users_own_error_keeps_its_traceback(tmp_path):
     assert "ZeroDivisionError: a bug of the user's own" in done.stderr
     assert "net.py" in done.stderr
     run = run_of(tmp_path / "runs", "linreg")
-    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    info = json.loads((run / "run.json").read_text())
+    assert info["status"] == "failed"
+    assert info["error"] == "ZeroDivisionError: a bug of the user's own"
+    assert "net.py" in (run / "log.txt").read_text()
 
 
 # Mistakes -------------------------------------------------------------------------------------
@@ -289,7 +292,13 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
         3,
         ["gone.csv"],
     ),
-    "loss does not fit": (["loss=cross_entropy"], 2, ["compares classes"]),
+    "loss does not fit": (["loss=cross_entropy"], 2, ["compares classes", "categorical: true"]),
+    "classes are absent": (["model=logistic_regression"], 2, ["classes", "categorical: true"]),
+    "one class only": (
+        ["data={type: csv, path: one.csv, target: y}", "model=logistic_regression"],
+        3,
+        ["all rows are of one class, yes; expected two or more"],
+    ),
     "targets beyond 0 and 1": (["loss=bce"], 2, ["wants targets from 0 to 1", "use mse"]),
     "sizes do not fit": (["model={type: linear_regression, out_features: 2}"], 2, ["do not fit"]),
     "metric does not fit": (["metrics=[accuracy]"], 2, ["metric accuracy"]),
@@ -308,6 +317,7 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(tmp_path, case):
         if cuda_device_count():
             pytest.skip("this machine has a GPU")
     path = CONFIGS / "linreg.yaml"
+    (tmp_path / "one.csv").write_text("a,y\n1,yes\n2,yes\n")
     if isinstance(given, str):
         path = tmp_path / "bad.yaml"
         path.write_text(given)

@@ -70,7 +70,9 @@ def csv(
     x = np.empty((len(table.rows), len(names)))
     for j, name in enumerate(names):
         x[:, j] = table.numbers(
-            name, hint="columns of text can be left out: features: [...] names those to use"
+            name,
+            hint="fill such cells in or delete the rows; columns of text can be left out: "
+            "features: [...] names those to use",
         )
     return ArrayDataset(x, y, feature_names=names, target_name=target, classes=classes)
 

@@ -77,10 +77,10 @@ class Table:
 
     def _add(self, row: list[str], line: int, blank: int) -> None:
         if blank or len(row) != len(self.header):
-            found = "a blank line" if blank else f"{len(row)} cells"
+            cells = [f"{n} cell{'s' if n > 1 else ''}" for n in (len(row), len(self.header))]
             raise DataError(
-                f"{self.path}, line {blank or line}: {found}, expected {len(self.header)} cells as "
-                "in the header"
+                f"{self.path}, line {blank or line}: {'a blank line' if blank else cells[0]}, "
+                f"expected {cells[1]} as in the header{self._other_delimiter()}"
             )
         self.rows.append(row)
         self.lines.append(line)
@@ -116,13 +116,16 @@ class Table:
                 f"{self.path}: the first line holds numbers ({shortened(', '.join(self.header))}) "
                 f'and no column "{name}"; expected the names of the columns there'
             )
-        for other, written in ((";", ";"), ("\t", r"\t"), ("|", "|"), (",", ",")):
-            if len(self.header) == 1 and other in first:
-                return (
-                    f'{self.path} has one column, "{shortened(first)}"\n'
-                    f'hint: set delimiter: "{written}" if that separates its cells'
-                )
+        if hint := self._other_delimiter():
+            return f'{self.path} has one column, "{shortened(first)}"{hint}'
         return missing_name(f"{self.path} has no column", name, "columns", self.header)
+
+    def _other_delimiter(self) -> str:
+        """A line of advice where the header is one cell that another delimiter would cut."""
+        for other, written in ((";", ";"), ("\t", r"\t"), ("|", "|"), (",", ",")):
+            if len(self.header) == 1 and other in self.header[0]:
+                return f'\nhint: set delimiter: "{written}" if that separates its cells'
+        return ""
 
     def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
         """A column of finite numbers; raises DataError naming the first cell that is not one."""

@@ -26,6 +26,12 @@ from microtrain.train.problems import quoted
 from microtrain.train.section import Section
 from microtrain.train.spelling import did_you_mean
 
+# Where a target is numbers and classes are wanted.
+CLASSES = (
+    "a target is classes where a csv file has names, or whole numbers under data.categorical: "
+    "true, and where it is an array of integers"
+)
+
 REGISTERED: dict[str, dict[str, str]] = {
     "data": {
         "synthetic_linear": "microtrain.data.synthetic:synthetic_linear",
@@ -122,6 +128,8 @@ def load(kind: str, name: str, given: Collection[str] = ()) -> Callable[..., Any
         way_out = did_you_mean(name, known)
         if not way_out and "." in name and "/" not in name:
             way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
+        elif name.endswith(".py"):
+            way_out = f"; an import path ends with what it names in the file: {name}:Name"
         there = ", ".join(known)
         choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
         noun = _ONE_OF.get(kind, kind)
@@ -190,7 +198,10 @@ def build(component: Section, **filled: Any) -> Any:
                 component.fill(key, value, "from the data")
     missing = [key for key, p in accepted.items() if _required(p) and key not in arguments]
     if missing:
-        raise ConfigError(f"{kind}: {name} needs {', '.join(missing)}, which the data do not give")
+        way_out = f"; {CLASSES}" if "classes" in missing else ""
+        raise ConfigError(
+            f"{kind}: {name} needs {', '.join(missing)}, which the data do not give{way_out}"
+        )
     try:
         return target(**arguments)
     except ValueError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+import traceback
 from typing import TYPE_CHECKING, Final
 
 from ..distributed.abort import exit_status
 from ..distributed.agreement import together
 from ..distributed.communicator import alone
-from ..errors import DivergedError, LaunchError
+from ..errors import DivergedError, LaunchError, UserError
 from .pictures import draw
 from .prediction import peak_memory
 from .rows import number
@@ -74,6 +75,9 @@ def leave(trainer: Trainer, error: BaseException, started: float) -> None:
     elif isinstance(error, SystemExit):
         code, _ = exit_status(error.code)
     lines = str(error).splitlines() or [type(error).__name__]
+    if not isinstance(error, UserError | KeyboardInterrupt):  # someone's code: the log says where
+        whole = "".join(traceback.format_exception(error))
+        lines = [f"{type(error).__name__}: {error}".splitlines()[0], *whole.splitlines()]
     with contextlib.suppress(LaunchError):  # a full disk must not hide the first error
         trainer._run.update(
             status=status,

@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
 from ..random import manual_seed
 from ..tensor import Tensor
-from .components import build, is_import_path
+from .components import CLASSES, build, is_import_path
 from .evaluation import evaluate, evaluating
 from .metrics import Metric
 from .section import Section
@@ -67,7 +67,7 @@ def load_data(config: Section) -> Prepared:
     data = config.data
     origin = f"data ({data.type})"
     loaded = build(data, seed=config.seed)
-    return prepare(
+    prepared = prepare(
         loaded,
         split={part: f for part, f in data.split.items() if f},
         standardize=data.standardize,
@@ -75,6 +75,10 @@ def load_data(config: Section) -> Prepared:
         seed=config.seed,
         origin=origin,
     )
+    if prepared.classes is not None and len(prepared.classes) < 2:
+        found = ", ".join(prepared.classes)
+        raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
+    return prepared
 
 
 def compare_data(config: Section, data: Prepared, comm: Communicator) -> None:
@@ -145,7 +149,7 @@ def check_fit(
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
-            f"{target.shape}: a regression; use mse or class codes"
+            f"{target.shape}: a regression; use mse, or make it classes\n{CLASSES}"
         )
     if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
         raise ConfigError(
