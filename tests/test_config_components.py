@@ -334,6 +334,7 @@ REFUSED = [
     ("b", Literal["a", 1], "one of a, 1"),
     (True, Literal["a", 1], "one of a, 1"),
     (3, list[int], "a list of which each is a whole number"),
+    (3, list[str] | None, "null or a list of which each is a text"),
     (["a"], list[int], "a whole number"),
     ([1], tuple[int, int], "a list of 2 values"),
     (3, tuple[int, ...], "a list of which each is a whole number"),

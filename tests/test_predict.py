@@ -151,7 +151,7 @@ def test_a_blank_line_in_the_middle_is_named_also_between_parts(
     monkeypatch.setattr(input_files, "ROWS", 2)
     (tmp_path / "in.csv").write_text("x\n1\n2\n\n3\n")
     assert predict(line, tmp_path / "in.csv", tmp_path / "out.csv") == 3
-    assert "in.csv, line 4: a blank line, expected 1 cells" in capsys.readouterr().err
+    assert "in.csv, line 4: a blank line, expected 1 cell " in capsys.readouterr().err
 
 
 # file content (or name) -> exit code and what the message says

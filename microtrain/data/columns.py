@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .table import Table, did_you_mean, number, shortened
+from .table import Table, did_you_mean, number, other_delimiter, shortened
 
 __all__ = ["Columns", "take"]
 
@@ -126,6 +126,7 @@ def take(
         free = [name for name in header if name not in names]
         lines = [f'  "{name}"{did_you_mean(name, free)}' for name in missing[:20]]
         more = [f"  and {len(missing) - 20} more"] if len(missing) > 20 else []
+        other = other_delimiter(header)
         count = f"{len(missing)} columns" if len(missing) > 1 else "a column"
         raise DataError(
             "\n".join(
@@ -134,11 +135,7 @@ def take(
                     *lines,
                     *more,
                     f"columns: {_listed(header) or 'none'}",
-                    *[
-                        f'hint: are its cells separated by "{other}"?'
-                        for other in (";", "\t", "|", ",")
-                        if len(header) == 1 and other in header[0]
-                    ][:1],
+                    *([f'hint: are its cells separated by "{other}"?'] if other else []),
                 ]
             )
         )

@@ -118,6 +118,12 @@ class open_npz:
     def __enter__(self) -> Self:
         self._file = _open(self.path)
         try:
+            # Else NumPy takes it for a pickle, and says how to load one unsafely.
+            if not self._file.peek(2).startswith((b"PK", b"\x93N")):  # type: ignore[attr-defined]
+                raise DataError(
+                    f"{self.path} is not a readable npz file: numpy.savez(path, x=..., y=...) "
+                    "writes one, tables are data of type csv or parquet"
+                )
             loaded = np.load(self._file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 raise DataError(

@@ -20,6 +20,7 @@ __all__ = [
     "has_decimal_comma",
     "missing_name",
     "number",
+    "other_delimiter",
     "shortened",
 ]
 
@@ -77,10 +78,12 @@ class Table:
 
     def _add(self, row: list[str], line: int, blank: int) -> None:
         if blank or len(row) != len(self.header):
+            other = other_delimiter(self.header)
             cells = [f"{n} cell{'s' if n > 1 else ''}" for n in (len(row), len(self.header))]
             raise DataError(
                 f"{self.path}, line {blank or line}: {'a blank line' if blank else cells[0]}, "
-                f"expected {cells[1]} as in the header{self._other_delimiter()}"
+                f"expected {cells[1]} as in the header"
+                + (f'\nhint: are its cells separated by "{other}"?' if other else "")
             )
         self.rows.append(row)
         self.lines.append(line)
@@ -110,22 +113,17 @@ class Table:
         return [row[j].strip() for row in self.rows]
 
     def _why_missing(self, name: str) -> str:
-        first = self.header[0]
         if all(number(text) is not None for text in self.header):
             return (
                 f"{self.path}: the first line holds numbers ({shortened(', '.join(self.header))}) "
                 f'and no column "{name}"; expected the names of the columns there'
             )
-        if hint := self._other_delimiter():
-            return f'{self.path} has one column, "{shortened(first)}"{hint}'
+        if other := other_delimiter(self.header):
+            return (
+                f'{self.path} has one column, "{shortened(self.header[0])}"\n'
+                f'hint: set delimiter: "{other}" if that separates its cells'
+            )
         return missing_name(f"{self.path} has no column", name, "columns", self.header)
-
-    def _other_delimiter(self) -> str:
-        """A line of advice where the header is one cell that another delimiter would cut."""
-        for other, written in ((";", ";"), ("\t", r"\t"), ("|", "|"), (",", ",")):
-            if len(self.header) == 1 and other in self.header[0]:
-                return f'\nhint: set delimiter: "{written}" if that separates its cells'
-        return ""
 
     def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
         """A column of finite numbers; raises DataError naming the first cell that is not one."""
@@ -158,6 +156,13 @@ class Table:
         return DataError(
             f"{where}: {expected}, found {found}{more}" + (f"\nhint: {hint}" if hint else "")
         )
+
+
+def other_delimiter(header: Sequence[str]) -> str:
+    """What would cut a header of one cell, as YAML writes it; empty where nothing would."""
+    written = {"\t": r"\t"}
+    found = [x for x in (";", "\t", "|", ",") if len(header) == 1 and x in header[0]]
+    return written.get(found[0], found[0]) if found else ""
 
 
 def number(cell: str) -> float | None:

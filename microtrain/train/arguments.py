@@ -128,7 +128,8 @@ def phrase(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin in (Union, types.UnionType):
-        return " or ".join(phrase(each) for each in arguments)
+        # A list last: what follows it would be said of its items.
+        return " or ".join(sorted(map(phrase, arguments), key=lambda text: "of which" in text))
     if origin is tuple and arguments and arguments[-1] is not Ellipsis:
         return f"a list of {len(arguments)} values"
     if hint in (list, tuple, Sequence) or origin in (list, tuple, Sequence):
