@@ -68,7 +68,8 @@ class Stopper:
         """An evaluation or a checkpoint was made: count anew."""
         if self._asked[place]:
             self._asked[place] = 0.0
-            self.model.notes = tuple(self._asked)
+            while self.model.notes != tuple(self._asked):  # a signal may come in between
+                self.model.notes = tuple(self._asked)
         if place in self._intervals:
             self._due[place] = time.monotonic() + self._intervals[place]
 
