@@ -362,6 +362,33 @@ def test_settings_that_would_make_it_another_run_are_listed(tmp_path):
     assert train(config, *free, resume=run).step == 23
 
 
+def test_a_project_may_lie_elsewhere_when_it_goes_on(tmp_path, whole):
+    before = train(write_run(tmp_path / "before"), crash=7).path
+    (tmp_path / "before").rename(tmp_path / "after")
+    run = tmp_path / "after" / before.relative_to(tmp_path / "before")
+    config = tmp_path / "after" / "run.yaml"
+    with open(config.with_name("net.py"), "a") as file:
+        file.write("\nclass Other(Net):\n    pass\n")
+    with pytest.raises(ConfigError, match=r"model.type: .*before/net.py:Net\" in the run"):
+        train(config, f"model.type={tmp_path}/after/net.py:Other", resume=run)
+    train(config, resume=run)
+    assert differences(facts(run), whole()) == {}
+
+
+@pytest.mark.parametrize("what", ["ranks", "compression", "nothing"])
+def test_a_resume_that_cannot_be_bit_for_bit_says_so(tmp_path, capfd, what):
+    config = write_run(tmp_path)
+    more = ("distributed.compression=fp16",) if what == "compression" else ()
+    run = train(config, *more, crash=7).path
+    info = json.loads((run / "run.json").read_text())
+    ranks = 2 if what == "ranks" else 1
+    (run / "run.json").write_text(json.dumps({**info, "ranks": ranks}))
+    train(config, *more, resume=run)
+    said = capfd.readouterr().err
+    assert ("the run began on 2 ranks and goes on on 1" in said) == (what == "ranks")
+    assert ("what compression has kept back" in said) == (what == "compression")
+
+
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path):
     config = write_run(tmp_path)
     run = train(config).path

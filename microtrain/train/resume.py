@@ -21,6 +21,7 @@ from .checkpoint import (
     reason,
     step_of,
 )
+from .components import is_import_path
 from .resolved import as_yaml, resolved_yaml
 from .run_directory import Run, newest_run, open_run
 from .section import Section
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["choose_run", "compare_configs", "go_on", "resume_point", "take_up"]
 
-# What may be another after a resume: it does not change the mathematics of a step.
+# What may be another after a resume: it does not change the mathematics of a step. The data
+# themselves are compared, wherever they lie.
 FREE = (
-    "name", "run_dir", "base", "train.duration", "train.max_time", "train.eval_every",
+    "name", "run_dir", "base", "data.path", "train.duration", "train.max_time", "train.eval_every",
     "train.init_from", "log.", "checkpoint.", "callbacks", "device",
     "distributed.backend", "distributed.bucket_mb", "distributed.overlap", "distributed.warn_s",
     "distributed.timeout_s", "distributed.blas_threads", "distributed.share_gpu",
@@ -162,15 +164,24 @@ def compare_configs(stored: str, now: str, path: Path) -> None:
     lines = [
         f"  {key}: {_shown(before, key)} in the run, {_shown(after, key)} now"
         for key in dict.fromkeys([*before, *after])
-        if not key.startswith(FREE) and before.get(key) != after.get(key)
+        if not key.startswith(FREE) and _moved(before.get(key)) != _moved(after.get(key))
     ]
     if lines:
         raise ConfigError(
             f"the run {path} cannot go on with other settings, it would be another run\n"
             + "\n".join(lines)
             + "\nstart a new run, or set them back; free to change are duration, max_time, "
-            "eval_every, log, checkpoint, callbacks, and how the ranks communicate"
+            "eval_every, log, checkpoint, callbacks, where files lie, and how the ranks communicate"
         )
+
+
+def _moved(value: Any) -> Any:
+    """`value` with `/any/where/net.py:Net` as `net.py:Net`: a project may lie elsewhere now."""
+    if isinstance(value, list):
+        return [_moved(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _moved(each) for key, each in value.items()}
+    return value.rpartition("/")[2] if isinstance(value, str) and is_import_path(value) else value
 
 
 def _flat(text: str, path: Path) -> dict[str, Any]:
