@@ -29,8 +29,7 @@ def test_a_run_with_draws_and_statistics_is_proven(tmp_path):
     grad, resume = json.loads(done.stdout)["checks"]
     assert (grad["check"], grad["outcome"], grad["parameters"]) == ("grad", "ok", 6)
     assert (resume["check"], resume["outcome"], resume["steps"]) == ("resume", "ok", 23)
-    assert 1 <= resume["killed_after"] < 23
-    assert resume["resumed_after"] <= resume["killed_after"]
+    assert 1 <= resume["resumed_after"] < resume["killed_after"] < 23
     assert resume["uninterrupted"] == resume["resumed"]
     assert not (tmp_path / "runs").exists()
 

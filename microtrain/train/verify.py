@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from ..distributed import launch
 from ..errors import ConfigError
 from ..random import begin_batch
 from .callbacks import Callback
-from .checkpoint import load_checkpoint, step_of
+from .checkpoint import list_checkpoints, load_checkpoint, step_of
 from .config import load_config
 from .duration import Duration
 from .parts import build_parts, load_data
@@ -44,10 +45,14 @@ WALL_CLOCK = ("time", "samples_per_s", "comm_share")
 # How far parameters may be apart that only rounding tells from each other.
 ROUNDING = {"float64": 1e-9, "float32": 1e-3}
 COMPRESSED = 5e-2
+PATIENCE = 10.0  # seconds
 
 
 class KillAt(Callback):
-    """`kill -9` of this process after a step, once: a resumed run comes past it."""
+    """`kill -9` of this process after a step, once: a resumed run comes past it.
+
+    Where a checkpoint was due before, it waits for one to be on disk: to begin again proves little.
+    """
 
     interval = "1 step"
 
@@ -56,9 +61,19 @@ class KillAt(Callback):
 
     def on_step(self, trainer: Any) -> None:
         """Die."""
-        if trainer.step >= self.step and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if trainer.step < self.step or self.mark.exists():
+            return
+        due = trainer.step > _often(trainer.total_steps)
+        end = time.monotonic() + PATIENCE
+        while due and not list_checkpoints(trainer.path / "checkpoints") and time.monotonic() < end:
+            time.sleep(0.01)
+        self.mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _often(steps: int) -> int:
+    """After how many steps a run of so many evaluates and saves."""
+    return max(1, steps // 16)
 
 
 class Result(NamedTuple):
@@ -95,7 +110,7 @@ class Verification:
     def _write(self, steps: int, callbacks: Sequence[Section] = ()) -> Path:
         """A configuration of a short run that evaluates and saves often."""
         config = _copied(self.config)
-        often = f"{max(1, steps // 16)} steps"
+        often = f"{_often(steps)} steps"
         config.train.update(duration=f"{steps} steps", max_time=None, eval_every=often)
         config.checkpoint["every"] = often
         self._jobs += 1
@@ -142,7 +157,7 @@ class Verification:
         steps = self._length(STEPS)
         if steps < 2:
             return Result("resume", "left out", "a run of one step cannot be interrupted", {})
-        at = random.SystemRandom().randrange(1, steps)
+        at = random.SystemRandom().randrange(min(_often(steps) + 1, steps - 1), steps)
         kill = Section(kind="callbacks")
         mark = str(self.directory / "killed")
         kill.update(type=f"{__name__}:KillAt", step=at, mark=mark)
