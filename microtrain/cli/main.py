@@ -33,7 +33,6 @@ COMMANDS = {
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
     "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
 }
-NOT_YET: tuple[str, ...] = ()
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.
@@ -47,10 +46,8 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in NOT_YET:
-            ctx.fail(f"{name} is not yet available; there are: {', '.join(COMMANDS)}")
         if name not in COMMANDS:
-            near = did_you_mean(name, [*COMMANDS, *NOT_YET])
+            near = did_you_mean(name, COMMANDS)
             ctx.fail(f'there is no command "{name}"{near} (there are: {", ".join(COMMANDS)})')
         module, _, attribute = COMMANDS[name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
