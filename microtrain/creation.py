@@ -15,13 +15,15 @@ import numpy as np
 from .autograd import no_grad
 from .backend import MODES, XP, as_dtype, made, resolve_device, to_device, to_host
 from .random import default_generator, draw_dtype
-from .tensor import TENSORS, Tensor, one_dtype, wrap
+from .tensor import INFERENCE, TENSORS, Tensor, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
     if type(array) is np.ndarray:
         array = made(array)
     out = wrap(array if device is None else to_device(array, resolve_device(device)))
+    if MODES.inference:
+        out._version = INFERENCE
     if requires_grad:
         out.requires_grad_()
     return out

@@ -56,6 +56,42 @@ class FollowingVersion(Version):
             self.origin.n = value
 
 
+class _InferenceVersion(Version):
+    """The version of what `inference_mode` made: to save such a Tensor, or write it, is an error.
+
+    Both read the count; so does a write through what `detach()` returns.
+    """
+
+    __slots__ = ()
+
+    @property
+    def n(self) -> int:
+        if MODES.inference:
+            return 0
+        raise RuntimeError(
+            "Inference tensors cannot be saved for backward, nor updated in place, outside "
+            "inference_mode. Clone it there, or compute it under no_grad instead."
+        )
+
+    @n.setter
+    def n(self, value: int) -> None:
+        return None
+
+    @property
+    def base(self) -> Any:
+        return None  # one object serves all results, so it must not remember any
+
+    @base.setter
+    def base(self, value: Any) -> None:
+        return None
+
+    def __init__(self) -> None:
+        self.viewers = None
+
+
+INFERENCE: Version = _InferenceVersion()
+
+
 class Extra:
     """What few Tensors have: hooks, a slot in a flat gradient, a gradient to retain."""
 
@@ -302,7 +338,10 @@ class Tensor:
         """The same memory outside the graph; writes to it are invisible to autograd.
 
         Assigning copies into the memory of a flat parameter (same shape and dtype) and replaces
-        the array of any other Tensor.
+        the array of any other Tensor; a graph that saved the old one raises at backward.
+
+        Raises RuntimeError for a dtype without gradients where this Tensor requires grad, and for
+        another shape than that of its `.grad`.
         """
         return wrap(self._array)
 
@@ -312,8 +351,22 @@ class Tensor:
             raise TypeError(f"data: expected a Tensor, got {type(value).__name__}")
         extra = self._extra
         if extra is None or extra.slot is None:
-            self._array = value._array
-            self._version = None  # the memory is another; what was saved of the old one stays
+            array, before = value._array, self._version
+            if self._rg and array.dtype.kind != "f":
+                raise RuntimeError(
+                    "data set to a tensor that requires gradients must be floating point, got "
+                    f"{array.dtype.name}; call requires_grad_(False) first"
+                )
+            if self._grad is not None and self._grad.shape != array.shape:
+                raise RuntimeError(
+                    f"data: expected the shape of .grad, {self._grad.shape}, got {array.shape}; "
+                    "set .grad = None first"
+                )
+            self._array = array
+            # A count of its own, as views of the old memory look at another, and a higher one, as
+            # nodes that saved this Tensor would find other values in it.
+            self._version = Version(self)
+            self._version.n = 1 if before is None or before is INFERENCE else before.n + 1
             STRUCTURE[0] += 1
         else:
             write(self, value, "data")
@@ -325,7 +378,14 @@ class Tensor:
         return out
 
     def detach_(self) -> Self:
-        """Cut this Tensor from its graph, in place: it becomes a leaf."""
+        """Cut this Tensor from its graph, in place: it becomes a leaf.
+
+        Raises RuntimeError for a view, whose history is that of its base.
+        """
+        version = self._version
+        base = None if version is None or version.base is None else version.base()
+        if base is not None and base is not self and base._version is version:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         self._edge = None
         self._rg = False
         if self._extra is not None:
@@ -463,4 +523,4 @@ def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     return out
 
 
-__all__ = ["TENSORS", "Tensor", "Version", "normalise", "one_dtype", "wrap", "write"]
+__all__ = ["INFERENCE", "TENSORS", "Tensor", "Version", "normalise", "one_dtype", "wrap", "write"]

@@ -61,6 +61,8 @@ def augmented(x, y):
     x[1, 1] -= y[2, 1]
     row = x[2]
     row *= 2
+    x %= 5
+    x[0] %= 3
     return x
 
 
@@ -114,6 +116,51 @@ def test_in_place_methods_return_the_tensor_itself():
     same = x
     same += 1
     assert same is x
+
+
+# What PyTorch leaves in memory for 7, 8 and 3; and for True, False and True.
+INTEGERS = {"//=": [2, 2], "%=": [1, 2], "&=": [3, 0], "|=": [7, 11], "^=": [4, 11],
+            "+=": [10, 11], "-=": [4, 5], "*=": [21, 24], "**=": [343, 512]}  # fmt: skip
+BOOLEANS = {"&=": [True, False], "|=": [True, True], "^=": [False, True]}
+AUGMENTED = [(o, [7, 8], 3, r) for o, r in INTEGERS.items()]
+AUGMENTED += [(o, [True, False], True, r) for o, r in BOOLEANS.items()]
+
+
+@pytest.mark.parametrize("operand", ["number", "tensor"])
+@pytest.mark.parametrize(("operator", "values", "other", "result"), AUGMENTED)
+def test_augmented_assignment_writes_into_the_tensor(operator, values, other, result, operand):
+    x = y = mt.tensor(values)
+    scope = {"x": x, "other": other if operand == "number" else mt.tensor(other)}
+    exec(f"x {operator} other", scope)
+    assert scope["x"] is y
+    assert y.tolist() == result
+    part = mt.tensor([values, values])
+    scope["x"] = part
+    exec(f"x[0] {operator} other", scope)
+    assert part.tolist() == [result, values]
+
+
+def test_augmented_assignment_keeps_the_dtype():
+    mask, numbers = mt.tensor([True]), mt.tensor([7])
+    with pytest.raises(RuntimeError, match="int64 can't be cast to the desired output type bool"):
+        mask &= mt.tensor([1])
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type int64"):
+        numbers //= 2.5
+    x = leaf(7.0)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        x %= 3
+    y = x * 2
+    y %= 3
+    y.backward()
+    assert (y.item(), x.grad.item()) == (2.0, 2.0)
+
+
+def test_a_captured_step_writes_into_the_mask():
+    mask = mt.tensor([True, True, False])
+    step = mt.compile(lambda x: mask.__iand__(x > 0).sum(), state=[mask])
+    batches = [1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 1.0]
+    assert [step(mt.tensor(x)).item() for x in batches] == [2, 2, 1, 0]
+    assert mask.tolist() == [False] * 3
 
 
 def test_a_loop_that_fills_rows_of_a_result():
@@ -327,6 +374,100 @@ def test_a_view_taken_under_no_grad_is_outside_the_graph():
     h *= 3
     assert not view.requires_grad
     assert view.tolist() == h.view(2, 1).tolist()
+
+
+def views_under_no_grad():
+    """A computed Tensor, and views of it that were taken outside the graph."""
+    a = leaf(1.0, 2.0, 3.0) * 2
+    with mt.no_grad():
+        view = a[:2]
+    with mt.inference_mode():
+        inferred = a[:2]
+    return a, {"view": view, "view of it": view[:1], "inferred": inferred}
+
+
+LOST_WRITES = {
+    "a number": lambda v: v.mul_(3),
+    "a Tensor that requires grad": lambda v: v.mul_(mt.ones(1, requires_grad=True)),
+    "an index": lambda v: v.__setitem__(0, 5.0),
+    "an index, a Tensor": lambda v: v.__setitem__(0, mt.tensor(5.0, requires_grad=True)),
+    "augmented": lambda v: v.__iadd__(1),
+    "zero_": lambda v: v.zero_(),
+}
+
+
+@pytest.mark.parametrize("which", ["view", "view of it", "inferred"])
+@pytest.mark.parametrize("write", LOST_WRITES)
+def test_a_recorded_write_to_a_view_taken_under_no_grad(write, which):
+    a, views = views_under_no_grad()
+    with pytest.raises(RuntimeError, match="created in no_grad mode"):
+        LOST_WRITES[write](views[which])
+    assert a.tolist() == [2.0, 4.0, 6.0]
+    with mt.no_grad():  # all of it outside the graph is in order, and counted
+        saved = a._version.n
+        LOST_WRITES["a number"](views[which])
+    assert a.tolist()[0] == 6.0
+    assert a._version.n == saved + 1
+
+
+def test_a_write_through_a_view_taken_under_inference_mode_is_seen():
+    a = leaf(1.0, 2.0) * 2
+    y = (a * a).sum()
+    with mt.inference_mode():
+        a[:1].mul_(5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_a_leaf_that_is_a_view_taken_under_no_grad():
+    x = mt.tensor([1.0, 2.0])
+    with mt.no_grad():
+        y = x.view(2)
+    y.requires_grad_()
+    for view in (y, y.view(2)):
+        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+            view *= 3
+    assert y.tolist() == [1.0, 2.0]
+    del x  # now y is the base
+    with pytest.raises(RuntimeError, match="a view of a leaf"):
+        y.view(2).mul_(3)
+
+
+def test_writing_to_a_view_that_a_function_returned():
+    class View(mt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view(-1)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    a = leaf(1.0, 2.0) * 2
+    with pytest.raises(RuntimeError, match="or by a Function"):
+        View.apply(a).mul_(3)
+
+
+def test_gradients_of_aliases_after_a_write_to_one_of_them():
+    def aliases():
+        base = leaf(1.0, 2.0) * 1
+        return base, base[:], base[:]
+
+    base, one, two = aliases()
+    for x in (base, one, two):
+        x.retain_grad()
+    one.mul_(2)
+    (one + two).sum().backward()
+    # Each of the two is one summand; the base is both.
+    assert [x.grad.tolist() for x in (one, two, base)] == [[1.0] * 2, [1.0] * 2, [2.0] * 2]
+    base, one, two = aliases()
+    one.mul_(2)
+    found = mt.autograd.grad((one + two).sum(), (one, two, base))
+    assert [g.tolist() for g in found] == [[1.0] * 2, [1.0] * 2, [2.0] * 2]
+    base, one, two = aliases()
+    base.mul_(2)
+    found = mt.autograd.grad((one + two).sum(), (one, two, base))
+    assert [g.tolist() for g in found] == [[1.0] * 2, [1.0] * 2, [2.0] * 2]
 
 
 @pytest.mark.parametrize(

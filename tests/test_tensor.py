@@ -126,6 +126,41 @@ def test_assigning_data_replaces_the_array_of_an_ordinary_tensor():
         x.data = [1.0]
 
 
+def test_data_of_another_dtype_or_shape():
+    x = mt.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="must be floating point, got int64"):
+        x.data = mt.ones(2, dtype=mt.int64)
+    x.data = mt.ones(2, dtype=mt.float64)
+    assert (x.dtype, x.requires_grad) == (mt.float64, True)
+    x.sum().backward()
+    with pytest.raises(RuntimeError, match=r"shape of .grad, \(2,\), got \(3,\)"):
+        x.data = mt.ones(3)
+    x.grad = None
+    x.data = mt.ones(3)
+    x.sum().backward()
+    assert x.grad.shape == (3,)
+
+
+def test_data_that_replaces_what_a_graph_saved():
+    w = mt.tensor(2.0, requires_grad=True)
+    y, alias = w * w, w.view(1)
+    z = alias * alias
+    w.data = mt.tensor(5.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation: MulBackward0"):
+        y.backward()  # 10 would be the gradient of nothing
+    z.backward()  # the view looks at the old memory still
+    assert w.grad.item() == 4.0
+
+
+def test_sgd_on_data():
+    w = mt.tensor([2.0], requires_grad=True)
+    for _ in range(3):
+        (w * w).sum().backward()
+        w.data = w.data - 0.1 * w.grad
+        w.grad = None
+    assert w.item() == pytest.approx(1.024)
+
+
 def test_detach_():
     x = mt.ones(2, requires_grad=True)
     y = x * 2
@@ -134,6 +169,12 @@ def test_detach_():
     y.requires_grad_()
     (y * 3).sum().backward()
     assert (x.grad, y.grad.tolist()) == (None, [3.0, 3.0])
+    base = mt.ones(3, requires_grad=True) * 1
+    part = base[:2]
+    with pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        part.detach_()
+    assert not base.detach_().requires_grad
+    assert not mt.ones(3).detach().detach_().requires_grad
 
 
 # Conversions --------------------------------------------------------------------------------------
@@ -458,10 +499,37 @@ def test_inference_results():
     assert y.tolist() == [0.0, 3.0]
     with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
         w * y
-    with pytest.raises(RuntimeError, match="Inference"):
-        y.add_(1)
+    for write in (lambda: y.add_(1), lambda: y.zero_(), lambda: y[:1].add_(1)):
+        with pytest.raises(RuntimeError, match="nor updated in place, outside inference_mode"):
+            write()
     (w * y.clone()).sum().backward()
     assert w.grad.tolist() == [0.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: mt.ones(2), lambda: mt.tensor([1.0, 2.0]), lambda: mt.rand(2)]
+)
+def test_tensors_created_in_inference_mode(make):
+    with mt.inference_mode():
+        x = make()
+        x[0] = 5
+        x.add_(1)
+    for write in (lambda: x.add_(1), lambda: x.__setitem__(0, 1.0)):
+        with pytest.raises(RuntimeError, match="nor updated in place, outside inference_mode"):
+            write()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        x * mt.ones(2, requires_grad=True)
+    assert (x * 2).add_(1).tolist()[0] == 13.0
+
+
+def test_views_of_ordinary_tensors_in_inference_mode_are_ordinary():
+    x = mt.ones(2, 3)
+    with mt.inference_mode():
+        view, copy = x.view(6), x.T.reshape(6)
+    view += 1
+    assert x.sum().item() == 12.0
+    with pytest.raises(RuntimeError, match="outside inference_mode"):
+        copy += 1
 
 
 def test_modes_belong_to_a_thread():

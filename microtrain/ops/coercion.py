@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
 from ..errors import CaptureError
-from ..tensor import TENSORS, Tensor, Version, wrap
+from ..tensor import INFERENCE, TENSORS, Tensor, Version, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
 REGISTRY: dict[str, Any] = {}
@@ -168,10 +168,17 @@ def shared(array: Any, result: Any) -> bool:
     return bool(array.flags.c_contiguous or not array.size or address(array) == address(result))
 
 
-def watch(version: Version, view: Tensor) -> None:
-    """Remember that `view` looks at memory whose history a write may change."""
+def watch(version: Version, view: Tensor, origin: Tensor) -> None:
+    """Remember that `view`, taken of `origin`, looks at memory whose history a write may change.
+
+    Not where `origin` is a view that was taken under no_grad: a write to `view` is refused then.
+    """
     base = None if version.base is None else version.base()
+    if base is None and version is not INFERENCE:  # only views taken under no_grad are left
+        version.base, base = weakref.ref(origin), origin
     if base is None or base is view:
+        return
+    if origin is not base and getattr(origin, "_base", None) is not base:
         return
     view._base = base
     viewers = version.viewers
@@ -235,36 +242,3 @@ def _without_numpy_words(error: Exception) -> str:
     if "not supported for the input types" in text:
         return "not defined for these dtypes"
     return text.replace("numpy ", "")
-
-
-class _InferenceVersion(Version):
-    """The version of results of `inference_mode`: reading it to save the Tensor is an error."""
-
-    __slots__ = ()
-
-    @property
-    def n(self) -> int:
-        if MODES.inference:
-            return 0
-        raise RuntimeError(
-            "Inference tensors cannot be saved for backward. Clone it outside inference_mode, or "
-            "compute it under no_grad instead."
-        )
-
-    @n.setter
-    def n(self, value: int) -> None:
-        return None
-
-    @property
-    def base(self) -> Any:
-        return None  # one object serves all results, so it must not remember any
-
-    @base.setter
-    def base(self, value: Any) -> None:
-        return None
-
-    def __init__(self) -> None:
-        self.viewers = None
-
-
-INFERENCE = _InferenceVersion()

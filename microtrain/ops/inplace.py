@@ -53,6 +53,16 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
         )
     alias._edge, alias._rg = x._edge, x._rg
     result = operation(alias)
+    if (
+        root is not x
+        and (root._rg or result._rg)
+        and getattr(x, "_base", None) is not root  # which is set while views are recorded
+    ):
+        raise RuntimeError(
+            f"{name}: this view was created in no_grad mode (or by a Function) and is being "
+            "modified inplace with grad mode enabled; its base would not know of it, and the "
+            "gradient be wrong. Take the view outside no_grad, or clone() it first"
+        )
     if not result._rg:
         _store(x, result, name)
         return x
@@ -67,8 +77,9 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
         written = index_put(whole, result, _places(whole._array, x._array))
         _continue(root, shaped_like(written, root))
     _store(x, result, name)
-    _continue(x, result)
-    _renew_views(root, x)
+    if root is x:
+        _continue(x, result)
+    _renew_views(root)
     return x
 
 
@@ -104,10 +115,10 @@ def _outside_views(x: Tensor) -> Tensor:
     return line(alias)
 
 
-def _renew_views(root: Tensor, x: Tensor) -> None:
-    """Let the history of every other view start at the new one of its base."""
+def _renew_views(root: Tensor) -> None:
+    """Let the history of every view, the written one too, start at the new one of its base."""
     for view in [one() for one in root.version.viewers or ()]:
-        if view is not None and view is not x and view is not root:
+        if view is not None and view is not root:
             whole = _outside_views(root)
             part = gather_index(whole, _places(whole._array, view._array))
             _continue(view, part)
@@ -206,7 +217,7 @@ def put(x: Tensor, index: Any, value: Any) -> None:
     elif value._version is x._version and _same_memory(x, found, value):
         return  # the end of `x[index] += ...`, which has written and recorded everything
     value = without_leading_ones(cast(value, x._array.dtype))
-    if MODES.grad and (x._rg or value._rg):
+    if MODES.grad and (x._rg or value._rg or _is_part_of_recorded(x)):
         index = kept_index(found)
         in_place(x, lambda old: index_put(old, value, index), "x[index] = value")
         return
@@ -220,6 +231,13 @@ def put(x: Tensor, index: Any, value: Any) -> None:
             f"x[index] of a Tensor of shape {tuple(x.shape)}"
         ) from error
     x.version.n = n + 1
+
+
+def _is_part_of_recorded(x: Tensor) -> bool:
+    """Whether `x`, a view, has a base that requires grad."""
+    version = x._version
+    base = None if version is None or version.base is None else version.base()
+    return base is not None and base._rg
 
 
 def _same_memory(x: Tensor, index: Any, value: Tensor) -> bool:

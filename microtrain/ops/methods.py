@@ -111,7 +111,8 @@ _add(
 )
 _add(
     comparison,
-    "eq ge gt isfinite isinf isnan le logical_and logical_not logical_or logical_xor lt ne",
+    "bitwise_and bitwise_not bitwise_or bitwise_xor eq ge gt isfinite isinf isnan le logical_and "
+    "logical_not logical_or logical_xor lt ne",
 )
 _add(
     special,
@@ -185,8 +186,11 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__gt__": comparison.gt,
     "__ge__": comparison.ge,
     "__and__": comparison.bitwise_and,
+    "__rand__": comparison.bitwise_and,
     "__or__": comparison.bitwise_or,
+    "__ror__": comparison.bitwise_or,
     "__xor__": comparison.bitwise_xor,
+    "__rxor__": comparison.bitwise_xor,
     "__invert__": comparison.bitwise_not,
     "__getitem__": indexing.getitem,
     "__setitem__": put,
@@ -194,13 +198,17 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 # `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
 IN_PLACE = (
-    "abs add addcdiv addcmul addmm addmv baddbmm ceil clamp clamp_max clamp_min cos div erf "
-    "erfc exp exp2 expm1 floor fmod frac index_add index_copy index_fill index_put lerp log "
-    "log10 log1p log2 masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu round "
-    "rsqrt scatter scatter_add sigmoid sign sin sqrt square sub tan tanh tril triu trunc"
+    "abs add addcdiv addcmul addmm addmv baddbmm bitwise_and bitwise_not bitwise_or bitwise_xor "
+    "ceil clamp clamp_max clamp_min cos div erf erfc exp exp2 expm1 floor floor_divide fmod frac "
+    "index_add index_copy index_fill index_put lerp log log10 log1p log2 logical_and logical_not "
+    "logical_or logical_xor masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu "
+    "remainder round rsqrt scatter scatter_add sigmoid sign sin sqrt square sub tan tanh tril triu "
+    "trunc"
 ).split()
 AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
-             "__ipow__": "pow"}  # fmt: skip
+             "__ipow__": "pow", "__ifloordiv__": "floor_divide", "__imod__": "remainder",
+             "__iand__": "bitwise_and", "__ior__": "bitwise_or",
+             "__ixor__": "bitwise_xor"}  # fmt: skip
 CASTS = {**ALIASES, "byte": uint8, "char": int8}
 
 

@@ -35,9 +35,8 @@ from typing import Any
 
 from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import ARRAYS, MODES, XP
-from ..tensor import TENSORS, Tensor, Version, normalise, wrap
+from ..tensor import INFERENCE, TENSORS, Tensor, Version, normalise, wrap
 from .coercion import (
-    INFERENCE,
     REGISTRY,
     coerce,
     explain,
@@ -239,7 +238,7 @@ class Operation:
             emit(f"        v.base = ref({first})")
             if self.view == VIEW_IF_SHARED:
                 emit(f"    if not shared(a_{first}, r):")
-                emit("        v = Version(t)")
+                emit("        v = INFERENCE if M.inference else Version(t)")
             emit("    t._version = v")
         else:
             emit("    t._version = None")
@@ -249,8 +248,8 @@ class Operation:
         emit("    t._edge = None")
         if self.view:
             emit("    if M.grad:")
-            emit("        watch(v, t)")
-        if rules:
+            emit(f"        watch(v, t, {ins[0]})")
+        if rules and not self.view:  # a view of an ordinary Tensor is one, and counts its writes
             emit("    if M.inference:")
             emit("        t._version = INFERENCE")
         emit("    return t")
@@ -327,7 +326,7 @@ class Operation:
         emit("        n._seq = next_seq()")
         emit("        n._hooks = None")
         if self.view:
-            emit("        watch(v, t)")
+            emit(f"        watch(v, t, {self.inputs[0]})")
         emit("        return t")
 
     def _emit_backward(self, emit: Callable[[str], None], mode: str) -> None:
