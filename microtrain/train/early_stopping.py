@@ -78,6 +78,7 @@ class EarlyStopping(Callback):
             if self.monitor == chosen:
                 highest = trainer.config.checkpoint.mode == "max"
             self.mode = "max" if highest else "min"
+        self._stop_where_waited(trainer)  # a resumed run may have come to its end before
 
     def on_eval(self, trainer: Trainer, measured: dict[str, float]) -> None:
         """Compare with the best; stop where that is too long ago."""
@@ -91,6 +92,9 @@ class EarlyStopping(Callback):
             self.best, self.best_step, self.waited = value, trainer.step, 0
             return
         self.waited += 1
+        self._stop_where_waited(trainer)
+
+    def _stop_where_waited(self, trainer: Trainer) -> None:
         if self.waited >= self.patience:
             best = "" if self.best is None else (
                 f"; the best was {number(self.best)} at step {self.best_step:,}"

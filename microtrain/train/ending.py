@@ -29,9 +29,8 @@ def end(trainer: Trainer, stop: str, started: float) -> int:
     """Test results, checkpoint, plots, summary; returns the exit code."""
     trainer.output.end_bar()
     seconds, peak = time.perf_counter() - started, peak_memory()
-    finished = (
-        trainer.step == trainer.total_steps or bool(trainer._asked_to_stop) or stop == "duration"
-    )
+    trainer._ended = bool(trainer._asked_to_stop)
+    finished = trainer.step == trainer.total_steps or trainer._ended
     test = None
     if finished:
         if trainer._progress.samples != trainer.samples:  # the last step of a run has a row

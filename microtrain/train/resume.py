@@ -136,7 +136,9 @@ def go_on(trainer: Trainer, state: dict[str, Any] | None) -> None:
     run.trim_metrics(0 if state is None else state["metrics_bytes"])
     step = trainer.step
     (run.path / STOP_FILE).unlink(missing_ok=True)
-    run.update(status="running", exit_code=None, resumed_at=[*run.info("resumed_at", []), step])
+    run.update(
+        status="running", exit_code=None, error=None, resumed_at=[*run.info("resumed_at", []), step]
+    )
     run.write_config(trainer._config_text)
     trainer.output.say(f"resuming {run.path} after step {step:,}")
     ranks = run.info("ranks", trainer.comm.size)

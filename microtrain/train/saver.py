@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import LaunchError
 from .checkpoint import list_checkpoints, reason, save_checkpoint
@@ -35,10 +35,9 @@ class Saver:
         monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
         warn: gets the text of a failure that the run survives.
         sync: called before a checkpoint is written: the disk has all that it speaks of.
-        every: steps from one checkpoint to the next; None where a clock says when; `auto`: at the
-            ends of epochs, as often as takes a twentieth of the time at most. What is handed over
-            meanwhile waits in memory.
-        epoch: steps of one epoch.
+        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs, as often as
+            takes a twentieth of the time at most (`auto`); what is handed over meanwhile waits in
+            memory. None: others say when.
     """
 
     def __init__(
@@ -49,14 +48,13 @@ class Saver:
         monitor: tuple[str, str],
         warn: Callable[[str], None],
         sync: Callable[[], None],
-        every: int | Literal["auto"] | None = None,
-        epoch: int = 1,
+        epoch: int | None = None,
     ) -> None:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
         self._failed = False  # the last one
-        self._every, self._epoch = every, epoch
+        self._epoch = epoch
         self._pace: Pace | None = None
         self._hurry = False
         self._free_at = 0.0  # of time.monotonic
@@ -65,21 +63,24 @@ class Saver:
         self._thread: threading.Thread | None = None
 
     def next_step(self, step: int) -> float:
-        """The first step after `step` at which one may be due; infinite where a clock says when."""
-        if self._every is None:
+        """The first step after `step` at which to ask `due`; infinite where others say when.
+
+        It is the one before an epoch's last: the wish reaches all ranks with the step after it.
+        """
+        if self._epoch is None:
             return math.inf
-        if self._every != "auto":
-            return (step // self._every + 1) * self._every
         if self._pace is None:
             self._pace = Pace(SECONDS, step)
-        return max(-(-self._pace.at // self._epoch), step // self._epoch + 1) * self._epoch
+        return (
+            max(-(-self._pace.at // self._epoch), (step + 1) // self._epoch + 1) * self._epoch - 1
+        )
 
     def due(self, step: int) -> bool:
-        """Whether one is to be written after this step, and would be now."""
-        pace = self._pace
-        if pace is None or self._every != "auto":
-            return isinstance(self._every, int) and step % self._every == 0
-        if step % self._epoch or step < pace.at or not pace.passed(step):
+        """Whether one is to be written after the step that follows, and would be now."""
+        pace, epoch = self._pace, self._epoch
+        if pace is None or epoch is None or (step + 1) % epoch:
+            return False
+        if step + 1 < pace.at or not pace.passed(step):
             return False
         return self._thread is None and time.monotonic() >= self._free_at
 
@@ -113,7 +114,7 @@ class Saver:
                 if self._waiting is None:
                     self._thread = None
                     return
-                while self._every == "auto" and not self._hurry:
+                while self._epoch is not None and not self._hurry:
                     left = self._free_at - time.monotonic()
                     if left <= 0:
                         break

@@ -50,7 +50,15 @@ def _state(trainer: Trainer) -> dict[str, Any]:
         "skips": None if trainer.skips is None else trainer.skips.state_dict(),
         **trainer._data_state,
         "compile": trainer.execution.state(),
+        "stop": _stop(trainer),
     }
+
+
+def _stop(trainer: Trainer) -> dict[str, Any] | None:
+    """Why the run is to end, or has ended, with the duration that this was decided under."""
+    reason = trainer._asked_to_stop
+    decided = {"reason": reason, "ended": trainer._ended}
+    return {**decided, "duration": str(trainer.config.train.duration)} if reason else None
 
 
 def restore(trainer: Trainer, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
@@ -73,9 +81,14 @@ def restore(trainer: Trainer, model: Any, optimizer: Any, state: dict[str, Any])
         raise DataError(f"the checkpoint does not fit the model: {error}") from error
     trainer.step, trainer.samples = state["step"], state["samples"]
     trainer._elapsed = state["seconds"]
-    best = state["best"]
-    if best is not None and state["monitor"] == trainer._monitor():
-        trainer._best = best["name"], best["value"], best["step"]
+    stop = state.get("stop")  # absent in a checkpoint of an earlier version
+    if stop is not None and stop["duration"] == str(trainer.config.train.duration):
+        trainer._asked_to_stop, trainer._ended = stop["reason"], stop["ended"]
+    if state["monitor"] == trainer._monitor():
+        if (best := state["best"]) is not None:
+            trainer._best = best["name"], best["value"], best["step"]
+        if state["monitored"] is not None:  # at the end it is saved once more
+            trainer._measured = trainer.step, state["monitored"]
     draws = place()
     set_rng_state(state["random"])
     begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too

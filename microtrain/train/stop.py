@@ -62,7 +62,12 @@ class Stopper:
     def ask(self, reason: str) -> None:
         """Let all ranks stop after the step under way."""
         self.reason = self.reason or reason
-        self._note(STOP)
+        self.note(STOP)
+
+    def note(self, place: int) -> None:
+        """Let all ranks do after the step under way what `place` stands for."""
+        self._asked[place] = 1.0
+        self.model.notes = tuple(self._asked)
 
     def done(self, place: int) -> None:
         """An evaluation or a checkpoint was made: count anew."""
@@ -73,10 +78,6 @@ class Stopper:
         if place in self._intervals:
             self._due[place] = time.monotonic() + self._intervals[place]
 
-    def _note(self, place: int) -> None:
-        self._asked[place] = 1.0
-        self.model.notes = tuple(self._asked)
-
     def __enter__(self) -> Stopper:
         if threading.current_thread() is threading.main_thread():
             numbers = [signal.SIGUSR1] + ([] if _NO_TIME else [signal.SIGTERM, signal.SIGINT])
@@ -84,6 +85,9 @@ class Stopper:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._signal)
         if self._path is not None:
+            for name, end in self._ends.items():  # it was over before a resume: not a look later
+                if time.monotonic() >= end:
+                    self.ask(name)
             self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
             self._thread.start()
         return self
@@ -114,4 +118,4 @@ class Stopper:
                     self.ask(name)
             for place, due in [*self._due.items()]:
                 if now >= due and not self._asked[place]:
-                    self._note(place)
+                    self.note(place)

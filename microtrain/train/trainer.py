@@ -236,6 +236,7 @@ class Trainer:
         self._elapsed = 0.0  # seconds before a resume
         self._resume = resume
         self._asked_to_stop = ""
+        self._ended = False  # by what was asked for, or by the clock of its duration
         self.callbacks = together(comm, self._make_callbacks)
         self._hear_epochs = self.callbacks.hear("on_epoch")
         self.guard = Guard(self.model, config.train.clip_norm)
@@ -359,7 +360,12 @@ class Trainer:
                 self._run.close()
 
     def stop(self, reason: str) -> None:
-        """End the run, as finished, after the step or evaluation under way; on any ranks."""
+        """End the run, as finished, after the step or evaluation under way; on any ranks.
+
+        Checkpoints keep the wish: a run that is killed before its end, and resumed, ends where it
+        would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
+        resume with another `train.duration` forgets it.
+        """
         self._asked_to_stop = self._asked_to_stop or reason
         self._stopper.ask(reason)
 
@@ -388,9 +394,8 @@ class Trainer:
             name: max(limit - (self._elapsed if name == "duration" else 0.0), 0.0)
             for name, limit in self._seconds.items()
         }
-        stop = ""
         with Stopper(model, path, seconds, self._intervals) as self._stopper:
-            self.callbacks.call("on_start")
+            stop = self._begin()
             self.callbacks.state()  # one that cannot be saved is found now, not at a checkpoint
             attend = self._next_attention()
             # Closed at once, whatever ends it: its end moves the stream of draws.
@@ -422,11 +427,31 @@ class Trainer:
                         attend = self._next_attention()
         return end(self, stop, started)
 
+    def _begin(self) -> str:
+        """Call `on_start`; returns why a run that is resumed is at its end already, if it is."""
+        asked = self._asked_to_stop  # before the resume
+        if asked and not self._ended:
+            self._stopper.ask(asked)
+        self.callbacks.call("on_start")
+        if self._restored is None or (asked and not self._ended):
+            return ""
+        self._agree_to_stop()
+        self._ended = bool(self._asked_to_stop)
+        return self._asked_to_stop
+
+    def _agree_to_stop(self) -> str:
+        """Let all ranks know what any was asked for; returns why to stop, if anyone wants that."""
+        reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
+        clock = "duration" if ("", "duration") in reasons else ""
+        self._asked_to_stop = next((asked for asked, _ in reasons if asked), clock)
+        return self._asked_to_stop or next((reason for _, reason in reasons if reason), "")
+
     def _next_attention(self) -> int:
         """The next step after which there is more to do than to go on."""
         step = self.step
         due: list[float] = [self._schedule.next_step(step), 1 << step.bit_length()]
-        intervals = (self.eval_every, self.steps_per_epoch if self._hear_epochs else None)
+        every = None if self._save_every == "auto" else self._save_every
+        intervals = (self.eval_every, every, self.steps_per_epoch if self._hear_epochs else None)
         due += [(step // every + 1) * every for every in intervals if every is not None]
         due += [n for n in (self.callbacks.next_step(step), self.total_steps) if n is not None]
         due.append(max(self._look_at, step + 1))
@@ -459,19 +484,27 @@ class Trainer:
             self.callbacks.call("on_epoch")
         if step >= self._look_at:
             self._look_at = self.output.look(step)
+        best = self._best is not None and self._best[2] == step
+        best = best and self.config.checkpoint.keep_best > 0
+        every = self._save_every
+        saving = best or noted[SAVE] or (isinstance(every, int) and not step % every)
         stop = ""
-        if noted[STOP] or (evaluating and self.comm.any(bool(self._asked_to_stop))):
-            reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
-            self._asked_to_stop = next((asked for asked, _ in reasons if asked), "")
-            stop = self._asked_to_stop or next((reason for _, reason in reasons if reason), "")
+        # Where a checkpoint is written, rank 0 must know what others were asked for.
+        if noted[STOP] or ((evaluating or saving) and self.comm.any(bool(self._asked_to_stop))):
+            stop = self._agree_to_stop()
+            if not (noted[STOP] or evaluating):
+                stop = ""  # it travels with the next step
         saver = self._saver
         if saver is not None and not last and not stop:
-            best = self._best is not None and self._best[2] == step
-            best = best and self.config.checkpoint.keep_best > 0
-            if best or noted[SAVE] or saver.due(step):
+            if saving:
                 self._stopper.done(SAVE)
                 saver.submit(contents(self), best)
+                before = self._asked_to_stop
                 self._tell_of_save()
+                if self._asked_to_stop != before:  # a callback heard of it, and has had enough
+                    saver.submit(contents(self), best)
+            if saver.due(step):
+                self._stopper.note(SAVE)
         return stop
 
     # A step is these two; `execution` calls them, or replays what they did.
@@ -623,8 +656,7 @@ class Trainer:
             monitor,
             self.output.warn,
             run.sync,
-            every=self._save_every,
-            epoch=self.steps_per_epoch,
+            epoch=self.steps_per_epoch if self._save_every == "auto" else None,
         )
         return run
 
