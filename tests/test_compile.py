@@ -271,6 +271,34 @@ def test_the_memory_order_of_an_argument_is_kept() -> None:
     assert len(compiled.programs) == 3
 
 
+def test_a_column_of_a_larger_array_is_multiplied_as_it_lies() -> None:
+    """BLAS reads a vector at its stride; packed, it is another product."""
+    rng = np.random.default_rng(0)
+    weight = nn.Parameter(mt.zeros(3, 1, dtype=mt.float64) + 0.3)
+    optimizer = mt.optim.SGD([weight], lr=0.1)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        (F.linear(x, weight).tanh() ** 2).mean().backward()
+        return weight.grad.clone()
+
+    compiled = mt.compile(step)
+    for _ in range(6):
+        x = mt.from_numpy(rng.standard_normal((20, 1))[::2])
+        assert bits(compiled(x)) == bits(step(x))
+
+
+def test_a_matrix_and_its_own_transpose() -> None:
+    """NumPy computes half of that product, and only where both are in one place."""
+    rng = np.random.default_rng(0)
+    compiled = mt.compile(lambda x, y: x @ y)
+    for i in range(12):
+        x = mt.from_numpy(rng.standard_normal((17, 20)))
+        y = x.t() if i % 2 else x.t().clone()
+        assert bits(compiled(x, y)) == bits(x @ y)
+    assert len(compiled.programs) == 2
+
+
 def test_running_statistics_of_all_batches() -> None:
     """Batch norm without a momentum: the number of batches is in an array."""
 

@@ -132,7 +132,8 @@ def _moved(program: Program, units: Iterable[Unit]) -> list[int]:
     return [
         number
         for number, array in enumerate(program.inputs)
-        if _legible() and array.size and array.flags.c_contiguous and id(array) not in others
+        if _legible() and array.size and array.flags.carray and id(owner_of(array)) == id(array)
+        if id(array) not in others
     ]
 
 

@@ -31,7 +31,7 @@ from .executors import EXECUTORS, choose
 from .explain import explain
 from .outside import Outside
 from .passes import arrays_in, optimise
-from .program import Line, Program, owner_of
+from .program import PLAIN, Line, Program, copies_like, one_place, owner_of
 from .recorder import Recorder, present, recording
 from .reuse import forget
 from .structure import Structure, look_at_all
@@ -288,9 +288,7 @@ class Compiled:
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         named = self._arguments(args, kwargs)
-        for tensor in tensors:
-            given = tensor._array
-            array = np.array(given, order="C" if given.flags.c_contiguous else "K")
+        for tensor, array in zip(tensors, _copies(tensors), strict=True):
             program.inputs.append(array)
             program.names += [(name, array) for name, t in named if t is tensor]
             inner = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
@@ -400,15 +398,17 @@ def _part(value: Any, tensors: list[Tensor]) -> Any:
     """What the key says of an argument; its Tensors are appended to `tensors`."""
     kind = type(value)
     if kind in TENSORS:
+        array, place = value._array, None
         for number, other in enumerate(tensors):
             if other is value:
                 tensors.append(value)
                 return ("again", number)
+            if place is None and one_place(other._array, array):
+                place = number
         tensors.append(value)
-        array = value._array
         # In another memory order sums are other sums.
-        order = array.flags.c_contiguous or array.strides
-        return (array.shape, array.dtype, value._rg, order)
+        order = array.flags.num & PLAIN == PLAIN or (array.strides, array.flags.aligned)
+        return (array.shape, array.dtype, value._rg, order, place)
     if kind is tuple or kind is list or isinstance(value, tuple):
         return (kind, *[_part(v, tensors) for v in value])
     if kind is dict:
@@ -418,6 +418,17 @@ def _part(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, np.ndarray):
         raise CaptureError("compile: an argument is a NumPy array; pass mt.from_numpy(array)")
     return (kind, value)
+
+
+def _copies(tensors: list[Tensor]) -> list[Any]:
+    """Copies of the arguments, laid out as they are; two that begin at one address still do."""
+    found: dict[int, Any] = {}
+    unique = {id(tensor): tensor._array for tensor in tensors}
+    for array in unique.values():
+        group = {key: a for key, a in unique.items() if a is array or one_place(a, array)}
+        if not group.keys() & found.keys():
+            found |= zip(group, copies_like([*group.values()]), strict=True)
+    return [found.pop(id(tensor), tensor._array.copy()) for tensor in tensors]
 
 
 def _given(value: Any, inputs: dict[int, Tensor]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from ..backend import MODES, STRUCTURE
 from ..random import STREAM
 from ..tensor import TENSORS, Tensor
-from .program import owner_of
+from .program import PLAIN, one_place, owner_of
 
 CONSTANTS = (int, bool, str, float, type(None))
 
@@ -104,6 +104,7 @@ class _Text:
         self.arrival = getattr(self.run, "arrival", None)
         self.places: list[str] = []  # of what is told to native code
         self.tensors: list[tuple[str, Tensor]] = []
+        self.owners: list[tuple[str, Any]] = []  # of the arrays that are copied
         for number, value in enumerate(args):
             self.argument(f"a{number}", value, capture.program.inputs)
         self.beginning(capture)
@@ -149,17 +150,27 @@ class _Text:
             self.places += [f"id({target})"] * moves
             return
         self.checks += [f"type({here} := {name}._array) is ndarray", f"{name}._rg is {value._rg}"]
-        order = array.flags.c_contiguous
+        order = array.flags.num & PLAIN == PLAIN
         if moves and order and not value._rg:
             self.places.append(f"id({here})")  # which looks at all the rest
             return
         self.places += [f"id({target})"] * moves
+        owner = f"{name}_owner"
+        plain = f"{here}.flags.num & {PLAIN} == {PLAIN}"
+        strided = f"{here}.strides == {array.strides}"
         self.checks += [
             f"{here}.dtype is {self.name(f'{name}_dtype', array.dtype)}",
             f"{here}.shape == {array.shape}",
-            f"{here}.{'flags.c_contiguous' if order else f'strides == {array.strides}'}",
-            f"id({here} if {here}.base is None else owner_of({here})) not in written",
+            plain if order else f"{strided} and {here}.flags.aligned is {array.flags.aligned}",
+            f"id({owner} := {here} if {here}.base is None else owner_of({here})) not in written",
         ]
+        for other, before in self.owners:
+            if owner_of(before) is not owner_of(array):
+                self.checks.append(f"{owner} is not {other}_owner")
+            else:
+                sign = "==" if one_place(before, array) else "!="
+                self.checks.append(f"{here}.ctypes.data {sign} {other}_.ctypes.data")
+        self.owners.append((name, array))
         self.copies.append(f"{target}[...] = {here}")
 
     def beginning(self, capture: Any) -> None:

@@ -39,7 +39,7 @@ class Names:
         self.program = program
         # By address: what begins there.
         self.known: dict[int, list[tuple[str, Any]]] = {}
-        used = {id(owner) for owner in program.memory} | set(map(id, program.inputs))
+        used = {id(owner) for owner in program.memory} | {id(owner_of(a)) for a in program.inputs}
         for name, array in (*_of_modules(), *_of_optimizers(program), *program.names):
             there = self.known.setdefault(array.ctypes.data, [])
             if id(owner_of(array)) in used and all(name != other for other, _ in there):

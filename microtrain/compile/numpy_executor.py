@@ -193,8 +193,13 @@ class Text:
         return f"{call}, 'clip') if {top}({unsigned}, None) < {size} else {call})"
 
     def whole(self, array: Any, name: str) -> str:
-        """What `dot` copies because it is in pieces is copied into memory that is there already."""
+        """What `dot` copies because it is in pieces is copied into memory that is there already.
+
+        Not a matrix of one row or column: `dot` reads that as a vector, at its stride.
+        """
         if type(array) is not np.ndarray or array.ndim != 2 or array.flags.forc:
+            return name
+        if 1 in array.shape:
             return name
         copy = np.empty_like(array, order="C")
         to = self.named("b", copy, id(copy))

@@ -25,7 +25,7 @@ from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
 from .executors import EXECUTORS
 from .passes import optimise
-from .program import Program, owner_of
+from .program import Program, copies_like, owner_of
 from .recorder import Recorder, recording
 from .traced import Traced
 
@@ -265,7 +265,7 @@ def _once(array: Any) -> Any:
 
 def _seed(given: Any, recorder: Recorder) -> Traced:
     """An input of the program in the memory order of `given`."""
-    buffer = _once(given).copy("K")
+    (buffer,) = copies_like([_once(given)])
     recorder.program.inputs.append(buffer)
     recorder.know(buffer, "input")
     return Traced(

@@ -7,11 +7,13 @@ Python that every step needs: step counts, learning rates, which gradients are t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+ALIGNED = 64  # bytes
 
 
 @dataclass(slots=True)
@@ -85,7 +87,9 @@ class Program:
     def difference(self, other: Program) -> str | None:
         """Where `other`, a later capture of the same step, does something else; None if nowhere."""
         # Of memory here -> of memory there.
-        names = {id(a): id(b) for a, b in zip(self.inputs, other.inputs, strict=True)}
+        names = {
+            id(owner_of(a)): id(owner_of(b)) for a, b in zip(self.inputs, other.inputs, strict=True)
+        }
         for mine, theirs in zip(self.lines, other.lines, strict=False):
             problem = _line_difference(mine, theirs, self, other, names)
             if problem:
@@ -106,6 +110,34 @@ def owner_of(array: Any) -> Any:
         if type(base) is not np.ndarray:
             return array
         array = base
+
+
+PLAIN = 0x101  # flags of an array that is row-major and aligned
+
+
+def one_place(a: Any, b: Any) -> bool:
+    """Whether two arrays begin at one address: NumPy has a way of its own for `x @ x.T`."""
+    return owner_of(a) is owner_of(b) and a.ctypes.data == b.ctypes.data
+
+
+def copies_like(arrays: Sequence[Any]) -> list[Any]:
+    """Copies of `arrays`, which begin at one address, laid out as they are, gaps and all.
+
+    What NumPy and BLAS do, and so the bits, depends on strides, also on negative ones and on 0.
+    """
+    if len(arrays) == 1 and (arrays[0].flags.num & PLAIN == PLAIN or not arrays[0].size):
+        return [arrays[0].copy()]
+    low = high = 0
+    for array in arrays:
+        steps = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True) if array.size]
+        low = min(low, sum(step for step in steps if step < 0))
+        high = max(high, sum(step for step in steps if step > 0) + array.itemsize)
+    start = -low // ALIGNED * ALIGNED + ALIGNED + (not arrays[0].flags.aligned)
+    memory = np.empty(start + high, np.uint8)
+    found = [np.ndarray(a.shape, a.dtype, memory, start, a.strides) for a in arrays]
+    for copy, array in zip(found, arrays, strict=True):
+        copy[...] = array
+    return found
 
 
 def _line_difference(

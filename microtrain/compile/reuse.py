@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from .passes import arrays_in
-from .program import Host, Line, Program, owner_of
-
-ALIGNED = 64  # bytes
+from .program import ALIGNED, Host, Line, Program, owner_of
 
 
 def reuse(
