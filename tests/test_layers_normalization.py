@@ -189,3 +189,17 @@ def test_attention_drops_weights_in_training_only() -> None:
 def test_what_is_not_here_is_refused(make: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         make()
+
+
+@pytest.mark.parametrize("eps", [-1.0, -1e-5, 0.0, 1e-5])
+@pytest.mark.parametrize("training", [True, False])
+def test_an_eps_that_batch_norm_cannot_divide_by(eps: float, training: bool) -> None:
+    layer = nn.BatchNorm1d(2, eps=eps).train(training)
+    x = mt.tensor([[1.0, 2.0], [3.0, 5.0]])
+    if eps > 0 or (eps == 0 and not training):
+        assert layer(x).isfinite().all()
+        return
+    with pytest.raises(ValueError, match=rf"batch_norm eps must be .*, but got {eps}"):
+        layer(x)
+    with pytest.raises(ValueError, match="batch_norm eps must be"):
+        mt.distributed.DataParallel(layer)(x)

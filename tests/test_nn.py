@@ -119,8 +119,8 @@ def test_registering():
     net.register_buffer("b", None)
     net.b = mt.ones(1)
     assert list(net.state_dict()) == ["w", "b"]
-    for wrong, error in (("w", KeyError), ("a.b", KeyError), ("forward", KeyError)):
-        with pytest.raises(error):
+    for wrong in ("w", "a.b", "forward"):
+        with pytest.raises(KeyError):
             net.register_buffer(wrong, mt.ones(1))
     with pytest.raises(TypeError, match="expected a Tensor"):
         net.register_buffer("c", np.ones(1))
@@ -131,6 +131,53 @@ def test_registering():
     net.b = nn.Parameter(mt.ones(2))
     assert [name for name, _ in net.named_parameters()] == ["w", "b"]
     assert not list(net.buffers())
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "none", "forward", "buffer", "param", "child", "", "a.b"]
+)
+@pytest.mark.parametrize("kind", ["buffer", "param", "child"])
+def test_what_may_be_registered_under_a_name(kind, name):
+    net = nn.Module()
+    net.plain = 3
+    net.register_parameter("none", None)
+    net.register_buffer("buffer", mt.zeros(1))
+    net.register_parameter("param", nn.Parameter(mt.zeros(1)))
+    net.add_module("child", nn.ReLU())
+    put = {
+        "buffer": lambda: net.register_buffer(name, mt.ones(1), persistent=False),
+        "param": lambda: net.register_parameter(name, nn.Parameter(mt.ones(1))),
+        "child": lambda: net.add_module(name, nn.Tanh()),
+    }[kind]
+    if name == kind or (name == "none" and kind != "buffer"):
+        put()
+        assert ("buffer" in net.state_dict()) == (kind != "buffer")
+        assert type(vars(net)[name]) is {
+            "buffer": mt.Tensor, "param": nn.Parameter, "child": nn.Tanh,
+        }[kind]  # fmt: skip
+    else:
+        before = dict(vars(net))
+        with pytest.raises(KeyError, match="taken"):
+            put()
+        assert vars(net) == before
+
+
+def test_a_shared_child_is_a_child_once():
+    shared = nn.Linear(1, 1)
+    net = nn.Sequential(shared, shared, nn.ReLU())
+    assert [name for name, _ in net.named_children()] == ["0", "2"]
+    assert list(net.children()) == [shared, net[2]]
+    # As a container it has three modules nevertheless, and as a state four names.
+    assert (len(net), list(net), len(net[:2])) == (3, [shared, shared, net[2]], 2)
+    assert list(net.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert repr(net).count("Linear") == 2
+    both = nn.ModuleDict({"a": shared, "b": shared})
+    assert (len(both), list(both.items())) == (2, [("a", shared), ("b", shared)])
+    calls = []
+    net.apply(lambda module: calls.append(type(module).__name__))
+    assert calls == ["Linear", "ReLU", "Sequential"]
+    net.insert(0, nn.Tanh())
+    assert [type(m).__name__ for m in net] == ["Tanh", "Linear", "Linear", "ReLU"]
 
 
 def test_hooks_of_modules():
@@ -187,6 +234,22 @@ def test_backward_hooks_of_modules_are_torchs():
     backward_hooks(torch, theirs)
     assert ours == theirs
     assert len(ours) == 6
+
+
+def test_a_backward_hook_in_a_second_derivative():
+    """The second pass reaches the input past the output, where there is nothing to show."""
+    net = nn.Tanh()
+    calls = []
+    net.register_full_backward_hook(lambda module, gi, go: calls.append((gi, go)))
+    x = mt.tensor([0.5, -1.0], dtype=mt.float64, requires_grad=True)
+    (first,) = mt.autograd.grad(net(x).sum(), x, create_graph=True)
+    assert len(calls) == 1
+    (second,) = mt.autograd.grad(first.sum(), x)
+    assert len(calls) == 1
+    t = np.tanh(x.detach().numpy())
+    np.testing.assert_allclose(second.numpy(), -2 * t * (1 - t * t))
+    net(x).sum().backward()
+    assert len(calls) == 2
 
 
 def test_a_backward_hook_of_a_module_without_differentiable_inputs():

@@ -19,7 +19,7 @@ import numpy as np
 from ..autograd.function import Function
 from ..backend import MODES, XP, float16, float32
 from ..ops.coercion import cast
-from ..ops.normalization import _channels, _check
+from ..ops.normalization import _channels, _check, check_eps
 from ..ops.normalization import batch_norm as local_batch_norm
 from ..ops.shapes import cat, reshape_to, sum_to
 from ..tensor import TENSORS, Tensor, wrap
@@ -100,6 +100,7 @@ def batch_norm(
     together have one value per channel.
     """
     channels = _channels("batch_norm", input)
+    check_eps(eps, True)
     if (running_mean is None) != (running_var is None):
         raise ValueError("batch_norm: running_mean and running_var go together: both or neither")
     running = {"running_mean": running_mean, "running_var": running_var}

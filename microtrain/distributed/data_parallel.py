@@ -555,7 +555,7 @@ class DataParallel(Module):
         """The model's buffers under its own names."""
         return self.module.named_buffers(prefix)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """The model's state under its own names."""
         return self.module.state_dict()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, overload
 
-from .module import Module
+from .module import Module, members
 
 
 def _module(owner: Module, module: Any) -> Module:
@@ -43,7 +43,7 @@ class _Numbered(Module):
 
     def insert(self, number: int, module: Module) -> Self:
         """Put a module before number `number`, all of them numbered anew. Returns self."""
-        modules = list(self.children())
+        modules = list(self)
         if not -len(modules) <= number <= len(modules):
             raise IndexError(f"{type(self).__name__} has {len(modules)} modules, no {number}")
         modules.insert(number, _module(self, module))
@@ -53,29 +53,29 @@ class _Numbered(Module):
     def __setitem__(self, number: int, module: Module) -> None:
         """Replace one module; TypeError for anything else, IndexError where there is none."""
         self._chosen(number)
-        name, _ = list(self.named_children())[number]
+        name, _ = members(self)[number]
         setattr(self, name, _module(self, module))
 
     def __delitem__(self, number: int | slice) -> None:
         """Take modules out, and number the others anew."""
         self._chosen(number)
-        modules = list(self.children())
+        modules = list(self)
         del modules[number]
         self._put(modules)
 
     def _put(self, modules: list[Module]) -> None:
-        for name, _ in list(self.named_children()):
+        for name, _ in members(self):
             delattr(self, name)
         self.extend(modules)
 
     def __len__(self) -> int:
-        return sum(isinstance(value, Module) for value in vars(self).values())
+        return len(members(self))
 
     def __iter__(self) -> Iterator[Module]:
-        return self.children()
+        return (module for _, module in members(self))
 
     def _chosen(self, number: int | slice) -> Any:
-        modules = list(self.children())
+        modules = list(self)
         if isinstance(number, slice):
             return modules[number]
         if not -len(modules) <= number < len(modules):
@@ -115,7 +115,7 @@ class Sequential(_Numbered):
     def __getitem__(self, number: int | slice) -> Module:
         """One module, or a Sequential of several, which shares them and keeps their names."""
         if isinstance(number, slice):
-            return Sequential(dict(list(self.named_children())[number]))
+            return Sequential(dict(members(self)[number]))
         found: Module = self._chosen(number)
         return found
 
@@ -192,7 +192,7 @@ class ModuleDict(Module):
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.named_children())
+        return (name for name, _ in members(self))
 
     def keys(self) -> Iterable[str]:
         """The names."""
@@ -200,11 +200,11 @@ class ModuleDict(Module):
 
     def values(self) -> Iterable[Module]:
         """The modules."""
-        return list(self.children())
+        return [module for _, module in members(self)]
 
     def items(self) -> Iterable[tuple[str, Module]]:
         """The names with their modules."""
-        return list(self.named_children())
+        return members(self)
 
     def pop(self, name: str) -> Module:
         """Take a module out and return it; KeyError where there is none."""

@@ -22,7 +22,7 @@ class BackwardWatch:
         self.pre, self.post = tuple(pre.values()), tuple(post.values())
         self.places: list[int] = []  # which arguments want a gradient
         self.inputs: list[Any] = []
-        self.grad_output: tuple[Any, ...] = ()
+        self.grad_output: tuple[Any, ...] | None = None  # of the pass that is under way
 
     def enter(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, those that want a gradient behind an identity."""
@@ -60,7 +60,12 @@ class BackwardWatch:
         return grads
 
     def input_gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The gradients of the inputs after the hooks."""
+        """The gradients of the inputs after the hooks.
+
+        Those of a second derivative may come past the outputs: then there is nothing to show.
+        """
+        if self.grad_output is None:
+            return grads
         whole = list(self.inputs)
         for n, g in zip(self.places, grads, strict=True):
             whole[n] = g
@@ -68,7 +73,7 @@ class BackwardWatch:
             whole = list(
                 _replaced(hook(self.module, tuple(whole), self.grad_output), whole, "hook")
             )
-        self.grad_output = ()
+        self.grad_output = None
         return tuple(whole[n] for n in self.places)
 
 

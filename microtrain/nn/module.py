@@ -21,6 +21,9 @@ from ..tensor import TENSORS, Tensor, wrap, write
 from .hooks import BackwardWatch
 from .parameter import Parameter
 
+# The last part of the name of what `get_extra_state` returns, in PyTorch too.
+EXTRA_STATE = "_extra_state"
+
 # All there are: a captured step depends on their flags, and may read and write their buffers.
 MODULES: weakref.WeakSet[Module] = weakref.WeakSet()
 
@@ -62,6 +65,15 @@ class Module:
     _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("_save_to_state_dict", "_load_from_state_dict"):
+            if hasattr(cls, name):
+                raise TypeError(
+                    f"class {cls.__name__}: {name} is PyTorch's own and would never be called; "
+                    "define get_extra_state and set_extra_state, or state_dict and load_state_dict"
+                )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         module = super().__new__(cls)
@@ -127,31 +139,39 @@ class Module:
         """Keep a Tensor that is part of the state but not learned, as attribute `name`.
 
         Raises TypeError for what is not a Tensor, KeyError for a name that cannot be an attribute
-        or is one already.
+        or is one already, other than a buffer.
         """
         want_buffer(name, tensor)
-        if not name.isidentifier() or hasattr(self, name):
+        if not name.isidentifier() or (hasattr(self, name) and name not in self._buffers):
             raise KeyError(f"buffer name {name!r} is not an identifier or is taken")
-        self._buffers = (*self._buffers, name)
-        if not persistent:
-            self._transient = (*self._transient, name)
+        if name not in self._buffers:
+            self._buffers = (*self._buffers, name)
+        transient = tuple(one for one in self._transient if one != name)
+        self._transient = transient if persistent else (*transient, name)
         STRUCTURE[0] += 1
         object.__setattr__(self, name, tensor)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Set attribute `name` to a Parameter or None."""
+        """Set attribute `name` to a Parameter or None.
+
+        Raises TypeError for anything else, KeyError for a name that is empty, has a dot, or is that
+        of an attribute other than a parameter.
+        """
         if param is not None and type(param) is not Parameter:
             raise TypeError(f"parameter {name!r}: expected a Parameter, got {type(param).__name__}")
+        if not name or "." in name or _is_taken(self, name, Parameter):
+            raise KeyError(f"parameter name {name!r} is empty, has a dot or is taken")
         setattr(self, name, param)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Set attribute `name` to a module or None.
 
-        Raises TypeError for anything else, KeyError for a name with a dot or one that is taken.
+        Raises TypeError for anything else, KeyError for a name that is empty, has a dot, or is that
+        of an attribute other than a module.
         """
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"module {name!r}: expected a Module, got {type(module).__name__}")
-        if not name or "." in name or (hasattr(self, name) and name not in vars(self)):
+        if not name or "." in name or _is_taken(self, name, Module):
             raise KeyError(f"module name {name!r} is empty, has a dot or is taken")
         setattr(self, name, module)
 
@@ -209,13 +229,15 @@ class Module:
     # The tree -----------------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The direct sub-modules with their attribute names."""
-        for name, value in list(vars(self).items()):
-            if isinstance(value, Module):
-                yield name, value
+        """The direct sub-modules, each once, with their (first) attribute names."""
+        seen: set[int] = set()
+        for name, child in members(self):
+            if id(child) not in seen:
+                seen.add(id(child))
+                yield name, child
 
     def children(self) -> Iterator[Module]:
-        """The direct sub-modules."""
+        """The direct sub-modules, each once."""
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
@@ -264,19 +286,30 @@ class Module:
 
     # State --------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def get_extra_state(self) -> Any:
+        """What else is part of the state; a module that has such a thing defines this.
+
+        `state_dict()` holds it behind all Tensors as `<module>._extra_state`. Checkpoints take what
+        JSON gives back unchanged: numbers, text, lists, dictionaries.
+        """
+        raise NotImplementedError(f"Module {type(self).__name__} has no extra state")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take over what `get_extra_state` returned; `load_state_dict` calls it."""
+        raise NotImplementedError(f"Module {type(self).__name__} has no extra state")
+
+    def state_dict(self) -> dict[str, Any]:
         """Parameters and persistent buffers, detached, sharing memory; a tied one by every name.
 
-        In definition order, so the buffers of a layer stand behind its parameters.
+        In definition order, so the buffers of a layer stand behind its parameters; then what
+        `get_extra_state` of its modules returns.
         """
-        return {
-            place.name: place.tensor.detach()
-            for place in _walk(self, "")
-            if place.attribute not in place.owner._transient
-        }
+        found: dict[str, Any] = _state_tensors(self)
+        extras = _extra_states(self, "get_extra_state")
+        return found | {name: module.get_extra_state() for name, module in extras.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
-        """Copy values in, by name; Tensors or NumPy arrays.
+        """Copy values in, by name; Tensors or NumPy arrays, and what `set_extra_state` takes.
 
         Returns the missing and the unexpected names. All that is wrong is reported at once, and
         nothing is changed unless everything fits (with `strict=False` missing and unexpected names
@@ -284,10 +317,10 @@ class Module:
 
         Raises RuntimeError with the missing, unexpected and mismatched names.
         """
-        mine = self.state_dict()
+        mine, extras = _state_tensors(self), _extra_states(self, "set_extra_state")
         keys = LoadedKeys(
-            [name for name in mine if name not in state_dict],
-            [name for name in state_dict if name not in mine],
+            [name for name in (*mine, *extras) if name not in state_dict],
+            [name for name in state_dict if name not in mine and name not in extras],
         )
         problems = []
         if strict and keys.missing_keys:
@@ -313,6 +346,9 @@ class Module:
             )
         for name, found in incoming.items():
             write(mine[name], found, name)
+        for name, module in extras.items():
+            if name in state_dict:
+                module.set_extra_state(state_dict[name])
         return keys
 
     # Modes, dtype and device ----------------------------------------------------------------------
@@ -420,7 +456,7 @@ class Module:
     def __repr__(self) -> str:
         inner = self.extra_repr()
         lines = []
-        for name, child in self.named_children():
+        for name, child in members(self):
             text = repr(child).replace("\n", "\n  ")
             lines.append(f"  ({name}): {text}")
         if not lines:
@@ -428,6 +464,19 @@ class Module:
         if inner:
             lines.insert(0, f"  {inner}")
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
+
+def members(module: Module) -> list[tuple[str, Module]]:
+    """The direct sub-modules with their attribute names, a shared one by every name."""
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, Module)]
+
+
+def _is_taken(module: Module, name: str, kind: type) -> bool:
+    """Whether attribute `name` is something else than a `kind` or its place, None."""
+    if name not in vars(module) or name in module._buffers:
+        return hasattr(module, name)
+    value = vars(module)[name]
+    return value is not None and not isinstance(value, kind)
 
 
 class _Place(NamedTuple):
@@ -457,3 +506,27 @@ def _walk(
             is_buffer = name in module._buffers
             if (is_buffer or type(value) is Parameter) and buffers in (None, is_buffer):
                 yield _Place(full, module, name, value)
+
+
+def _state_tensors(module: Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers, detached, by every name."""
+    return {
+        place.name: place.tensor.detach()
+        for place in _walk(module, "")
+        if place.attribute not in place.owner._transient
+    }
+
+
+def _extra_states(module: Module, method: str) -> dict[str, Module]:
+    """Every place of a module that defines `method`, by the name of its extra state."""
+    found = {}
+    stack: list[tuple[str, Module, tuple[int, ...]]] = [("", module, ())]
+    while stack:
+        prefix, one, above = stack.pop()
+        if id(one) in above:
+            continue
+        if getattr(type(one), method) is not getattr(Module, method):
+            found[prefix + EXTRA_STATE] = one
+        above = (*above, id(one))
+        stack += [(f"{prefix}{name}.", below, above) for name, below in reversed(members(one))]
+    return found

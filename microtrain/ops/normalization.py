@@ -140,6 +140,13 @@ def _check(name: str, input: Any, shape: tuple[int, ...], **others: Any) -> None
             )
 
 
+def check_eps(eps: float, training: bool) -> None:
+    """ValueError for what batch norm cannot add to a variance, which may be 0 in training."""
+    if eps < 0 or (training and not eps):
+        need = "positive during training" if training else "non-negative"
+        raise ValueError(f"batch_norm eps must be {need}, but got {eps}")
+
+
 def _apply(input: Any, weight: Any, bias: Any, *attributes: Any) -> Any:
     """`normalise`; half precision is computed in single, as in PyTorch."""
     if input.dtype != float16:
@@ -308,13 +315,14 @@ def batch_norm(
         weight, bias: (channels,), or None.
         training: whether to use the batch's own statistics.
         momentum: how far the running statistics move, from 0 to 1; a number, or a float64 Tensor.
-        eps: added to the variance.
+        eps: added to the variance; more than 0 in training.
 
-    Raises ValueError for one value per channel in training and for one running statistic without
-    the other, RuntimeError for shapes or dtypes that do not fit, for integers, and for missing
-    running statistics in evaluation.
+    Raises ValueError for one value per channel in training, for a negative `eps` and for one
+    running statistic without the other, RuntimeError for shapes or dtypes that do not fit, for
+    integers, and for missing running statistics in evaluation.
     """
     channels = _channels("batch_norm", input)
+    check_eps(eps, training)
     if (running_mean is None) != (running_var is None):
         raise ValueError("batch_norm: running_mean and running_var go together: both or neither")
     running = {"running_mean": running_mean, "running_var": running_var}

@@ -16,6 +16,7 @@ from ..distributed.agreement import together
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
+from .model_state import load_model_arrays, model_arrays
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -50,8 +51,8 @@ def save(
         keep: how many of the newest stay.
         comm: the ranks of the loop.
 
-    Raises LaunchError where the file system refuses, TypeError for a state that is no JSON; on
-    every rank.
+    Raises LaunchError where the file system refuses, TypeError for a state (or an extra state of a
+    module) that is no JSON; on every rank.
 
     Example:
         >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
@@ -70,7 +71,7 @@ def _save(
     save_checkpoint(
         directory,
         step,
-        model={name: to_host(tensor._array) for name, tensor in model.state_dict().items()},
+        model=model_arrays(model),
         optimizer={} if optimizer is None else optimizer_arrays(model, optimizer),
         state={
             "loop": dict(state or {}),
@@ -131,7 +132,7 @@ def _read(directory: str | os.PathLike[str]) -> Checkpoint | None:
 
 def _take_over(checkpoint: Checkpoint, model: Module, optimizer: Optimizer | None) -> None:
     try:
-        model.load_state_dict(checkpoint.model)
+        load_model_arrays(model, checkpoint.model)
         if optimizer is not None:
             restore_optimizer(model, optimizer, checkpoint.optimizer, checkpoint.state["options"])
     except (RuntimeError, KeyError, ValueError) as error:

@@ -22,6 +22,7 @@ from .checkpoint import (
 )
 from .components import build
 from .config import load_config
+from .model_state import load_model_arrays
 from .run_directory import Run, open_run
 from .section import Section
 
@@ -121,7 +122,7 @@ def saved_model(saved: Saved, model: Module | None = None, **sizes: int | None) 
     finally:
         set_rng_state(before)
     try:
-        module.load_state_dict(checkpoint.model)
+        load_model_arrays(module, checkpoint.model)
     except RuntimeError as error:
         raise DataError(f"{checkpoint.path} does not fit the model: {error}") from error
     return module.eval()

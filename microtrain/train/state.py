@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backend import to_host
 from ..errors import ConfigError, DataError
 from ..random import begin_batch, get_rng_state, place, set_rng_state
 from .custom_loop import optimizer_arrays, options, restore_optimizer
+from .model_state import load_model_arrays, model_arrays
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -20,10 +20,9 @@ __all__ = ["contents", "restore"]
 
 def contents(trainer: Trainer) -> dict[str, Any]:
     """A copy of all that the run of `trainer` is, as `save_checkpoint` takes it."""
-    model = trainer.model.state_dict()
     return {
         "step": trainer.step,
-        "model": {name: np.array(to_host(tensor._array)) for name, tensor in model.items()},
+        "model": {name: np.array(array) for name, array in model_arrays(trainer.model).items()},
         "optimizer": optimizer_arrays(trainer.model, trainer.optimizer),
         "state": _state(trainer),
         "config_text": trainer._config_text,
@@ -75,7 +74,7 @@ def restore(trainer: Trainer, model: Any, optimizer: Any, state: dict[str, Any])
             "other rows; put them back, or start a new run"
         )
     try:
-        trainer.model.load_state_dict(model)
+        load_model_arrays(trainer.model, model)
         restore_optimizer(trainer.model, trainer.optimizer, optimizer, state["options"])
     except (RuntimeError, KeyError, ValueError) as error:
         raise DataError(f"the checkpoint does not fit the model: {error}") from error

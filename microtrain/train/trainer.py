@@ -44,6 +44,7 @@ from .ending import end, leave
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
 from .library import library_config
+from .model_state import load_model_arrays, model_arrays
 from .output import Output
 from .parts import (
     build_parts,
@@ -204,6 +205,7 @@ class Trainer:
             module, self.loss, self.metrics = parts
             together(comm, lambda: compare_models(config, module, comm))
             together(comm, lambda: check_fit(config, self.data, *parts, self.device))
+            together(comm, lambda: model_arrays(module))  # what cannot be saved is said at once
             reduction = getattr(self.loss, "reduction", "mean")
             self.model = DataParallel(
                 module,
@@ -279,7 +281,7 @@ class Trainer:
             return
         checkpoint = checkpoint_at(path, self.output.warn)
         try:
-            self.model.load_state_dict(checkpoint.model)
+            load_model_arrays(self.model, checkpoint.model)
         except RuntimeError as error:
             raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
 
