@@ -350,7 +350,7 @@ def test_damage_is_named(tmp_path):
 
 def test_a_run_ends_with_its_report_also_when_it_diverges(tmp_path):
     run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
-    named = "The 40 validation rows as predicted by the model after step 3, the last"
+    named = "The 40 validation rows as predicted by the checkpoint of step 3, the best (val/loss "
     assert named in (run / "report.html").read_text()
     with pytest.raises(DivergedError):
         trained(tmp_path, "optimizer.lr=9", "data.samples=2000")

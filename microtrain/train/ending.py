@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from ..distributed.abort import exit_status
 from ..distributed.agreement import together
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
+from .model_state import load_model_arrays
 from .pictures import draw
 from .prediction import peak_memory
 from .rows import number
-from .state import contents
+from .run_directory import open_run
+from .state import contents, values
 from .telling import next_command, summed_up, truth
 
 if TYPE_CHECKING:
@@ -25,19 +29,49 @@ __all__ = ["end", "leave"]
 STOPPED: Final = 75  # exit code: stopped early, resumable
 
 
+@dataclass(frozen=True)
+class _Known:
+    """The checkpoint whose model a finished run is known by, as `evaluate` and `load` take it.
+
+    Attributes:
+        step, samples: where it was taken.
+        chosen: what it is called.
+        values: its parameters and buffers; None where they are those of the last step.
+    """
+
+    step: int
+    samples: int
+    chosen: str
+    values: dict[str, Any] | None
+
+    @property
+    def which(self) -> str:
+        """In a few words."""
+        return f"step {self.step:,}, the {'last' if self.chosen.endswith('the last') else 'best'}"
+
+
 def end(trainer: Trainer, stop: str, started: float) -> int:
-    """Test results, checkpoint, plots, summary; returns the exit code."""
+    """Checkpoint, test results, plots, summary; returns the exit code.
+
+    What is told of a finished run is told of one model, that of its best checkpoint where there is
+    one: its values are there meanwhile, and then those of the last step again.
+    """
     trainer.output.end_bar()
-    seconds, peak = time.perf_counter() - started, peak_memory()
+    comm, seconds, peak = trainer.comm, time.perf_counter() - started, peak_memory()
     trainer._ended = bool(trainer._asked_to_stop)
     finished = trainer.step == trainer.total_steps or trainer._ended
-    test = None
-    if finished:
-        if trainer._progress.samples != trainer.samples:  # the last step of a run has a row
-            trainer._report_row({})
-        if trainer.data.test is not None:
-            test = trainer._evaluate(trainer.data.test)
-    problem = together(trainer.comm, lambda: _write_end(trainer, test, seconds, finished))
+    if finished and trainer._progress.samples != trainer.samples:
+        trainer._report_row({})  # the last step of a run has a row
+    saved = together(comm, lambda: _save(trainer))
+    if not finished:
+        together(comm, lambda: _write_end(trainer, saved, None, None, seconds))
+        problem, told = None, []
+    else:
+        known: Any = comm.broadcast_object(together(comm, lambda: _known(trainer)))
+        with _having(trainer, known.values):
+            test = None if trainer.data.test is None else trainer._evaluate(trainer.data.test)
+            problem = together(comm, lambda: _write_end(trainer, saved, known, test, seconds))
+            told = _results(trainer, known, test)
     trainer._tell_of_save()
     trainer.callbacks.call("on_stop")
     _write_trace(trainer)
@@ -45,13 +79,8 @@ def end(trainer: Trainer, stop: str, started: float) -> int:
         return 0 if finished else STOPPED
     if problem:
         trainer.output.warn(problem)
-    if test is not None:
-        values = "  ".join(f"{name} {number(value)}" for name, value in test.items())
-        trainer.output.say("", f"test  {values}")
-    if finished:
-        trainer.output.say(*truth(trainer))
     summary = summed_up(trainer, finished, stop, seconds, peak)
-    trainer.output.say("", *summary.lines())
+    trainer.output.say(*told, "", *summary.lines())
     return 0 if finished else STOPPED
 
 
@@ -109,38 +138,98 @@ def _write_trace(trainer: Trainer) -> None:
         trainer.output.warn(f"no timeline of rank {trainer.comm.rank}: {error}")
 
 
-def _write_end(
-    trainer: Trainer, test: dict[str, float] | None, seconds: float, finished: bool
-) -> str | None:
-    """Everything on disk; rank 0 only. Returns a warning, if there is one to give."""
-    run, saver = trainer._run, trainer._saver
-    if run is None or saver is None:
+def _save(trainer: Trainer) -> dict[str, Any] | None:
+    """The last checkpoint, before the test row, which a longer run would not have; rank 0 only."""
+    if trainer._saver is None:
         return None
-    saved = contents(trainer)  # before the test row, which a longer run would not have
-    saver.save(saved)
+    saved = contents(trainer)
+    trainer._saver.save(saved)
+    return saved
+
+
+def _known(trainer: Trainer) -> _Known | None:
+    """Which model the run is known by; rank 0 reads it for all."""
+    if trainer._run is None:
+        return None
+    from .saved import best_checkpoint  # imports PyYAML: rank 0 alone
+
+    found, chosen, fell_back = best_checkpoint(open_run(trainer._run.path), trainer.output.warn)
+    if fell_back and trainer.config.checkpoint.keep_best:
+        trainer.output.warn(f"{fell_back}; what is told of the run is of the {chosen}")
+    model = None if found.step == trainer.step else found.model
+    return _Known(found.step, found.state["samples"], chosen, model)
+
+
+@contextlib.contextmanager
+def _having(trainer: Trainer, found: dict[str, Any] | None) -> Iterator[None]:
+    """The model with other values, and then with its own again; on all ranks."""
+    if found is None:
+        yield
+        return
+    own = values(trainer.model)
+    load_model_arrays(trainer.model, found)
+    try:
+        yield
+    finally:
+        load_model_arrays(trainer.model, own)
+
+
+def _results(trainer: Trainer, known: _Known, test: dict[str, float] | None) -> list[str]:
+    """What to say of the model before the summary."""
+    told = []
     if test is not None:
-        trainer._log({"split": "test", **trainer._where(), **test, "time": seconds})
+        measured = "  ".join(f"{name} {number(value)}" for name, value in test.items())
+        told = ["", f"test  {measured}  ({known.which})"]
+    return told + truth(trainer, known.which)
+
+
+def _write_end(
+    trainer: Trainer,
+    saved: dict[str, Any] | None,
+    known: _Known | None,
+    test: dict[str, float] | None,
+    seconds: float,
+) -> str | None:
+    """Everything but the checkpoint on disk; rank 0 only. Returns a warning, if there is one.
+
+    `known` is there where the run has finished.
+    """
+    run = trainer._run
+    if run is None or saved is None:
+        return None
+    if known is not None and test is not None:
+        where = trainer._where(known.step, known.samples)
+        trainer._log({"split": "test", **where, **test, "time": seconds})
     from .provenance import params_sha256
 
     run.update(
-        status="finished" if finished else "stopped",
-        exit_code=0 if finished else STOPPED,
+        status="stopped" if known is None else "finished",
+        exit_code=STOPPED if known is None else 0,
         steps=trainer.step,
         best=trainer._best_as_dict(),
-        test=test,
+        test=known and test and {"step": known.step, **test},
         params_sha256=params_sha256(saved["model"]),
         timings={"train_s": seconds, "comm_s": trainer.model.comm_seconds},
         **({} if trainer.skips is None else {"skipped_steps": trainer.skips.total}),
     )
-    if not finished:
+    if known is None:
         return None
     from .report import final_report  # imports pydantic: rank 0 alone
 
-    model, named = trainer.model.module, f"model after step {trainer.step:,}, the last"
+    model = trainer.model.module
     with alone("rank 0 alone draws and writes the report"):
-        told = [final_report(run.path, model, trainer.data, trainer.device, named)]
+        told = [final_report(run.path, model, trainer.data, trainer.device, known.chosen)]
         try:
-            told.append(draw(run, trainer.config, trainer.model, trainer.data, trainer.device))
+            told.append(
+                draw(
+                    run,
+                    trainer.config,
+                    trainer.model,
+                    trainer.data,
+                    trainer.device,
+                    f"step {known.step:,}",
+                )
+            )
         except Exception as error:  # a finished run stays finished whatever a picture meets
             told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
     return "; ".join(filter(None, told)) or None

@@ -20,11 +20,17 @@ __all__ = ["draw", "line_of"]
 
 
 def draw(
-    run: RunDirectory, config: Section, model: DataParallel, data: Prepared, device: Any
+    run: RunDirectory,
+    config: Section,
+    model: DataParallel,
+    data: Prepared,
+    device: Any,
+    which: str,
 ) -> str | None:
     """Draw the loss curve, and data with the fitted line where there is one feature.
 
-    Returns what there is to tell the user, such as how to get matplotlib.
+    `which` says whose line it is. Returns what there is to tell the user, such as how to get
+    matplotlib.
     """
     told: list[str] = []
     plots = Plots(run.plots, told.append, config.name)
@@ -47,13 +53,13 @@ def draw(
             model.module.train(training)
 
     truth = train.truth
-    line = line_of(model.module, data)
+    line, fit = line_of(model.module, data), f"fitted ({which})"
     plots.fit(
         x.astype(np.float64) * scale + mean,
         y,
         fitted,
         None if truth is None else lambda v: truth["weights"][0] * v + truth["bias"],
-        fitted_label="fitted" if line is None else line_label("fitted", line[0][0], line[1]),
+        fitted_label=fit if line is None else line_label(fit, line[0][0], line[1]),
         true_label="true"
         if truth is None
         else line_label("true", truth["weights"][0], truth["bias"]),

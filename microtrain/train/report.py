@@ -145,8 +145,11 @@ def _header(record: Record) -> str:
     facts: dict[str, tuple[str, str]] = {}
     if info.best is not None and info.best.value is not None:
         facts[f"best {info.best.name}"] = (number(info.best.value), f"at step {info.best.step:,}")
-    for name, value in list((info.test or {}).items())[:2]:
-        facts[f"test {name}"] = ("not finite" if value is None else number(value), "")
+    test = dict(info.test or {})
+    step = test.pop("step", info.steps)  # an earlier version tested the last step alone
+    for name, value in list(test.items())[:2]:
+        more = "" if step is None else f"at step {step:,.0f}"
+        facts[f"test {name}"] = ("not finite" if value is None else number(value), more)
     seconds = info.seconds("train_s")
     if seconds is not None:
         steps = "" if info.steps is None else plural(info.steps, "step")

@@ -26,7 +26,7 @@ from .model_state import load_model_arrays
 from .run_directory import Run, open_run
 from .section import Section
 
-__all__ = ["Saved", "read_saved", "saved_model"]
+__all__ = ["Saved", "best_checkpoint", "read_saved", "saved_model"]
 
 _STEP = re.compile(r"step-\d+")
 
@@ -86,20 +86,34 @@ def read_saved(
     if isinstance(checkpoint, int):
         found = load_checkpoint(_of_step(run, checkpoint))
         return Saved(run, config, found, f"checkpoint of step {found.step:,}")
-    fell_back = ""
     if checkpoint == "best":
-        step, measured = _best(run)
-        if step is not None:
-            fell_back = f"the best, of step {step:,} ({measured}), was not kept"
-            if step in _steps(run):
-                try:
-                    found = load_checkpoint(_steps(run)[step])
-                    chosen = f"checkpoint of step {step:,}, the best ({measured})"
-                    return Saved(run, config, found, chosen)
-                except DataError as error:
-                    fell_back = f"the best, of step {step:,}, cannot be used ({error})"
+        return Saved(run, config, *best_checkpoint(run, warn))
+    return Saved(run, config, *_last(run, warn))
+
+
+def best_checkpoint(run: Run, warn: Callable[[str], None]) -> tuple[Checkpoint, str, str]:
+    """The checkpoint whose model a run is known by, what it is called, and why it is not the best.
+
+    All that tells of a trained model takes this one, so that all tell of the same.
+    """
+    step, measured = _best(run)
+    if step is None:
+        return _last(run, warn)
+    fell_back = f"the best, of step {step:,} ({measured}), was not kept"
+    if step in _steps(run):
+        try:
+            found = load_checkpoint(_steps(run)[step])
+            return found, f"checkpoint of step {step:,}, the best ({measured})", ""
+        except DataError as error:
+            fell_back = f"the best, of step {step:,}, cannot be used ({error})"
+    return _last(run, warn, fell_back)
+
+
+def _last(
+    run: Run, warn: Callable[[str], None], fell_back: str = ""
+) -> tuple[Checkpoint, str, str]:
     found = load_newest_checkpoint(run.path / "checkpoints", warn)
-    return Saved(run, config, found, f"checkpoint of step {found.step:,}, the last", fell_back)
+    return found, f"checkpoint of step {found.step:,}, the last", fell_back
 
 
 def saved_model(saved: Saved, model: Module | None = None, **sizes: int | None) -> Module:

@@ -13,20 +13,26 @@ from .custom_loop import optimizer_arrays, options, restore_optimizer
 from .model_state import load_model_arrays, model_arrays
 
 if TYPE_CHECKING:
+    from ..nn import Module
     from .trainer import Trainer
 
-__all__ = ["contents", "restore"]
+__all__ = ["contents", "restore", "values"]
 
 
 def contents(trainer: Trainer) -> dict[str, Any]:
     """A copy of all that the run of `trainer` is, as `save_checkpoint` takes it."""
     return {
         "step": trainer.step,
-        "model": {name: np.array(array) for name, array in model_arrays(trainer.model).items()},
+        "model": values(trainer.model),
         "optimizer": optimizer_arrays(trainer.model, trainer.optimizer),
         "state": _state(trainer),
         "config_text": trainer._config_text,
     }
+
+
+def values(model: Module) -> dict[str, Any]:
+    """A copy of what `model_arrays` gives."""
+    return {name: np.array(array) for name, array in model_arrays(model).items()}
 
 
 def _state(trainer: Trainer) -> dict[str, Any]:

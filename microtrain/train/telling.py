@@ -88,10 +88,11 @@ def next_command(trainer: Trainer, command: str) -> str:
     return f"{program} {command} {shlex.quote(str(trainer.path))}{trust}"
 
 
-def truth(trainer: Trainer) -> list[str]:
-    """Learned weights beside the true ones, where there are such."""
+def truth(trainer: Trainer, which: str) -> list[str]:
+    """Learned weights beside the true ones, where there are such; `which` says of which model."""
     line, truth = line_of(trainer.model.module, trainer.data), trainer.data.train.truth
     if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
         return []
     names = trainer.data.train.feature_names or [f"x{i}" for i in range(len(line[0]))]
-    return ["", *truth_lines(line[0], line[1], truth, names)]
+    heading, *lines = truth_lines(line[0], line[1], truth, names)
+    return ["", f"{heading}  ({which})", *lines]

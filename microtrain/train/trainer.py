@@ -322,7 +322,9 @@ class Trainer:
     def train(self) -> int:
         """Run to the end and write what a run leaves behind; collective.
 
-        Returns the exit code: 0 done, 75 stopped early in good order and resumable.
+        Returns the exit code: 0 done, 75 stopped early in good order and resumable. The model then
+        has the values of the last step; what is told of a finished run (test results, report) is
+        of its best checkpoint, which `microtrain.load(trainer.path)` gives.
         """
         if self._nothing_to_do is not None:
             return self._nothing_to_do
@@ -600,9 +602,9 @@ class Trainer:
         self._note_best(measured)
         return measured
 
-    def _where(self) -> dict[str, Any]:
-        epoch = self.step / self.steps_per_epoch
-        return {"step": self.step, "epoch": epoch, "samples": self.samples}
+    def _where(self, step: int | None = None, samples: int | None = None) -> dict[str, Any]:
+        step, samples = (self.step, self.samples) if step is None else (step, samples)
+        return {"step": step, "epoch": step / self.steps_per_epoch, "samples": samples}
 
     def _note_best(self, values: dict[str, float]) -> None:
         value = values.get(self.monitor)
