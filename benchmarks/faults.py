@@ -40,6 +40,7 @@ FAULTS = {
     "raises": ("raise ValueError", 5.0),
     "sys.exit(3)": ("sys.exit(3)", 5.0),
     "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", 5.0),
+    "os._exit(0)": ("os._exit(0)", 5.0),
     "leaves": ("sys.exit(0)", 10.0),
     "skips a collective": ("continue", 10.0),
     "SIGSTOP": ("os.kill(os.getpid(), signal.SIGSTOP)", TIMEOUT + 5),

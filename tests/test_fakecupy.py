@@ -313,3 +313,12 @@ def test_derivatives_of_a_function_on_the_device() -> None:
         np.testing.assert_allclose(found._array.get(), expected)
     for product in (functional.vhp, functional.hvp):
         assert type(product(scalar, (x, y), (x, y))[1][0]._array) is FakeArray
+
+
+def test_ranks_on_different_devices_are_refused() -> None:
+    def wrapped(comm: Any) -> None:
+        layer = mt.nn.Linear(3, 2).to("cuda" if comm.rank else "cpu")
+        mt.distributed.DataParallel(layer, comm, bucket_mb=1e-6)
+
+    with pytest.raises(RuntimeError, match=r"rank 0 has device='cpu' where rank 1 has .*'cuda'"):
+        in_process.run(2, wrapped)

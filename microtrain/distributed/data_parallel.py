@@ -161,6 +161,7 @@ class DataParallel(Module):
         options = {
             "reduction": reduction, "sync_batchnorm": sync_batchnorm, "overlap": overlap,
             "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
+            "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
         _verify(self.comm, module, options)
         self.storage = FlatStorage.of(module.parameters(), "DataParallel")

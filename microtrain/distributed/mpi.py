@@ -7,6 +7,7 @@ write the same files; or MPI_Init kills the process with words about its interna
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
@@ -25,7 +26,7 @@ import numpy as np
 
 from ..errors import ConfigError, LaunchError
 from ..threads import Launch
-from . import abort, watchdog
+from . import abort, warden, watchdog
 from .communicator import (
     FORBIDDEN,
     Array,
@@ -39,7 +40,7 @@ from .communicator import (
     check_rows,
     refuse_alone,
 )
-from .watchdog import described, place
+from .watchdog import described, place, ranks_named
 
 R = TypeVar("R")
 
@@ -53,6 +54,15 @@ _FOREIGN: Final = {
     "mpich": ("Open MPI", "IBM Spectrum"),
     "intel": ("Open MPI", "IBM Spectrum"),
 }
+
+# What the environment decides about collectives and results: it must be the same on all ranks.
+_SETTINGS: Final = (
+    "MICROTRAIN_COMPILE",
+    "MICROTRAIN_DEBUG",
+    "MICROTRAIN_TIMEOUT_S",
+    "MICROTRAIN_WARN_S",
+    "NUMBA_DISABLE_JIT",
+)
 
 
 # The communicators of this process, for the watchdog.
@@ -258,6 +268,7 @@ def running() -> ModuleType | None:
 
 def kill(code: int) -> None:
     """End all ranks by MPI_Abort, or by what the launcher understands where MPI connects none."""
+    warden.tell(over=True)
     if (MPI := running()) is not None and MPI.COMM_WORLD.size > 1:
         MPI.COMM_WORLD.Abort(code)
     if (hydra := os.environ.get("PMI_FD")) is not None:
@@ -279,38 +290,61 @@ def abort_on_failure(launch: Launch) -> None:
     as well.
     """
 
-    def place() -> tuple[int, int | None]:
-        # Where MPI contradicts the launcher, the launcher tells the ranks apart.
-        if launch.kind == "none" and (MPI := running()) is not None:
-            return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-        return launch.rank, launch.size
+    atexit.register(watchdog.leave)  # before that of `abort`, so that it runs after it
+    abort.install(functools.partial(_place, launch), kill)
 
-    abort.install(place, kill)
+
+def _place(launch: Launch) -> tuple[int, int | None]:
+    """Rank and size of this process; where MPI contradicts the launcher, what that has said."""
+    if launch.kind == "none" and (MPI := running()) is not None:
+        return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    return launch.rank, launch.size
 
 
 def connect(launch: Launch) -> MpiCommunicator:
     """Initialise MPI where nobody has, check it against `launch`, and install the abort behaviour.
 
     Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
-    or when they do not belong to the launcher.
+    when they do not belong to the launcher, or when the ranks have different settings in their
+    environments.
     """
     abort_on_failure(launch)
+    watchdog.configure(*watchdog.LIMITS)
     try:
         MPI = _load(launch)
         _check_library(launch, MPI)
+        if _place(launch)[1] != 1:
+            warden.start(*_place(launch))
+            _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        _limit("in the first collectives after MPI_Init")
         _check_world(launch, MPI)
+        _check_settings(MPI.COMM_WORLD)
+        comm = MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
+        if comm.size > 1:
+            watchdog.start(comm)
     except LaunchError:
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
         if launch.rank != 0:
             time.sleep(0.5)
         raise
-    comm = MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
-    if comm.size > 1:
-        watchdog.start(comm)
+    finally:
+        warden.tell(limit=None)
     return comm
+
+
+def _limit(where: str) -> None:
+    """Let the warden end the job when the ranks have not found each other in time."""
+    seconds = watchdog.seconds("MICROTRAIN_TIMEOUT_S", watchdog.LIMITS[1])
+    since = time.strftime("%H:%M:%S")
+    text = (
+        f"has waited {seconds:g} s (MICROTRAIN_TIMEOUT_S), since {since}, {where}: a rank runs "
+        "another program or does not come to microtrain.distributed.world(), is stopped, or "
+        "cannot be reached over the network (microtrain doctor under the same launcher tests it)"
+    )
+    warden.tell(limit=seconds, text=text, code=LaunchError.exit_code)
 
 
 def _load(launch: Launch) -> ModuleType:
@@ -361,6 +395,24 @@ def _check_world(launch: Launch, MPI: ModuleType) -> None:
     if launch.kind != "none" and (world.rank, world.size) != expected:
         found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
         raise LaunchError(_mismatch(launch, found, library))
+
+
+def _check_settings(world: Any) -> None:
+    """LaunchError on every rank unless all have the same settings in their environments."""
+    everyone = world.allgather({name: os.environ.get(name, "") for name in _SETTINGS})
+    for name in _SETTINGS:
+        holders: dict[str, list[int]] = {}
+        for rank, settings in enumerate(everyone):
+            holders.setdefault(settings[name], []).append(rank)
+        if len(holders) > 1:
+            found = ", ".join(
+                f"{repr(value) if value else 'not set'} on {ranks_named(ranks)}"
+                for value, ranks in holders.items()
+            )
+            raise LaunchError(
+                f"the environments of the ranks differ: {name} is {found}\n"
+                "the ranks would not do the same; set it for all of them, or for none"
+            )
 
 
 def _mismatch(launch: Launch, found: str, library: str) -> str:

@@ -6,7 +6,11 @@ down, once a second, what its main thread is doing, on a board that the ranks of
 never calls MPI. A rank that waits reads the board: after `warn_s` seconds one of those that wait
 says who waits where and who is missing; after `timeout_s` all ranks print where they are and the
 job ends with exit code 1. A rank whose program has ended without taking part will never come: then
-the others do not wait that long.
+the others do not wait that long. One that says that it is busy alone (see `alone`) is given ten
+times as long.
+
+Before MPI_Finalize, where nothing of Python is left to look at a clock, a rank waits here for the
+others to come to their end. That has no limit while they live; what follows it has (see `warden`).
 
 The board is a file in memory that nobody else can open: it has no name any more once all have it
 open, so nothing is left behind. Ranks of other machines are seen where `share` has named a
@@ -16,6 +20,7 @@ directory that all can reach.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import json
 import math
 import mmap
@@ -35,7 +40,8 @@ import numpy as np
 from ..compile.failure import REPLAY, place_in_replay
 from ..errors import ConfigError
 from ..random import STREAM
-from . import abort
+from . import abort, warden
+from .communicator import FORBIDDEN
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -43,6 +49,9 @@ if TYPE_CHECKING:
 RECORD: Final = 1024  # bytes of the board for each rank
 PERIOD: Final = 1.0  # seconds between two looks, less where the limits are short
 GONE: Final = 2.0  # seconds from which a rank that has left is not waited for
+LIMITS: Final = (30.0, 600.0)  # seconds: warn_s and timeout_s where nobody has set them
+ALONE: Final = 10  # a rank that is busy alone, by its own word, is waited for so many times longer
+LEFT: Final = ("the end of the program", 0)
 SIGHT: Final = 5.0  # seconds between two looks at other machines
 
 _PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + os.sep
@@ -91,7 +100,7 @@ def limits(warn_s: float, timeout_s: float) -> None:
 
 def configure(warn_s: float, timeout_s: float) -> None:
     """`limits` of a configuration: those of the environment, where it has some, win."""
-    limits(_seconds("MICROTRAIN_WARN_S", warn_s), _seconds("MICROTRAIN_TIMEOUT_S", timeout_s))
+    limits(seconds("MICROTRAIN_WARN_S", warn_s), seconds("MICROTRAIN_TIMEOUT_S", timeout_s))
 
 
 def share(directory: Path | None) -> None:
@@ -103,19 +112,29 @@ def share(directory: Path | None) -> None:
 def start(comm: Communicator) -> None:
     """Watch the ranks of `comm`, which is `world()`, from now on. Collective.
 
-    The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or 30 and 600 seconds.
+    The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or `LIMITS`.
     """
     watchdog = Watchdog(comm)
     _WATCHDOG.append(watchdog)
-    configure(30.0, 600.0)
-    atexit.register(watchdog.leave)
+    configure(*LIMITS)
+    # Of the hooks of atexit, what is registered last runs first: this one when the threads have
+    # ended, so before those that the program registers from now on.
+    begin = getattr(threading, "_register_atexit", lambda register, hook: register(hook))
+    begin(atexit.register, watchdog.end_soon)
     threading.Thread(target=watchdog.watch, name="microtrain-watchdog", daemon=True).start()
+
+
+def leave() -> None:
+    """The program of this rank has ended, its atexit hooks too."""
+    for watchdog in _WATCHDOG:
+        watchdog.leave()
 
 
 _WATCHDOG: list[Watchdog] = []
 
 
-def _seconds(variable: str, default: float) -> float:
+def seconds(variable: str, default: float) -> float:
+    """The seconds that a variable of the environment has. Raises ConfigError for another thing."""
     text = os.environ.get(variable)
     try:
         return default if text is None else float(text)
@@ -147,7 +166,8 @@ class Board:
 
     def write(self, record: dict[str, Any]) -> None:
         """Put this rank's record up."""
-        record = record | {"at": record["at"][-200:], "doing": record["doing"][:300]}
+        record = record | {"at": record["at"][-200:]}
+        record |= {name: record[name][:200] for name in ("doing", "alone")}
         text = json.dumps(record)
         start = self._lines[self.rank] * RECORD
         self._memory[start : start + RECORD] = text.encode()[:RECORD].ljust(RECORD)
@@ -161,6 +181,11 @@ class Board:
                 os.replace(path.with_suffix(".new"), path)
             except OSError:  # seen less far is no reason to end a run
                 self.directory = None
+
+    def all_left(self) -> bool:
+        """Whether the programs of all ranks of this machine have ended."""
+        seen = self.read()
+        return all(rank in seen and seen[rank]["left"] for rank in self._lines)
 
     def read(self) -> dict[int, dict[str, Any]]:
         """The records of all ranks that can be seen from here."""
@@ -196,8 +221,10 @@ class Watchdog:
         self.told = 0.0  # how long was waited when that was last said
         self.shown = False  # whether this rank's stacks have been printed
         self.ending = False
+        self.closing = ""
         self.left = False
         self.host = socket.gethostname()
+        self.process = os.getpid()
         self.board.write(self.record(""))
 
     def watch(self) -> None:
@@ -214,10 +241,36 @@ class Watchdog:
         """Seconds between two looks."""
         return max(0.05, min(PERIOD, self.warn_s / 4, self.timeout_s / 4))
 
+    def end_soon(self) -> None:
+        """This rank's program has ended, and its atexit hooks run: they may hang."""
+        if os.getpid() == self.process:
+            self.closing = "its atexit hooks run"
+            self.limit("an atexit hook does not return")
+
+    def limit(self, why: str) -> None:
+        """Let the warden end the job when this process is still there after `timeout_s`."""
+        if math.isfinite(self.timeout_s):
+            faulthandler.dump_traceback_later(self.timeout_s, file=2)
+            text = f"has been ending for {self.timeout_s:g} s (distributed.timeout_s): {why}"
+            warden.tell(limit=self.timeout_s + 1.0, text=text, code=1)
+
     def leave(self) -> None:
-        """This rank's program has ended."""
+        """Wait for the other ranks of this machine to come to their end, as MPI_Finalize would."""
+        if os.getpid() != self.process:
+            return
         self.left = True
         self.board.write(self.record(""))
+        faulthandler.cancel_dump_traceback_later()
+        warden.tell(limit=None)
+        pause = 0.001
+        try:
+            while not self.board.all_left():
+                time.sleep(pause)
+                pause = min(2 * pause, 0.02)
+        finally:
+            warden.tell(over=True)
+            if self.comm.num_nodes == 1:
+                self.limit("an atexit hook or MPI_Finalize does not return, here or elsewhere")
 
     def record(self, doing: str) -> dict[str, Any]:
         """What this rank writes about itself; `doing` is the collective that it waits in."""
@@ -226,10 +279,14 @@ class Watchdog:
             "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
             "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
             "at": place(frame), "left": self.left, "ending": self.ending,
+            "alone": FORBIDDEN.get(self.watched.ident or 0, self.closing),
         }  # fmt: skip
 
     def look(self, elapsed: float) -> None:
         """Write this rank's record, read the others', and say or do what is due."""
+        if self.left:
+            self.look_back(elapsed)
+            return
         # Threads may be in calls of communicators of their own: each waits by itself.
         calls = [(c, c._done, doing) for c in _communicators() if (doing := c._doing)]
         before = self.waits
@@ -243,8 +300,7 @@ class Watchdog:
             self.longest, self.told = longest, 0.0
         self.waited = 0.0 if waiting is None else self.waits[waiting[0]][1]
         mine = self.record("" if waiting is None else described(*waiting[2]))
-        if not self.left:
-            self.board.write(mine)
+        self.board.write(mine | {"left": self.left})
         seen = self.board.read()
         if any(record["ending"] for record in seen.values()) and not self.shown:
             self.shown = True
@@ -259,32 +315,60 @@ class Watchdog:
         whole = waiting[0] is self.comm
         gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
         if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
-            self.end(f"{_ranks(gone)} will not come", mine, seen)
-        elif self.waited >= self.timeout_s and (first or self.waited >= self.timeout_s + 3 * GONE):
-            self.end(f"{self.timeout_s:g} s are over (distributed.timeout_s)", mine, seen)
+            self.end(f"{ranks_named(gone)} will not come", mine, seen)
+            return
+        busy = any(record["alone"] and not self.silent(record) for record in seen.values())
+        limit = self.timeout_s * (ALONE if busy else 1)
+        whose = f"{ALONE} times distributed.timeout_s" if busy else "distributed.timeout_s"
+        if self.waited >= limit and (first or self.waited >= limit + 3 * GONE):
+            self.end(f"{limit:g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
-            limit = f"after {self.timeout_s:g} s the job ends (distributed.timeout_s)"
-            _say(f"microtrain: {self.situation(mine, seen)}\n  {limit}\n")
+            text = f"after {limit:g} s the job ends ({whose})"
+            _say(f"microtrain: {self.situation(mine, seen)}\n  {text}\n")
+
+    def silent(self, record: dict[str, Any]) -> bool:
+        """Whether a rank has shown no sign of life for as long as a rank may wait."""
+        return bool(time.time() - record["time"] >= self.timeout_s)
+
+    def look_back(self, elapsed: float) -> None:
+        """Say for whom this rank waits at its end; one speaks for all that do."""
+        if self.longest != LEFT:
+            self.longest, self.waited, self.told = LEFT, 0.0, 0.0
+        self.waited += elapsed
+        mine = self.record("")
+        self.board.write(mine)
+        seen = self.board.read()
+        others = [record for record in seen.values() if not record["left"]]
+        first = not any(rank < self.comm.rank and x["left"] for rank, x in seen.items())
+        if self.ending or not others or not first:
+            return
+        if self.waited >= self.timeout_s and any(map(self.silent, others)):
+            self.end(f"{self.timeout_s:g} s are over (distributed.timeout_s)", mine, seen)
+        elif self.waited >= max(self.warn_s, 2 * self.told):
+            self.told = self.waited
+            _say(f"microtrain: {self.situation(mine, seen)}\n")
 
     def situation(self, mine: dict[str, Any], seen: dict[int, dict[str, Any]]) -> str:
         """Who waits in which call, and where the others are: one line for each."""
+        where = f"in {mine['doing']} at {_where(mine)}"
+        if self.left:
+            where = "for the others at the end of its program"
         lines = [
-            f"rank {self.comm.rank} of {self.comm.size} has waited {self.waited:.0f} s in "
-            f"{mine['doing']} at {_where(mine)}"
+            f"rank {self.comm.rank} of {self.comm.size} has waited {self.waited:.0f} s {where}"
         ]
         groups: dict[str, list[int]] = {}
         for rank in range(self.comm.size):
             if rank != self.comm.rank:
                 groups.setdefault(self._about(seen.get(rank), mine), []).append(rank)
-        lines += [f"  {_ranks(ranks)}: {what}" for what, ranks in groups.items()]
+        lines += [f"  {ranks_named(ranks)}: {what}" for what, ranks in groups.items()]
         return "\n".join(lines)
 
     def _about(self, record: dict[str, Any] | None, mine: dict[str, Any]) -> str:
         if record is None:
             return "on a machine that cannot be seen from here"
         host = "" if record["host"] == self.host else f" (host {record['host']})"
-        if record["doing"] == mine["doing"] and record["done"] == mine["done"]:
+        if not self.left and all(record[name] == mine[name] for name in ("doing", "done")):
             return f"in the same call{host}"
         silent = time.time() - record["time"]
         if record["left"]:
@@ -294,6 +378,8 @@ class Watchdog:
             what += f", last seen at {_where(record)}"
         elif record["doing"]:
             what = f"in another call: {record['doing']} at {_where(record)}"
+        elif record["alone"]:
+            what = f"busy ({record['alone']}), last seen at {_where(record)}"
         else:
             what = f"missing: last seen at {_where(record)}"
         return f"{what}; process {record['pid']}{host}"
@@ -329,7 +415,8 @@ def _where(record: dict[str, Any]) -> str:
     return f"{record['at']}{step}"
 
 
-def _ranks(ranks: list[int]) -> str:
+def ranks_named(ranks: list[int]) -> str:
+    """The ranks as messages name them: rank 1; ranks 1, 2."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ..distributed import warden
 from ..distributed.abort import exit_status
 from ..distributed.agreement import together
 from ..distributed.communicator import alone
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["end", "leave"]
 
 STOPPED: Final = 75  # exit code: stopped early, resumable
+_ALONE: Final = alone("rank 0 alone writes the end of the run")  # the others wait, and know why
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def end(trainer: Trainer, stop: str, started: float) -> int:
             test = None if trainer.data.test is None else trainer._evaluate(trainer.data.test)
             problem = together(comm, lambda: _write_end(trainer, saved, known, test, seconds))
             told = _results(trainer, known, test)
+    warden.tell(words="")  # a rank that is killed from now on has nothing left to go on with
     trainer._tell_of_save()
     trainer.callbacks.call("on_stop")
     _write_trace(trainer)
@@ -138,6 +141,7 @@ def _write_trace(trainer: Trainer) -> None:
         trainer.output.warn(f"no timeline of rank {trainer.comm.rank}: {error}")
 
 
+@_ALONE
 def _save(trainer: Trainer) -> dict[str, Any] | None:
     """The last checkpoint, before the test row, which a longer run would not have; rank 0 only."""
     if trainer._saver is None:
@@ -147,6 +151,7 @@ def _save(trainer: Trainer) -> dict[str, Any] | None:
     return saved
 
 
+@_ALONE
 def _known(trainer: Trainer) -> _Known | None:
     """Which model the run is known by; rank 0 reads it for all."""
     if trainer._run is None:
@@ -183,6 +188,7 @@ def _results(trainer: Trainer, known: _Known, test: dict[str, float] | None) -> 
     return told + truth(trainer, known.which)
 
 
+@_ALONE
 def _write_end(
     trainer: Trainer,
     saved: dict[str, Any] | None,

@@ -25,7 +25,7 @@ import numpy as np
 from .. import threads
 from ..backend import MODES, default_dtype
 from ..data import DataLoader
-from ..distributed import watchdog, world
+from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, together
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
@@ -66,7 +66,7 @@ from .section import Section
 from .signature import data_state
 from .state import contents, restore
 from .stop import EVALUATE, SAVE, STOP, Stopper
-from .telling import header
+from .telling import header, next_command
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -341,6 +341,7 @@ class Trainer:
         self.path = Path(self.comm.broadcast_object(place) or "")
         try:
             self._continue()
+            warden.tell(words=f"go on with: {next_command(self, 'resume')}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             if self._wants_trace:
