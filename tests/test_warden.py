@@ -256,7 +256,7 @@ def closing(mpirun: Mpirun, tmp_path: Path, size: int, seconds: float, limit: fl
     """A run of which rank 0, alone at its closing work, is busy for so long."""
     (tmp_path / "model.py").write_text(MODEL.format(does=BUSY.format(seconds)))
     (tmp_path / "run.yaml").write_text(RUN)
-    limits = f"distributed={{warn_s: 1, timeout_s: {limit}}}"
+    limits = f"distributed={{warn_s: 0.5, timeout_s: {limit}}}"
     run = ("-m", "microtrain", "train", "run.yaml", limits)
     return mpirun(size, *run, cwd=tmp_path, timeout=TIME)
 
