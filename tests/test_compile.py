@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import weakref
 from typing import Any
 
 import hypothesis.strategies as st
@@ -297,6 +299,44 @@ def test_a_matrix_and_its_own_transpose() -> None:
         y = x.t() if i % 2 else x.t().clone()
         assert bits(compiled(x, y)) == bits(x @ y)
     assert len(compiled.programs) == 2
+
+
+class Scaler:
+    """A compiled method."""
+
+    def __init__(self, by: float) -> None:
+        self.by, self.runs = by, 0
+
+    @mt.compile
+    def scale(self, x: Any, *, offset: float = 0.0) -> Any:
+        """Scale."""
+        self.runs += 1
+        return x * self.by + offset
+
+
+def test_a_method_is_captured_for_each_object() -> None:
+    two, three = Scaler(2.0), Scaler(3.0)
+    for i in range(5):
+        assert bits(two.scale(batch(i))) == bits(batch(i) * 2 + 0.0)
+        assert bits(three.scale(batch(i), offset=1.0)) == bits(batch(i) * 3 + 1)
+    assert (two.runs, three.runs) == (2, 2)
+    assert len(two.scale.programs) == 1
+    assert two.scale.__doc__ == "Scale."
+    assert bits(Scaler.scale(three, batch(0))) == bits(batch(0) * 3 + 0.0)
+    method, gone = two.scale, weakref.ref(two)
+    del two
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(ReferenceError, match=r"Scaler\.scale: the object"):
+        method(batch(9, rows=2))
+
+
+def test_a_compiled_module_keeps_no_copy_of_its_attributes() -> None:
+    model = nn.Linear(3, 2)
+    step = mt.compile(model)
+    assert not hasattr(step, "weight")
+    for i in range(4):
+        assert bits(step(batch(i))) == bits(model(batch(i)))
 
 
 def test_running_statistics_of_all_batches() -> None:

@@ -180,6 +180,7 @@ CHANGES: dict[str, Callable[[Side, float], Any]] = {
     "gradients": lambda side, u: side.optimizer.zero_grad(u > 0.5),
     "one gradient": lambda side, u: setattr(side.net.last.weight, "grad", None),
     "state dict": lambda side, u: side.net.load_state_dict(side.net.state_dict()),
+    "dropout": lambda side, u: setattr(side.net.dropout, "p", 0.3 if u > 0.5 else 0.6),
     "momentum": lambda side, u: (
         "momentum" in side.optimizer.param_groups[0]
         and side.optimizer.param_groups[0].update(momentum=0.0 if u > 0.5 else 0.8)

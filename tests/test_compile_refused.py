@@ -12,6 +12,7 @@ from steps import Setting, batch, call
 import microtrain as mt
 from microtrain.backend import MODES, NUMPY, XP
 from microtrain.errors import CaptureError
+from microtrain.tensor import wrap
 
 nn, F = mt.nn, mt.nn.functional
 
@@ -201,6 +202,17 @@ def test_gradients_that_belong_nowhere_are_refused() -> None:
     with pytest.raises(CaptureError, match="no optimizer owns"):
         mt.compile(outside)(batch(0))
 
+    gone = mt.optim.SGD(model.parameters(), lr=0.1)
+    del gone
+    with pytest.raises(CaptureError, match="no optimizer owns"):
+        mt.compile(outside)(batch(0))
+
+    def assigned(x: Any) -> None:
+        model.bias.grad = x[0, :1]
+
+    with pytest.raises(CaptureError, match="no optimizer owns"):
+        mt.compile(assigned)(batch(0))
+
     def argument(x: Any) -> None:
         (x * x).sum().backward()
 
@@ -233,6 +245,26 @@ def test_values_of_the_state_are_not_looked_at(name: str) -> None:
     module.register_buffer("t", mt.tensor(1))
     with pytest.raises(CaptureError):
         call(mt.compile(lambda x: LOOKS[name](x, module.t)))
+
+
+class Plus(mt.autograd.Function):
+    """What computes on the arrays themselves: NumPy makes a number of two 0-d ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, n: Any) -> Any:
+        return wrap(x._array * (n._array + n._array))
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g, None
+
+
+@pytest.mark.parametrize("dtype", [mt.int64, mt.bool, mt.float64, mt.float32])
+def test_a_number_of_the_state_that_numpy_computed_unseen(dtype: Any) -> None:
+    module = nn.Module()
+    module.register_buffer("n", mt.tensor(1, dtype=dtype))
+    with pytest.raises(CaptureError, match="is NumPy's"):
+        mt.compile(lambda x: Plus.apply(x, module.n))(batch(0))
 
 
 def alternating(step: Any) -> Any:

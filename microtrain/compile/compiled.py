@@ -1,7 +1,8 @@
 """`mt.compile`: capture a step at its first calls, replay it ever after.
 
-Call 1 runs the user's Python with the recorder on; so does call 2, and what it does must be the
-same, instruction by instruction. From call 3 on only the Program runs. What a Program depends on
+Call 1 runs the user's Python with the recorder on, and so do the next, until two in a row did the
+same, instruction by instruction: at call 2, at most at call 4 (an optimizer's first step makes its
+state, so with momentum it is call 3). From then on only the Program runs. What a Program depends on
 (shapes, dtypes, numbers, modes, training flags, which gradients are there) is its key; another key
 is captured anew.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,23 +24,23 @@ import numpy as np
 from .. import random
 from ..backend import LISTENERS, MODES, alive
 from ..errors import CaptureError
-from ..nn.module import MODULES
+from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
 from .entry import Unusual, entry, follow
 from .executors import EXECUTORS, choose
 from .explain import explain
-from .outside import Outside
+from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
 from .program import PLAIN, Line, Program, copies_like, one_place, owner_of
 from .recorder import Recorder, present, recording
 from .reuse import forget
 from .structure import Structure, look_at_all
 from .traced import Traced
+from .varying import varying
 
-MOST = 32  # captures of one step
-ATTEMPTS = 4  # calls until two in a row must have done the same
+MOST = 32  # captures of one step, with those that a second call is to confirm
 
 
 def compile(
@@ -50,9 +52,10 @@ def compile(
     """Capture `function`, one training or evaluation step, and replay it without Python's costs.
 
     The step may touch its arguments, what it computes, and state: parameters, their gradients,
-    buffers of modules, optimizers, and the Tensors of `state`. Its Python runs at the first two
-    calls only; prints and counters in it stop. Results are fresh Tensors; where the step itself
-    calls neither `backward` nor `grad`, they may be differentiated, once.
+    buffers of modules, optimizers, and the Tensors of `state`. Its Python runs until two calls in
+    a row did the same (call 2, at most call 4), then never: prints and counters in it stop. Results
+    are fresh Tensors; where the step itself calls neither `backward` nor `grad`, they may be
+    differentiated, once. A method that is compiled is captured for each object by itself.
 
     Args:
         function: the step. Tensors in its arguments (also nested in tuples, lists, dicts) may
@@ -145,7 +148,14 @@ class Capture:
 
     def lives(self) -> bool:
         """Whether it can ever fit again: an optimizer's runs are made anew for other gradients."""
-        return all(optimizer._runs is runs for optimizer, runs, _ in self.optimizers)
+        runs = all(optimizer._runs is runs for optimizer, runs, _ in self.optimizers)
+        return runs and self.structure.lives()
+
+    def values(self) -> dict[str, Any]:
+        """By name for people, what it takes as given besides its key."""
+        counted = {"what data parallelism has counted": tuple(then for _, then in self.counted)}
+        there = {"which gradients are there": tuple(then for _, then in self.presence)}
+        return self.structure.values() | there | counted
 
     def fits(self) -> bool:
         """Whether modules, gradients and optimizers are as then; new rates are taken over."""
@@ -170,15 +180,30 @@ class Compiled:
     def __init__(
         self, function: Callable[..., Any], state: Sequence[Tensor], executor: str = "numpy"
     ) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # not the weights of a module
         self.name = getattr(function, "__name__", "the step")
         self.function = function
         self.state = tuple(state)
         self.executor = executor
         self.captures: dict[Any, list[Capture]] = {}
         self._pending: dict[Any, tuple[Capture, int]] = {}
+        self._bound: dict[int, Compiled] = {}  # by id of the object whose method it is
+        self._restless = 0  # recordings in a row that changed the structure they depend on
         self._me: Any = weakref.ref(self)  # what the slot holds must not lead back: a cycle
         self.__call__: Callable[..., Any] = functools.partial(_find, self._me)
+
+    def __get__(self, instance: Any, kind: Any = None) -> Compiled:
+        """The compiled step of one object, whose method it is; it holds that object weakly."""
+        if instance is None:
+            return self
+        number = id(instance)
+        found: Compiled | None = self._bound.get(number)
+        if found is None:
+            bound = self._bound
+            me = weakref.ref(instance, lambda _: bound.pop(number, None))
+            found = Compiled(_method(self.function, me), self.state, self.executor)
+            bound[number] = found
+        return found
 
     def _find(self, args: Any, kwargs: Any) -> Any:
         """Replay the capture for a call that is not like the one before, or make one."""
@@ -248,11 +273,9 @@ class Compiled:
     # Capture --------------------------------------------------------------------------------------
 
     def _capture(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
-        if sum(map(len, self.captures.values())) >= MOST:
-            raise CaptureError(
-                f"compile: {MOST} captures of {self.name} already; some argument, mode or flag is "
-                "different at almost every call. Pass what varies as a Tensor"
-            )
+        self._forget()
+        if self._full() and all(key != place[0] for place in self._pending):
+            self._too_many(key, args, kwargs)
         capture = self._record(args, kwargs, tensors)
         program = capture.program
         place = (
@@ -260,6 +283,12 @@ class Compiled:
             capture.structure.then,
             *(then for _, then in capture.presence + capture.counted),
         )
+        if self._full() and place not in self._pending:
+            self._too_many(key, args, kwargs, capture)
+        self._restless = self._restless + 1 if capture.structure.changed else 0
+        if self._restless >= ATTEMPTS:
+            self._restless = 0
+            raise CaptureError(f"compile: {self.name} cannot be captured: {capture.problem}")
         before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
         outside = capture.outside
@@ -271,8 +300,8 @@ class Compiled:
             if outside is not None:
                 outside.executor = name
             capture.run, capture.text = EXECUTORS[name](program)
-            self.captures[key] = [c for c in self.captures.get(key, ()) if c.lives()] + [capture]
-        elif attempts >= ATTEMPTS:
+            self.captures.setdefault(key, []).append(capture)
+        elif attempts + 1 >= ATTEMPTS:
             raise CaptureError(
                 f"compile: {self.name} does something else at every call, so a replay would be "
                 f"wrong. Between the last two calls: {problem}"
@@ -281,6 +310,26 @@ class Compiled:
             forget(program)
             self._pending[place] = capture, attempts + 1
         return result
+
+    def _forget(self) -> None:
+        """Let go of captures that never fit again: other optimizer runs, modules that are gone."""
+        alive = {key: [c for c in found if c.lives()] for key, found in self.captures.items()}
+        self.captures = {key: found for key, found in alive.items() if found}
+        self._pending = {k: found for k, found in self._pending.items() if found[0].lives()}
+
+    def _full(self) -> bool:
+        return sum(map(len, self.captures.values())) + len(self._pending) >= MOST
+
+    def _too_many(self, key: Any, args: Any, kwargs: Any, *more: Capture) -> NoReturn:
+        found = [(k, capture) for k, each in self.captures.items() for capture in each]
+        found += [(place[0], capture) for place, (capture, _) in self._pending.items()]
+        keys = [*(k for k, _ in found), key]
+        structures = [capture.values() for capture in (*(c for _, c in found), *more)]
+        names = [name for name, _ in self._arguments(args, kwargs)]
+        raise CaptureError(
+            f"compile: {MOST} captures of {self.name} already, and another is needed; "
+            f"{varying(keys, names, structures)}"
+        )
 
     def _record(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
         """One call with the recorder on."""
@@ -330,10 +379,11 @@ class Compiled:
         }
         capture.counted = [(one, counted[one]) for one in recorder.listeners]
         capture.structure = Structure(before, program, recorder.called, self.state)
-        if capture.structure.changed:
+        recorder.called, recorder.layers = set(), {}  # modules
+        if changed := capture.structure.changed:
             capture.problem = (
-                "it changes requires_grad, hooks, parameters, buffers or modules of a module, "
-                "which a replay would not; do it outside, or set them back"
+                f"it changes {changed}, which a replay would not; do it outside, set it back, or "
+                "count in a buffer"
             )
         return capture
 
@@ -385,6 +435,20 @@ def _find(owner: Any, *args: Any, **kwargs: Any) -> Any:
     return owner()._find(args, kwargs)
 
 
+def _method(function: Callable[..., Any], me: Any) -> Callable[..., Any]:
+    """`function` with what the weak reference `me` leads to as its first argument."""
+
+    @functools.wraps(function)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        instance = me()
+        if instance is None:
+            raise ReferenceError(f"{function.__qualname__}: the object of this method is gone")
+        return function(instance, *args, **kwargs)
+
+    vars(method)["__signature__"] = inspect.signature(types.MethodType(function, me()))
+    return method
+
+
 def _state(further: Sequence[Tensor]) -> list[Any]:
     """The memory that a step may read and write besides its arguments."""
     found = [a for storage in alive(STORAGES) for b in storage.buffers for a in (b.data, b.wide)]
@@ -415,6 +479,8 @@ def _part(value: Any, tensors: list[Tensor]) -> Any:
         return (kind, *[(_part(k, tensors), _part(v, tensors)) for k, v in value.items()])
     if kind is float:
         return (kind, repr(value))  # 0.0 is not -0.0, and NaN is NaN
+    if isinstance(value, Module):
+        return (kind, weakref.ref(value))
     if isinstance(value, np.ndarray):
         raise CaptureError("compile: an argument is a NumPy array; pass mt.from_numpy(array)")
     return (kind, value)

@@ -31,7 +31,7 @@ from .traced import Traced
 
 NUMBERING.append(globals())
 
-ATTEMPTS = 4  # passes until two in a row must have done the same
+ATTEMPTS = 4  # calls, or passes, until two in a row must have done the same
 MOST = 32  # programs of one capture
 
 
@@ -250,7 +250,7 @@ class _Way:
         if problem is None:
             optimise(program)
             self.run, self.text = EXECUTORS[outside.executor](program)
-        elif self.attempts > ATTEMPTS:
+        elif self.attempts >= ATTEMPTS:
             raise CaptureError(
                 "compile: the backward pass of a captured step does something else every time, so "
                 f"a replay would be wrong. Between the last two: {problem}"

@@ -15,14 +15,15 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..autograd import graph
-from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP
+from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP, alive
 from ..errors import CaptureError
-from ..nn.module import Module
+from ..nn.module import MODULES, Module
+from ..optim.flat import owner
 from ..random import begin_batch, place
 from ..tensor import TENSORS, wrap
 from .bookkeeping import CLEAR, COUNT, END, MARK
@@ -112,13 +113,16 @@ class Recorder:
         elif isinstance(value, tuple | list):
             return type(value)(self.host(v) for v in value)
         elif type(value) is not np.ndarray:
-            if isinstance(value, np.floating):  # of 0-d arrays that NumPy computed with unseen
+            if isinstance(value, np.generic):  # of 0-d arrays that NumPy computed with unseen
                 raise CaptureError(
-                    f"{self._where()}: the number {value!r} comes from an array of the state"
+                    f"{self._where()}: the number {value!r} is NumPy's, of an array of the state "
+                    "or from outside, and would be the same at every call; use operations on "
+                    "Tensors, and for a constant value.item()"
                 )
             return value
         kind = self.program.kinds.get(id(owner_of(value)))
         if kind is None:
+            self._refuse_gradient(owner_of(value))
             raise CaptureError(
                 f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
                 "keep today's values for ever. Pass it as an argument, or, if the step changes it, "
@@ -364,7 +368,7 @@ class Recorder:
 
     def assign(self, leaf: Any, value: Any) -> None:
         """`leaf.grad = value`, also of None."""
-        slot = None if leaf._extra is None else leaf._extra.slot
+        slot = _slot(leaf)
         if slot is not None:
             self.touch(slot.buffer.storage())
             if value is None:
@@ -385,7 +389,7 @@ class Recorder:
 
         Raises CaptureError for a leaf whose gradient would be somewhere else at every call.
         """
-        slot = None if leaf._extra is None else leaf._extra.slot
+        slot = _slot(leaf)
         if slot is not None:
             if create_graph:
                 raise CaptureError(
@@ -396,15 +400,26 @@ class Recorder:
             return True
         array = leaf._array
         if type(array) is np.ndarray:
-            raise CaptureError(
-                f"{self._where()}: a gradient for a Tensor that no optimizer owns, of shape "
-                f"{array.shape}; give it to an optimizer before the step is called"
-            )
+            self._refuse_unowned(leaf)
         if self.program.kinds[id(owner_of(array.host))] == "input":
             raise CaptureError(
                 f"{self._where()}: a gradient for an argument; return it: autograd.grad(loss, x)"
             )
         return False
+
+    def _refuse_unowned(self, leaf: Any) -> NoReturn:
+        raise CaptureError(
+            f"{self._where()}: a gradient for a Tensor that no optimizer owns, of shape "
+            f"{leaf.shape}; give it to an optimizer before the step is called, and keep that"
+        )
+
+    def _refuse_gradient(self, memory: Any) -> None:
+        """CaptureError where `memory` is that of gradients whose optimizer is gone."""
+        for module in alive(MODULES):
+            for leaf in module.parameters():
+                slot = None if leaf._extra is None else leaf._extra.slot
+                if slot is not None and owner_of(slot.array) is memory:
+                    self._refuse_unowned(leaf)
 
     def backward(self, rules: Callable[..., Any], node: Any, g: Any) -> Any:
         """What the `rules` of `node` return. Their operators must meet no plain array of the state:
@@ -531,6 +546,11 @@ class Recorder:
                 return f"{layer}: {operation}" if layer and operation else layer or operation
             frame = frame.f_back
         return self.doing or operation
+
+
+def _slot(leaf: Any) -> Any:
+    """The place of a leaf's gradient in flat memory, while something owns that."""
+    return None if owner(leaf) is None else leaf._extra.slot
 
 
 def _rules_of(node: Any) -> str:

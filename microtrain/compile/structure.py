@@ -1,18 +1,20 @@
-"""What a capture takes as given of modules and leaves: flags, hooks, and which Tensors are where.
+"""What a capture takes as given of modules and leaves: flags, hooks, numbers, places of Tensors.
 
 Only of those that the step has to do with: another model may come and go. They are looked at again
-when `STRUCTURE` says that some flag, hook or attribute has changed anywhere.
+when `STRUCTURE` says that some flag, hook or attribute has changed anywhere. Modules are held
+weakly: one that is dropped goes, and its captures with it.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..backend import STRUCTURE, alive
-from ..nn.module import MODULES, Module
+from ..nn.module import MODULES, PLAIN, Module
 from ..nn.parameter import Parameter
 from ..optim.flat import STORAGES
 from ..tensor import TENSORS, Tensor
@@ -31,7 +33,7 @@ class Structure:
 
     Attributes:
         then: what a replay needs to find; it can be hashed.
-        changed: whether the step has changed something of it, but for training flags.
+        changed: what the step has changed of it, but for training flags; None for nothing.
         count: `STRUCTURE` when all was found as it was.
     """
 
@@ -50,19 +52,32 @@ class Structure:
         for storage in alive(STORAGES):
             if any(id(owner_of(a)) in touched for b in storage.buffers for a in (b.data, b.wide)):
                 self._leaves += storage.params
-        self._modules = [
-            (module, _names(module, touched)) for module in _concerned(before, called, touched)
-        ]
+        concerned = _concerned(before, called, touched)
+        self._modules = [(weakref.ref(module), _names(module, touched)) for module in concerned]
         # Kept alive, so that an id names them.
-        self._kept = [t._array for module, _ in self._modules for _, t in _tensors(module)]
+        self._kept = [t._array for module in concerned for _, t in _tensors(module)]
         self._kept += [leaf._array for leaf in self._leaves]
         self.count = -1
         modules, leaves = self._look()
-        self.changed = any(_look_at(m, ())[1:] != before[m][1:] for m, _ in self._modules)
-        flags = [
-            (before[m][0], *now[1:]) for (m, _), now in zip(self._modules, modules, strict=True)
-        ]
+        self.changed = _changed([(m, before[m], _look_at(m, ())) for m in concerned])
+        flags = [(before[m][0], *now[1:]) for m, now in zip(concerned, modules, strict=True)]
         self.then = tuple(flags), leaves
+
+    def lives(self) -> bool:
+        """Whether its modules are there, or it can never fit again."""
+        return all(module() is not None for module, _ in self._modules)
+
+    def values(self) -> dict[str, Any]:
+        """By name for people, the flags and numbers of the modules."""
+        found: dict[str, Any] = {}
+        for training, hooks, module, *parts in self.then[0]:
+            kind = type(module()).__name__
+            found |= {f"{kind}.training": training, f"hooks of {kind}": hooks}
+            for name, value in parts:
+                if type(value) is tuple and type(value[0]) is int:  # of `_place`
+                    value = f"the Tensor at {value[0]:#x}"
+                found[f"the attribute {kind}.{name}"] = value
+        return found
 
     def fits(self) -> bool:
         """Whether all is as it was."""
@@ -75,7 +90,7 @@ class Structure:
 
     def _look(self) -> Any:
         return (
-            tuple([_look_at(module, names) for module, names in self._modules]),
+            tuple([_look_at(module(), names) for module, names in self._modules]),
             tuple([_place(leaf) for leaf in self._leaves]),
         )
 
@@ -85,16 +100,46 @@ def look_at_all() -> dict[Module, Any]:
     return {module: _look_at(module, ()) for module in alive(MODULES)}
 
 
-def _look_at(module: Module, names: Sequence[str]) -> Any:
-    """Flags, sub-modules, parameters and buffers, and the other Tensors of these `names`."""
-    parts = [
-        (name, value if isinstance(value, Module) else _place(value))
-        for name, value in [*vars(module).items()]
-        if isinstance(value, Module)
-        or type(value) is Parameter
-        or (type(value) in TENSORS and (name in module._buffers or name in names))
-    ]
-    return module.training, module._any_hooks(), module, *parts
+def _look_at(module: Module | None, names: Sequence[str]) -> Any:
+    """Flags, sub-modules, parameters, buffers and plain values, and other Tensors of these `names`.
+
+    None for a module that is no more.
+    """
+    if module is None:
+        return None
+    parts: list[tuple[str, Any]] = []
+    for name, value in [*vars(module).items()]:
+        kind = type(value)
+        if isinstance(value, Module):
+            parts.append((name, weakref.ref(value)))
+        elif kind is Parameter or (kind in TENSORS and (name in module._buffers or name in names)):
+            parts.append((name, _place(value)))
+        elif kind in PLAIN and module._structural and name not in ("training", "_hooked"):
+            parts.append((name, _plain(value)))
+    return module.training, module._any_hooks(), weakref.ref(module), *parts
+
+
+def _plain(value: Any) -> Any:
+    """`value` for comparison: 1 is not 1.0 or True, 0.0 is not -0.0, and NaN is NaN."""
+    kind = type(value)
+    if kind is tuple:
+        return (kind, *[_plain(part) for part in value])
+    if kind in (float, complex):
+        return kind, repr(value)
+    return kind, (value if kind in PLAIN else kind)
+
+
+def _changed(looks: list[tuple[Module, Any, Any]]) -> str | None:
+    """What is not as before, of modules with what they were and what they are."""
+    for module, before, now in looks:
+        if before[1:] == now[1:]:
+            continue
+        then, kind = dict(before[3:]), type(module).__name__
+        for name, value in now[3:]:
+            if then.get(name) != value and type(vars(module).get(name)) in PLAIN:
+                return f"the attribute {name} of {kind} (now {vars(module)[name]!r})"
+        return f"requires_grad, hooks, parameters, buffers or modules of {kind}"
+    return None
 
 
 def _place(tensor: Tensor) -> Any:

@@ -113,6 +113,8 @@ class DataParallel(Module):
         >>> loss.backward()                # gradients are global and final when this returns
     """
 
+    _structural = False  # a replay keeps what is counted up to date
+
     def __init__(
         self,
         module: Module,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +27,9 @@ EXTRA_STATE = "_extra_state"
 
 # All there are: a captured step depends on their flags, and may read and write their buffers.
 MODULES: weakref.WeakSet[Module] = weakref.WeakSet()
+
+# Values of attributes that a captured step takes as given, tuples of them too.
+PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), FunctionType, tuple))
 
 
 def want_buffer(name: str, tensor: Any) -> None:
@@ -61,6 +65,7 @@ class Module:
     _buffers: tuple[str, ...] = ()
     _transient: tuple[str, ...] = ()  # buffers that are not part of the state dict
     _hooked: bool = False
+    _structural: bool = True  # whether its plain values may decide what `forward` does
     _forward_hooks: Mapping[int, Callable[..., Any]] = {}
     _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_hooks: Mapping[int, Callable[..., Any]] = {}
@@ -127,7 +132,11 @@ class Module:
                     "expected)"
                 )
         parts = type(value) in TENSORS or type(old) in TENSORS
-        if parts or isinstance(value, Module) or isinstance(old, Module) or name == "training":
+        parts = parts or isinstance(value, Module) or isinstance(old, Module) or name == "training"
+        if parts or (
+            (type(value) in PLAIN or type(old) in PLAIN)
+            and (value is not old or name not in vars(self))
+        ):
             STRUCTURE[0] += 1
         object.__setattr__(self, name, value)
 

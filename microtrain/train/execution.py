@@ -4,7 +4,7 @@
 says that it pays. What cannot be captured runs eagerly, and the run is then what it would have been
 had it run eagerly from its start: a recording that fails is undone and its micro-batch done again.
 
-Native code rounds differently, and a capture's first two calls are Python's: a run that is resumed
+Native code rounds differently, and a capture's first calls are Python's: a run that is resumed
 captures anew, at other steps, and would have other bits. So before native code takes its first step
 the calls that capture it are made and undone (`rehearse`), and every step from there on is native.
 Until then NumPy's calls are captured, whose bits are those of Python.
