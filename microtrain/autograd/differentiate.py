@@ -188,25 +188,31 @@ def _announced(
     roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
 ) -> dict[Tensor, None]:
     """A pass that the listeners concerned are told of; they may scale what it starts with."""
-    leaves: dict[Tensor, Any] = leaves_of(edges) if wanted is None else dict.fromkeys(wanted)
+    means: list[Any] = []
+    leaves: dict[Tensor, Any] = leaves_of(edges, means)
+    if wanted is not None:
+        leaves = dict.fromkeys(wanted)
     told = [one for ref in tuple(LISTENERS) if (one := ref()) and one.concerns(leaves)]
     if not told:
         return run(edges, seeds, retain, create_graph, wanted, True)[1]
     try:
         recorder = MODES.recorder
+        weights = [one.denominators(edges, means) for one in told]
+        listening = zip(told, weights, strict=True)
         if recorder is None:
-            scales = {one.begin(roots, create_graph) for one in told}
+            scales = [one.begin(roots, create_graph, weight) for one, weight in listening]
         else:
-            scales = {recorder.listen(one, roots, create_graph) for one in told}
-        if len(scales) > 1:
+            scales = [recorder.listen(one, roots, create_graph, w) for one, w in listening]
+        scale = scales[0]
+        if any(other is not scale and other != scale for other in scales):
             raise RuntimeError(
                 "one backward reaches several DataParallel models that count differently "
-                f"({', '.join(map(str, sorted(scales, key=str)))}): it is unclear what its loss is "
+                f"({', '.join(sorted(map(str, scales)))}): it is unclear what its loss is "
                 "a mean over; give all the same model.count(n) and reduction"
             )
-        (scale,) = scales
+        shared = told[0].share(weights[0]) if len(told) == 1 else None
         others: dict[Tensor, Tensor | None] = {}
-        if scale not in (None, 1):
+        if scale is not None and (type(scale) in XP or scale != 1):
             seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
             for leaf in leaves:
                 if not any(one.owns(leaf) for one in told):
@@ -214,6 +220,8 @@ def _announced(
         alone = len(told) == 1 and wanted is None and not create_graph
         ready = told[0].readiness(leaves) if alone else None
         touched = run(edges, seeds, retain, create_graph, wanted, True, ready)[1]
+        if shared is not None:
+            told[0].correct(shared)
         for leaf, earlier in others.items():
             _unscale(leaf, scale, earlier)
         for one in told:
@@ -240,7 +248,9 @@ def _unscale(leaf: Tensor, scale: Any, earlier: Tensor | None) -> None:
     if found is not None:
         array = found._array
         xp = XP[type(array)]
-        if scale:
+        if type(scale) in XP:  # of a step that is captured
+            scale = xp.where(xp.equal(scale, 0), xp.constant(1, scale.dtype), scale)
+        if type(scale) in XP or scale:
             xp.divide(array, scale, out=array)
         else:
             xp.copyto(array, 0)  # nothing was counted: the pass contributes nothing

@@ -120,7 +120,7 @@ def run(
             g = pending.pop(node)
             hooks = node._hooks
             if hooks is not None:
-                if recorder is not None:
+                if recorder is not None and hooks.users:
                     recorder.refuse_hook("a hook of a Tensor or node")
                 g = hooks.before(g, create_graph)
             if wanted is not None:

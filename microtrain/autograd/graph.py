@@ -22,6 +22,8 @@ from .hooks import NodeHooks, RemovableHandle
 next_seq = itertools.count(1).__next__
 # The globals of all code that makes nodes, for who wants to know of each: see `anomaly`.
 NUMBERING: list[dict[str, Any]] = []
+# Operations whose nodes say what a loss was divided by, filled where they are declared.
+MEANS: set[Any] = set()
 
 
 class Node:
@@ -137,8 +139,11 @@ def edge_of(tensor: Tensor) -> Any:
     return (tensor._edge or tensor) if tensor._rg else None
 
 
-def leaves_of(edges: Any) -> dict[Tensor, int]:
-    """The leaves that a backward pass from `edges` can reach, and how often; no recursion."""
+def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
+    """The leaves that a backward pass from `edges` can reach, and how often; no recursion.
+
+    Nodes of the operations `MEANS` on the way are added to `means`.
+    """
     found: dict[Tensor, int] = {}
     seen: set[Any] = set()
     stack = [edge for edge in edges if edge is not None]
@@ -151,6 +156,8 @@ def leaves_of(edges: Any) -> dict[Tensor, int]:
         if node not in seen:
             seen.add(node)
             stack.extend(e for e in node._edges if e is not None)
+            if means is not None and node._op in MEANS:
+                means.append(node)
     return found
 
 

@@ -50,15 +50,22 @@ class NodeHooks:
         outputs: by output number, hooks on the complete gradient of that output.
         retained: by output number, the Tensor (weakly) that wants this gradient as its `.grad`.
         pre, post: hooks before the node runs and after.
+        weigh: what data parallelism makes of the gradient of the one output, an array, or None.
     """
 
-    __slots__ = ("outputs", "post", "pre", "retained")
+    __slots__ = ("outputs", "post", "pre", "retained", "weigh")
 
     def __init__(self) -> None:
         self.outputs: dict[int, dict[int, Any]] = {}
         self.retained: dict[int, weakref.ref[Tensor]] = {}
         self.pre: dict[int, Any] = {}
         self.post: dict[int, Any] = {}
+        self.weigh: Callable[[Any], Any] | None = None
+
+    @property
+    def users(self) -> bool:
+        """Whether any is the user's."""
+        return bool(self.outputs or self.retained or self.pre or self.post)
 
     def before(self, g: Any, create_graph: bool) -> Any:
         """`g`, the gradient of a node's output or a list of several, after all but `post`."""
@@ -75,6 +82,8 @@ class NodeHooks:
             tensor = alive()
             if tensor is not None and values[number] is not None:
                 _keep(tensor, values[number])
+        if self.weigh is not None:
+            return self.weigh(values[0])
         return values if many else values[0]
 
     def after(self, g: Any, grads: Any, create_graph: bool) -> Any:

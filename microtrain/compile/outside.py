@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.engine import run
-from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
+from ..autograd.graph import MEANS, NUMBERING, Node, edge_of, next_seq
 from ..backend import MODES, NUMPY
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
@@ -48,6 +48,9 @@ class Outside:
     Attributes:
         executor: the name of the one that replays.
         ways: the second programs, by what they are given.
+        roots: the edges of the kept graph that the results come from.
+        means: its nodes that divide a loss; given: what stands in it for arguments.
+        forwards: the forward calls of wrapped models that made it.
     """
 
     def __init__(
@@ -61,14 +64,19 @@ class Outside:
         self._arguments = arguments
         self._ends: list[tuple[Tensor, Any]] = []  # stand-in of a leaf; the leaf, or its number
         self._watched: list[tuple[Any, str, Tensor]] = []  # what nodes saved of the state
-        self._roots = tuple(self._end(edge_of(result)) for result in results)
+        self.roots = tuple(self._end(edge_of(result)) for result in results)
+        self.forwards = recorder.forwards
+        self.means: list[Any] = []
         kept: dict[int, Any] = {}
         for node in self._nodes():
             self._settle(node)
+            if node._op in MEANS:
+                self.means.append(node)
             node._edges = tuple([self._end(edge) for edge in node._edges])
             for array in _arrays((node._saved, getattr(node, "__dict__", ()))):
                 owner = owner_of(array)
                 kept[id(owner)] = owner
+        self.given = [place for place, goal in self._ends if type(goal) is int]
         del self._arguments
         kinds = recorder.program.kinds
         for number in kept:
@@ -82,7 +90,7 @@ class Outside:
     def _nodes(self) -> list[Any]:
         """The graph, youngest first: the order in which the engine comes to its leaves."""
         found: set[Any] = set()
-        waiting = [*self._roots]
+        waiting = [*self.roots]
         while waiting:
             edge = waiting.pop()
             node = edge[0] if type(edge) is tuple else edge
@@ -203,7 +211,7 @@ class Outside:
             with recording(recorder):
                 seeds = [v if v is None else _seed(v, recorder) for v in given]
                 ends = tuple(place for place, _ in self._ends)
-                found, _ = run(self._roots, seeds, True, False, ends, False)
+                found, _ = run(self.roots, seeds, True, False, ends, False)
                 arrays = [recorder.host(found[end]) if end in found else None for end in ends]
         finally:
             recorder.program, MODES.anomaly = first, before
@@ -296,6 +304,15 @@ class _Call:
         self.versions = versions
         self.memory: list[Any] | None = None  # copies, where a later call came first
 
+    def value(self, array: Any) -> Any:
+        """What a kept array held in this call."""
+        array = array.host if type(array) is Traced else array
+        if self.memory is not None:
+            for now, then in zip(self.outside._memory, self.memory, strict=True):
+                if now is array:
+                    return then
+        return array
+
 
 class _Operation:
     """What the engine needs to know of a compiled step."""
@@ -325,3 +342,11 @@ class CompiledNode(Node):
     __slots__ = ("_shapes",)
     _op = _Operation
     _shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def call(self) -> _Call:
+        """The call that it stands for."""
+        return self._saved[0]
+
+
+MEANS.add(_Operation)

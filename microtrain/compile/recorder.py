@@ -61,6 +61,7 @@ class Recorder:
         self.optimizers: list[Any] = []  # that took a step
         self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
         self.listeners: dict[Any, None] = {}  # that were told of backward passes
+        self.forwards: list[tuple[int, int]] = []  # node numbers around those of wrapped models
         self.first_draw = 0
         self.exchanged: list[Any] = []  # what other ranks have answered
         self.layers = layers()
@@ -454,10 +455,12 @@ class Recorder:
             self.copyto(slot.array, g)
         self.bookkeeping(MARK, slot.mark, (), slot)
 
-    def listen(self, listener: Any, roots: Any, create_graph: bool) -> Any:
+    def listen(self, listener: Any, roots: Any, create_graph: bool, means: Any) -> Any:
         """The beginning of a pass that data parallelism is told of; the scale of its seeds."""
         label, begin = listener.beginning(
-            [wrap(self.host(root._array)) for root in roots], create_graph
+            [wrap(self.host(root._array)) for root in roots],
+            create_graph,
+            None if means is None else means.hosted(),
         )
         for root in roots:
             self.fix(self.host(root._array))
@@ -471,7 +474,7 @@ class Recorder:
         with paused():
             scale = enter()
         self.program.lines.append(Host(label, enter, self._where()))
-        return scale
+        return scale if means is None or means.single is None else means.single
 
     def heard(self, listener: Any) -> None:
         """The end of a pass that data parallelism was told of."""

@@ -9,9 +9,10 @@ micro-batches, with no collective besides the gradient's own.
 The gradient is one flat array per dtype with a short control lane behind it (optim/flat.py), so one
 all_reduce carries the gradients, the counts, the loss and which parameters were used:
 
-    [ gradients ... | n n  nl nl  non-scalar roots, free ... | used(param 0) used(param 1) ... ]
+    [ gradients ... | rows rows  nl nl  non-scalar roots  n n  free ... | used(param 0) ... ]
 
-Counts and the loss travel as a high and a low part, because float32 has 24 bits.
+Counts and the loss travel as a high and a low part, because float32 has 24 bits. n is the number of
+rows, or what the loss itself was divided by where it does not average over rows (denominators.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from ..autograd.graph import next_seq
 from ..backend import LISTENERS, MODES, STRUCTURE, XP, to_host
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
@@ -37,19 +39,20 @@ from . import world
 from .batch_norm import Across
 from .communicator import Communicator
 from .compression import COMPRESSIONS, Compressor
+from .denominators import Denominators, correction, find
 from .overlap import BUCKET, Overlap, worth
 from .shards import Shards
 
 __all__ = ["DataParallel"]
 
 _COUNTERS = frozenset(
-    ("_cleared", "_counted", "_empty", "_given", "_kept", "_n", "_nl", "_not_scalar", "_open",
-     "_pending", "_rows", "_running", "_structure", "_sync", "comm_seconds", "loss", "noted",
-     "notes", "samples")
+    ("_alone", "_cleared", "_counted", "_empty", "_forwards", "_given", "_kept", "_n",
+     "_nl", "_not_scalar", "_open", "_pending", "_rows", "_running", "_structure", "_sync",
+     "_weight", "comm_seconds", "loss", "noted", "notes", "samples", "weight")
 )  # fmt: skip
 
 # Places in the control lane.
-_N, _LOSS, _NOT_SCALAR, _NOTES = 0, 2, 4, 5
+_N, _LOSS, _NOT_SCALAR, _WEIGHT, _NOTES = 0, 2, 4, 5, 7
 _SILENT = (0.0,) * (LANE - _NOTES)
 
 
@@ -61,9 +64,10 @@ class DataParallel(Module):
 
     n is the leading dimension of the first Tensor argument (that has dimensions) of the forward
     calls with grad enabled since the last backward, summed over calls (those of a model that is
-    frozen as a whole do not count: no backward will follow); `count(n)` replaces it. A
-    rank with n = 0 takes part with zero rows and contributes exactly nothing. Every rank must call
-    backward equally often: one that does not leaves the others waiting.
+    frozen as a whole do not count: no backward will follow). Where the loss divides by the weights
+    of what counts (class weights, `ignore_index`, `weighted_mean`), n is their sum, by itself.
+    `count(n)` replaces both. A rank with n = 0 takes part and contributes exactly nothing. Every
+    rank must call backward equally often: one that does not leaves the others waiting.
 
     Leaves outside the model that the same backward reaches get their ordinary local gradient.
 
@@ -92,6 +96,7 @@ class DataParallel(Module):
         loss: the global loss of the last synchronised step, a float; None before it and where
             `backward` did not start from a scalar.
         samples: the global number of samples behind it; None under "sum" where it is not known.
+        weight: what it is the mean over: as many, or the global sum of the weights of its loss.
         notes: three numbers that travel with the next reduction, at no cost; set on any rank.
         noted: for each of them the sum over ranks (and shards), as of the last reduction.
         local_batch_norm: whether there are batch norm layers that see this rank's rows only.
@@ -157,6 +162,7 @@ class DataParallel(Module):
         self.reduction = reduction
         self.loss: float | None = None
         self.samples: int | None = None
+        self.weight = 0.0
         self.notes = self.noted = _SILENT
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
@@ -198,8 +204,10 @@ class DataParallel(Module):
         self._sync = True
         self._pending: int | None = None  # samples of the forward calls since the last backward
         self._given: int | None = None  # what `count` was told instead
+        self._forwards: list[tuple[int, int]] = []  # numbers of nodes around these calls
         self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
         self._running = False  # whether a backward pass is under way
+        self._alone = True  # whether it makes a step
         self._reset()
         LISTENERS.append(weakref.ref(self, LISTENERS.remove))
 
@@ -240,6 +248,7 @@ class DataParallel(Module):
         self._open = False
         self._cleared = self.storage.cleared
         self._n = 0
+        self._weight = 0.0
         self._nl = 0.0
         self._not_scalar = 0
         self._counted = True
@@ -269,8 +278,11 @@ class DataParallel(Module):
                 self._shards.enter()
             else:
                 MODES.recorder.bookkeeping("a shard begins", self._shards.enter)
+        first = next_seq()
         out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
+            forwards = self._forwards if MODES.recorder is None else MODES.recorder.forwards
+            forwards.append((first, next_seq()))
             for value in (*args, *kwargs.values()):
                 if type(value) in TENSORS and value._array.ndim:
                     self._note("rows are counted", self._add, value._array.shape[0])
@@ -342,10 +354,25 @@ class DataParallel(Module):
             # Where it failed on all ranks, not all had sent as much: they go on in step.
             self._overlap.send_rest()
         self._pending = self._given = self._empty = None
+        self._forwards = []
         self._running = False
         self._reset()
 
-    def begin(self, roots: Sequence[Tensor], create_graph: bool) -> int | None:
+    def denominators(self, edges: Any, means: list[Any]) -> Denominators | None:
+        """What a backward pass from `edges` is a mean over; None where that is its rows.
+
+        means: the nodes in its graph that divide a loss.
+        """
+        forwards, self._forwards = self._forwards, []
+        if not means or self.reduction == "sum" or self._given is not None:
+            return None
+        if MODES.recorder is not None:
+            forwards = [*forwards, *MODES.recorder.forwards]
+        return find(edges, means, lambda seq: any(a < seq < b for a, b in forwards))
+
+    def begin(
+        self, roots: Sequence[Tensor], create_graph: bool, weights: Denominators | None = None
+    ) -> float | None:
         """Before a backward pass: what its seeds are multiplied by."""
         if create_graph:
             raise RuntimeError(
@@ -378,17 +405,22 @@ class DataParallel(Module):
                     "DataLoader(..., shards=...).steps()"
                 )
             self._reset()  # zero_grad() has discarded the passes that waited to be reduced
+        self._alone = self._sync and not self._open and self._shards is None
         if not self._open:
             self._open = True
             self._cleared = self.storage.cleared
             self._keep_earlier()
+        weight: float | None = n
+        if weights is not None and n is not None:
+            weight = self._weight_of(weights, n)
         if len(roots) == 1 and roots[0]._array.size == 1:
-            value = 0.0 if n == 0 else float(roots[0]._array.item())
-            self._nl += n * value if mean and n is not None else value
+            value = 0.0 if weight == 0 else float(roots[0]._array.item())
+            self._nl += weight * value if mean and weight is not None else value
         else:
             self._not_scalar += 1
         self._counted = self._counted and n is not None
         self._n += n or 0
+        self._weight += weight or 0.0
         self._rows = n
         if self._overlap is not None:
             self._overlap.begin()
@@ -398,7 +430,39 @@ class DataParallel(Module):
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
                 for slot in self.storage.slots
             ]
-        return n if mean else None
+        return weight if mean else None
+
+    def _weight_of(self, weights: Denominators, n: int) -> float:
+        """What the root of a pass is a mean over, `n` being its rows."""
+        if weights.single is not None:
+            return float(weights.single)
+        if not self._alone:
+            weights.refuse_uneven("several backward passes or shards")
+        elif self.comm.size > 1:
+            weights.refuse_uneven("ranks", shared=weights.shared)
+        return n
+
+    def share(self, weights: Denominators | None) -> Denominators | None:
+        """Make the terms of a root that has several denominators shares of the whole; collective.
+
+        Returns them, for `correct`, where that was necessary.
+        """
+        if weights is None or not (self._alone and self.comm.size > 1 and weights.shared):
+            return None
+        weights.share(self.comm, self._rows or 0)
+        return weights
+
+    def correct(self, weights: Denominators) -> None:
+        """After such a pass: count the loss as a share of the whole as well."""
+        parts = weights.parts()
+
+        def add() -> None:
+            self._nl += correction(parts)
+
+        if MODES.recorder is None:
+            add()
+        else:
+            MODES.recorder.bookkeeping("shares of the loss", add)
 
     def _refuse_new_parameters(self) -> None:
         for name, parameter in self.module.named_parameters():
@@ -415,10 +479,12 @@ class DataParallel(Module):
             return None
         return self._overlap.ready(leaves)
 
-    def beginning(self, roots: Sequence[Tensor], create_graph: bool) -> tuple[str, Any]:
+    def beginning(
+        self, roots: Sequence[Tensor], create_graph: bool, weights: Denominators | None
+    ) -> tuple[str, Any]:
         """What `begin` is going to do, to be done again whenever a captured step is replayed."""
         n = self._pending if self._given is None else self._given
-        begin = functools.partial(self.begin, roots, create_graph)
+        begin = functools.partial(self.begin, roots, create_graph, weights)
         return f"a backward pass over {n} samples", begin
 
     def ending(self) -> tuple[str, Any]:
@@ -447,32 +513,34 @@ class DataParallel(Module):
         if self._shards is not None:
             used = [slot.epoch == slot.buffer.epoch for slot in slots]
             self._shards.leave(self._lane(used), self._rows, used, slots)
-            self._n, self._nl, self._not_scalar = 0, 0.0, 0
+            self._n, self._weight, self._nl, self._not_scalar = 0, 0.0, 0.0, 0
             if not (self._sync and self._shards.complete):
                 return
             started = time.perf_counter()
             self._shards.sum()
             self.communicated(started)
-            n, total, known = self._read_lane()
+            n, weight, total, known = self._read_lane()
         elif not self._sync:
             return
         elif self.comm.size > 1:
-            n, total, known = self._reduce()
+            n, weight, total, known = self._reduce()
         else:
-            n, total = self._n, self._nl
+            n, weight, total = self._n, self._weight, self._nl
             known = not self._not_scalar
             self.noted = self.notes
         mean = self.reduction == "mean"
-        if mean and n:
+        if mean and weight:
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
-                xp.divide(buffer.grad, float(n), out=buffer.grad)
+                xp.divide(buffer.grad, weight, out=buffer.grad)
         if self._kept is not None:
             for slot, earlier in zip(slots, self._kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        self.loss = None if not known else (total if not mean else total / n if n else math.nan)
+        share = total / weight if weight else math.nan
+        self.loss = None if not known else share if mean else total
         self.samples = n if self._counted else None
+        self.weight = weight
         self._reset()
 
     def _keep_earlier(self) -> None:
@@ -486,8 +554,8 @@ class DataParallel(Module):
             self._kept.append(slot.array.copy() if there else None)
             slot.drop()
 
-    def _reduce(self) -> tuple[int, float, bool]:
-        """One all_reduce a buffer. Returns the global n, sum of losses, and whether it is known."""
+    def _reduce(self) -> tuple[int, float, float, bool]:
+        """One all_reduce a buffer. Returns what `_read_lane` does."""
         slots = self.storage.slots
         used = [slot.epoch == slot.buffer.epoch for slot in slots]
         if self._overlap is None:
@@ -499,7 +567,7 @@ class DataParallel(Module):
         if self._overlap is not None:
             self._overlap.finish()
             first = self.storage.buffers[0]
-            first.wide[first.grad.size :] = lane
+            first.wide[first.grad.size :] = np.asarray(lane, first.wide.dtype)
             self.comm.all_reduce(first.wide[first.grad.size :])
             self.communicated(started)
             return self._read_lane()
@@ -518,10 +586,14 @@ class DataParallel(Module):
     def _lane(self, used: list[bool]) -> list[float]:
         """What the control lane says of this rank."""
         high, low = divmod(self._n, 4096)
-        return [high, low, *_split(self._nl), self._not_scalar, *self.notes, *used]
+        nl, weight = _split(self._nl), _split(self._weight)
+        return [high, low, *nl, self._not_scalar, *weight, *self.notes, *used]
 
-    def _read_lane(self) -> tuple[int, float, bool]:
-        """Take over what the control lane says of all: the flags, n, the loss, if it is known."""
+    def _read_lane(self) -> tuple[int, float, float, bool]:
+        """Take over the flags that the control lane has of all.
+
+        Returns the global number of rows, n, the sum of n l, and whether that is known.
+        """
         first = self.storage.buffers[0]
         found = to_host(first.wide[first.grad.size :]).tolist()
         for slot, flag in zip(self.storage.slots, found[LANE:], strict=True):
@@ -530,7 +602,8 @@ class DataParallel(Module):
                 slot.graph = None
         n = int(found[_N]) * 4096 + int(found[_N + 1])
         self.noted = found[_NOTES:LANE]
-        return n, found[_LOSS] + found[_LOSS + 1], not found[_NOT_SCALAR]
+        weight, loss = (found[i] + found[i + 1] for i in (_WEIGHT, _LOSS))
+        return n, weight, loss, not found[_NOT_SCALAR]
 
     def _all_reduce(self, number: int, buffer: Buffer, lane: Any) -> None:
         """Add up a buffer's gradients over the ranks, with the control lane where there is one."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backend import MODES, float16, float32, int64
+from ..backend import LISTENERS, MODES, float16, float32, int64
 from ..tensor import Tensor
 from .arguments import want_float, want_tensors
 from .coercion import cast, examine
 from .comparison import ne
 from .elementwise import mul, where
 from .indexing import gather_along, one_hot_rows
-from .losses import REDUCTIONS, check_reduction, reduced, reduced_array
+from .losses import REDUCTIONS, check_reduction, mean_loss, reduced, reduced_array
 from .reductions import log_softmax_dim, softmax_dim, sum
 from .registry import primitive
 from .shapes import permute_dims, reshape_to
@@ -111,7 +111,10 @@ def cross_entropy(
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
     if weight is None and kept is None and not label_smoothing and input.ndim == 2:
-        return cross_entropy_classes(rows, indices, reduction)
+        if reduction != "mean" or not LISTENERS:
+            return cross_entropy_classes(rows, indices, reduction)
+        total = cross_entropy_classes(rows, indices, "sum")
+        return mean_loss("cross_entropy", total, indices.shape[0], indices.shape[0])
     if not label_smoothing:
         losses, spread = cross_entropy_classes(rows, indices, "none"), None
     else:
@@ -122,7 +125,8 @@ def cross_entropy(
     losses = losses if scale is None else mul(losses, scale)
     if spread is not None:
         losses = losses * (1 - label_smoothing) - spread * (label_smoothing / rows.shape[1])
-    return _total(losses, scale, kept, reduction, target.shape if input.ndim > 1 else ())
+    shape = target.shape if input.ndim > 1 else ()
+    return _total("cross_entropy", losses, scale, kept, reduction, shape)
 
 
 def nll_loss(
@@ -160,7 +164,8 @@ def nll_loss(
     scale = None if weight is None else gather_along(weight, indices, 0)
     losses = -_chosen(rows, indices)
     losses = losses if scale is None else mul(losses, scale)
-    return _total(losses, scale, kept, reduction, target.shape if input.ndim > 1 else ())
+    shape = target.shape if input.ndim > 1 else ()
+    return _total("nll_loss", losses, scale, kept, reduction, shape)
 
 
 def _chosen(rows: Any, indices: Any) -> Any:
@@ -169,7 +174,9 @@ def _chosen(rows: Any, indices: Any) -> Any:
     return reshape_to(gather_along(rows, reshape_to(indices, (n, 1)), 1), (n,))
 
 
-def _total(losses: Any, scale: Any, kept: Any, reduction: str, shape: tuple[int, ...]) -> Any:
+def _total(
+    name: str, losses: Any, scale: Any, kept: Any, reduction: str, shape: tuple[int, ...]
+) -> Any:
     """The losses of all rows reduced, or in the shape of the target.
 
     Args:
@@ -179,10 +186,14 @@ def _total(losses: Any, scale: Any, kept: Any, reduction: str, shape: tuple[int,
     losses = losses if kept is None else where(kept, losses, 0)
     if reduction == "none":
         return reshape_to(losses, shape)
-    if reduction == "sum" or (scale is None and kept is None):
+    rows = losses.shape[0]
+    if reduction == "sum" or (scale is None and kept is None and not LISTENERS):
         return reduced(losses, reduction)
-    weights = cast(kept, losses.dtype) if scale is None else scale
-    return sum(losses) / sum(weights if kept is None else where(kept, weights, 0))
+    if scale is None:  # a row counts 1 or 0
+        count = rows if kept is None else sum(cast(kept, losses.dtype))
+        return mean_loss(name, sum(losses), count, rows)
+    count = sum(scale if kept is None else where(kept, scale, 0))
+    return mean_loss(name, sum(losses), count, None)
 
 
 def _rows(

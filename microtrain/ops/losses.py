@@ -5,10 +5,54 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..autograd.graph import MEANS
+from ..backend import LISTENERS
 from .arguments import want_tensors
+from .comparison import eq
+from .elementwise import where
 from .reductions import mean, sum
+from .registry import primitive
 
 REDUCTIONS = ("none", "mean", "sum")
+
+# Means that are not over rows ---------------------------------------------------------------------
+
+
+def _mean_over(xp, total, count, *, name, elements=None, defined=False, out=None):
+    """`total / count`, and what gradients are divided by: 1 for 0, where nothing counts."""
+    one = xp.constant(1, count.dtype)
+    if elements is not None:
+        divisor = xp.maximum(count, one)
+    else:
+        divisor = xp.where(xp.equal(count, xp.constant(0, count.dtype)), one, count)
+    return xp.divide(total, divisor if defined else count, out=out), divisor
+
+
+# The node says what a loss was divided by: data parallelism finds it there (`denominators.py`).
+mean_over = primitive(
+    "mean_over",
+    _mean_over,
+    total=lambda g, total, count, divisor, name, elements: g / divisor,
+    count=lambda g, total, divisor: -g * total / (divisor * divisor),
+    options={
+        "extras": ("divisor",),
+        "recompute": {"divisor": lambda count: where(eq(count, 0), 1, count)},
+        "promote": ("total", "count"),
+    },
+)
+MEANS.add(mean_over.operation)
+
+
+def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
+    """The loss `total / count`, both 0-d, where the count is the sum of the weights of what counts.
+
+    Beside a DataParallel it is 0, not NaN, where nothing counts: such a rank adds nothing.
+
+    Args:
+        name: of the loss, for messages.
+        elements: how many there are where each counts 1 or 0; None where they have weights.
+    """
+    return mean_over(total, count, name, elements, bool(LISTENERS))
 
 
 def check_reduction(

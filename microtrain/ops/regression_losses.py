@@ -8,16 +8,17 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..tensor import TENSORS, Tensor
 from .arguments import want_float, want_tensors
-from .coercion import examine
+from .coercion import cast, examine
 from .elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
 from .inplace import in_place
-from .losses import REDUCTIONS, average, check_pair, check_reduction, reduced
+from .losses import REDUCTIONS, average, check_pair, check_reduction, mean_loss, reduced
 from .reductions import sum
 from .registry import primitive
 from .shapes import unsqueeze
 
 __all__ = [
     "gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+    "weighted_mean",
 ]  # fmt: skip
 
 # Mean squared error -------------------------------------------------------------------------------
@@ -106,8 +107,38 @@ def _weighted_mean(name: str, losses: Any, weight: Any, reduction: str) -> Any:
         return reduced(losses, reduction)
     losses = _weighted(name, losses, weight)
     if reduction == "mean":
-        return sum(losses) / sum(weight)
+        return mean_loss(name, sum(losses), sum(weight), None)
     return reduced(losses, reduction)
+
+
+def weighted_mean(input: Any, weight: Any) -> Tensor:
+    """`(input * weight).sum() / weight.sum()`: the mean of what a mask or weights let count.
+
+    The way to write a loss of one's own that does not average over rows, such as one of padded
+    sequences: data parallelism reads the sum of the weights off it, so gradients and losses are
+    those of the whole batch, however its rows lie on ranks and micro-batches. A total with its
+    count is `weighted_mean(total / count, count)`.
+
+    Args:
+        input: losses, any shape, of a float dtype.
+        weight: in the shape of `input`, of its dtype or bool (a mask); without a gradient where
+            several ranks or micro-batches share the mean.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: an input of integers.
+        ValueError: another shape.
+
+    Example:
+        >>> losses = mt.tensor([[1.0, 3.0], [5.0, 7.0]])
+        >>> mt.nn.functional.weighted_mean(losses, mt.tensor([[True, True], [True, False]]))
+        tensor(3.)
+    """
+    want_tensors("weighted_mean", input=input, weight=weight)
+    want_float("weighted_mean", input)
+    if weight.dtype.kind != "f":
+        weight = cast(weight, input.dtype)
+    return _weighted_mean("weighted_mean", input, weight, "mean")
 
 
 # Absolute error, and what is squared near 0 and absolute far from it ------------------------------

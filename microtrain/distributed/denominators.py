@@ -1,0 +1,316 @@
+"""What a root is a mean over, where that is not the rows: found in its graph, before its pass.
+
+A loss with class weights, `ignore_index`, a mask or sample weights is a total divided by the sum of
+the weights of what counts, and the node of that division knows both (`ops/losses.py`). A root that
+is such a loss times anything, with penalties beside it that do not depend on the rows, has that sum
+in the place of its number of rows: the mean over ranks and micro-batches is then exact.
+
+A root with several such terms, or one beside a mean over the rows, has no single weight. Where one
+pass makes a step, its ranks add up their denominators, one small reduction, and what a term hands
+back is multiplied by what makes it a share of the whole; n counts the rows as ever, N on all ranks:
+
+    n / N * factor * total / count   becomes   factor * total / (count on all ranks)
+
+Where several passes make a step the sums are not known in time: RuntimeError, unless every element
+counts alike, when such a loss is a mean over rows like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..backend import MODES, XP
+from ..compile.outside import CompiledNode
+from ..tensor import TENSORS
+from .collectives import exchange
+
+__all__ = ["Denominators", "find"]
+
+# Operations through which a root stays a sum of its terms times factors, and those of one term.
+_ONE = frozenset(("neg", "clone", "to", "contiguous", "reshape", "permute", "select", "index"))
+_SUMS = _ONE | {"add", "sub", "sum", "mean", "cat", "expand", "diagonal", "flip"}
+
+
+class Term:
+    """One loss of a root.
+
+    Attributes:
+        name: of the loss, such as cross_entropy.
+        node: that divides its total by its count.
+        total, count: 0-d arrays; in a captured step those of the recorder.
+        elements: how many there are where each counts 1 or 0, else None.
+        fixed: whether the count has no gradient of its own.
+        inner: whether a compiled step has computed it, and its gradient is computed as one.
+    """
+
+    def __init__(self, node: Any, call: Any = None) -> None:
+        total, count, _, self.name, self.elements = node._saved
+        self.node = node
+        self.total, self.count = total._array, count._array
+        self.inner = call is not None
+        if call is not None:
+            self.total, self.count = call.value(self.total), call.value(self.count)
+        self.fixed = node._edges[1] is None
+        self.products: list[Any] = []  # by what is learned, in which it stands alone in the root
+        self.factor: Any = None  # the gradient that it got
+        self.share: Any = 1.0
+
+    def begin(self) -> None:
+        """Let gradients through the loss be shares of the whole, those of learned factors too."""
+        self.node._some_hooks().weigh = self._noted if self.products else self._weighed
+        for node in self.products:
+            node._some_hooks().weigh = self._scaled
+
+    def end(self) -> None:
+        """Let them be as they were."""
+        for node in (self.node, *self.products):
+            node._some_hooks().weigh = None
+
+    def _scaled(self, g: Any) -> Any:
+        return g * self.share
+
+    def _noted(self, g: Any) -> Any:
+        self.factor = g
+        return g
+
+    def _weighed(self, g: Any) -> Any:
+        return self._noted(self._scaled(g))
+
+    def uneven(self) -> bool:
+        """Whether its mean is not the plain one over its elements."""
+        return not self.fixed or self.elements is None or float(self.count) != self.elements
+
+    def hosted(self) -> Term:
+        """The same with the memory that holds the values of each replay."""
+        found = object.__new__(Term)
+        found.__dict__.update(self.__dict__, count=_fixed(self.count))
+        return found
+
+
+class Denominators:
+    """What `find` has found in a root.
+
+    Attributes:
+        terms: the losses that the root is a sum of.
+        mixed: losses in other arithmetic.
+        rows: whether anything else in the root depends on the rows.
+    """
+
+    def __init__(self, terms: list[Term], mixed: list[Term], rows: bool) -> None:
+        self.terms, self.mixed, self.rows = terms, mixed, rows
+
+    @property
+    def single(self) -> Any:
+        """The one count that all of the root is a mean over, a 0-d array; None where it is not."""
+        one = len(self.terms) == 1 and not self.mixed and not self.rows and self.terms[0].fixed
+        return self.terms[0].count if one else None
+
+    def refuse_uneven(self, several: str, shared: bool = False) -> None:
+        """RuntimeError for a loss that is no mean over rows where it would have to be one.
+
+        Args:
+            several: what its mean is taken over, for the message.
+            shared: whether `share` will take care of the terms.
+        """
+        for term in self.mixed:
+            if term.uneven():
+                raise RuntimeError(
+                    f"DataParallel: {term.name} divides by what counts of its elements, and the "
+                    "value that backward started from is no sum of it and other terms (it is "
+                    f"multiplied by another loss, or goes through a function), so its mean over "
+                    f"{several} is unknown. Start backward from the sum of the losses, or use "
+                    'reduction="sum" in the loss and model.count(n)'
+                )
+        for term in self.terms:
+            if not term.fixed:
+                raise RuntimeError(
+                    f"DataParallel: the weights of {term.name} require grad, so its gradient over "
+                    f"{several} is unknown; detach() the weights"
+                )
+            if not shared and term.uneven():
+                others = [one.name for one in self.terms if one is not term]
+                others += [one.name for one in self.mixed] + ["a mean over the rows"] * self.rows
+                raise RuntimeError(
+                    f"DataParallel: the value that backward started from adds {term.name}, a mean "
+                    f"over what counts of its elements, to {' and '.join(others)}: their "
+                    f"denominators differ, and over {several} they are known too late. Give each "
+                    "loss a backward pass of its own step, or use losses with reduction="
+                    '"sum" and model.count(n)'
+                )
+
+    @property
+    def shared(self) -> bool:
+        """Whether ranks have to tell each other their counts; alike on all of them."""
+        return self.single is None and bool(self.terms) and not any(t.inner for t in self.terms)
+
+    def hosted(self) -> Denominators:
+        """What is to be asked at every replay of the step that is being captured."""
+        terms, mixed = ([term.hosted() for term in each] for each in (self.terms, self.mixed))
+        return Denominators(terms, mixed, self.rows)
+
+    def share(self, comm: Any, n: int) -> None:
+        """Let every term be its share of the whole; collective. `n`: this rank's rows."""
+        counts = [term.count for term in self.terms]
+        xp = XP[type(counts[0])]
+        rows = xp.full((1,), n, counts[0].dtype)
+        mine = xp.concatenate((rows, *(xp.reshape(count, (1,)) for count in counts)))
+        whole = exchange("denominators", lambda array: comm.all_reduce(array.copy()), mine)
+        for number, term in enumerate(self.terms, 1):
+            total = whole[number]
+            divisor = xp.where(xp.equal(total, 0), xp.constant(1, mine.dtype), total)
+            term.share = xp.divide(xp.multiply(term.count, whole[0]), xp.multiply(divisor, n or 1))
+            term.begin()
+
+    def parts(self) -> list[tuple[Any, Any, Any, Any]]:
+        """After the pass: of each term what `correction` needs, in memory that stays."""
+        parts: list[tuple[Any, Any, Any, Any]] = []
+        for term in self.terms:
+            term.end()
+            if term.factor is not None:
+                arrays = term.factor, term.share, term.total, term.count
+                factor, share, total, count = map(_fixed, arrays)
+                parts.append((factor, share, total, count))
+        return parts
+
+
+def correction(parts: list[tuple[Any, Any, Any, Any]]) -> float:
+    """What has to be added to n l, l being the root's own value, to make it the share of the whole.
+
+    A loss of which nothing counts is 0 beside a DataParallel, not NaN.
+    """
+    values = ((float(f), float(s), float(t), float(c)) for f, s, t, c in parts)
+    return sum(f * (s - 1) / s * total / count for f, s, total, count in values if count and s)
+
+
+def find(edges: Sequence[Any], means: list[Any], of_rows: Callable[[int], bool]) -> Denominators:
+    """The denominators of the root at `edges`.
+
+    Args:
+        means: the nodes in its graph that divide a loss, or are compiled steps that do.
+        of_rows: whether a node of this number was made by a forward call of the model.
+    """
+    if len(edges) == 1 and len(means) == 1 and edges[0] is means[0]:  # the usual case
+        return Denominators([Term(means[0])], [], False)
+    graph = _Graph(means, of_rows)
+    terms: dict[Any, list[Any]] = {}  # of each loss the products on the ways to it
+    others: list[Any] = []
+    # An edge; the product by something learned that is on the way to it, False within another sum.
+    stack: list[tuple[Any, Any]] = [(edge, None) for edge in edges]
+    while stack:
+        edge, product = stack.pop()
+        node = edge[0] if type(edge) is tuple else edge
+        if node in graph.losses:
+            terms.setdefault(node, []).append(product)
+            continue
+        name = getattr(node._op, "name", "") if type(node) not in TENSORS else ""
+        inputs = graph.inputs(edge)
+        if name in _SUMS or node in graph.compiled:
+            alone = product is None or name in _ONE
+            stack += [(one, product if alone else False) for one in inputs]
+        elif name in ("mul", "div") and len(inputs) == 1:
+            stack.append((inputs[0], product))
+        elif name == "mul" or (name == "div" and not graph.reaches(inputs[1])):
+            # By a parameter, such as a learned weight of the loss: equal on all ranks.
+            reached = [one for one in inputs if graph.reaches(one)]
+            if len(reached) > 1:
+                others.append(edge)
+            else:
+                stack += [(one, node if product is None else product) for one in reached]
+        else:
+            others.append(edge)
+    found = [graph.below(edge) for edge in others]
+    rows = any(depends for _, depends in found)
+    found += [graph.below(node._edges[0]) for node in terms]  # a loss of a loss
+    mixed = dict.fromkeys(loss for losses, _ in found for loss in losses)
+    plain = [node for node in terms if node not in mixed]
+    if len(plain) + len(mixed) + rows > 1:
+        # Only where all of a product is one loss can it be made a share of the whole.
+        products = {node: terms[node] for node in plain}
+        mixed.update(dict.fromkeys(n for n in plain if not _apart(products[n])))
+        plain = [node for node in plain if node not in mixed]
+    weighed = [graph.term(node) for node in plain]
+    for term in weighed:
+        term.products = [node for node in dict.fromkeys(terms[term.node]) if node]
+    return Denominators(weighed, [graph.term(node) for node in mixed], rows)
+
+
+def _apart(products: list[Any]) -> bool:
+    """Whether all ways to a loss lead through products of its own, or none through any."""
+    return all(one is None for one in products) or all(products)
+
+
+class _Graph:
+    """The graph of a root, into what compiled steps keep of theirs.
+
+    Attributes:
+        losses: the nodes that divide a loss.
+        compiled: of each node of a compiled step in it the call.
+    """
+
+    def __init__(self, means: list[Any], of_rows: Callable[[int], bool]) -> None:
+        self.losses: dict[Any, Any] = {}  # a compiled step's with the call that it was computed in
+        self.compiled: dict[Any, Any] = {}
+        self._given: set[Any] = set()  # what stands for the arguments of compiled steps
+        for node in means:
+            if type(node) is not CompiledNode:
+                self.losses[node] = None
+                continue
+            call = node.call
+            self.compiled[node] = call
+            self.losses.update(dict.fromkeys(call.outside.means, call))
+            self._given.update(call.outside.given)
+        forwards = [found for call in self.compiled.values() for found in call.outside.forwards]
+        self._of_rows: Callable[[int], bool] = lambda seq: (
+            of_rows(seq) or any(a < seq < b for a, b in forwards)
+        )
+
+    def term(self, node: Any) -> Term:
+        """A node of `losses` as a term."""
+        return Term(node, self.losses[node])
+
+    def inputs(self, edge: Any) -> list[Any]:
+        """Where the gradient at `edge` goes next."""
+        node, number = edge if type(edge) is tuple else (edge, 0)
+        if type(node) in TENSORS:
+            return []
+        if node in self.compiled:
+            return [self.compiled[node].outside.roots[number]]
+        return [one for one in node._edges if one is not None]
+
+    def reaches(self, edge: Any) -> bool:
+        """Whether what is computed there is a loss, or depends on the rows."""
+        losses, depends = self.below(edge)
+        return bool(losses) or depends
+
+    def below(self, edge: Any) -> tuple[list[Any], bool]:
+        """The losses that are computed at or before `edge`, and whether the rest is of the rows."""
+        losses, depends = [], False
+        seen: set[Any] = set()
+        stack = [edge]
+        while stack:
+            edge = stack.pop()
+            node = edge[0] if type(edge) is tuple else edge
+            if edge in seen or node is None:
+                continue
+            seen.add(edge)
+            if type(node) in TENSORS:
+                depends = depends or node in self._given
+            elif node in self.losses:
+                losses.append(node)
+            elif node in self.compiled:
+                stack += self.inputs(edge)
+            else:  # of what a compiled step computed without a loss, nobody knows
+                depends = depends or type(node) is CompiledNode or self._of_rows(node._seq)
+                stack += self.inputs(edge)
+        return losses, depends
+
+
+def _fixed(array: Any) -> Any:
+    """`array` itself; in a captured step its memory, which then holds the values of each replay."""
+    recorder = MODES.recorder
+    if recorder is None:
+        return array
+    host = recorder.host(array)
+    recorder.fix(host)
+    return host
