@@ -254,6 +254,7 @@ class Modes(threading.local):
     Attributes:
         grad: whether operations record a graph.
         direct: whether gradient rules may write into the flat memory of a parameter's gradient.
+        counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
         recorder: what writes down the instructions of a step that is captured, None otherwise.
         anomaly: what `detect_anomaly` set, None while it is off.
@@ -265,6 +266,7 @@ class Modes(threading.local):
     def __init__(self) -> None:
         self.grad = True
         self.direct = True
+        self.counts = False
         self.inference = False
         self.anomaly: Any = None
         self.recorder: Any = None

@@ -5,14 +5,24 @@ The truth is one process without any wrapper that has the rows of all ranks and 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.distributed import Communicator, DataParallel
+from microtrain.distributed import Communicator, DataParallel, in_process
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import ConfigError
+from microtrain.train.config import load_config
+from microtrain.train.evaluation import evaluate
+from microtrain.train.losses import bce, one_loss
+from microtrain.train.output import Output
+from microtrain.train.run_directory import read_metrics
+from microtrain.train.trainer import Trainer
 
 F = mt.nn.functional
 CLASSES, STEPS = 3, 3
@@ -188,3 +198,325 @@ def test_any_number_of_ranks_and_micro_batches(
 ) -> None:
     case = Case(seed, comm.size, several)
     check(trained(case, comm), truth(case, comm.size))
+
+
+# Where the sums are not known in time -------------------------------------------------------------
+
+
+def one_pass(
+    model: Any, net: Net, rows: int, root: Callable[[Any, Any, Any], Any], rank: int = 0
+) -> None:
+    """A backward pass of `rows` rows from `root(scores, other, batch)`."""
+    batch = {name: mt.from_numpy(a) for name, a in batch_of(0, 0, rank, rows).items()}
+    root(*model(batch["x"]), batch).backward()
+
+
+def test_several_denominators_and_several_passes_are_refused_by_name() -> None:
+    net = Net()
+    model = DataParallel(net, SingleCommunicator())
+
+    def root(scores: Any, other: Any, batch: Any) -> Any:
+        return F.cross_entropy(scores, batch["y"]) + F.nll_loss(
+            F.log_softmax(other, 1), batch["y2"], weight=WEIGHT
+        )
+
+    with model.no_sync(), pytest.raises(RuntimeError) as refused:
+        one_pass(model, net, 8, root)
+    assert "cross_entropy" in str(refused.value) and "nll_loss" in str(refused.value)
+    assert "several backward passes" in str(refused.value)
+    one_pass(model, net, 8, root)  # and a pass that makes a step is not
+
+
+def test_a_loss_beside_a_mean_over_rows_is_refused_where_it_is_uneven_only() -> None:
+    net = Net()
+    model = DataParallel(net, SingleCommunicator())
+
+    def even(scores: Any, other: Any, batch: Any) -> Any:
+        return F.cross_entropy(scores, batch["y"].clamp(min=0)) + (other**2).mean()
+
+    def uneven(scores: Any, other: Any, batch: Any) -> Any:
+        return F.cross_entropy(scores, batch["y"]) + (other**2).mean()
+
+    with model.no_sync():
+        one_pass(model, net, 8, even)
+    with model.no_sync(), pytest.raises(RuntimeError, match=r"cross_entropy.*a mean over the rows"):
+        one_pass(model, net, 8, uneven)
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        lambda loss, other: loss.sqrt(),
+        lambda loss, other: loss * other.abs().mean(),
+        lambda loss, other: mt.where(mt.tensor(True), loss, other.mean()),
+        lambda loss, other: loss * loss,
+    ],
+)
+def test_arithmetic_that_is_no_sum_is_refused(root: Callable[[Any, Any], Any]) -> None:
+    def work(comm: Communicator) -> None:
+        net = Net()
+        model = DataParallel(net, comm)
+        one_pass(model, net, 8, lambda s, o, b: root(F.cross_entropy(s, b["y"]), o), rank=comm.rank)
+
+    with pytest.raises(RuntimeError, match=r"cross_entropy.*no sum of it"):
+        in_process.run(2, work)
+    in_process.run(1, work)  # where one process has all rows, it is the loss of all
+
+
+def test_weights_that_learn_are_refused() -> None:
+    def work(comm: Communicator) -> None:
+        net = Net()
+        model = DataParallel(net, comm)
+
+        def root(scores: Any, other: Any, batch: Any) -> Any:
+            return F.weighted_mean((scores - batch["t"]) ** 2, other.sigmoid())
+
+        one_pass(model, net, 8, root, rank=comm.rank)
+
+    with pytest.raises(RuntimeError, match="weights of weighted_mean require grad"):
+        in_process.run(2, work)
+
+
+def test_a_sum_of_means_and_what_count_was_told_are_as_asked() -> None:
+    def work(comm: Communicator) -> tuple[Any, Any, Any]:
+        mt.manual_seed(0)
+        net, rank = Net(), 2 * comm.rank
+        model = DataParallel(net, comm, reduction="sum")
+        mine: list[Any] = []
+
+        def root(scores: Any, other: Any, batch: Any) -> Any:
+            mine.append(F.cross_entropy(scores, batch["y"]))
+            return mine[-1]
+
+        one_pass(model, net, 8, root, rank)
+        summed = model.loss
+        net = Net()
+        model = DataParallel(net, comm)
+        model.count(comm.rank + 1)
+        one_pass(model, net, 8, root, rank)
+        return summed, model.loss, [value.item() for value in mine]
+
+    (summed, told, first), (*_, second) = in_process.run(2, work)
+    assert summed == pytest.approx(first[0] + second[0])
+    assert told == pytest.approx((1 * first[1] + 2 * second[1]) / 3)
+
+
+def test_where_nothing_counts_at_all_nothing_is_learned() -> None:
+    def work(comm: Communicator) -> tuple[float, float, float]:
+        net = Net()
+        model = DataParallel(net, comm)
+        nothing = mt.from_numpy(np.full(5, -100))
+        one_pass(model, net, 5, lambda s, o, b: F.cross_entropy(s, nothing), comm.rank)
+        return model.loss, model.weight, float(model.storage.buffers[0].grad.max())
+
+    for world in (1, 3):
+        loss, weight, gradient = in_process.run(world, work)[0]
+        assert np.isnan(loss) and weight == 0 and gradient == 0
+
+
+# Shards, native code, and losses that a compiled step returns -------------------------------------
+
+
+@pytest.mark.parametrize("name", ["both", "mask", "tokens"])
+@pytest.mark.parametrize("executor", [None, "numpy"])
+def test_world_mode_has_the_same_bits_and_the_same_loss(name: str, executor: Any) -> None:
+    rows = batch_of(0, 0, 0, 43)
+    names = [*rows]
+
+    def work(comm: Communicator) -> list[Any]:
+        mt.manual_seed(2)
+        net = Net()
+        model = DataParallel(net, comm, shards=4)
+        data = mt.data.ArrayDataset(*rows.values())
+        loader = mt.data.DataLoader(data, 11, comm=comm, shards=4, accumulate=2)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+        def run(*arrays: Any) -> None:
+            batch = dict(zip(names, arrays, strict=True))
+            COUNTED[name](model(batch["x"])[0], batch).backward()
+
+        step: Any = run
+        if executor:
+            step = mt.compile(run, executor=executor, state=[WEIGHT])  # type: ignore[call-overload]
+        losses = []
+        with np.errstate(all="ignore"):
+            for micro_batches in loader.steps():
+                optimizer.zero_grad()
+                for number, batch in enumerate(micro_batches, 1):
+                    if number < len(micro_batches):
+                        with model.no_sync():
+                            step(*batch)
+                    else:
+                        step(*batch)
+                optimizer.step()
+                losses.append(model.loss)
+        return [*losses, *(p.detach().numpy().copy() for p in net.parameters())]
+
+    alone = in_process.run(1, work)[0]
+    for world in (2, 4):
+        for a, b in zip(in_process.run(world, work)[0], alone, strict=True):
+            np.testing.assert_array_equal(a, b)
+    mt.manual_seed(2)
+    net = Net()
+    optimizer = mt.optim.SGD(net.parameters(), lr=0.1)
+    loader = mt.data.DataLoader(mt.data.ArrayDataset(*rows.values()), 11, comm=SingleCommunicator())
+    for loss, arrays in zip(alone, loader, strict=False):  # the same steps in one piece
+        optimizer.zero_grad()
+        batch = dict(zip(names, arrays, strict=True))
+        whole = COUNTED[name](net(batch["x"])[0], batch)
+        assert loss == pytest.approx(whole.item(), rel=1e-12)
+        whole.backward()
+        optimizer.step()
+
+
+def test_native_code(native_code: None) -> None:
+    pytest.importorskip("numba", reason="numba is not installed")
+    for several in (False, True):
+        case = Case(2, 2, several)
+        case.executor, case.micro, case.norm = "numba", 1, False
+        case.rows = np.full((STEPS, 1, 2), 3)
+        check(in_process.run(2, lambda comm, case=case: trained(case, comm))[0], truth(case, 2))
+
+
+@pytest.mark.parametrize("penalty", [False, True])
+@pytest.mark.parametrize("whole", [False, True], ids=["loss", "model and loss"])
+def test_a_loss_that_a_compiled_step_returned(penalty: bool, whole: bool) -> None:
+    def root(scores: Any, y: Any) -> Any:
+        return F.cross_entropy(scores, y, ignore_index=-100)
+
+    def work(comm: Communicator | None, ranks: list[int]) -> list[Any]:
+        mt.manual_seed(2)
+        net = Net()
+        model: Any = net if comm is None else DataParallel(net, comm)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+        function = (lambda x, y: root(model(x)[0], y)) if whole else root
+        compiled = function if comm is None else mt.compile(function, executor="numpy")
+        found = []
+        for step in range(4):
+            parts = [batch_of(step, 0, r, 4) for r in ranks]
+            x, y = (mt.from_numpy(np.concatenate([p[n] for p in parts])) for n in ("x", "y"))
+            optimizer.zero_grad()
+            loss = compiled(x, y) if whole else compiled(model(x)[0], y)
+            loss = 3 * loss + (net.scores.bias**2).sum() if penalty else loss
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item() if comm is None else model.loss)
+        return [*found, *(p.detach().numpy().copy() for p in net.parameters())]
+
+    check(in_process.run(3, lambda comm: work(comm, [comm.rank]))[0], work(None, [0, 1, 2]))
+
+
+# Evaluation, rows and YAML ------------------------------------------------------------------------
+
+
+EVALUATED: dict[str, Callable[[Any, Any], Any]] = {
+    "ignored": lambda p, t: F.cross_entropy(p, t),
+    "weights and a factor": lambda p, t: 3 * F.cross_entropy(p, t, weight=WEIGHT) + 1.5,
+    "several": lambda p, t: 0.3 * F.cross_entropy(p, t, weight=WEIGHT) - F.cross_entropy(p, t) * 2,
+    "beside the rows": lambda p, t: F.cross_entropy(p, t) + 0.1 * (p**2).mean(),
+    "sum and count": lambda p, t: ((p.sum(1) * (t >= 0)).sum(), (t >= 0).sum()),
+    "rows": lambda p, t: (p**2).mean(),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_evaluation_in_batches_on_ranks_is_that_of_all_rows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = EVALUATED[name]
+    rng = np.random.default_rng(0)
+    scores, target = rng.normal(size=(37, CLASSES)), rng.integers(0, CLASSES, 37)
+    target[rng.random(37) < 0.4] = -100
+    target[5:20] = -100  # whole batches of which nothing counts
+    with np.errstate(all="ignore"):
+        expected = one_loss(loss(mt.from_numpy(scores), mt.from_numpy(target))).item()
+    monkeypatch.setattr("microtrain.train.evaluation.ROWS", 4)
+    data = mt.data.ArrayDataset(scores, target)
+
+    def work(comm: Communicator) -> float:
+        with np.errstate(all="ignore"):
+            return evaluate(lambda x: x, loss, [], data, comm)["loss"]
+
+    for world in (1, 2, 4):
+        assert in_process.run(world, work)[0] == pytest.approx(expected, rel=1e-12)
+
+
+YAML = """
+name: denominators
+data: {{type: ./data.py:rows, split: {{train: 0.8, val: 0.2}}}}
+model: {{type: mlp, hidden: [5]}}
+loss: {loss}
+optimizer: {{type: sgd, lr: 0.1, momentum: 0.9}}
+dtype: float64
+train: {{duration: 5 epochs, batch_size: 30, accumulate: {accumulate}, compile: {compile}}}
+checkpoint: {{monitor: val/loss}}
+"""
+DATA = """
+import numpy as np
+
+def rows(seed=0):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(101, 4))
+    return x, np.argmax(x @ rng.normal(size=(4, 3)) + rng.normal(size=(101, 3)), 1)
+"""
+LOSSES = """
+import microtrain as mt
+
+def weighted(p, t):
+    return mt.nn.functional.cross_entropy(p, t, weight=mt.tensor([0.2, 1.0, 5.0], dtype=p.dtype))
+
+def sum_and_count(p, t):
+    kept = (t != 1).to(p.dtype)
+    losses = mt.nn.functional.cross_entropy(p, t, reduction="none")
+    return (losses * kept).sum(), kept.sum()
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "{type: cross_entropy, weight: [0.2, 1.0, 5.0]}",
+        "{type: cross_entropy, ignore_index: 1}",
+        "./losses.py:weighted",
+        "./losses.py:sum_and_count",
+    ],
+)
+def test_a_run_from_yaml_is_the_same_on_any_number_of_ranks(loss: str, tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(DATA)
+    (tmp_path / "losses.py").write_text(LOSSES)
+
+    def run(comm: Communicator, accumulate: int, compile: str) -> tuple[list[Any], list[Any]]:
+        file = tmp_path / f"{comm.size}-{accumulate}-{compile}.yaml"
+        if comm.rank == 0:
+            file.write_text(YAML.format(loss=loss, accumulate=accumulate, compile=compile))
+        comm.barrier()
+        config = load_config(file, [f"run_dir={tmp_path / file.stem}"])
+        trainer = Trainer.from_config(config, comm, Output(stream=io.StringIO()))
+        assert trainer.train() == 0
+        rows = [] if comm.rank else read_metrics(trainer.path / "metrics.jsonl")
+        losses = [row["loss"] for row in rows if row["split"] in ("train", "val")]
+        return losses, [p.detach().numpy().copy() for p in trainer.model.parameters()]
+
+    alone = run(SingleCommunicator(), 1, "off")
+    assert len(alone[0]) >= 10
+    for world, accumulate, compile in ((1, 3, "numpy"), (2, 1, "numpy"), (4, 2, "off")):
+        found = in_process.run(world, lambda c, a=accumulate, m=compile: run(c, a, m))[0]
+        np.testing.assert_allclose(found[0], alone[0], rtol=1e-9)
+        for a, b in zip(found[1], alone[1], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-12)
+
+
+def test_weights_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(DATA)
+    file = tmp_path / "run.yaml"
+    loss = "{type: cross_entropy, weight: [1, 2]}"
+    file.write_text(YAML.format(loss=loss, accumulate=1, compile="off"))
+    config = load_config(file, [f"run_dir={tmp_path}"])
+    with pytest.raises(ConfigError, match="one weight for each of the 3 classes"):
+        Trainer.from_config(config, SingleCommunicator(), Output(stream=io.StringIO()))
+
+
+def test_positives_weigh_more() -> None:
+    loss = bce(pos_weight=3.0)
+    score, yes = mt.tensor([[0.0]]), mt.tensor([[1.0]])
+    assert loss(score, yes).item() == pytest.approx(3 * np.log(2))

@@ -607,3 +607,9 @@ def test_users_code_type_checks(tmp_path, code, wrong):
     )  # fmt: skip
     lines = {int(n) for n in re.findall(r"user\.py:(\d+): error", done.stdout)}
     assert lines == wrong, done.stdout + done.stderr
+
+
+def test_to_takes_none_for_what_is_to_stay() -> None:
+    assert mt.ones(2).to("float64", None).dtype == mt.float64
+    assert mt.nn.Linear(1, 1).to("float64", None).weight.dtype == mt.float64
+    assert mt.ones(2).to(None, "cpu").dtype == mt.float32

@@ -20,9 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..autograd import grad
+from ..autograd.graph import leaves_of
 from ..backend import MODES, XP
 from ..compile.outside import CompiledNode
-from ..tensor import TENSORS
+from ..errors import ConfigError
+from ..tensor import TENSORS, Tensor
 from .collectives import exchange
 
 __all__ = ["Denominators", "find"]
@@ -30,6 +33,10 @@ __all__ = ["Denominators", "find"]
 # Operations through which a root stays a sum of its terms times factors, and those of one term.
 _ONE = frozenset(("neg", "clone", "to", "contiguous", "reshape", "permute", "select", "index"))
 _SUMS = _ONE | {"add", "sub", "sum", "mean", "cat", "expand", "diagonal", "flip"}
+
+
+class UnequalDenominators(ConfigError, RuntimeError):
+    """A loss that would be another number if its rows lay elsewhere."""
 
 
 class Term:
@@ -107,7 +114,7 @@ class Denominators:
         return self.terms[0].count if one else None
 
     def refuse_uneven(self, several: str, shared: bool = False) -> None:
-        """RuntimeError for a loss that is no mean over rows where it would have to be one.
+        """UnequalDenominators for a loss that is no mean over rows where it would have to be one.
 
         Args:
             several: what its mean is taken over, for the message.
@@ -115,7 +122,7 @@ class Denominators:
         """
         for term in self.mixed:
             if term.uneven():
-                raise RuntimeError(
+                raise UnequalDenominators(
                     f"DataParallel: {term.name} divides by what counts of its elements, and the "
                     "value that backward started from is no sum of it and other terms (it is "
                     f"multiplied by another loss, or goes through a function), so its mean over "
@@ -124,14 +131,14 @@ class Denominators:
                 )
         for term in self.terms:
             if not term.fixed:
-                raise RuntimeError(
+                raise UnequalDenominators(
                     f"DataParallel: the weights of {term.name} require grad, so its gradient over "
                     f"{several} is unknown; detach() the weights"
                 )
             if not shared and term.uneven():
                 others = [one.name for one in self.terms if one is not term]
                 others += [one.name for one in self.mixed] + ["a mean over the rows"] * self.rows
-                raise RuntimeError(
+                raise UnequalDenominators(
                     f"DataParallel: the value that backward started from adds {term.name}, a mean "
                     f"over what counts of its elements, to {' and '.join(others)}: their "
                     f"denominators differ, and over {several} they are known too late. Give each "
@@ -183,16 +190,47 @@ def correction(parts: list[tuple[Any, Any, Any, Any]]) -> float:
     return sum(f * (s - 1) / s * total / count for f, s, total, count in values if count and s)
 
 
-def find(edges: Sequence[Any], means: list[Any], of_rows: Callable[[int], bool]) -> Denominators:
+def of_batch(loss: Tensor, rows: Tensor, n: int) -> list[tuple[float, float]]:
+    """The loss of one of several batches as totals and counts: the mean of each, added up.
+
+    Args:
+        loss: computed from `rows`, a leaf of n rows, while `MODES.counts` was set.
+
+    Raises UnequalDenominators for a loss that is no sum of means.
+    """
+    value = float(loss.item())
+    means: list[Any] = []
+    if loss._edge is None or not leaves_of((loss._edge,), means) or not means:
+        return [(n * value, n)]
+    found = find((loss._edge,), means, lambda seq: False, (rows,))
+    if found.single is not None:
+        count = float(found.single)
+        return [(count * value if count else 0.0, count)]
+    found.refuse_uneven("several batches", shared=found.shared)
+    for term in found.terms:
+        term.begin()
+    grad(loss, rows, allow_unused=True)
+    parts = [(*map(float, (term.factor, term.total)), float(term.count)) for term in found.terms]
+    rest = value - sum(factor * total / count for factor, total, count in parts if count)
+    return [(n * rest, n), *((factor * total, count) for factor, total, count in parts)]
+
+
+def find(
+    edges: Sequence[Any],
+    means: list[Any],
+    of_rows: Callable[[int], bool],
+    given: tuple[Tensor, ...] = (),
+) -> Denominators:
     """The denominators of the root at `edges`.
 
     Args:
         means: the nodes in its graph that divide a loss, or are compiled steps that do.
         of_rows: whether a node of this number was made by a forward call of the model.
+        given: leaves that depend on the rows.
     """
     if len(edges) == 1 and len(means) == 1 and edges[0] is means[0]:  # the usual case
         return Denominators([Term(means[0])], [], False)
-    graph = _Graph(means, of_rows)
+    graph = _Graph(means, of_rows, given)
     terms: dict[Any, list[Any]] = {}  # of each loss the products on the ways to it
     others: list[Any] = []
     # An edge; the product by something learned that is on the way to it, False within another sum.
@@ -248,10 +286,12 @@ class _Graph:
         compiled: of each node of a compiled step in it the call.
     """
 
-    def __init__(self, means: list[Any], of_rows: Callable[[int], bool]) -> None:
+    def __init__(
+        self, means: list[Any], of_rows: Callable[[int], bool], given: tuple[Tensor, ...]
+    ) -> None:
         self.losses: dict[Any, Any] = {}  # a compiled step's with the call that it was computed in
         self.compiled: dict[Any, Any] = {}
-        self._given: set[Any] = set()  # what stands for the arguments of compiled steps
+        self._given: set[Any] = set(given)  # and what stands for arguments of compiled steps
         for node in means:
             if type(node) is not CompiledNode:
                 self.losses[node] = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backend import LISTENERS, MODES, float16, float32, int64
+from ..backend import MODES, float16, float32, int64
 from ..tensor import Tensor
 from .arguments import want_float, want_tensors
 from .coercion import cast, examine
 from .comparison import ne
 from .elementwise import mul, where
 from .indexing import gather_along, one_hot_rows
-from .losses import REDUCTIONS, check_reduction, mean_loss, reduced, reduced_array
+from .losses import REDUCTIONS, check_reduction, counting, mean_loss, reduced, reduced_array
 from .reductions import log_softmax_dim, softmax_dim, sum
 from .registry import primitive
 from .shapes import permute_dims, reshape_to
@@ -111,7 +111,7 @@ def cross_entropy(
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
     if weight is None and kept is None and not label_smoothing and input.ndim == 2:
-        if reduction != "mean" or not LISTENERS:
+        if reduction != "mean" or not counting():
             return cross_entropy_classes(rows, indices, reduction)
         total = cross_entropy_classes(rows, indices, "sum")
         return mean_loss("cross_entropy", total, indices.shape[0], indices.shape[0])
@@ -187,7 +187,7 @@ def _total(
     if reduction == "none":
         return reshape_to(losses, shape)
     rows = losses.shape[0]
-    if reduction == "sum" or (scale is None and kept is None and not LISTENERS):
+    if reduction == "sum" or (scale is None and kept is None and not counting()):
         return reduced(losses, reduction)
     if scale is None:  # a row counts 1 or 0
         count = rows if kept is None else sum(cast(kept, losses.dtype))

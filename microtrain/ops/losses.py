@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..autograd.graph import MEANS
-from ..backend import LISTENERS
+from ..backend import LISTENERS, MODES
 from .arguments import want_tensors
 from .comparison import eq
 from .elementwise import where
@@ -18,7 +18,7 @@ REDUCTIONS = ("none", "mean", "sum")
 # Means that are not over rows ---------------------------------------------------------------------
 
 
-def _mean_over(xp, total, count, *, name, elements=None, defined=False, out=None):
+def _mean_over(xp, total, count, *, name="loss", elements=None, defined=False, out=None):
     """`total / count`, and what gradients are divided by: 1 for 0, where nothing counts."""
     one = xp.constant(1, count.dtype)
     if elements is not None:
@@ -43,16 +43,21 @@ mean_over = primitive(
 MEANS.add(mean_over.operation)
 
 
+def counting() -> bool:
+    """Whether anyone wants to know what a loss divides by, who then adds up several."""
+    return bool(LISTENERS) or MODES.counts
+
+
 def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
     """The loss `total / count`, both 0-d, where the count is the sum of the weights of what counts.
 
-    Beside a DataParallel it is 0, not NaN, where nothing counts: such a rank adds nothing.
+    Where it is to be added to others (see `counting`) it is 0, not NaN, if nothing counts.
 
     Args:
         name: of the loss, for messages.
         elements: how many there are where each counts 1 or 0; None where they have weights.
     """
-    return mean_over(total, count, name, elements, bool(LISTENERS))
+    return mean_over(total, count, name, elements, counting())
 
 
 def check_reduction(

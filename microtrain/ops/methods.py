@@ -278,7 +278,7 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
             isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda")
         ):
             device = arg
-        else:
+        elif arg is not None:
             dtype = arg
     return (
         None if dtype is None else as_dtype(dtype),

@@ -30,8 +30,8 @@ RANGES: dict[str, _Range] = {
     **dict.fromkeys(("samples", "features", "targets", "hidden", "k", "patience"), _COUNT),
     **dict.fromkeys(("in_features", "out_features", "classes"), _COUNT),
     **dict.fromkeys(("noise", "momentum", "weight_decay", "eps", "seed"), _NOT_NEGATIVE),
-    **dict.fromkeys(("min_lr", "min_delta"), _NOT_NEGATIVE),
-    **dict.fromkeys(("lr", "delta", "gamma"), _POSITIVE),
+    **dict.fromkeys(("min_lr", "min_delta", "weight"), _NOT_NEGATIVE),
+    **dict.fromkeys(("lr", "delta", "gamma", "pos_weight"), _POSITIVE),
     **dict.fromkeys(("label_smoothing", "end"), _SHARE),
     "betas": ({"minimum": 0, "exclusiveMaximum": 1}, "from 0 up to, but not, 1"),
 }

@@ -54,8 +54,9 @@ class Guard:
                 raise
 
     def _look(self) -> None:
-        loss = self.model.loss
-        if loss is not None and not math.isfinite(loss):
+        model, loss = self.model, self.model.loss
+        nothing = not model.weight and model.reduction == "mean"  # counts, so nothing is learned
+        if loss is not None and not math.isfinite(loss) and not nothing:
             self.norm = None
             raise NotFinite
         if self.clip_norm is None:

@@ -6,13 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..autograd import no_grad
-from ..backend import to_host
+from ..autograd import enable_grad, no_grad
+from ..backend import MODES, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, contiguous_slice
+from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..nn import Module
 from ..tensor import Tensor
+from .losses import one_loss
 from .metrics import Metric, MetricSet
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ def evaluate(
                 rows = dataset[min(first, stop) : min(first + ROWS, stop)]
                 *inputs, truth = (_tensor(array, device) for array in rows)
                 prediction = model(*inputs)
-                value = loss(prediction, truth).item()
-                measured.update(to_host(prediction._array), rows[-1], loss=value)
+                parts = _loss_of(loss, prediction, truth, measured.mean)
+                measured.update(to_host(prediction._array), rows[-1], loss=parts)
             vectors.append(measured.vector())
     return measured.values(tree_sum(comm, vectors, count))
 
@@ -76,6 +78,20 @@ def evaluating(model: Callable[..., Any]) -> Iterator[None]:
             parts[0].train(modes[0][1])
             for part, mode in modes:
                 part.training = mode
+
+
+def _loss_of(loss: Callable[..., Any], prediction: Tensor, truth: Tensor, mean: bool) -> Any:
+    """The loss of a batch, as `MetricSet.update` takes it."""
+    if not mean or not prediction.is_floating_point():
+        return one_loss(loss(prediction, truth)).item()
+    leaf = prediction.detach().requires_grad_()
+    MODES.counts = True
+    try:
+        with enable_grad():  # the graph says what the loss divides by
+            value = one_loss(loss(leaf.clone(), truth))
+            return of_batch(value, leaf, len(truth))
+    finally:
+        MODES.counts = False
 
 
 def _tensor(array: Any, device: Any) -> Tensor:

@@ -9,6 +9,7 @@ value means the same at every rank count. A batch of zero rows adds zeros.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -265,22 +266,36 @@ class MetricSet:
             elif metric.uses_target_mean:
                 raise ValueError(f"metric {metric.name} needs target_mean")
         self.metrics = list(metrics)
-        self._mean = loss_reduction == "mean"
+        self.mean = loss_reduction == "mean"
         self.reset()
 
     def reset(self) -> None:
         """Forget all batches."""
-        self._loss = np.zeros(2)  # sum of n l (of l for sum losses), rows
+        self._loss = np.zeros((1, 2))  # of each mean in the loss: the total, what it is divided by
         self._has_loss = False
         self._sums: list[Sums] | None = None
 
-    def update(self, prediction: Array, target: Array, loss: float | None = None) -> None:
-        """Add one batch of this rank; zero rows add nothing, whatever their loss is."""
+    def update(
+        self,
+        prediction: Array,
+        target: Array,
+        loss: float | list[tuple[float, float]] | None = None,
+    ) -> None:
+        """Add one batch of this rank; zero rows add nothing, whatever their loss is.
+
+        loss: of the batch, a mean over its rows or a sum; or the total and the count of each mean
+            that it is a sum of, as many in every batch.
+        """
         rows = len(target)
-        self._loss[1] += rows
-        self._has_loss |= loss is not None
-        if loss is not None and rows:
-            self._loss[0] += float(loss) * (rows if self._mean else 1.0)
+        if not isinstance(loss, list):
+            weight = rows if self.mean else 1.0
+            loss, self._has_loss = [(float(loss or 0.0) * weight, rows)], loss is not None
+        else:
+            self._has_loss = True
+        if not np.any(self._loss):
+            self._loss = np.zeros((len(loss), 2))
+        if rows:
+            self._loss += loss
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging model shows inf or nan
             batch = [metric.sums(prediction, target) for metric in self.metrics]
         if self._sums is None:
@@ -298,16 +313,21 @@ class MetricSet:
 
     def vector(self) -> Array:
         """What has been added up so far, to be added to that of others."""
-        return np.concatenate([self._loss, *(self._sums or [])])
+        return np.concatenate([self._loss.reshape(-1), *(self._sums or [])])
 
     def values(self, vector: Array) -> dict[str, float]:
         """The values that belong to a sum of `vector()`s, then a fresh start."""
         parts = self._sums or []
-        total, rows = float(vector[0]), float(vector[1])
+        start = self._loss.size
         values = {}
         if self._has_loss:
-            values["loss"] = _ratio(total, rows) if self._mean or not rows else total
-        start = len(self._loss)
+            means = vector[:start].reshape(-1, 2).tolist()
+            rows = means[0][1]
+            values["loss"] = (
+                math.fsum(_ratio(total, count) for total, count in means)
+                if self.mean or not rows
+                else means[0][0]
+            )
         for i, metric in enumerate(self.metrics):
             if not parts:
                 values[metric.name] = float("nan")

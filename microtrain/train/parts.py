@@ -19,6 +19,7 @@ from ..random import manual_seed
 from ..tensor import Tensor
 from .components import CLASSES, build, is_import_path
 from .evaluation import evaluate, evaluating
+from .losses import one_loss
 from .metrics import Metric
 from .section import Section
 
@@ -134,7 +135,13 @@ def build_parts(config: Section, data: Prepared, device: Any) -> tuple[Module, A
     manual_seed(config.seed)
     module = build_model(config, data)
     module.to(config.dtype, device)
-    return module, build(config.loss), [build(one) for one in config.metrics]
+    return module, build_loss(config, device), [build(one) for one in config.metrics]
+
+
+def build_loss(config: Section, device: Any = None) -> Any:
+    """The loss; what a module keeps, such as class weights, in the dtype of the model."""
+    loss = build(config.loss)
+    return loss.to(config.dtype, device) if isinstance(loss, Module) else loss
 
 
 def check_fit(
@@ -198,7 +205,7 @@ def _check_kinds(
                 f"model {names[0]} returned a {type(prediction).__name__}; forward must return one "
                 "Tensor"
             )
-        value = loss(prediction, target)
+        value = one_loss(loss(prediction, target))
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")

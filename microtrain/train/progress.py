@@ -58,11 +58,12 @@ class Progress:
         self.comm = model.comm_seconds
         self.paused = 0.0
 
-    def add(self, loss: float | None, samples: int) -> None:
-        """One optimiser step."""
-        weight = samples if self.mean else 1
-        self.total += math.nan if loss is None else loss * weight
-        self.weight += weight
+    def add(self) -> None:
+        """One optimiser step: its loss counts by what it is the mean over."""
+        loss, weight = self.model.loss, self.model.weight if self.mean else 1
+        if weight:
+            self.total += math.nan if loss is None else loss * weight
+            self.weight += weight
 
     def state(self) -> list[str]:
         """What a checkpoint keeps of it: exact, and JSON also where a loss was not finite."""
@@ -76,8 +77,8 @@ class Progress:
     def take(self, samples: int) -> tuple[float, float, dict[str, float]]:
         """Seconds since the start, the loss, and the speed since the last row; then begin anew.
 
-        The loss is the mean over the steps since the last row, weighted by their samples; of a
-        loss that is a sum, the mean of the steps' sums.
+        The loss is the mean over the steps since the last row, weighted by what counts in each; of
+        a loss that is a sum, the mean of the steps' sums.
         """
         now = time.perf_counter()
         spent = max(now - self.since - self.paused, 1e-9)

@@ -15,7 +15,7 @@ from ..distributed.agreement import agreed, together
 from ..errors import ConfigError, DataError, UserError
 from .components import build
 from .evaluation import evaluate
-from .parts import compare_data, data_hash
+from .parts import build_loss, compare_data, data_hash
 from .provenance import params_sha256
 from .rows import number
 from .run_directory import read_metrics
@@ -118,7 +118,7 @@ def evaluate_run(
 
         datasets = {data_file: from_first(comm, lambda: read_dataset(data_file, model, warn))}
         part = None
-    loss, metrics = build(config.loss), [build(one) for one in config.metrics]
+    loss, metrics = build_loss(config), [build(one) for one in config.metrics]
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None

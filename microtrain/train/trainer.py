@@ -44,6 +44,7 @@ from .ending import end, leave
 from .evaluation import evaluate
 from .execution import BEGIN, Execution
 from .library import library_config
+from .losses import one_loss
 from .model_state import load_model_arrays, model_arrays
 from .output import Output
 from .parts import (
@@ -424,7 +425,7 @@ class Trainer:
                     except NotFinite:
                         self._skip_or_stop(micro_batches)
                     else:
-                        progress.add(model.loss, rows_seen)
+                        progress.add()
                     self.step = step = self.step + 1
                     self.samples += rows_seen
                     if step == attend or any(model.noted):
@@ -551,7 +552,7 @@ class Trainer:
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
         """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
         *inputs, target = batch if self.device is None else self._moved(batch)
-        loss: Tensor = self.loss(self.model(*inputs), target)
+        loss: Tensor = one_loss(self.loss(self.model(*inputs), target))
         return loss
 
     def _moved(self, batch: tuple[Tensor, ...]) -> list[Any]:

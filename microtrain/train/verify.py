@@ -30,6 +30,7 @@ from .callbacks import Callback
 from .checkpoint import list_checkpoints, load_checkpoint, step_of
 from .config import load_config
 from .duration import Duration
+from .losses import one_loss
 from .parts import build_parts, load_data
 from .resolved import resolved_yaml
 from .run_directory import open_run, read_metrics
@@ -258,7 +259,7 @@ class Verification:
                     try:
                         for attributes, key in holders:
                             attributes[key] = moved
-                        return loss(module(*inputs), target)
+                        return one_loss(loss(module(*inputs), target))
                     finally:
                         for attributes, key in holders:
                             attributes[key] = param

@@ -27,6 +27,13 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((normal(0, 3), _probability(0, 3)), {"reduction": "sum"}),
         Sample((normal(0, 3), _probability(0, 3)), {"reduction": "mean"}, smooth=False),
     ],
+    "mean_over": [
+        Sample((normal(), positive())),
+        Sample((normal(), positive()), {"elements": 4}),
+        Sample((normal(3), positive(3)), {"defined": True}),
+        Sample((normal(0), positive(0))),
+        Sample((np.array([0.0, 2.0]), np.array([0.0, 4.0])), {"defined": True}, smooth=False),
+    ],
 }
 
 
@@ -41,12 +48,20 @@ def _bce_with_logits(input: Any, target: Any, reduction: str) -> Any:
     return losses.sum() / (losses.size or np.nan) if reduction == "mean" else losses.sum()
 
 
+def _mean_over(total: Any, count: Any, elements: Any = None, defined: bool = False) -> Any:
+    return total / np.where(count == 0, 1, count) if defined else total / count
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
+    "mean_over": _mean_over,
     "binary_cross_entropy": _bce,
     "binary_cross_entropy_with_logits": _bce_with_logits,
 }
 
 TORCH: dict[str, Callable[..., Any]] = {
+    "mean_over": lambda torch, total, count, elements=None, defined=False: (
+        total / torch.where(count == 0, 1, count) if defined else total / count
+    ),
     "binary_cross_entropy": lambda torch, x, y: torch.nn.functional.binary_cross_entropy(
         *torch.broadcast_tensors(x, y), reduction="none"
     ),
