@@ -82,6 +82,26 @@ def test_a_wrong_gradient_is_found_and_its_parameter_named(tmp_path):
     )
 
 
+MASKED = """
+def masked(prediction, target):
+    known = (target > 0).to(prediction.dtype) + 0.1
+    return ((prediction - target).square() * known).sum() / known.sum()
+"""
+
+
+def test_a_loss_that_divides_by_what_nobody_knows_is_found(tmp_path):
+    if why := mpi_run.missing():
+        pytest.skip(why)
+    write_run(tmp_path)
+    with open(tmp_path / "net.py", "a") as file:
+        file.write(MASKED)
+    arguments = "--ranks", "1,2", "loss=./net.py:masked", "train.batch_size=8"
+    done = verify(tmp_path, "run.yaml", *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "net.py:masked divide by something other than the rows" in done.stdout
+    assert "return losses.sum(), weights.sum()" in done.stdout
+
+
 def test_a_run_that_fails_is_told(tmp_path):
     write_run(tmp_path)
     done = verify(tmp_path, "run.yaml", "--resume", "optimizer.lr=1e30")

@@ -28,6 +28,7 @@ from ..errors import ConfigError
 from ..random import begin_batch
 from .callbacks import Callback
 from .checkpoint import list_checkpoints, load_checkpoint, step_of
+from .components import is_import_path
 from .config import load_config
 from .duration import Duration
 from .losses import one_loss
@@ -216,7 +217,15 @@ class Verification:
         if not apart:
             text = "the same parameters, but not all metrics"
         if not apart <= limit:
-            return Result("ranks", "FAILED", f"{who}{text}, more than rounding{aside}", details)
+            hint = ""
+            if is_import_path(name := str(self.config.loss.type)):
+                hint = (
+                    f"; does the loss {name} divide by something other than the rows (a mask, "
+                    "weights)? Then let it return both: return losses.sum(), weights.sum()"
+                )
+            return Result(
+                "ranks", "FAILED", f"{who}{text}, more than rounding{hint}{aside}", details
+            )
         hint = "rounding; distributed.reproducible: world gives the same bits"
         return Result("ranks", "ok", f"{who}{text}: {hint}{aside}", details)
 
