@@ -100,7 +100,7 @@ def test_every_default_of_the_documentation(directory):
     }
     assert config.log == {"every": "auto"}
     assert config.data.standardize is False
-    assert config.data.split == {"train": 0.8, "val": 0.2}
+    assert config.data.split == {"train": 0.8, "val": 0.2, "seed": 0}
     assert config.optimizer == {
         "type": "sgd",
         "lr": 0.1,
@@ -116,7 +116,7 @@ def test_every_default_of_the_documentation(directory):
 
 def test_without_validation_data_the_training_loss_is_monitored(directory):
     config = load(changed(", split: {train: 0.8, val: 0.2}", ""))
-    assert config.data.split == {"train": 1.0}
+    assert config.data.split == {"train": 1.0, "seed": 0}
     assert config.checkpoint.monitor == "train/loss"
 
 
@@ -231,8 +231,8 @@ def test_any_value_is_written_so_that_it_reads_back(value):
         (["loss=huber"], "loss.delta", 1.0),
         (["loss={type: bce, reduction: sum}"], "loss.reduction", "sum"),
         (["loss=cross_entropy"], "loss.label_smoothing", 0.0),
-        (["data.split={train: 1}"], "data.split", {"train": 1.0}),
-        (["data.split.val=null", "data.split.train=1"], "data.split", {"train": 1.0}),
+        (["data.split={train: 1}"], "data.split", {"train": 1.0, "seed": 0}),
+        (["data.split.val=null", "data.split.train=1"], "data.split", {"train": 1.0, "seed": 0}),
         (["log.every=10 steps"], "log.every", "10 steps"),  # a section the file does not have
         (["  name = x"], "name", "x"),
     ],

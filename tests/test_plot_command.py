@@ -249,13 +249,16 @@ def test_configuration_surroundings_and_metrics_side_by_side(tmp_path):
     assert both == [0.1, 0.2]
     assert found["surroundings"]["ranks"] == [1, 2]
     assert found["data"]["equal"] is False
-    assert found["metrics"]["val/r2"]["better"] == 1
-    assert found["metrics"]["val/r2"]["by"] == pytest.approx(0.05)
+    assert found["metrics"]["val/r2"]["best"] == [pytest.approx(0.85), pytest.approx(0.9)]
+    assert {column["better"] for column in found["metrics"].values()} == {None}
     text = lines(found)
+    assert not any(" by " in line for line in text)
     assert any(line.split() == ["optimizer.lr", "0.1", "(line.yaml:3)", "0.2", "(command",
                                 "line)"] for line in text)  # fmt: skip
     assert "data: different rows" in text
-    assert "the data differ, so these are values of other rows" in text
+    assert "the rows differ, so no run is called better; data.split.seed keeps a split" in text
+    same = compared(a, make_run(tmp_path, "third", losses=(3.0, 1.0), data_hash="x"))["metrics"]
+    assert (same["val/r2"]["better"], same["val/r2"]["by"]) == (1, pytest.approx(0.05))
     assert not any("\x1b" in line for line in text)
 
 

@@ -9,6 +9,7 @@ import click
 
 from microtrain.train.components import is_import_path
 from microtrain.train.config import Section, load_config
+from microtrain.train.parts import fractions
 from microtrain.train.resolved import as_yaml
 
 LIMITS = ("clip_norm", "max_time")
@@ -26,11 +27,12 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     run = load_config(config, overrides, trust=trust or None)
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
-    split = {part: fraction for part, fraction in run.data.split.items() if fraction}
+    split = fractions(run.data.split)
+    drawn = f", drawn with seed {run.data.split.seed}" if run.data.split.seed else ""
     rows = {
         "name": run.name,
         "data": _in_words(run.data),
-        "split": ", ".join(f"{part} {fraction:g}" for part, fraction in split.items()),
+        "split": ", ".join(f"{part} {share:g}" for part, share in split.items()) + drawn,
         "model": _in_words(run.model),
         "loss": _in_words(run.loss),
         "metrics": ", ".join(map(_in_words, run.metrics)) or "none besides the loss",

@@ -51,7 +51,7 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
         "config": _config(records),
         "surroundings": _surroundings(records),
         "data": {"equal": _equal(hashes), "hashes": hashes},
-        "metrics": _metrics(records),
+        "metrics": _metrics(records, judged=_equal(hashes) is not False),
         "first_difference": apart,
         "params": {"equal": equal_params, "sha256": params},
         "identical": bool(equal_params) and apart is None,
@@ -90,7 +90,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found["metrics"]:
         text += ["", *_metric_lines(found["metrics"], names)]
         if data["equal"] is False:
-            text += ["the data differ, so these are values of other rows"]
+            text += ["the rows differ, so no run is called better; data.split.seed keeps a split"]
     return [printable(line.rstrip()) for line in text]
 
 
@@ -159,7 +159,8 @@ def _surroundings(records: Sequence[Record]) -> dict[str, list[Any]]:
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
-def _metrics(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+def _metrics(records: Sequence[Record], judged: bool) -> dict[str, dict[str, Any]]:
+    """By column; values of other rows are not judged, nor are those of other losses."""
     columns = dict.fromkeys(column for record in records for column in record.columns)
     found: dict[str, dict[str, Any]] = {}
     for column in columns:
@@ -175,7 +176,7 @@ def _metrics(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
             "last": [None if v is None or not math.isfinite(v) else v for v in last],
             "best": [b and b[0] for b in best],
             "best_step": [b and b[1] for b in best],
-            **_better([b and b[0] for b in best], higher),
+            **_better([b and b[0] for b in best], higher if judged else 0),
         }
     return found
 

@@ -63,6 +63,11 @@ def choose_device(config: Section, comm: Communicator) -> Any:
     return backend.use_gpu(comm.local_rank % count)
 
 
+def fractions(split: Section) -> dict[str, float]:
+    """The share of each part that `data.split` names."""
+    return {part: share for part, share in split.items() if share and part != "seed"}
+
+
 def load_data(config: Section) -> Prepared:
     """The configured data, split, standardised and cast."""
     data = config.data
@@ -70,10 +75,10 @@ def load_data(config: Section) -> Prepared:
     loaded = build(data, seed=config.seed)
     prepared = prepare(
         loaded,
-        split={part: f for part, f in data.split.items() if f},
+        split=fractions(data.split),
         standardize=data.standardize,
         dtype=np.dtype(config.dtype),
-        seed=config.seed,
+        seed=data.split.seed,
         origin=origin,
     )
     if prepared.classes is not None and len(prepared.classes) < 2:

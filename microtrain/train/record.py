@@ -129,7 +129,7 @@ class Record:
         return cls(
             run.path,
             info,
-            _settings(run.path / "config.yaml"),
+            _split_as_then(_settings(run.path / "config.yaml")),
             rows,
             info.data_hash or _data_hash(run.checkpoints),
         )
@@ -229,6 +229,13 @@ def _settings(path: Path) -> dict[str, Setting]:
 
     walk(root, "")
     return found
+
+
+def _split_as_then(config: dict[str, Setting]) -> dict[str, Setting]:
+    """A run of before the split had a seed of its own drew it with `seed`."""
+    if "data.split.train" in config and "seed" in config:
+        config.setdefault("data.split.seed", Setting(config["seed"].value, "as seed"))
+    return config
 
 
 def _data_hash(checkpoints: list[Path]) -> str | None:

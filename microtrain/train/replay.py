@@ -15,7 +15,7 @@ from ..distributed.agreement import agreed, together
 from ..errors import ConfigError, DataError, UserError
 from .components import build
 from .evaluation import evaluate
-from .parts import build_loss, compare_data, data_hash
+from .parts import build_loss, compare_data, data_hash, fractions
 from .provenance import params_sha256
 from .rows import number
 from .run_directory import read_metrics
@@ -138,9 +138,9 @@ def load_data_again(saved: Saved, model: TrainedModel) -> Prepared:
     origin = f"data ({config.data.type})"
     data = prepare(
         build(config.data, seed=config.seed),
-        split={part: f for part, f in config.data.split.items() if f},
+        split=fractions(config.data.split),
         dtype=np.dtype(config.dtype),
-        seed=config.seed,
+        seed=config.data.split.seed,
         origin=origin,
         preprocessing=Preprocessing.from_json(saved.checkpoint.state["preprocessing"]),
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
     from .trainer import Trainer
 
-__all__ = ["choose_run", "compare_configs", "go_on", "resume_point", "take_up"]
+__all__ = ["choose_run", "compare_configs", "go_on", "resume_point", "split_as_then", "take_up"]
 
 # What may be another after a resume: it does not change the mathematics of a step. The data
 # themselves are compared, wherever they lie.
@@ -43,6 +43,7 @@ FREE = (
 )  # fmt: skip
 
 
+_SPLIT_SEED = "data.split.seed"
 Choice = tuple[Path | None, str, int | None]
 
 
@@ -116,6 +117,21 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Chec
     return checkpoint
 
 
+def split_as_then(config: Section, path: Path, comm: Communicator) -> None:
+    """Let `config` draw the split as the run at `path` did, where that is of before it had a seed.
+
+    Then it was drawn with `seed`. One that the user has given stays, and is compared. Collective.
+    """
+
+    def seed() -> Any:
+        stored = {} if comm.rank else _flat(open_run(path).config_text, path)
+        return None if _SPLIT_SEED in stored else stored.get("seed")
+
+    found = comm.broadcast_object(together(comm, seed))
+    if found is not None and config.data.split.origins.get("seed") == "default":
+        config.data.split.fill("seed", found, "the run, which drew it with seed")
+
+
 def take_up(trainer: Trainer) -> Any:
     """(model, optimizer, state) of the newest checkpoint of the run, on rank 0; None: none."""
     run = trainer._run
@@ -163,6 +179,7 @@ def compare_configs(stored: str, now: str, path: Path) -> None:
         path: where `stored` is.
     """
     before, after = _flat(stored, path), _flat(now, path)
+    before.setdefault(_SPLIT_SEED, before.get("seed"))  # as it was drawn before it had its own
     lines = [
         f"  {key}: {_shown(before, key)} in the run, {_shown(after, key)} now"
         for key in dict.fromkeys([*before, *after])

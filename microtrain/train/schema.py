@@ -101,12 +101,17 @@ class Component(Section):
 
 
 class Split(Section):
-    """Fractions of the samples, which add up to 1."""
+    """Fractions of the samples, which add up to 1, and the seed that they are drawn with."""
 
     train: Fraction = Field(description="What the model is trained on.")
     val: MaybeFraction = Field(default=None, description="What it is measured on during training.")
     test: MaybeFraction = Field(
         default=None, description="What it is measured on once, at the end."
+    )
+    seed: Seed = Field(
+        default=0,
+        description="Which samples go where, whatever `seed` is: runs over seeds share their test "
+        "rows.",
     )
 
 

@@ -58,7 +58,7 @@ from .parts import (
 from .prediction import predict
 from .progress import Progress
 from .resolved import resolved_yaml
-from .resume import choose_run, go_on, take_up
+from .resume import choose_run, go_on, split_as_then, take_up
 from .rows import Rows, RowSchedule
 from .run_directory import RunDirectory
 from .saver import Saver
@@ -196,6 +196,8 @@ class Trainer:
         if self.shards is not None:
             shards = self.shards
             together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
+        if resume is not None:
+            split_as_then(config, resume, comm)
         self.device = together(comm, lambda: choose_device(config, comm))
         self.data = together(comm, lambda: load_data(config))
         together(comm, lambda: compare_data(config, self.data, comm))
