@@ -66,6 +66,7 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
         "ZeroDivisionError: division by zero",
     ),
     "interrupt": ("raise KeyboardInterrupt", 130, "failed", True, "KeyboardInterrupt"),
+    "interrupted": ("sys.exit(130)", 130, "was interrupted", False, ""),
     "from sys import exit": ("imported_exit(3)", 3, "left with exit code 3", False, ""),
     "exit": ("exit(3)", 3, "left with exit code 3", False, ""),
     "raise SystemExit": ("raise SystemExit(7)", 7, "left with exit code 7", False, ""),

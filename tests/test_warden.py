@@ -158,6 +158,21 @@ comm.barrier()
     assert (job.returncode, job.stderr) == (0, "")
 
 
+FAILED = """
+try:
+    mt.distributed.world()
+except mt.errors.LaunchError as error:
+    print(error)
+"""
+
+
+def test_a_connection_that_fails_may_be_caught(mpirun: Mpirun) -> None:
+    different = "if odd: os.environ['MICROTRAIN_COMPILE'] = 'off'\nimport microtrain as mt"
+    job = mpirun(2, START + different + FAILED)
+    assert (job.returncode, job.stderr) == (0, "")
+    assert job.stdout.count("MICROTRAIN_COMPILE is not set on rank 0, 'off' on rank 1") == 2
+
+
 RUN = """\
 name: told
 data: {type: synthetic_linear, samples: 64, weights: [2, -1], noise: 0.1, split: {train: 1}}

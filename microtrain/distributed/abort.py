@@ -100,14 +100,15 @@ def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], o
     def failed(error: BaseException, where: str = "") -> None:
         if isinstance(error, UserError):
             end_job(error.exit_code, f"failed{where}", f"error: {error}\n")
-        # Shells and launchers know 130 as "interrupted".
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         end_job(code, f"failed{where}", "".join(traceback.format_exception(error)))
 
     def left(error: SystemExit, where: str = "") -> None:
         code, text = exit_status(error.code)
         if code != 0 and not isinstance(error, AgreedExit):
-            end_job(code, f"left with exit code {code}{where}", text)
+            # 130 is what shells know, and the command line gives, for Ctrl-C.
+            what = "was interrupted" if code == 130 else f"left with exit code {code}"
+            end_job(code, f"{what}{where}", text)
 
     foreign_hook, foreign_thread_hook = sys.excepthook, threading.excepthook
 

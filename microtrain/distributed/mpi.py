@@ -324,14 +324,15 @@ def connect(launch: Launch) -> MpiCommunicator:
         comm = MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
         if comm.size > 1:
             watchdog.start(comm)
-    except LaunchError:
+        warden.tell(limit=None, over=comm.size == 1)
+    except BaseException as error:
+        # Whoever catches it may leave as it likes.
+        warden.tell(limit=None, over=True)
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
-        if launch.rank != 0:
+        if launch.rank != 0 and isinstance(error, LaunchError):
             time.sleep(0.5)
         raise
-    finally:
-        warden.tell(limit=None)
     return comm
 
 
