@@ -100,6 +100,13 @@ def look_at_all() -> dict[Module, Any]:
     return {module: _look_at(module, ()) for module in alive(MODULES)}
 
 
+def _reference(module: Module) -> weakref.ref[Module]:
+    """A weak reference that can be hashed, also when the module is gone."""
+    reference = weakref.ref(module)
+    hash(reference)  # once asked for, it is kept
+    return reference
+
+
 def _look_at(module: Module | None, names: Sequence[str]) -> Any:
     """Flags, sub-modules, parameters, buffers and plain values, and other Tensors of these `names`.
 
@@ -111,12 +118,12 @@ def _look_at(module: Module | None, names: Sequence[str]) -> Any:
     for name, value in [*vars(module).items()]:
         kind = type(value)
         if isinstance(value, Module):
-            parts.append((name, weakref.ref(value)))
+            parts.append((name, _reference(value)))
         elif kind is Parameter or (kind in TENSORS and (name in module._buffers or name in names)):
             parts.append((name, _place(value)))
         elif kind in PLAIN and module._structural and name not in ("training", "_hooked"):
             parts.append((name, _plain(value)))
-    return module.training, module._any_hooks(), weakref.ref(module), *parts
+    return module.training, module._any_hooks(), _reference(module), *parts
 
 
 def _plain(value: Any) -> Any:
