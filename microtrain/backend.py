@@ -103,8 +103,8 @@ class Namespace:
         return self.asarray(forward_words(shape, draw))
 
     def constant(self, value: Any, dtype: Any) -> Any:
-        """A number as an operand; never an array made per call."""
-        return value
+        """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
+        return dtype.type(value)
 
     def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Ones, perhaps shared: not to be written to."""

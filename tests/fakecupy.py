@@ -29,15 +29,14 @@ FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to 
     cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis
     tril triu where zeros_like""".split()
 # Functions of cupy.linalg.
-LINEAR_ALGEBRA = "cholesky inv slogdet solve".split()
+LINEAR_ALGEBRA = "cholesky det inv slogdet solve".split()
 # Functions of cupyx.scipy.special.
 SPECIAL = "erf erfc".split()
-LINEAR_ALGEBRA = "cholesky det inv slogdet solve".split()
 # Functions that make arrays from numbers.
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
 ATTRIBUTES = "T base device data dtype flags itemsize nbytes ndim shape size strides".split()
-METHODS = "argmax argmin astype copy fill max min reshape sum take transpose".split()
+METHODS = "all any argmax argmin astype copy fill max min reshape sum take transpose".split()
 CROSSINGS = "get item tolist".split()
 
 
@@ -82,6 +81,8 @@ class FakeArray:
         return FakeArray(found)
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(value, np.ndarray | list | tuple) and np.ndim(value):
+            raise ValueError(f"non-scalar {type(value).__name__} cannot be used for fill")
         self._host[_index(index)] = on_host(value)
 
     def __repr__(self) -> str:
@@ -154,6 +155,9 @@ class FakeUfunc:
         if unknown:
             raise TypeError(f"unexpected arguments {unknown}")
         return _call(self.ufunc, arguments, options)
+
+    def reduce(self, array: FakeArray) -> Any:
+        return on_device(self.ufunc.reduce(array._host))
 
     def at(self, array: FakeArray, index: Any, values: Any) -> None:
         if array.dtype.char not in "iefdIQ":

@@ -105,7 +105,8 @@ class _Anomaly:
 
 def _has_nan(value: Any) -> bool:
     array = value._array if type(value) in TENSORS else value
-    return bool(XP[type(array)].isnan(array).any())
+    found: bool = XP[type(array)].isnan(array).any().item()
+    return found
 
 
 def _state(mode: bool, check_nan: bool) -> _Anomaly | None:

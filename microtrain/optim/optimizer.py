@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from ..autograd.grad_mode import enable_grad
-from ..backend import ARRAYS, MODES, XP
+from ..backend import ARRAYS, MODES, XP, to_host
 from ..errors import CaptureError
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
@@ -483,7 +483,10 @@ class Optimizer:
                 continue
             if flats[name] is None:
                 flats[name] = flat_like(slot.buffer)
-            shaped(flats[name], slot)[...] = array
+            home = shaped(flats[name], slot)
+            if type(array) in ARRAYS and type(array) is not type(home):  # of another device
+                array = to_host(array)
+            home[...] = XP[type(home)].asarray(array, home.dtype)
         self._present = None
 
     def history(self) -> tuple[int, list[bool], list[int]]:
