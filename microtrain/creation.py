@@ -15,7 +15,7 @@ import numpy as np
 from .autograd import no_grad
 from .backend import MODES, XP, as_dtype, made, resolve_device, to_device, to_host
 from .random import default_generator, draw_dtype
-from .tensor import INFERENCE, TENSORS, Tensor, one_dtype, wrap
+from .tensor import INFERENCE, TENSORS, Tensor, kind_of, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
@@ -136,7 +136,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     Raises TypeError for anything but a NumPy array of a supported dtype.
     """
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"from_numpy: expected a NumPy array, got {type(array).__name__}")
+        raise TypeError(f"from_numpy: expected a NumPy array, got {kind_of(array)}")
     as_dtype(array.dtype)
     return wrap(one_dtype(array))
 
@@ -219,6 +219,7 @@ def arange(
     """
     if end is None:
         start, end = 0, start
+    start, end, step = _number(start), _number(end), _number(step)
     if not step:
         raise RuntimeError("arange: step must be nonzero")
     if (end - start) / step < 0:
@@ -235,23 +236,48 @@ def arange(
                 stacklevel=2,
             )
         dtype = np.int64 if whole and not requires_grad else MODES.default_dtype
-    count = -((start - end) // step) if whole else math.ceil((end - start) / step)
-    array = (start + np.arange(count) * step).astype(as_dtype(dtype))
-    return _finish(array, device, requires_grad)
+    wanted = as_dtype(dtype)
+    if wanted.kind in "iu" and not whole:
+        # As in PyTorch: integers from integers, counted in int64 by these and else by the given.
+        count = math.ceil((end - start) / step)
+        start, end, step = int(start), int(end), int(step)
+        if not step:
+            raise RuntimeError(f"arange: the step is 0 in {wanted.name}; give floats a float dtype")
+        count = max(-((start - end) // step), 0) if wanted == np.int64 else count
+    else:
+        count = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    return _finish((start + np.arange(count) * step).astype(wanted), device, requires_grad)
+
+
+def _number(bound: Any) -> Any:
+    """A number, or that in a 0-d Tensor, as Python has it: of no dtype that would round others."""
+    return bound.item() if type(bound) in TENSORS or isinstance(bound, np.generic) else bound
 
 
 def linspace(
-    start: float,
-    end: float,
+    start: Any,
+    end: Any,
     steps: int,
     *,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`steps` numbers from `start` to `end`, both included, equally far apart."""
+    """`steps` numbers from `start` to `end`, both included, equally far apart.
+
+    With an integer dtype the bounds are cut off to integers first, and then what lies between.
+    """
     (count,) = _shape((steps,))
-    return _finish(np.linspace(start, end, count).astype(_float(dtype)), device, requires_grad)
+    start, end, wanted = _number(start), _number(end), _float(dtype)
+    if wanted.kind in "iu":
+        start, end = int(start), int(end)
+        step = (float(end) - float(start)) / max(count - 1, 1)
+        number = np.arange(count)
+        array = np.where(number < count // 2, start + step * number, end - step * number[::-1])
+        array = array if count > 1 else np.full(count, start)
+    else:
+        array = np.linspace(start, end, count)
+    return _finish(array.astype(wanted), device, requires_grad)
 
 
 def rand(

@@ -290,6 +290,10 @@ class Tensor:
         else:
             extra.slot.assign(value._array)
 
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
     @property
     def volatile(self) -> NoReturn:
         """Gone: AttributeError that says what to write instead, for reading and setting."""
@@ -463,7 +467,8 @@ class Tensor:
         if self._edge is not None:
             raise RuntimeError(
                 "only Tensors created explicitly by the user (graph leaves) can be copied deeply; "
-                "this one was computed: detach() it first"
+                "this one was computed: detach() it first. To plot it, or for NumPy, use "
+                "tensor.detach().numpy()"
             )
         out = _rebuild(type(self), self._array.copy(order="K"), self._rg)
         grad = self.grad if type(self) is Tensor else None  # a Parameter's copy starts without
@@ -473,7 +478,10 @@ class Tensor:
 
     def __reduce__(self) -> Any:
         if self._edge is not None:
-            raise RuntimeError("only leaf Tensors can be pickled; detach() this one first")
+            raise RuntimeError(
+                "only leaf Tensors can be copied or pickled, and this one was computed: detach() "
+                "it first. To plot it, or for NumPy, use tensor.detach().numpy()"
+            )
         return _rebuild, (type(self), to_host(self._array), self._rg)
 
 
@@ -507,12 +515,23 @@ def write(tensor: Tensor, value: Tensor, what: str) -> None:
     tensor.version.n += 1
 
 
+def kind_of(value: Any) -> str:
+    """The type of what is no Tensor here, in words: of another library's with the way out."""
+    kind = type(value)
+    if not hasattr(value, "numpy"):
+        return kind.__name__
+    return (
+        f"{kind.__module__}.{kind.__name__}, which is of another library; wrap it: "
+        "mt.from_numpy(t.numpy())"
+    )
+
+
 def one_dtype(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """`array` with NumPy's one object for its dtype: unpickled arrays bring a copy of their own.
 
     Operations compare dtypes by identity first, and would take the slow way round.
     """
-    return array.view(np.dtype(array.dtype.char), np.ndarray)
+    return array.view(np.dtype(array.dtype.name), np.ndarray)  # two chars may mean one dtype
 
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
@@ -523,4 +542,7 @@ def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     return out
 
 
-__all__ = ["INFERENCE", "TENSORS", "Tensor", "Version", "normalise", "one_dtype", "wrap", "write"]
+__all__ = [
+    "INFERENCE", "TENSORS", "Tensor", "Version", "kind_of", "normalise", "one_dtype", "wrap",
+    "write",
+]  # fmt: skip

@@ -166,8 +166,11 @@ def test_a_second_owner_of_the_same_set_shares():
     params = parameters()
     first = FlatStorage.of(params, "first")
     assert FlatStorage.of(reversed(params), "second") is first
-    assert SGD(params, lr=0.1).storage is first
+    optimizer = SGD(params, lr=0.1)
+    assert optimizer.storage is first
     assert first.owners == ["first", "second", "SGD"]
+    del optimizer
+    assert first.owners == ["first", "second"]
     assert all(is_flat(p) for p in params)
 
 
@@ -180,6 +183,20 @@ def test_an_overlapping_other_set_is_refused(chosen):
     with pytest.raises(RuntimeError, match="another set"):
         SGD([*params, mt.nn.Parameter(mt.ones(1))], lr=0.1)
     assert optimizer.storage.owners == ["SGD"]
+
+
+def test_a_group_is_added_once_the_other_owner_is_gone():
+    first, second = (SGD(params, lr=0.1) for params in [parameters()] * 2)
+    extra = mt.nn.Parameter(mt.ones(1))
+    with pytest.raises(RuntimeError, match="also belong to another optimizer"):
+        second.add_param_group({"params": [extra]})
+    del first
+    gc.collect()
+    second.add_param_group({"params": [extra]})
+    assert second.storage.owners == ["SGD"]
+    (extra * 2).sum().backward()
+    second.step()
+    assert extra.item() == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("chosen", [slice(None), slice(1, 3)])

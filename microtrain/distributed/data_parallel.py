@@ -172,7 +172,7 @@ class DataParallel(Module):
             "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
         _verify(self.comm, module, options)
-        self.storage = FlatStorage.of(module.parameters(), "DataParallel")
+        self.storage = FlatStorage.of(module.parameters(), "DataParallel", self)
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
         if half and self.comm.size > 1:
             raise RuntimeError(f"DataParallel: gradients of {half[0]} cannot be added over ranks")

@@ -101,12 +101,12 @@ class Sequential(_Numbered):
         for name, module in modules[0].items() if named else ():  # type: ignore[union-attr]
             self.add_module(name, _module(self, module))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         """Apply all modules in order."""
         for module in vars(self).values():
             if isinstance(module, Module):
-                x = module(x)
-        return x
+                input = module(input)
+        return input
 
     @overload
     def __getitem__(self, number: int) -> Module: ...

@@ -51,9 +51,9 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
             init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to x of shape (..., in_features)."""
-        return linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to an input of shape (..., in_features)."""
+        return linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """The sizes."""

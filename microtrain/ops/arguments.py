@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP, int32, int64
-from ..tensor import TENSORS, wrap
+from ..tensor import TENSORS, kind_of, wrap
 from .coercion import NUMBERS, cast, examine
 
 
@@ -17,7 +17,7 @@ def want_tensors(name: str, arrays: bool = False, **arguments: Any) -> None:
     for argument, value in arguments.items():
         if type(value) not in TENSORS and not (arrays and type(value) in XP):
             raise TypeError(
-                f"{name}(): argument {argument!r} must be a Tensor, not {type(value).__name__}"
+                f"{name}(): argument {argument!r} must be a Tensor, not {kind_of(value)}"
             )
 
 

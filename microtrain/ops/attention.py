@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backend import XP, bool_, float32
+from ..backend import XP, bool_, float16, float32
 from ..tensor import Tensor, wrap
 from .arguments import want_float, want_tensors
 from .coercion import cast, public
@@ -47,6 +47,10 @@ def scaled_dot_product_attention(
     for a mask together with `is_causal`, TypeError for anything but Tensors.
     """
     _check(query, key, value, attn_mask, dropout_p)
+    if query.dtype == float16:  # computed in single, as in PyTorch: rounded once, at the end
+        q, k, v = (cast(x, float32) for x in (query, key, value))
+        options: Any = attn_mask, dropout_p, is_causal, scale, enable_gqa
+        return cast(scaled_dot_product_attention(q, k, v, *options), float16)
     if enable_gqa:
         key, value = (_repeat_heads(x, query.shape[-3]) for x in (key, value))
     scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale

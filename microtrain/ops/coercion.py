@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
 from ..errors import CaptureError
-from ..tensor import INFERENCE, TENSORS, Tensor, Version, wrap
+from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
 REGISTRY: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def _not_a_tensor(op: Any, name: str, value: Any) -> str:
             "mt.from_numpy(array)"
         )
     wanted = "a Tensor or a number" if name in op.promote else "a Tensor"
-    return f"{op.name}(): argument {name} must be {wanted}, got {type(value).__name__}"
+    return f"{op.name}(): argument {name} must be {wanted}, got {kind_of(value)}"
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -107,9 +107,10 @@ def public(function: _F, arrays: bool = True) -> _F:
     @functools.wraps(function)
     def checked(input: Any, *args: Any, **kwargs: Any) -> Any:
         if type(input) not in TENSORS and not (arrays and type(input) in XP):
+            made = "" if hasattr(input, "numpy") else "; mt.tensor(...) makes one"
             raise TypeError(
                 f"{function.__name__}(): argument 'input' must be a Tensor, not "
-                f"{type(input).__name__}; mt.tensor(...) makes one"
+                f"{kind_of(input)}{made}"
             )
         return function(input, *args, **kwargs)
 

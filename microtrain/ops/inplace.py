@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from ..backend import MODES, XP, address, made
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
 from .gathering import line, shaped_like
 from .indexing import (
@@ -210,8 +210,8 @@ def put(x: Tensor, index: Any, value: Any) -> None:
     if type(value) not in TENSORS:
         if not isinstance(value, NUMBERS):
             raise TypeError(
-                f"x[index] = value: the value must be a Tensor or a number, got "
-                f"{type(value).__name__}; wrap it: mt.tensor(...) or mt.from_numpy(array)"
+                f"x[index] = value: the value must be a Tensor or a number, got {kind_of(value)}"
+                + ("" if hasattr(value, "numpy") else "; wrap it: mt.tensor(...) or mt.from_numpy")
             )
         value = wrap(xp.asarray(value, x._array.dtype))
     elif value._version is x._version and _same_memory(x, found, value):

@@ -10,7 +10,7 @@ import math
 from typing import Any, NoReturn
 
 from ..backend import XP
-from ..tensor import TENSORS, Tensor
+from ..tensor import TENSORS, Tensor, kind_of
 from .registry import primitive
 from .shapes import expand_to, reshape_to, transpose
 
@@ -56,10 +56,10 @@ def mm(input: Any, mat2: Any) -> Any:
 
 
 def _refuse_kinds(name: str, *arguments: Any) -> NoReturn:
+    others = [a for a in arguments if type(a) not in TENSORS and hasattr(a, "numpy")]
     kinds = ", ".join(type(a).__name__ for a in arguments)
-    raise TypeError(
-        f"{name}(): expected Tensors, got {kinds}; mt.from_numpy(array) makes one of an array"
-    ) from None
+    found = kind_of(others[0]) if others else f"{kinds}; mt.from_numpy(array) makes one of an array"
+    raise TypeError(f"{name}(): expected Tensors, got {found}") from None
 
 
 def check_product(name: str, x: Any, y: Any) -> None:

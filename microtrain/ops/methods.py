@@ -24,7 +24,7 @@ from ..backend import (
     uint8,
 )
 from ..inspection import allclose, equal
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import (
     comparison,
     extrema,
@@ -264,7 +264,7 @@ def zero_(self: Tensor) -> Tensor:
 def copy_(self: Tensor, source: Tensor) -> Tensor:
     """The elements of `source` (broadcast, cast, moved to this device), in place."""
     if type(source) not in TENSORS:
-        raise TypeError(f"copy_: expected a Tensor, got {type(source).__name__}")
+        raise TypeError(f"copy_: expected a Tensor, got {kind_of(source)}")
     put(self, ..., to(source, self.device))
     return self
 
@@ -341,6 +341,13 @@ def _iterate(self: Tensor) -> Iterator[Tensor]:
     return iter(splitting.unbind(self))
 
 
+def _contains(self: Tensor, element: Any) -> bool:
+    """Whether an element equals `element`, a number or a Tensor that broadcasts."""
+    if type(element) not in TENSORS and not isinstance(element, NUMBERS):
+        raise RuntimeError(f"x in tensor: x must be a number or a Tensor, got {kind_of(element)}")
+    return bool(reductions.any(comparison.eq(self, element)))
+
+
 def _cast_method(dtype: Any) -> Callable[[Tensor], Tensor]:
     def method(self: Tensor) -> Tensor:
         return cast(self, dtype)
@@ -380,7 +387,7 @@ def _install() -> None:
     table |= {f"{name}_": _in_place_method(f"{name}_", METHODS[name]) for name in IN_PLACE}
     table |= {method: table[f"{name}_"] for method, name in AUGMENTED.items()}
     table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
-    table["__iter__"] = _iterate
+    table["__iter__"], table["__contains__"] = _iterate, _contains
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
     for name, value in table.items():
         setattr(Tensor, name, value)

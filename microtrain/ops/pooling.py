@@ -11,6 +11,9 @@ from typing import Any
 from .arguments import want_flag, want_float
 from .windows import batched, geometric
 
+# Windows along a size: each is listed.
+MOST = 2**31
+
 
 def pool_geometry(
     name: str, sizes: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
@@ -55,6 +58,8 @@ def adaptive_windows(
     wanted = tuple(n if dims > 1 and w is None else w for n, w in zip(sizes, wanted, strict=True))
     (found,) = geometric(name, dims, output_size=wanted)
     want_float(name, x)
+    if max(found) > MOST:
+        raise RuntimeError(f"{name}: output_size must be at most {MOST:,}, got {found}")
     if 0 in sizes:
         raise RuntimeError(f"{name}: expected an input with elements, got {tuple(input.shape)}")
     return x, found

@@ -27,6 +27,7 @@ generated at the first call: all of them at once would be half the time of `impo
 from __future__ import annotations
 
 import inspect
+import linecache
 import threading
 import weakref
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from typing import Any
 
 from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import ARRAYS, MODES, XP
-from ..tensor import INFERENCE, TENSORS, Tensor, Version, normalise, wrap
+from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
 from .coercion import (
     REGISTRY,
     coerce,
@@ -397,7 +398,9 @@ class Operation:
         for i in rules:  # a global name is read faster than a dictionary entry
             scope[f"rule_{i}"] = rules[i]
             source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
-        exec(compile(source, f"<operation {self.name}>", "exec"), scope)
+        self.source, file = source, f"<operation {self.name}>"
+        linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
+        exec(compile(source, file, "exec"), scope)
         self.apply.__code__ = scope["apply"].__code__
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
@@ -489,7 +492,7 @@ class Variadic:
         for number, tensor in enumerate(tensors):
             if type(tensor) not in wanted:
                 raise TypeError(
-                    f"{name}(): expected Tensors, got {type(tensor).__name__} at position {number}"
+                    f"{name}(): expected Tensors, got at position {number} {kind_of(tensor)}"
                 )
 
     def apply(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:

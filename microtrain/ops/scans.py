@@ -337,7 +337,9 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
         raise RuntimeError(f"diff(): order must be non-negative but got {n}")
     at = normal_dim(dim, input.ndim)
     parts = [x for x in (prepend, input, append) if x is not None]
-    x = cat(parts, at) if len(parts) > 1 else clone(input) if not n else input
+    x = cat(parts, at) if len(parts) > 1 else input
+    if not n:  # what was to be joined on fits, and is not
+        return clone(input)
     minus = logical_xor if x.dtype.kind == "b" else sub
     for _ in range(n):
         x = minus(part(x, at, 1, None), part(x, at, None, -1))

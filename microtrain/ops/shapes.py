@@ -309,13 +309,25 @@ def listed_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
     return found
 
 
+def _fitting(tensors: tuple[Any, ...], dim: int) -> list[Any]:
+    """`tensors` with those of shape (0,) in the shape of the others, empty along `dim`."""
+    sizes = list(next(x.shape for x in tensors if x.shape != (0,)))
+    if sizes:
+        sizes[normal_dim(dim, len(sizes))] = 0
+    return [reshape_to(x, tuple(sizes)) if sizes and x.shape == (0,) else x for x in tensors]
+
+
 def cat(tensors: Any, dim: int = 0) -> Any:
     """The Tensors joined along an existing dimension; they agree in all other sizes.
+
+    An empty Tensor of shape (0,) fits to all others.
 
     Raises ValueError for an empty list, RuntimeError for a 0-d Tensor or sizes that do not agree.
     """
     tensors = listed_tensors("cat", tensors)
     for number, tensor in enumerate(tensors):
+        if tensor.ndim != tensors[0].ndim and (0,) in (tensor.shape, tensors[0].shape):
+            return cat(_fitting(tensors, dim), dim)
         if not tensor.ndim:
             raise RuntimeError(
                 f"cat(): zero-dimensional tensor (at position {number}) cannot be concatenated; "

@@ -154,7 +154,7 @@ def _median_rule(g, x, result, skip):
         return zeros_like(x)
     if not skip:
         return share(g, x, result, None, False)
-    ones = to_dtype(x == result, g.dtype)
+    ones = to_dtype((x == result) | (isnan(x) & isnan(result)), g.dtype)  # NaN: all are
     return ones * (g / clamp(sum_dims(ones, None, False), 1))
 
 

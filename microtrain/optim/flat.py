@@ -136,14 +136,14 @@ class FlatStorage:
         slots: their places, in the same order.
         buffers: one for each dtype and device, in order of first use.
         rows: for each buffer the numbers of its parameters, in the order of the buffer.
-        owners: who was given this storage, by name.
+        holders: who was given this storage: names, and weakly the objects where they are known.
     """
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
         self.cleared = 0  # how often `zero_grad` was called
         self.place = {param: number for number, param in enumerate(params)}
-        self.owners: list[str] = []
+        self.holders: list[tuple[str, Any]] = []
         groups: dict[Any, list[int]] = {}
         for number, param in enumerate(params):
             key = (param._array.dtype, device_of(param._array))
@@ -166,8 +166,10 @@ class FlatStorage:
         STORAGES.add(self)  # complete by now: another thread may be capturing and look at it
 
     @staticmethod
-    def of(params: Iterable[Tensor], who: str) -> FlatStorage:
+    def of(params: Iterable[Tensor], who: str, holder: Any = None) -> FlatStorage:
         """The storage of exactly these parameters, made now or shared with another owner.
+
+        `who` is the name of the new one, and `holder` the object, which may be gone some day.
 
         Raises:
             TypeError: not Tensors.
@@ -186,8 +188,13 @@ class FlatStorage:
                 f"{' and '.join(found.owners)} with another set of {len(found.params)}; give all "
                 "of them the same parameters"
             )
-        found.owners.append(who)
+        found.holders.append((who, None if holder is None else weakref.ref(holder)))
         return found
+
+    @property
+    def owners(self) -> list[str]:
+        """The names of those who were given this storage and are there still."""
+        return [who for who, alive in self.holders if alive is None or alive() is not None]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark every gradient absent, or set those that are present to zeros."""

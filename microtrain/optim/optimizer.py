@@ -112,7 +112,7 @@ class Optimizer:
         self.calls = 0  # of step(), for the schedulers' warning
         self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
         everything = self._everything(self.param_groups)
-        self.storage = FlatStorage.of(everything, type(self).__name__)
+        self.storage = FlatStorage.of(everything, type(self).__name__, self)
         self._use(self.storage)
 
     def _group(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +362,7 @@ class Optimizer:
         old, used = self.storage, self._used
         kept = {p: self.state_of(p) for p in old.params}
         storage = FlatStorage(everything)
-        storage.owners = old.owners
+        storage.holders = old.holders
         self.param_groups.append(new)
         self._use(storage)
         for param, state in kept.items():
@@ -512,7 +512,8 @@ class Optimizer:
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         vars(self).update({k: v for k, v in kept.items() if k != "states"})
-        self._use(FlatStorage.of(self._everything(self.param_groups), type(self).__name__))
+        everything = self._everything(self.param_groups)
+        self._use(FlatStorage.of(everything, type(self).__name__, self))
         for param, state in kept["states"]:
             self.load_state_of(param, state)
 
