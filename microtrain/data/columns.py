@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .table import Table, did_you_mean, number, other_delimiter, shortened
+from .table import (
+    Table,
+    did_you_mean,
+    number,
+    other_delimiter,
+    positions,
+    shortened,
+    the_one,
+)
 
 __all__ = ["Columns", "take"]
 
@@ -33,6 +41,7 @@ class Columns:
     def __init__(self, origin: str, arrays: Mapping[Any, Any], first: int = 0) -> None:
         self.path, self.first = origin, first
         self.header = [str(name) for name in arrays]
+        self.positions = positions(origin, self.header)
         self._arrays = [_array(origin, name, value) for name, value in arrays.items()]
         lengths = {len(array) for array in self._arrays}
         if len(lengths) > 1:
@@ -58,9 +67,7 @@ class Columns:
         return cls("the table", {name: value[name] for name in names})
 
     def _find(self, name: str) -> NDArray[Any]:
-        if self.header.count(name) > 1:
-            raise DataError(f'{self.path} has {self.header.count(name)} columns named "{name}"')
-        return self._arrays[self.header.index(name)]
+        return self._arrays[the_one(self.path, name, self.positions)]
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds texts, perhaps with gaps."""
@@ -116,7 +123,7 @@ def take(
     Raises DataError naming every column that is missing, and the first value that is no number.
     """
     header = columns.header
-    missing = [name for name in names if name not in header]
+    missing = [name for name in names if name not in columns.positions]
     if missing:
         if header and all(number(text) is not None for text in header):
             raise DataError(
@@ -141,7 +148,8 @@ def take(
         )
     hint = "a model takes numbers, as it was trained on them"
     parts = [columns.numbers(name, hint) for name in names]
-    left = [name for name in header if name not in names]
+    used = set(names)
+    left = [name for name in header if name not in used]
     return np.stack(parts, axis=1) if parts else np.empty((0, 0)), left
 
 

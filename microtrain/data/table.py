@@ -21,7 +21,9 @@ __all__ = [
     "missing_name",
     "number",
     "other_delimiter",
+    "positions",
     "shortened",
+    "the_one",
 ]
 
 
@@ -34,6 +36,7 @@ class Table:
 
     def __init__(self, path: Path, header: list[str]) -> None:
         self.path, self.header = path, header
+        self.positions = positions(path, header)
         self.rows: list[list[str]] = []
         self.lines: list[int] = []  # as an editor counts: a quoted cell may span several
 
@@ -105,11 +108,9 @@ class Table:
 
     def column(self, name: str) -> list[str]:
         """The text of a column's cells, without the white space around them."""
-        if name not in self.header:
+        if name not in self.positions:
             raise DataError(self._why_missing(name))
-        if self.header.count(name) > 1:
-            raise DataError(f'{self.path} has {self.header.count(name)} columns named "{name}"')
-        j = self.header.index(name)
+        j = the_one(self.path, name, self.positions)
         return [row[j].strip() for row in self.rows]
 
     def _why_missing(self, name: str) -> str:
@@ -132,7 +133,8 @@ class Table:
             values = np.array(list(map(float, cells)))
         except ValueError:
             values = np.array([np.nan])
-        if not np.isfinite(values).all() or "_" in "".join(cells):
+        text = "".join(cells)
+        if not np.isfinite(values).all() or "_" in text or not text.isascii():
             # The slow way, which only looks for the offenders.
             found = [number(cell) for cell in cells]
             bad = [i for i, x in enumerate(found) if x is None or not math.isfinite(x)]
@@ -158,6 +160,25 @@ class Table:
         )
 
 
+def positions(origin: object, header: Sequence[str]) -> dict[str, list[int]]:
+    """Where each name stands in a header; DataError for one that no file can have meant."""
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(header):
+        if "\0" in name:
+            raise DataError(
+                f"{origin}: the name of column {place + 1} has a NUL in it: {name!r:.60}"
+            )
+        found.setdefault(name, []).append(place)
+    return found
+
+
+def the_one(origin: object, name: str, positions: dict[str, list[int]]) -> int:
+    """Where the only column of this name stands."""
+    if len(positions[name]) > 1:
+        raise DataError(f'{origin} has {len(positions[name])} columns named "{name}"')
+    return positions[name][0]
+
+
 def other_delimiter(header: Sequence[str]) -> str:
     """What would cut a header of one cell, as YAML writes it; empty where nothing would."""
     written = {"\t": r"\t"}
@@ -168,10 +189,11 @@ def other_delimiter(header: Sequence[str]) -> str:
 def number(cell: str) -> float | None:
     """The number, perhaps NaN or infinite, that a cell holds, or None.
 
-    Python's float() also takes "1_000"; a table that says so means something else.
+    Python's float() also takes "1_000", and digits of other scripts; a table that says so means
+    something else.
     """
     try:
-        return None if "_" in cell else float(cell)
+        return float(cell) if "_" not in cell and cell.isascii() else None
     except ValueError:
         return None
 
