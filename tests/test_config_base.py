@@ -288,3 +288,77 @@ def test_a_runs_configuration_runs_code_only_when_trusted(directory, capsys):
     assert not (directory / "ran").exists()
     assert main(["check", "--trust", "config.yaml"]) == 0
     assert (directory / "ran").exists()
+
+
+DOORS = {
+    "its file": ("run/config.yaml", None),
+    "another file in it": ("run/other.yaml", None),
+    "a file below it": ("run/notes/other.yaml", None),
+    "a base": ("mine.yaml", "base: run/config.yaml\nname: a\n"),
+    "a base in it": ("mine.yaml", "base: run/other.yaml\nname: a\n"),
+    "a base of a base": ("mine.yaml", "base: between.yaml\nname: a\n"),
+    "a link": ("link.yaml", None),
+    "a link to a link": ("link2.yaml", None),
+    "a base by a link": ("mine.yaml", "base: link.yaml\nname: a\n"),
+    "a directory that is a link": ("latest/config.yaml", None),
+    "a link out of it": ("run/out.yaml", None),
+    "a link to a link out of it": ("link3.yaml", None),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_way_into_a_run_runs_its_code(door, directory, capsys):
+    (directory / "evil.py").write_text("import os\nos.mkdir('ran')\nclass Net: pass\n")
+    text = BASE.replace("{type: mlp, hidden: [8, 8]}", f"{directory}/evil.py:Net")
+    run = directory / "run"
+    (run / "notes").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    for place in ("run/config.yaml", "run/other.yaml", "run/notes/other.yaml", "outside.yaml"):
+        (directory / place).write_text(text)
+    (directory / "between.yaml").write_text("base: run/config.yaml\n")
+    (directory / "link.yaml").symlink_to("run/config.yaml")
+    (directory / "link2.yaml").symlink_to(directory / "link.yaml")
+    (run / "out.yaml").symlink_to("../outside.yaml")
+    (directory / "link3.yaml").symlink_to("run/out.yaml")
+    (directory / "latest").symlink_to("run")
+    path, content = DOORS[door]
+    if content is not None:
+        (directory / path).write_text(content)
+    for command in ("check", "train", "verify"):
+        assert main([command, path]) == 2
+        assert "allow it with --trust" in capsys.readouterr().err
+    assert main(["show", path]) in (0, 2)
+    with pytest.raises(ConfigError, match="allow it with --trust"):
+        load_config(path)
+    assert not (directory / "ran").exists()
+    assert main(["check", "--trust", path]) == 0
+    assert (directory / "ran").exists()
+
+
+def test_over_a_base_of_a_run_stands_code_of_ones_own(directory, monkeypatch):
+    monkeypatch.setenv("T_SECRET", "secret")
+    (directory / "own.py").write_text("import microtrain as mt\nclass Net(mt.nn.Module): pass\n")
+    (directory / "config.yaml").write_text(BASE + "run_dir: '${env:T_SECRET}'\n")
+    (directory / "run.json").write_text("{}")
+    (directory.parent / "mine.yaml").write_text(
+        f"base: {directory}/config.yaml\nmodel: {directory}/own.py:Net\nname: '${{env:T_SECRET}}'\n"
+    )
+    config = load_config(directory.parent / "mine.yaml")
+    assert config.model.type.endswith("own.py:Net")
+    assert (config.name, config.run_dir) == ("secret", "${env:T_SECRET}")
+    (directory / "config.yaml").write_text("base: other.yaml\n")
+    with pytest.raises(ConfigError, match="configuration of a run is whole and has no base"):
+        load_config(directory.parent / "mine.yaml")
+
+
+@pytest.mark.parametrize("key", ["run_dir", "train.init_from"])
+def test_a_path_with_a_nul_is_refused(key):
+    assert "expected a path" in refusal(OVER, f'{key}="a\\0b"')
+
+
+@pytest.mark.parametrize("name", ["pipe.yaml", "over_a_pipe.yaml", "/dev/zero"])
+def test_a_configuration_is_a_file(directory, name):
+    os.mkfifo("pipe.yaml")
+    (directory / "over_a_pipe.yaml").write_text("base: pipe.yaml\n")
+    with pytest.raises(ConfigError, match=r"(a pipe|a device), no file"):
+        load_config(name)

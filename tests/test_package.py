@@ -100,7 +100,7 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
 
 # Imports point to the same row or to one above, never below.
 LAYERS = [
-    {"errors", "special", "threads"},
+    {"errors", "files", "special", "threads"},
     {"backend", "cuda", "random"},
     {"formatting"},
     {"tensor"},

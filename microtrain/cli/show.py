@@ -44,22 +44,24 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 
 
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
-    from microtrain.train.config import belongs_to_a_run, load_config, resolved_yaml
+    from microtrain.files import read_plain
+    from microtrain.train.config import load_config, resolved_yaml
+    from microtrain.train.inheritance import belongs_to_a_run, unreadable
     from microtrain.train.problems import printable
     from microtrain.train.run_directory import newest_run
 
     path = Path(name)
     if os.path.isdir(path):
-        run = path if os.path.isfile(path / "config.yaml") else newest_run(path)
+        run = path if os.path.lexists(path / "config.yaml") else newest_run(path)
         path = path if run is None else run / "config.yaml"
     if belongs_to_a_run(path):
         # A run's own file is resolved already. It may be someone else's: nothing in it is run.
         if overrides:
             raise ConfigError(f"{name} belongs to a run, which overrides cannot change")
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_plain(path).decode().splitlines()
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read {path}: {error}") from error
+            raise ConfigError(unreadable(path, str(path), error)) from error
         return "\n".join(printable(line) for line in lines)
     return resolved_yaml(load_config(name, overrides))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from microtrain.distributed.communicator import Communicator
     from microtrain.train.yaml_source import Node
 
-__all__ = ["Section", "belongs_to_a_run", "load_config", "load_config_everywhere", "resolved_yaml"]
+__all__ = ["Section", "load_config", "load_config_everywhere", "resolved_yaml"]
 
 
 def load_config(
@@ -34,9 +34,9 @@ def load_config(
     Paths of files inside it are absolute: those in the file were relative to the file's directory,
     those in overrides to the working directory.
 
-    The configuration that a run has written may be someone else's: it runs no code, unless `trust`
-    is True, and reads neither another file (`base:`) nor the environment (`${env:NAME}`) at all.
-    `trust=False` treats any file like that. Raises ConfigError with all problems at once.
+    A file in the directory of a run may be someone else's, here and as a `base:`: it runs no code,
+    unless `trust` is True, and reads neither another file nor the environment (`${env:NAME}`) at
+    all. `trust=False` treats any file like that. Raises ConfigError with all problems at once.
     """
     from microtrain.train import overrides as command_line
     from microtrain.train.inheritance import read_stored, read_with_bases, unreadable
@@ -45,12 +45,10 @@ def load_config(
     from microtrain.train.yaml_source import Node
 
     name, path = str(path), Path(path)
-    of_a_run = belongs_to_a_run(path)
-    trust = not of_a_run if trust is None else trust
     problems: list[Problem] = []
     config = None
     try:
-        read = read_with_bases if trust and not of_a_run else read_stored
+        read = read_stored if trust is False else read_with_bases
         root = read(path, name, problems)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ConfigError(unreadable(path, name, error)) from error
@@ -89,6 +87,7 @@ def load_config_everywhere(
         raise outcome
     config: Section = outcome
     return config
+<<<<<<< HEAD
 
 
 def _split_as_then(root: Node) -> None:
@@ -103,3 +102,5 @@ def belongs_to_a_run(path: Path) -> bool:
     """Whether a run has written the configuration at `path`, in its directory or a checkpoint."""
     files = (path.parent / name for name in ("run.json", "manifest.json"))
     return path.name == "config.yaml" and any(map(os.path.isfile, files))
+=======
+>>>>>>> 9ec3d02 (Let no way into a run directory name code)

@@ -20,13 +20,15 @@ from microtrain.train.spelling import did_you_mean
 from microtrain.train.yaml_source import Node, read_file
 
 MOST_BASES = 20
+MOST_LINKS = 40  # from one to the next, as Linux follows them
 
 
 def read_with_bases(path: Path, name: str, problems: list[Problem]) -> Node | None:
     """The tree of the file at `path` over those of its bases, or None where it has none.
 
-    Variables of the environment are filled in, bare component names spelled out. `name` is how the
-    user wrote the path. Raises OSError or ValueError where the file itself cannot be read.
+    Variables of the environment are filled in, bare component names spelled out, but for a file
+    that a run has written: that is taken as `read_stored` takes it. `name` is how the user wrote
+    the path. Raises OSError or ValueError where the file itself cannot be read.
     """
     return _read(path, name, problems, ())
 
@@ -36,11 +38,31 @@ def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
 
     It may come from someone else, so it can neither read another file nor the environment.
     """
-    root = read_file(path, name, problems)
+    root = read_file(path, name, problems, foreign=belongs_to_a_run(path))
     if root is not None and (base := root.value.get("base")) is not None:
         message = "the configuration of a run is whole and has no base"
         problems.append(Problem("base", message, base.where))
     return None if root is None else with_components(root)
+
+
+def belongs_to_a_run(path: Path) -> bool:
+    """Whether the file at `path` lies in the directory of a run or of a checkpoint.
+
+    So does what leads there through links, and what leads out of there.
+    """
+    for _ in range(MOST_LINKS):
+        place = path.parent.resolve()
+        if any(map(_is_a_run, {place, *place.parents, *path.absolute().parents})):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return True
+
+
+def _is_a_run(directory: Path) -> bool:
+    has = [os.path.lexists(directory / n) for n in ("config.yaml", "run.json", "manifest.json")]
+    return has[0] and any(has[1:])
 
 
 def unreadable(path: Path, name: str, error: Exception) -> str:
@@ -58,6 +80,8 @@ def unreadable(path: Path, name: str, error: Exception) -> str:
 
 
 def _read(path: Path, name: str, problems: list[Problem], below: tuple[Path, ...]) -> Node | None:
+    if belongs_to_a_run(path):
+        return read_stored(path, name, problems)
     root = read_file(path, name, problems)
     if root is None:
         return None

@@ -17,13 +17,15 @@ from pathlib import Path
 class Source:
     """A text with configuration in it: the YAML file, or one override of the command line.
 
-    Relative paths written in it start at `directory`.
+    Relative paths written in it start at `directory`. `foreign` is what a run has written: it may
+    be someone else's.
     """
 
     name: str
     lines: tuple[str, ...]
     directory: Path
     is_file: bool = True
+    foreign: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,16 @@ from microtrain.train.spelling import OTHER_KEYS, choice, closest, is_slip
 from microtrain.train.yaml_source import Node
 
 
-def validate(root: Node, problems: list[Problem], *, trust: bool = True) -> Section | None:
-    """The configuration with every default filled in, or None with the reasons in `problems`."""
+def validate(root: Node, problems: list[Problem], *, trust: bool | None = None) -> Section | None:
+    """The configuration with every default filled in, or None with the reasons in `problems`.
+
+    Import paths are followed with `trust`, and by default those of which no run is the source.
+    """
     return _Validator(root, problems, trust).section()
 
 
 class _Validator:
-    def __init__(self, root: Node, problems: list[Problem], trust: bool) -> None:
+    def __init__(self, root: Node, problems: list[Problem], trust: bool | None) -> None:
         self.tree, self.trust = Located(root, problems), trust
         self.components: dict[str, Resolved] = {}
         self.meant: set[str] = set()  # what misspelt keys were meant to be: not missing, too
@@ -181,7 +184,8 @@ class _Validator:
         """What the registered name or import path at `path` stands for; None with a problem."""
         if self.tree.refused_above(path):
             return None
-        if components.is_import_path(name.value) and not self.trust:
+        trust = not name.place.source.foreign if self.trust is None else self.trust
+        if components.is_import_path(name.value) and not trust:
             message = "an import path runs code of that file; allow it with --trust"
             self.tree.problem(path, message, name.where, "look at the code before you trust it")
             return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microtrain.files import open_plain
 from microtrain.train.problems import Place, Problem, Source, describe, quoted
 
 if TYPE_CHECKING:
@@ -78,15 +79,17 @@ class _Unreadable(Exception):
         self.problem = Problem("", message, place)
 
 
-def read_file(path: Path, name: str, problems: list[Problem]) -> Node | None:
+def read_file(
+    path: Path, name: str, problems: list[Problem], *, foreign: bool = False
+) -> Node | None:
     """The tree of the file at `path`, or None; what is wrong with it is added to `problems`.
 
-    `name` is how the user wrote the path. The returned root is a mapping. Raises OSError for a
-    file that cannot be read.
+    `name` is how the user wrote the path, `foreign` whether a run has written it. The returned root
+    is a mapping. Raises OSError for a file that cannot be read.
     """
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         content = file.read(MAX_BYTES + 1)
-    source = Source(name, (), path.absolute().parent)
+    source = Source(name, (), path.absolute().parent, foreign=foreign)
     if len(content) > MAX_BYTES:
         problems.append(Problem("", f"the file is larger than {MAX_BYTES // 1024} KiB"))
         return None

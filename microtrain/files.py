@@ -1,0 +1,163 @@
+"""Reading files that may be someone else's, and writing where links may lie.
+
+What is read is a plain file of a bounded size, never a pipe that makes a program wait or a device
+without an end. What a run writes appears whole or not at all, and through no link that lies in its
+directory: such a directory may have come from someone else. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = [
+    "make_directory",
+    "open_plain",
+    "open_to_write",
+    "parse_json",
+    "read_json",
+    "read_plain",
+    "reason",
+    "refuse_link",
+    "remove",
+    "sync_directory",
+    "write_synced",
+    "write_whole",
+]
+
+Place = str | os.PathLike[str]
+
+MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length
+DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_plain(path: Place) -> BinaryIO:
+    """A plain file, open for reading; OSError for all else, also where opening would wait."""
+    return os.fdopen(_opened(path, os.O_RDONLY), "rb")
+
+
+def open_to_write(path: Place, flags: int) -> int:
+    """The descriptor of a plain file of a run, made where it is absent; OSError for a link."""
+    refuse_link(path)
+    return _opened(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+
+
+def _opened(path: Place, flags: int) -> int:
+    # Without waiting for the other end of a pipe; for a plain file that changes nothing.
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(handle)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, f"{_KINDS.get(kind, 'something else')}, no file", str(path))
+    return handle
+
+
+def read_plain(path: Place, most: int = MOST) -> bytes:
+    """The content of a plain file; OSError for all else, and for more than `most` bytes."""
+    with open_plain(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
+    return content
+
+
+def read_json(path: Place) -> Any:
+    """What a file of JSON holds; OSError as `read_plain`, ValueError as `parse_json`."""
+    return parse_json(read_plain(path))
+
+
+def parse_json(text: bytes) -> Any:
+    """What JSON says; ValueError for all else, and for more than a hundred levels of it."""
+    with contextlib.suppress(RecursionError):
+        content = json.loads(text)
+        level = [content]
+        for _ in range(DEEPEST):
+            level = [
+                below
+                for each in level
+                if isinstance(each, dict | list)
+                for below in (each.values() if isinstance(each, dict) else each)
+            ]
+            if not level:
+                return content
+    raise ValueError(f"nested deeper than {DEEPEST} levels")
+
+
+def refuse_link(path: Place) -> None:
+    """OSError where there is a link inside a run: what is written through it lies elsewhere."""
+    if os.path.islink(path):
+        text = (
+            f"a link to {os.readlink(path)}, and nothing is written through a link inside a run "
+            "(remove it, or put in its place what it leads to)"
+        )
+        raise OSError(errno.ELOOP, text, str(path))
+
+
+def make_directory(path: Place) -> None:
+    """Make a directory of a run where it is absent; OSError for a link, or without the run."""
+    refuse_link(path)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+
+
+def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write a file beside and rename it: a reader never sees half of it, a link is replaced.
+
+    Without `sync` a power cut may leave it empty.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        write_synced(partial, content, sync=sync)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk its space is wanted
+        raise
+    if sync:
+        sync_directory(path.parent)
+
+
+def write_synced(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write a new file and wait until the disk has it."""
+    with open(path, "xb") as file:  # x: not what a link leads to
+        file.write(content)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def sync_directory(path: Place) -> None:
+    """Wait until the disk has the directory's names (a rename is not durable before)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a directory and all that is in it; of a link the link alone."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
+def reason(error: OSError) -> str:
+    """The system's words and the path they are about: `No space left on device: runs/x`."""
+    where = f": {error.filename}" if error.filename is not None else ""
+    return f"{error.strerror or error}{where}"
