@@ -269,6 +269,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (["train", "x"], "Missing option '-n'"),
         (["-n", "2"], "Missing argument 'PROGRAM'"),
         (["-n", "2", "--hosts", "a,a", "train", "x"], "named twice"),
+        (["-n", "2", "--mpirun-options", "'x", "doctor"], "--mpirun-options 'x: No closing quot"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

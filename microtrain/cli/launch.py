@@ -51,13 +51,21 @@ def launch(
         [sys.executable, *_program(program, module), *arguments],
         hosts=hosts.split(",") if hosts else (),
         bind=bind,
-        options=shlex.split(mpirun_options),
+        options=_words(mpirun_options),
     )
     if dry_run:
         click.echo(line)
         return
     click.echo(f"$ {line}", err=True)
     _become(line)
+
+
+def _words(options: str) -> list[str]:
+    """What a shell would make of the options. Raises ConfigError for a quotation without an end."""
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise ConfigError(f"--mpirun-options {options}: {error}") from error
 
 
 def _program(program: str, module: bool) -> list[str]:

@@ -30,6 +30,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), Expects("a whole number from 0 to 2
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Expects("a number greater than 0")]
 Flag = Annotated[bool, Expects("true or false")]
 Text = Annotated[str, Field(min_length=1), Expects("a text")]
+PathText = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$"), Expects("a path")]
 Fraction = Annotated[
     float, Field(gt=0, le=1, allow_inf_nan=False), Expects("a fraction above 0, at most 1")
 ]
@@ -80,6 +81,7 @@ Clock = Annotated[
 MaybeFraction = Annotated[Fraction | None, Expects("a fraction above 0, at most 1, or null")]
 MaybePositive = Annotated[Positive | None, Expects("a number greater than 0, or null")]
 MaybeText = Annotated[Text | None, Expects("a text, or null")]
+MaybePath = Annotated[PathText | None, Expects("a path, or null")]
 AutoSpan = Annotated[Literal["auto"] | Span, Expects("auto, or a duration such as `100 steps`")]
 AutoFlag = Annotated[Literal["auto"] | bool, Expects("auto, true or false")]
 AutoCount = Annotated[Literal["auto"] | Count, Expects("auto, or a whole number above 0")]
@@ -162,7 +164,7 @@ class Train(Section):
     ] = Field(
         default="auto", description="What executes the steps; off runs your Python at every step."
     )
-    init_from: MaybeText = Field(
+    init_from: MaybePath = Field(
         default=None,
         description="A run or checkpoint whose parameters the model starts from; relative to this "
         "file.",
@@ -278,7 +280,7 @@ class Config(Section):
     callbacks: Annotated[list[AnyComponent], Expects("a list of callbacks")] = Field(
         default=[], description="What else happens during the run."
     )
-    run_dir: Text = Field(
+    run_dir: PathText = Field(
         default="runs",
         description="The directory of all runs, in the working directory unless absolute.",
     )
