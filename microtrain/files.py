@@ -100,10 +100,7 @@ def parse_json(text: bytes) -> Any:
 def refuse_link(path: Place) -> None:
     """OSError where there is a link inside a run: what is written through it lies elsewhere."""
     if os.path.islink(path):
-        text = (
-            f"a link to {os.readlink(path)}, and nothing is written through a link inside a run "
-            "(remove it, or put in its place what it leads to)"
-        )
+        text = f"a link to {os.readlink(path)}, and nothing is written through a link inside a run"
         raise OSError(errno.ELOOP, text, str(path))
 
 

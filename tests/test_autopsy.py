@@ -11,7 +11,7 @@ import pytest
 
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DivergedError
-from microtrain.train import ending
+from microtrain.train import ending, run_directory
 from microtrain.train.config import load_config
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
@@ -188,21 +188,20 @@ class Large(nn.Module):
 
 
 def test_a_full_disk_does_not_hide_what_happened(tmp_path, monkeypatch):
-    import pathlib
+    write = run_directory.write_whole
 
-    write = pathlib.Path.write_text
-
-    def full(self, *args, **named):
-        if self.name == "autopsy.json":
+    def full(path, content):
+        if path.name == "autopsy.json":
             raise OSError(28, "No space left on device")
-        return write(self, *args, **named)
+        write(path, content)
 
-    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    monkeypatch.setattr(run_directory, "write_whole", full)
     with pytest.raises(FileNotFoundError):
         diverge(SingleCommunicator(), tmp_path)
     # `diverge` has read the message by then
     log = next(tmp_path.rglob("log.txt")).read_text()
-    assert "autopsy.json could not be written: No space left on device" in log
+    assert "cannot write autopsy.json in the run directory" in log
+    assert ": No space left on device" in log
     assert "output of log in layer 1 (Bad)" in log
 
 

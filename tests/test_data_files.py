@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import csv, npz
+from microtrain.data.columns import Columns, take
+from microtrain.data.table import Table
 from microtrain.errors import ConfigError, DataError
 
 IRIS = Path(__file__).parents[1] / "configs" / "data" / "iris.csv"
@@ -131,6 +133,9 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ("a,y\n1,2\n2,-inf\n", {}, 'line 3, column "y": expected a number, found "-inf"'),
         ("a,y\n1e999,2\n", {}, 'found "1e999"'),
         ("a,y\n1_000,2\n", {}, 'found the text "1_000"'),
+        ("a,y\n1,2\n١,3\n", {}, 'line 3, column "a": expected a number, found the text "١"'),
+        ("a,y\n1,2\n3,１\n", {}, 'line 3, column "y": expected a number, found the text "１"'),
+        ("a\0,y\n1,2\n", {}, "the name of column 1 has a NUL in it: 'a\\x00'"),
         ('a;y\n1,5;2\n', {"delimiter": ";"}, 'found the text "1,5"\nhint: numbers are written '
          "with a decimal point"),
         ('a;y\n1;2,5\n2;3,5\n', {"delimiter": ";"}, 'line 2, column "y": expected a number or a '
@@ -206,6 +211,33 @@ def test_arguments_that_fit_no_csv_file(table, options, message):
 
 def test_many_classes_are_taken_when_asked_for(table):
     assert len(table(MANY, categorical=True).classes) == 28
+
+
+class Looked(list):
+    """A header that is not gone through for every column: a table may have 100,000."""
+
+    def __contains__(self, _):
+        raise AssertionError
+
+    count = index = __contains__
+
+
+def test_a_column_is_found_without_a_search(tmp_path):
+    table = Table.read(tmp_path / "wide.csv", "a,b,y\n1,2,3\n", ",")
+    table.header = Looked(table.header)
+    assert [table.column(name) for name in ("a", "b", "y")] == [["1"], ["2"], ["3"]]
+    columns = Columns("here", {"a": [1.0], "b": [2.0]})
+    columns.header = Looked(columns.header)
+    assert take(columns, ["b", "a"])[0].tolist() == [[2.0, 1.0]]
+
+
+@pytest.mark.parametrize("read", [lambda path: csv(path, "y"), npz])
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+def test_data_are_files(tmp_path, read, kind):
+    path = tmp_path / "data"
+    os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=f"cannot read .*: {kind}, no file"):
+        read(path)
 
 
 @pytest.mark.parametrize("read", [lambda path: csv(path, "y"), npz])

@@ -31,6 +31,7 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
     microtrain plot runs/linreg runs/other --metric loss --output both.svg
     """
     from microtrain.errors import LaunchError
+    from microtrain.files import make_directory
     from microtrain.train.curves import draw_runs
     from microtrain.train.record import Record
 
@@ -42,10 +43,11 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
     else:
         path = records[0].path / "plots" / "curves.png"
         try:
-            path.parent.mkdir(exist_ok=True)
+            make_directory(path.parent)
         except OSError as error:
             raise LaunchError(
-                f"cannot make {path.parent}: {error.strerror}; choose a place with --output FILE"
+                f"cannot write into {path.parent}: {error.strerror}; "
+                "choose a place with --output FILE"
             ) from error
     draw_runs(records, path, metrics)
     click.echo(path)

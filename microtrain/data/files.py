@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..files import open_plain
 from .columns import Columns, take
 from .dataset import ArrayDataset
 from .table import Table, did_you_mean, has_decimal_comma, missing_name, number, shortened
@@ -247,7 +248,8 @@ def parquet_parts(
     with _open(path) as file:
         try:
             table = reader.ParquetFile(file)
-            names = [n for n in table.schema_arrow.names if wanted is None or n in wanted]
+            asked = None if wanted is None else set(wanted)
+            names = [n for n in table.schema_arrow.names if asked is None or n in asked]
             first = 0
             batches = [table.read(names)] if rows is None else table.iter_batches(rows, None, names)
             for batch in batches:
@@ -301,12 +303,12 @@ def _target(table: Table, name: str, categorical: bool) -> tuple[NDArray[Any], l
 
 def _open(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_plain(path)
     except FileNotFoundError:
         where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
         raise DataError(f"there is no file {path}{where}{_near(path)}") from None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
 
 
 def _near(path: Path) -> str:
@@ -328,7 +330,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
         try:
             yield text
         except UnicodeDecodeError:
-            decoded(path, path.read_bytes())  # which says where
+            _text(path)  # which says where
             raise
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error

@@ -39,6 +39,7 @@ import numpy as np
 
 from ..compile.failure import REPLAY, place_in_replay
 from ..errors import ConfigError
+from ..files import make_directory, read_json, write_whole
 from ..random import STREAM
 from . import abort, warden
 from .communicator import FORBIDDEN
@@ -176,9 +177,8 @@ class Board:
             self._shared = time.monotonic()
             path = self.directory / f"{self.rank}.json"
             try:
-                self.directory.mkdir(exist_ok=True)
-                path.with_suffix(".new").write_text(text)
-                os.replace(path.with_suffix(".new"), path)
+                make_directory(self.directory)
+                write_whole(path, text.encode(), sync=False)
             except OSError:  # seen less far is no reason to end a run
                 self.directory = None
 
@@ -194,12 +194,9 @@ class Board:
             line = self._lines.get(rank)
             try:
                 if line is not None:
-                    text = self._memory[line * RECORD : (line + 1) * RECORD].decode()
+                    found[rank] = json.loads(self._memory[line * RECORD : (line + 1) * RECORD])
                 elif self.directory is not None:
-                    text = (self.directory / f"{rank}.json").read_text()
-                else:
-                    continue
-                found[rank] = json.loads(text)
+                    found[rank] = read_json(self.directory / f"{rank}.json")
             except (OSError, ValueError):  # not yet written, or being written
                 continue
         return found

@@ -27,6 +27,7 @@ from ..autograd.graph import Node
 from ..backend import ARRAYS, to_host
 from ..data.sampler import epoch_order
 from ..data.split import split_rows
+from ..errors import LaunchError
 from ..nn import Module
 from ..ops.registry import Operation
 from ..tensor import TENSORS
@@ -97,11 +98,10 @@ def _report(trainer: Trainer, loss: Any, worst: str, found: list[dict[str, Any]]
     }  # fmt: skip
     if run is not None:
         try:
-            text = json.dumps(_plain(report), indent=2) + "\n"
-            (run.path / "autopsy.json").write_text(text, encoding="utf-8")
+            run.write("autopsy.json", json.dumps(_plain(report), indent=2) + "\n")
             lines.append("details: autopsy.json in the run directory")
-        except OSError as error:  # must not hide what happened
-            lines.append(f"autopsy.json could not be written: {error.strerror}")
+        except LaunchError as error:  # must not hide what happened
+            lines.append(str(error).partition("\n")[0])
     return "\n".join(lines + [f"hint: {hint}" for hint in hints])
 
 

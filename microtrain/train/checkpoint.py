@@ -9,11 +9,11 @@ No pickle: reading someone else's checkpoint runs no code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
+from ..files import (
+    open_plain,
+    parse_json,
+    read_json,
+    reason,
+    remove,
+    sync_directory,
+    write_synced,
+)
 
 Array = NDArray[Any]
 
@@ -62,7 +71,7 @@ def save_checkpoint(
     One process at a time may write in a directory (a run's rank 0, which holds its lock).
 
     Args:
-        directory: the run's `checkpoints`; made if absent.
+        directory: the run's `checkpoints`; made if absent, in one that is there.
         step: optimiser steps taken, 0 or more.
         model, optimizer: NumPy arrays of numbers or bool by name, of any layout and byte order:
             values count. The arrays are copied twice in memory while a file is written.
@@ -98,7 +107,7 @@ def save_checkpoint(
     partial = directory / f".{final.name}.partial"
     replaced = directory / f".{final.name}.replaced"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)  # where a run was removed it is not made anew
         _clear_leftovers(directory)
         partial.mkdir()
         for name, data in contents.items():
@@ -110,7 +119,8 @@ def save_checkpoint(
             final.rename(replaced)
         partial.rename(final)
         sync_directory(directory)
-        shutil.rmtree(replaced, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(replaced)
     except OSError as error:
         size = sum(map(len, contents.values()))
         raise LaunchError(
@@ -118,7 +128,8 @@ def save_checkpoint(
             f"{_last_good(directory)}; make room or choose another place with run_dir=PATH"
         ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        with contextlib.suppress(OSError):  # where it has become the checkpoint, it is gone
+            remove(partial)
     return final
 
 
@@ -146,18 +157,20 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         beside = f"there are {', '.join(found)}" if found else "no checkpoint is beside it"
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
-    contents = {name: _read_verified(path, name, manifest["files"][name]) for name in FILES}
     try:
+        contents = {name: _read_verified(path, name, manifest["files"][name]) for name in FILES}
         return Checkpoint(
             path=path,
             step=manifest["step"],
             model=_arrays(contents["model.safetensors"], manifest["order"]["model"]),
             optimizer=_arrays(contents["optimizer.safetensors"], manifest["order"]["optimizer"]),
-            state=json.loads(contents["state.json"]),
+            state=_state(contents["state.json"]),
             config_text=contents["config.yaml"].decode(),
         )
     except ValueError as error:
         raise DataError(f"damaged checkpoint {path}: its contents do not fit: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"the checkpoint {path} does not fit into memory") from error
 
 
 def list_checkpoints(directory: str | Path) -> list[Path]:
@@ -175,14 +188,21 @@ def list_checkpoints(directory: str | Path) -> list[Path]:
     return [found[step] for step in sorted(found)]
 
 
-def load_newest_checkpoint(directory: str | Path, warn: Callable[[str], None]) -> Checkpoint:
+def load_newest_checkpoint(
+    directory: str | Path,
+    warn: Callable[[str], None],
+    check: Callable[[Checkpoint], None] | None = None,
+) -> Checkpoint:
     """The newest checkpoint that is whole; `warn` gets the text of each damaged one passed over.
 
-    Raises DataError when there is none.
+    `check` raises DataError for one whose state is of no use. Raises DataError when there is none.
     """
     for path in reversed(list_checkpoints(directory)):
         try:
-            return load_checkpoint(path)
+            found = load_checkpoint(path)
+            if check is not None:
+                check(found)
+            return found
         except OtherFormat:
             raise
         except DataError as error:
@@ -208,33 +228,10 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
 def peek_state(path: Path) -> dict[str, Any]:
     """The state of a checkpoint without checking it; empty where it cannot be read."""
     try:
-        state = json.loads((path / "state.json").read_bytes())
+        state = read_json(path / "state.json")
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until the disk has the directory's names (a rename is not durable before)."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def reason(error: OSError) -> str:
-    """The system's words and the path they are about: `No space left on device: runs/x`."""
-    where = f": {error.filename}" if error.filename is not None else ""
-    return f"{error.strerror or error}{where}"
 
 
 def _safetensors(kind: str, arrays: Mapping[str, Array]) -> bytes:
@@ -265,6 +262,13 @@ def _arrays(data: bytes, order: list[str]) -> dict[str, Array]:
     return {name: arrays[name] for name in order}
 
 
+def _state(text: bytes) -> dict[str, Any]:
+    state = parse_json(text)
+    if not isinstance(state, dict):
+        raise ValueError("state.json holds no JSON object")
+    return state
+
+
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(dict(content), indent=2, allow_nan=False)
     if json.loads(text) != content:
@@ -276,14 +280,15 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     """The manifest with every key that reading needs, of the right kind; else DataError."""
     file = path / MANIFEST
     try:
-        manifest = json.loads(file.read_bytes())
+        manifest = read_json(file)
         version = manifest["format"]
         if version == FORMAT:
             order = manifest["order"]
             names = [*order["model"], *order["optimizer"]]
             files = [manifest["files"][name] for name in FILES]
             sound = [type(each["size"]) is int and type(each["sha256"]) is str for each in files]
-            sound += [type(manifest["step"]) is int, all(type(name) is str for name in names)]
+            sound += [type(manifest["step"]) is int and manifest["step"] >= 0]
+            sound += [all(type(name) is str for name in names)]
             if not all(sound):
                 raise ValueError
     except FileNotFoundError:
@@ -301,14 +306,16 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _read_verified(path: Path, name: str, expected: dict[str, Any]) -> bytes:
     try:
-        data = (path / name).read_bytes()
+        with open_plain(path / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read() if size == expected["size"] else b""
     except OSError as error:
         raise DataError(
             f"damaged checkpoint {path}: cannot read {name}: {error.strerror}"
         ) from error
-    if len(data) != expected["size"]:
+    if size != expected["size"]:
         raise DataError(
-            f"damaged checkpoint {path}: {name} has {len(data):,} bytes, "
+            f"damaged checkpoint {path}: {name} has {size:,} bytes, "
             f"the manifest says {expected['size']:,}"
         )
     found = hashlib.sha256(data).hexdigest()
@@ -325,11 +332,11 @@ def _clear_leftovers(directory: Path) -> None:
     for entry in directory.glob(".step-*.replaced"):
         final = directory / entry.name.removeprefix(".").removesuffix(".replaced")
         if final.exists():
-            shutil.rmtree(entry)
+            remove(entry)
         else:
             entry.rename(final)
     for entry in directory.glob(".step-*.partial"):
-        shutil.rmtree(entry)
+        remove(entry)
 
 
 def _last_good(directory: Path) -> str:

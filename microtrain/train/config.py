@@ -20,7 +20,6 @@ from microtrain.train.section import Section
 
 if TYPE_CHECKING:
     from microtrain.distributed.communicator import Communicator
-    from microtrain.train.yaml_source import Node
 
 __all__ = ["Section", "load_config", "load_config_everywhere", "resolved_yaml"]
 
@@ -52,8 +51,6 @@ def load_config(
         root = read(path, name, problems)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ConfigError(unreadable(path, name, error)) from error
-    if root is not None and of_a_run:
-        _split_as_then(root)
     if root is not None:
         for text in overrides:
             root = command_line.override(root, text, problems)
@@ -87,20 +84,3 @@ def load_config_everywhere(
         raise outcome
     config: Section = outcome
     return config
-<<<<<<< HEAD
-
-
-def _split_as_then(root: Node) -> None:
-    """A run of before the split had a seed of its own drew it with `seed`."""
-    data = root.value.get("data")
-    split = data and isinstance(data.value, dict) and data.value.get("split")
-    if split and isinstance(split.value, dict) and "seed" in root.value:
-        split.value.setdefault("seed", root.value["seed"])
-
-
-def belongs_to_a_run(path: Path) -> bool:
-    """Whether a run has written the configuration at `path`, in its directory or a checkpoint."""
-    files = (path.parent / name for name in ("run.json", "manifest.json"))
-    return path.name == "config.yaml" and any(map(os.path.isfile, files))
-=======
->>>>>>> 9ec3d02 (Let no way into a run directory name code)

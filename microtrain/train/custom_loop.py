@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
 from .model_state import load_model_arrays, model_arrays
+from .stored_state import check_loop
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -68,6 +70,8 @@ def _save(
         return
     from .saver import prune
 
+    with contextlib.suppress(OSError):  # told by the writing itself
+        os.makedirs(directory, exist_ok=True)
     save_checkpoint(
         directory,
         step,
@@ -112,7 +116,7 @@ def restore(
         >>> start = state["epoch"] + 1 if state else 0
     """
     ranks = world() if comm is None else comm
-    found = together(ranks, lambda: _read(directory) if ranks.rank == 0 else None)
+    found = together(ranks, lambda: _read(directory, optimizer) if ranks.rank == 0 else None)
     checkpoint: Checkpoint | None = ranks.broadcast_object(found)
     if checkpoint is None:
         return None
@@ -124,10 +128,15 @@ def restore(
     return state
 
 
-def _read(directory: str | os.PathLike[str]) -> Checkpoint | None:
+def _read(directory: str | os.PathLike[str], optimizer: Optimizer | None) -> Checkpoint | None:
     if not list_checkpoints(Path(directory)):
         return None
-    return load_newest_checkpoint(Path(directory), lambda text: warnings.warn(text, stacklevel=6))
+    groups = None if optimizer is None else optimizer.param_groups
+    return load_newest_checkpoint(
+        Path(directory),
+        lambda text: warnings.warn(text, stacklevel=6),
+        lambda found: check_loop(found, groups),
+    )
 
 
 def _take_over(checkpoint: Checkpoint, model: Module, optimizer: Optimizer | None) -> None:

@@ -38,11 +38,22 @@ def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
 
     It may come from someone else, so it can neither read another file nor the environment.
     """
-    root = read_file(path, name, problems, foreign=belongs_to_a_run(path))
+    of_a_run = belongs_to_a_run(path)
+    root = read_file(path, name, problems, foreign=of_a_run)
+    if root is not None and of_a_run:
+        _split_as_then(root)
     if root is not None and (base := root.value.get("base")) is not None:
         message = "the configuration of a run is whole and has no base"
         problems.append(Problem("base", message, base.where))
     return None if root is None else with_components(root)
+
+
+def _split_as_then(root: Node) -> None:
+    """A run of before the split had a seed of its own drew it with `seed`."""
+    data = root.value.get("data")
+    split = data and isinstance(data.value, dict) and data.value.get("split")
+    if split and isinstance(split.value, dict) and "seed" in root.value:
+        split.value.setdefault("seed", root.value["seed"])
 
 
 def belongs_to_a_run(path: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backend import to_host
+from ..files import parse_json
 from ..nn.module import EXTRA_STATE
 
 if TYPE_CHECKING:
@@ -35,11 +36,15 @@ def model_arrays(model: Module) -> dict[str, Any]:
 def load_model_arrays(model: Module, arrays: Mapping[str, Any]) -> None:
     """Give `model` what `model_arrays` took; RuntimeError where it does not fit."""
     model.load_state_dict(
-        {
-            name: json.loads(array.tobytes()) if _is_extra(name) else array
-            for name, array in arrays.items()
-        }
+        {name: _extra(name, array) if _is_extra(name) else array for name, array in arrays.items()}
     )
+
+
+def _extra(name: str, text: Any) -> Any:
+    try:
+        return parse_json(text.tobytes())
+    except ValueError as error:
+        raise RuntimeError(f"{name} is no JSON: {error}") from error
 
 
 def _is_extra(name: str) -> bool:

@@ -7,7 +7,6 @@ pyplot, so nothing global is touched and a user's own figures stay as they are.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import LaunchError
-from .checkpoint import reason
+from ..files import make_directory, reason, write_whole
 from .rows import number
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Plots:
     """Draws the pictures of one run into its `plots` directory.
 
     Args:
-        directory: where the PNG files go; made when the first is drawn.
+        directory: where the PNG files go; made in the run's when the first is drawn.
         say: receives the one message about missing matplotlib.
         title: heads every picture; the run's name.
 
@@ -139,8 +138,10 @@ class Plots:
 
     def _write(self, figure: Figure, name: str) -> Path:
         path = self.directory / name
-        with contextlib.suppress(OSError):  # told by the writing itself
-            self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            make_directory(self.directory)
+        except OSError as error:
+            raise LaunchError(f"cannot make the directory of the plots: {reason(error)}") from error
         write_figure(figure, path)
         return path
 
@@ -159,10 +160,8 @@ def write_figure(figure: Figure, path: Path) -> None:
     """Write PNG, SVG or PDF by the path's ending; whole or not at all. Raises LaunchError."""
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix[1:].lower(), facecolor="white")
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(picture.getvalue())
-        partial.replace(path)
+        write_whole(path, picture.getvalue())
     except OSError as error:
         raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
 

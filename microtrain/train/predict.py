@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, LaunchError
-from .checkpoint import reason
+from ..files import reason
 from .input_files import check_suffix, read_inputs
 from .trained_model import TrainedModel
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from ..data import Prepared
 from ..errors import LaunchError
+from ..files import reason, write_whole
 from .chart import Chart, Curve
-from .checkpoint import reason
 from .output import elapsed, plural
 from .record import SPLITS, Record, Setting
 from .resolved import as_yaml
@@ -58,10 +58,8 @@ def write_report(
     record = Record.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
     text = report_html(record, samples, note)
-    partial = path.parent / f".{path.name}.partial"
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        partial.replace(path)
+        write_whole(path, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise LaunchError(
             f"cannot write the report {path}: {reason(error)}; choose a place with --output FILE"

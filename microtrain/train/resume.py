@@ -5,27 +5,27 @@ Rank 0 finds and reads; what it found, or its error, reaches all ranks together.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import together
 from ..errors import ConfigError, DataError, LaunchError
+from ..files import reason, remove
 from .checkpoint import (
     Checkpoint,
     OtherFormat,
     list_checkpoints,
     load_newest_checkpoint,
-    reason,
     step_of,
 )
 from .components import is_import_path
-from .resolved import as_yaml, resolved_yaml
+from .resolved import as_yaml
 from .run_directory import Run, newest_run, open_run
 from .section import Section
 from .stop import STOP_FILE
+from .stored_state import check_run
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -87,8 +87,8 @@ def _reached(run: Run, config: Section) -> bool:
     return stored is None or str(stored) == str(config.train.duration)
 
 
-def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Where `run` goes on under `config`; None: at its beginning.
+def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
+    """Where `run` goes on under the configuration of `trainer`; None: at its beginning.
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged.
     """
@@ -97,11 +97,13 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Chec
             f"the run {run.path} has diverged and would do so again; start a new one with another "
             "optimizer.lr, or train.init_from one of its checkpoints"
         )
-    compare_configs(run.config_text, resolved_yaml(config), run.path)
+    compare_configs(run.config_text, trainer._config_text, run.path)
     place = run.path / "checkpoints"
     checkpoint = None
     try:
-        checkpoint = load_newest_checkpoint(place, warn)
+        checkpoint = load_newest_checkpoint(
+            place, trainer.output.warn, lambda found: check_run(found, trainer)
+        )
     except OtherFormat:
         raise
     except DataError:  # none is whole: the run begins again
@@ -109,7 +111,8 @@ def resume_point(run: Run, config: Section, warn: Callable[[str], None]) -> Chec
     for path in list_checkpoints(place):  # damaged ones must not pass for the newest again
         if checkpoint is None or step_of(path) > checkpoint.step:
             aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
-            shutil.rmtree(aside, ignore_errors=True)  # of an earlier resume
+            with contextlib.suppress(OSError):
+                remove(aside)  # of an earlier resume
             try:
                 path.rename(aside)
             except OSError as error:
@@ -137,7 +140,7 @@ def take_up(trainer: Trainer) -> Any:
     run = trainer._run
     if run is None:
         return None
-    checkpoint = resume_point(open_run(run.path), trainer.config, trainer.output.warn)
+    checkpoint = resume_point(open_run(run.path), trainer)
     return checkpoint and (checkpoint.model, checkpoint.optimizer, checkpoint.state)
 
 
@@ -152,9 +155,9 @@ def go_on(trainer: Trainer, state: dict[str, Any] | None) -> None:
     run.trim_metrics(0 if state is None else state["metrics_bytes"])
     step = trainer.step
     (run.path / STOP_FILE).unlink(missing_ok=True)
-    run.update(
-        status="running", exit_code=None, error=None, resumed_at=[*run.info("resumed_at", []), step]
-    )
+    before = run.info("resumed_at")
+    before = before if isinstance(before, list) else []
+    run.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])
     run.write_config(trainer._config_text)
     trainer.output.say(f"resuming {run.path} after step {step:,}")
     ranks = run.info("ranks", trainer.comm.size)

@@ -76,8 +76,9 @@ class RowSchedule:
 
     def restore(self, state: dict[str, int]) -> None:
         """Go on from `state()`, of a schedule of the same run."""
+        self._rows = state["rows"]
         if self._doubling:
-            self._rows, self._step_rate = state["rows"], state["step_rate"]
+            self._step_rate = state["step_rate"]
 
 
 class Rows:

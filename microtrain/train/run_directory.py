@@ -3,13 +3,16 @@
 `<parent>/<name>/<time>/` holds config.yaml, run.json, metrics.jsonl, log.txt, checkpoints/ and
 plots/; `<parent>/<name>/latest` points at the newest. Files that are rewritten (run.json) appear
 whole or not at all; files that grow (metrics.jsonl, log.txt) are flushed line by line, so a killed
-run loses at most the line it was writing. All numbers are valid JSON: what is not finite is null,
-which pandas and every other reader take as a missing value (run.json's status says what happened).
+run loses at most the line it was writing. Nothing is written through a link that lies in the
+directory, which may have come from someone else. All numbers are valid JSON: what is not finite is
+null, which pandas and every other reader take as a missing value (run.json's status says what
+happened).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -26,17 +29,33 @@ from typing import Any, TextIO
 import numpy as np
 
 from ..errors import ConfigError, DataError, LaunchError
-from .checkpoint import list_checkpoints, reason, sync_directory, write_synced
+from ..files import (
+    open_plain,
+    open_to_write,
+    parse_json,
+    read_json,
+    read_plain,
+    reason,
+    refuse_link,
+    write_whole,
+)
+from .checkpoint import list_checkpoints
 from .provenance import git_state, versions
 
-__all__ = ["STATUSES", "Run", "RunDirectory", "newest_run", "open_run", "read_metrics"]
+__all__ = ["STATUSES", "Gone", "Run", "RunDirectory", "newest_run", "open_run", "read_metrics"]
 
 STATUSES = ("running", "finished", "stopped", "diverged", "failed")
 _LEADING = ("split", "step", "epoch", "samples", "loss")
 _WALL_CLOCK = ("time", "samples_per_s", "comm_share")
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
+_NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
 _DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
+_ROW = 2**20  # bytes, at most
+
+
+class Gone(LaunchError):
+    """The directory of a run is no longer where it was: what is written to it is lost."""
 
 
 class RunDirectory:
@@ -64,7 +83,11 @@ class RunDirectory:
         self.plots = self.path / "plots"
         self.metrics_file = self.path / "metrics.jsonl"
         with contextlib.ExitStack() as opened, self._refusing("cannot write in"):
-            self._lock = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            for name in ("checkpoints", "plots", "trace", "board"):
+                refuse_link(self.path / name)
+            self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, self._place)
+            self._lock = open_to_write(self.path / "run.lock", os.O_RDWR)
             opened.callback(os.close, self._lock)
             self._acquire(wait_s)
             self._log = opened.enter_context(_open_to_append(self.path / "log.txt"))
@@ -112,7 +135,7 @@ class RunDirectory:
 
     def write_config(self, text: str) -> None:
         """Write config.yaml: the resolved configuration."""
-        self._replace("config.yaml", text)
+        self.write("config.yaml", text)
 
     def update(self, **fields: Any) -> None:
         """Set fields of run.json: status, exit_code, params_sha256, hosts, ranks, timings, best.
@@ -122,7 +145,7 @@ class RunDirectory:
         if fields.get("status", "running") not in STATUSES:
             raise ValueError(f"status is one of {', '.join(STATUSES)}, got {fields['status']!r}")
         self._info.update(fields)
-        self._replace("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
+        self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
 
     def log_metrics(self, row: Mapping[str, Any]) -> None:
         """Append one object to metrics.jsonl and flush.
@@ -148,6 +171,7 @@ class RunDirectory:
 
     def sync(self) -> None:
         """Wait until the disk has the metrics, of which a checkpoint is about to speak."""
+        self._look()
         os.fsync(self._metrics.fileno())
 
     def trim_metrics(self, length: int) -> None:
@@ -179,18 +203,22 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _replace(self, name: str, text: str) -> None:
-        """Write a whole file beside and rename it: a reader never sees half of it."""
-        partial = self.path / f".{name}.partial"
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file: a reader never sees half of it."""
+        self._look()
         with self._refusing(f"cannot write {name} in"):
-            partial.unlink(missing_ok=True)
-            try:
-                write_synced(partial, text.encode())
-                partial.replace(self.path / name)
-            except OSError:
-                partial.unlink(missing_ok=True)  # on a full disk its space is wanted
-                raise
-            sync_directory(self.path)
+            write_whole(self.path / name, text.encode())
+
+    def _look(self) -> None:
+        """Raise Gone where the directory that was opened is no longer at its path."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._place)):
+                return
+        raise Gone(
+            f"the run directory {self.path} is gone: it was removed or moved while the run went "
+            "on\nwhat was moved goes on where it is now, with microtrain resume; what was removed "
+            "has to begin again"
+        )
 
     @contextlib.contextmanager
     def _refusing(self, what: str) -> Iterator[None]:
@@ -198,8 +226,9 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
+            way_out = _NO_LINK if error.errno == errno.ELOOP else _WAY_OUT
             raise LaunchError(
-                f"{what} the run directory {self.path}: {reason(error)}\n{_WAY_OUT}"
+                f"{what} the run directory {self.path}: {reason(error)}\n{way_out}"
             ) from error
 
     def _acquire(self, wait_s: float) -> None:
@@ -260,7 +289,7 @@ def open_run(path: str | Path) -> Run:
             raise DataError(f"the run {found} is not complete: it has no config.yaml")
         return Run(
             path=found.resolve(),
-            config_text=(found / "config.yaml").read_text(encoding="utf-8"),
+            config_text=read_plain(found / "config.yaml").decode(),
             info=_read_json(found / "run.json"),
             checkpoints=list_checkpoints(found / "checkpoints"),
         )
@@ -274,24 +303,25 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
     Raises DataError naming the line of anything else that is not a JSON object.
     """
+    rows: list[dict[str, Any]] = []
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        with open_plain(path) as file:
+            while len(line := file.readline(_ROW)) == _ROW or line.endswith(b"\n"):
+                try:
+                    row = parse_json(line)
+                except ValueError:
+                    row = None
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object")
+                rows.append({k: math.nan if value is None else value for k, value in row.items()})
     except OSError as error:
         raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: not a JSON object")
-        rows.append({key: math.nan if value is None else value for key, value in row.items()})
-    return rows
+    return rows  # what follows the last newline is torn
 
 
 def _open_to_append(path: Path) -> TextIO:
-    return open(path, "a", encoding="utf-8", errors="backslashreplace")
+    handle = open_to_write(path, os.O_WRONLY | os.O_APPEND)
+    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def _make_unique(base: Path, stamp: str) -> Path:
@@ -333,7 +363,7 @@ def newest_run(directory: Path) -> Path | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except ValueError as error:
         raise DataError(f"damaged file: {path} is not JSON: {error}") from error
     if not isinstance(content, dict):

@@ -8,9 +8,7 @@ newest state takes the place of one that still waits to be written, unless that 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from .checkpoint import list_checkpoints, reason, save_checkpoint
+from ..files import reason, remove
+from .checkpoint import list_checkpoints, peek_state, save_checkpoint
 from .progress import Pace
+from .run_directory import Gone
 
 __all__ = ["Saver", "monitored", "prune"]
 
@@ -54,6 +54,7 @@ class Saver:
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
         self._failed = False  # the last one
+        self._gone: Gone | None = None
         self._epoch = epoch
         self._pace: Pace | None = None
         self._hurry = False
@@ -85,7 +86,12 @@ class Saver:
         return self._thread is None and time.monotonic() >= self._free_at
 
     def submit(self, contents: dict[str, Any], best: bool) -> None:
-        """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed."""
+        """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed.
+
+        Raises LaunchError where the one before found that there is no run directory any more.
+        """
+        if self._gone is not None:
+            raise self._gone
         with self._lock:
             while self._waiting is not None and self._waiting[0] and not best:
                 self._lock.wait()
@@ -124,6 +130,8 @@ class Saver:
             began = time.monotonic()
             try:
                 self._save(contents)
+            except Gone as error:
+                self._gone = error
             except Exception as error:  # in a thread nobody else would hear of it
                 # On a full disk the log cannot be written either.
                 with contextlib.suppress(LaunchError):
@@ -159,7 +167,7 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
             hidden = path.with_name(f".{path.name}.partial")
             with contextlib.suppress(OSError):
                 path.rename(hidden)
-                shutil.rmtree(hidden)
+                remove(hidden)
     for name, target in (("last", found[-1:]), ("best", ranked[: min(keep_best, 1)])):
         if target:
             link = directory / f".{name}.partial"
@@ -171,9 +179,6 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
 
 def monitored(path: Path, monitor: tuple[str, str]) -> float | None:
     """The value of the monitored metric at a checkpoint, if that was measured there."""
-    try:
-        state = json.loads((path / "state.json").read_bytes())
-        value = state["monitored"] if state["monitor"] == list(monitor) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    state = peek_state(path)
+    value = state.get("monitored") if state.get("monitor") == list(monitor) else None
     return value if isinstance(value, float) else None

@@ -13,6 +13,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..files import make_directory, write_whole
+
 __all__ = ["Trace"]
 
 MOST = 200_000  # events; a file of some 20 MB, which browsers still open
@@ -57,7 +59,8 @@ class Trace:
                 for name, start, end in self.events
             ),
         ]  # fmt: skip
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         path = directory / f"rank-{self.rank}.json"
-        path.write_text(json.dumps({"traceEvents": found}), encoding="utf-8")
+        write_whole(path, json.dumps({"traceEvents": found}).encode())
         return path
