@@ -314,6 +314,47 @@ def test_where_nothing_counts_at_all_nothing_is_learned() -> None:
         assert np.isnan(loss) and weight == 0 and gradient == 0
 
 
+def test_two_wrappers_in_one_pass() -> None:
+    def work(comm: Communicator) -> list[Any]:
+        mt.manual_seed(0)
+        first, second = Net(), mt.nn.Linear(CLASSES, CLASSES, dtype=mt.float64)
+        front, back = DataParallel(first, comm), DataParallel(second, comm)
+
+        def run(x: Any, y: Any) -> None:
+            hidden = front(x)[0]
+            (F.cross_entropy(back(hidden), y) + 0.1 * (hidden**2).mean()).backward()
+
+        found = []
+        for step in (run, mt.compile(run)):
+            for _ in range(3):
+                front.zero_grad()
+                back.zero_grad()
+                batch = {n: mt.from_numpy(a) for n, a in batch_of(0, 0, 2 * comm.rank, 6).items()}
+                step(batch["x"], batch["y"].clamp(min=0))
+                found.append(second.weight.grad.numpy().copy())
+        return found
+
+    one, *others = in_process.run(1, work)[0]
+    for other in others:
+        np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+def test_forward_calls_that_nobody_differentiates_take_no_memory() -> None:
+    model = DataParallel(Net(), SingleCommunicator())
+    for _ in range(200):
+        model(mt.ones(1, 4, dtype=mt.float64))
+    assert len(model.forwards()) <= 65
+
+
+def test_half_precision_has_no_room_for_a_total() -> None:
+    model = DataParallel(Net().half(), SingleCommunicator())
+    scores, labels = mt.full((20_000, 2), 8.0).half(), mt.ones(20_000).long()
+    scores[:, 1] = -8.0
+    assert F.cross_entropy(scores, labels).item() == 16.0
+    assert F.nll_loss(-scores, labels).item() == -8.0
+    del model
+
+
 # Shards, native code, and losses that a compiled step returns -------------------------------------
 
 

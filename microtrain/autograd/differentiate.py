@@ -197,7 +197,8 @@ def _announced(
         return run(edges, seeds, retain, create_graph, wanted, True)[1]
     try:
         recorder = MODES.recorder
-        weights = [one.denominators(edges, means) for one in told]
+        forwards = [numbers for one in told for numbers in one.forwards()]
+        weights = [one.denominators(edges, means, forwards) for one in told]
         listening = zip(told, weights, strict=True)
         if recorder is None:
             scales = [one.begin(roots, create_graph, weight) for one, weight in listening]

@@ -55,6 +55,8 @@ _COUNTERS = frozenset(
 _N, _LOSS, _NOT_SCALAR, _WEIGHT, _NOTES = 0, 2, 4, 5, 7
 _SILENT = (0.0,) * (LANE - _NOTES)
 
+MOST = 64  # forward calls between two backward passes that are told apart
+
 
 class DataParallel(Module):
     """A model that is equal on all ranks and learns from all ranks' samples.
@@ -283,6 +285,8 @@ class DataParallel(Module):
         if MODES.grad and any(param._rg for param in self.storage.params):
             forwards = self._forwards if MODES.recorder is None else MODES.recorder.forwards
             forwards.append((first, next_seq()))
+            if len(forwards) > MOST:  # nobody called backward
+                forwards[:] = [(forwards[0][0], forwards[-1][1])]
             for value in (*args, *kwargs.values()):
                 if type(value) in TENSORS and value._array.ndim:
                     self._note("rows are counted", self._add, value._array.shape[0])
@@ -358,16 +362,22 @@ class DataParallel(Module):
         self._running = False
         self._reset()
 
-    def denominators(self, edges: Any, means: list[Any]) -> Denominators | None:
+    def forwards(self) -> list[tuple[int, int]]:
+        """Numbers of nodes around the forward calls since this was last asked."""
+        found, self._forwards = self._forwards, []
+        return found if MODES.recorder is None else [*found, *MODES.recorder.forwards]
+
+    def denominators(
+        self, edges: Any, means: list[Any], forwards: list[tuple[int, int]]
+    ) -> Denominators | None:
         """What a backward pass from `edges` is a mean over; None where that is its rows.
 
-        means: the nodes in its graph that divide a loss.
+        Args:
+            means: the nodes in its graph that divide a loss.
+            forwards: numbers of nodes around what depends on the rows.
         """
-        forwards, self._forwards = self._forwards, []
         if not means or self.reduction == "sum" or self._given is not None:
             return None
-        if MODES.recorder is not None:
-            forwards = [*forwards, *MODES.recorder.forwards]
         return find(edges, means, lambda seq: any(a < seq < b for a, b in forwards))
 
     def begin(

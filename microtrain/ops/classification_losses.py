@@ -111,7 +111,7 @@ def cross_entropy(
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
     if weight is None and kept is None and not label_smoothing and input.ndim == 2:
-        if reduction != "mean" or not counting():
+        if reduction != "mean" or not counting(input):
             return cross_entropy_classes(rows, indices, reduction)
         total = cross_entropy_classes(rows, indices, "sum")
         return mean_loss("cross_entropy", total, indices.shape[0], indices.shape[0])
@@ -187,7 +187,7 @@ def _total(
     if reduction == "none":
         return reshape_to(losses, shape)
     rows = losses.shape[0]
-    if reduction == "sum" or (scale is None and kept is None and not counting()):
+    if reduction == "sum" or (scale is None and kept is None and not counting(losses)):
         return reduced(losses, reduction)
     if scale is None:  # a row counts 1 or 0
         count = rows if kept is None else sum(cast(kept, losses.dtype))

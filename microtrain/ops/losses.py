@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..autograd.graph import MEANS
-from ..backend import LISTENERS, MODES
+from ..backend import LISTENERS, MODES, float16
 from .arguments import want_tensors
 from .comparison import eq
 from .elementwise import where
@@ -43,9 +43,12 @@ mean_over = primitive(
 MEANS.add(mean_over.operation)
 
 
-def counting() -> bool:
-    """Whether anyone wants to know what a loss divides by, who then adds up several."""
-    return bool(LISTENERS) or MODES.counts
+def counting(losses: Any) -> bool:
+    """Whether anyone wants to know what a loss divides by, who then adds up several.
+
+    Not of half precision, which has no room for a total, and which ranks do not add up.
+    """
+    return (bool(LISTENERS) or MODES.counts) and losses.dtype != float16
 
 
 def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
@@ -57,7 +60,7 @@ def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
         name: of the loss, for messages.
         elements: how many there are where each counts 1 or 0; None where they have weights.
     """
-    return mean_over(total, count, name, elements, counting())
+    return mean_over(total, count, name, elements, bool(LISTENERS) or MODES.counts)
 
 
 def check_reduction(
