@@ -8,7 +8,7 @@ import microtrain as mt
 
 nn, F = mt.nn, mt.nn.functional
 CLASSES = 4
-WEIGHT = [0.2, 1.0, 5.0, 0.0]
+WEIGHT, POSITIVE = [0.2, 1.0, 5.0, 0.0], [0.2, 1.0, 5.0, 0.3]
 
 LAYERS = {
     "linear": lambda n: nn.Linear(n, n),
@@ -47,14 +47,16 @@ LOSSES: list[tuple[str, Any, dict[str, Any]]] = [
 WEIGHTED: list[tuple[str, Any, dict[str, Any]]] = [
     ("classes", F.cross_entropy, {"weight": WEIGHT}),
     ("classes", F.cross_entropy, {"ignore_index": 1}),
-    ("classes", F.cross_entropy, {"weight": WEIGHT, "ignore_index": 2, "label_smoothing": 0.1}),
+    ("classes", F.cross_entropy, {"weight": POSITIVE, "ignore_index": 2, "label_smoothing": 0.1}),
     ("classes", nll, {"weight": WEIGHT}),
 ]
 
 
 def loss_of(chosen: tuple[str, Any, dict[str, Any]], p: Any, y: Any, reduction: str) -> Any:
     _, function, options = chosen
-    tensors = {key: mt.tensor(v, dtype=p.dtype) if v is WEIGHT else v for key, v in options.items()}
+    tensors = {
+        key: mt.tensor(v, dtype=p.dtype) if type(v) is list else v for key, v in options.items()
+    }
     return function(p, y, reduction=reduction, **tensors)
 
 

@@ -19,7 +19,7 @@ import test_exactness_property as law
 
 import microtrain as mt
 from attack.campaign import Defect, Kind
-from attack.models import CLASSES, LAYERS, LOSSES, loss_of, targets_of
+from attack.models import CLASSES, LAYERS, LOSSES, WEIGHTED, loss_of, targets_of
 from microtrain.data import ArrayDataset, DataLoader
 from microtrain.distributed import in_process, world
 from microtrain.distributed.data_parallel import DataParallel
@@ -27,7 +27,7 @@ from microtrain.distributed.single import SingleCommunicator
 
 nn = mt.nn
 STEPS = 4
-ENABLED = LOSSES
+ENABLED = [*LOSSES, *WEIGHTED]
 
 
 class Case:
