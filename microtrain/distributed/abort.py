@@ -10,8 +10,8 @@ How each way out of a Python program is seen:
 - exceptions: `sys.excepthook`, `threading.excepthook`; a foreign `sys.excepthook` installed later
   prints in its own way, and an atexit handler ends the job after it;
 - SystemExit, which no hook reports: see `_watch_system_exit`.
-Not seen: `os._exit` and signals (the launcher ends the job), exceptions in threads started with
-`_thread` directly, and a rank that returns normally while others still wait for it.
+Not seen: exceptions in threads started with `_thread` directly; `os._exit` and signals, for which
+there is `warden`; and a rank that returns normally while others still wait for it (`watchdog`).
 """
 
 from __future__ import annotations

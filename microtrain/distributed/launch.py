@@ -27,7 +27,13 @@ INSTALL: Final = "pip install 'microtrain[mpich]'"
 ALLOCATIONS: Final = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE")
 
 # Open MPI's daemons on other hosts pass none of the variables on unless they are named.
-_PASSED_ON: Final = (*THREAD_VARIABLES, "PYTHONPATH", "XDG_CACHE_HOME", "UCX_TLS")
+_PASSED_ON: Final = (
+    *THREAD_VARIABLES,
+    "PYTHONPATH",
+    "XDG_CACHE_HOME",
+    "UCX_TLS",
+    "NUMBA_DISABLE_JIT",
+)
 
 # What `mpirun --version` says, and what it means.
 _VERSIONS: Final = (

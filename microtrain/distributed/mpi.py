@@ -412,7 +412,8 @@ def _check_settings(world: Any) -> None:
             )
             raise LaunchError(
                 f"the environments of the ranks differ: {name} is {found}\n"
-                "the ranks would not do the same; set it for all of them, or for none"
+                "the ranks would not do the same; set it for all of them, or for none (Open MPI's "
+                f"mpirun hands it to other hosts with -x {name}, as microtrain launch does)"
             )
 
 
