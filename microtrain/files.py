@@ -81,9 +81,9 @@ def read_json(path: Place) -> Any:
 
 
 def parse_json(text: bytes) -> Any:
-    """What JSON says; ValueError for all else, and for more than a hundred levels of it."""
+    """What JSON says; ValueError for all else, also for a hundred levels or digits without end."""
     with contextlib.suppress(RecursionError):
-        content = json.loads(text)
+        content = json.loads(text, parse_int=_whole)
         level = [content]
         for _ in range(DEEPEST):
             level = [
@@ -95,6 +95,12 @@ def parse_json(text: bytes) -> Any:
             if not level:
                 return content
     raise ValueError(f"nested deeper than {DEEPEST} levels")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 300:
+        raise ValueError(f"a number of {len(digits):,} digits")
+    return int(digits)
 
 
 def refuse_link(path: Place) -> None:

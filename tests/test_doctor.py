@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.metadata
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -256,6 +257,18 @@ def test_the_launcher_of_another_mpi_is_an_error(env: dict[str, str]) -> None:
     assert "microtrain  0." in job.stdout
     assert job.stdout.splitlines()[-1].startswith("broken: 1 error,")
     assert doctor("", env=env | {n: "1" for n in env if n.endswith("RANK")}).stdout == ""
+
+
+def test_what_killed_jobs_left_in_memory_is_counted(tmp_path: Path) -> None:
+    assert diagnosis.left_in_memory(tmp_path) == ""
+    for name in ("mpich_shm_a_0", "mpich_shm_b_0", "mine"):
+        (tmp_path / name).write_bytes(bytes(8192))
+    said = diagnosis.left_in_memory(tmp_path)
+    assert said.startswith(f"2 files that killed jobs left in {tmp_path}, 0.0 MB (rm ")
+    with open(tmp_path / "mpich_shm_a_0", "r+b") as file, mmap.mmap(file.fileno(), 0):
+        said = diagnosis.left_in_memory(tmp_path)  # a job that runs
+    assert said.startswith("1 files that")
+    assert f"(once no job runs: rm {tmp_path}/mpich_shm_*)" in said
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

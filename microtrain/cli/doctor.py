@@ -154,6 +154,8 @@ def _alone() -> tuple[dict[str, str], list[Finding]]:
     if mpi is None:
         return {"MPI": f"absent: mpi4py is not installed, one process only ({launch.INSTALL})"}, []
     facts = {"MPI": f"{mpi.library}, mpi4py {mpi.mpi4py}"}
+    if left := diagnosis.left_in_memory():
+        facts["MPI"] += f"; {left}"
     found = launch.mpiruns()
     try:
         mpirun = launch.matching_mpirun(mpi, found)

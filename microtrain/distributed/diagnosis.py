@@ -6,6 +6,7 @@ busy neighbour makes any exchange slow.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -265,3 +266,30 @@ def judge_directory(path: Path) -> list[Finding]:
     except OSError as error:
         why = error.strerror or str(error)
     return [Finding(f"no run can be kept in {path}: {why} ({there})", way_out, broken=True)]
+
+
+def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
+    """What MPICH's jobs that were killed have left of this user's in shared memory; "" for nothing.
+
+    Such a file belongs to nobody once no process has it mapped, and takes its room for good.
+    """
+    found = {}
+    for path in directory.glob("mpich_shm_*"):
+        with contextlib.suppress(OSError):  # a job that ends now takes its own away
+            if (about := path.stat()).st_uid == os.geteuid():
+                found[path] = 512 * about.st_blocks
+    running = False
+    for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
+        with contextlib.suppress(OSError):  # another user's
+            text = maps.read_text(errors="replace")
+            used = [path for path in found if f"{path}\n" in text]
+            running = running or bool(used)
+            for path in used:
+                del found[path]
+    if not found:
+        return ""
+    remove = "once no job runs: " if running else ""
+    return (
+        f"{len(found):,} files that killed jobs left in {directory}, "
+        f"{sum(found.values()) / 1e6:,.1f} MB ({remove}rm {directory}/mpich_shm_*)"
+    )
