@@ -36,3 +36,5 @@ for epoch in range(state["epoch"] + 1 if state else 0, 10):
     if comm.rank == 0:
         print(f"epoch {epoch}  loss {model.loss:.4f}")  # the exact global loss of the last step
     mt.save("checkpoints", epoch + 1, state={"epoch": epoch}, **kept)  # to go on after Ctrl-C
+if comm.rank == 0 and state and state["epoch"] == 9:
+    print("all 10 epochs were done before; `rm -r checkpoints` begins again")

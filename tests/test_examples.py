@@ -52,3 +52,14 @@ def test_the_readme_shows_the_files_that_are_there():
     code = LOOP.read_text().split('"""\n\n', 1)[1].rstrip()
     assert code in readme
     assert (ROOT / "configs" / "linreg.yaml").read_text().rstrip() in readme
+
+
+def test_the_custom_loop_says_that_it_was_done_before(mpirun, tmp_path):
+    given = {"env": ENVIRONMENT, "cwd": tmp_path, "capture_output": True, "text": True}
+    first = subprocess.run([sys.executable, LOOP], timeout=60, **given)
+    assert (first.returncode, first.stderr) == (0, "")
+    again = mpirun(2, LOOP, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith("all 10 epochs were done before")
+    told = f"restored {Path('checkpoints') / 'step-000010'}, step 10\n"
+    assert again.stderr.count(told) == 1

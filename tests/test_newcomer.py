@@ -81,6 +81,7 @@ def test_a_resumed_run_compares_what_it_predicted(tmp_path: Path) -> None:
     assert later._elapsed > 0
     took = next(line for line in printed.splitlines() if line.startswith("took"))
     whole = next(line for line in printed.splitlines() if line.startswith("finished"))
+    assert "since the resume after step " in took and " s in all, " in whole
     assert float(took.split()[1]) <= float(whole.split(" in ")[1].split()[0])
 
 

@@ -85,7 +85,7 @@ def test_what_is_counted_and_measured(tmp_path):
     facts = found.facts()
     assert facts["model"] == f"{parameters:,} parameters"
     assert re.match(r"\S+ MB a rank: parameters .*optimizer .*activations", facts["memory"])
-    assert "if each of 20 steps takes what one did eagerly" in facts["time"]
+    assert facts.keys() == {"model", "memory"}  # nobody knows the time before steps are taken
 
 
 def test_smaller_micro_batches_need_less(tmp_path):
@@ -116,7 +116,6 @@ def test_ranks_share_and_do_not_wait_for_each_other(tmp_path):
         trainer = trainer_of(tmp_path, comm=comm)
         found = predict(trainer)
         assert found.sent == found.memory["gradients"]
-        assert "without communication" in found.basis
         activations.append(found.memory["activations"])
         trainer.train()
 
@@ -128,7 +127,6 @@ def test_ranks_share_and_do_not_wait_for_each_other(tmp_path):
 def test_a_model_that_fails_says_so_at_the_first_step(tmp_path):
     trainer = trainer_of(tmp_path, "model=" + str(tmp_path / "model.py") + ":Fails")
     found = predict(trainer)
-    assert found.seconds is None
     assert "activations" not in found.memory
     assert found.facts().keys() == {"model", "memory"}
     with pytest.raises(ValueError, match="no"):
@@ -156,12 +154,17 @@ def test_a_dry_run_of_several_ranks_ends_together(tmp_path):
 
 
 def test_the_last_line_compares():
-    found = Prediction(3, peak=50_000_000, seconds=2.0)
-    assert found.compared(1.0, 60_000_000) == (
-        "1.00 s (predicted 2.00 s of computing), 60 MB of memory at most (predicted 50 MB)"
-    )
-    found.seconds = None
-    assert found.compared(1.0, 60_000_000).startswith("1.00 s, 60 MB")
+    found = Prediction(3, peak=50_000_000)
+    assert found.compared(60_000_000) == "60 MB of memory at most (predicted 50 MB)"
+
+
+def test_the_data_are_no_activations(tmp_path):
+    """A batch is a copy, as the loader makes it, and not the whole set it is a part of."""
+    model = ("model=linear_regression", "train.batch_size=4")
+    few = predict(trainer_of(tmp_path, *model))
+    many = predict(trainer_of(tmp_path, *model, "data.samples=80000"))
+    assert many.memory["activations"] == few.memory["activations"] < 4 * 20 * 4 * 4
+    assert many.memory["data"] == 100 * few.memory["data"]
 
 
 def test_the_peak_of_memory_is_in_bytes():

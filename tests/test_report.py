@@ -7,6 +7,7 @@ import json
 import os
 import re
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -202,6 +203,32 @@ def test_what_cannot_be_shown_is_not_guessed(y, outputs):
 def test_pictures_are_known_by_the_names_of_their_columns(names, shape):
     data = prepared(np.eye(20)[:, :6], np.ones((20, 1)), feature_names=names)
     assert take_samples(mt.nn.Linear(6, 1), data).picture == shape
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_standardised_inputs_are_shown_in_the_units_of_the_file(tmp_path, dtype):
+    """To the bit where they were whole: not 2.9999998, and not 3.8e-08 for 0."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 17, (50, 64)).astype(float)
+    x[:, 0], x[:, 1] = 0, rng.standard_normal(50)
+    names = [f"pixel_{i}_{j}" for i in range(8) for j in range(8)]
+    given = ArrayDataset(x, np.arange(50) % 10, feature_names=names)
+    classes = tuple("0123456789")
+    data = prepare(given, standardize=True, dtype=np.dtype(dtype), seed=0, origin="test")
+    assert abs(data.train.arrays[0][:, 2:].mean()) < 1e-6
+    seen = take_samples(mt.nn.Linear(64, 10, dtype=mt.from_numpy(data.train.arrays[0]).dtype), data)
+    np.testing.assert_array_equal(np.delete(seen.inputs, 1, axis=1), np.delete(x, 1, axis=1))
+    np.testing.assert_allclose(seen.inputs, x, rtol=1e-5, atol=1e-6)
+    record = Record.read(make_run(tmp_path))
+    html, _ = samples_html(record, seen)
+    drawn = [base64.b64decode(found) for found in re.findall(r"base64,([^\"]*)", html)]
+    shades = (x - x.min()) / (x.max() - x.min()) * 255
+    assert png(shades[:1].reshape(1, 8, 8).astype(np.uint8)) in drawn
+    table, _ = samples_html(record, replace(seen, picture=None, classes=classes))
+    cells = [re.findall("<td>(.*?)</td>", row) for row in table.split("<tr>")]
+    shown = {tuple(row[3:]) for row in cells if len(row) == 7}
+    assert {row[0] for row in shown} == {"0"}
+    assert {row[2:] for row in shown} <= {(f"{a:.0f}", f"{b:.0f}") for a, b in x[:, 2:4]}
 
 
 def samples_of(truth, scores, **changes):

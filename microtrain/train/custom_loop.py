@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,8 +98,8 @@ def restore(
 ) -> dict[str, Any] | None:
     """Take up a training loop where `save` left it; collective.
 
-    The newest whole checkpoint is read on rank 0 and given to all; a damaged one is named in a
-    warning and passed over.
+    The newest whole checkpoint is read on rank 0 and given to all; which it is, is said on standard
+    error. A damaged one is named in a warning and passed over.
 
     Args:
         directory: what `save` was given.
@@ -122,6 +123,8 @@ def restore(
         return None
     together(ranks, lambda: _take_over(checkpoint, model, optimizer))
     set_rng_state(checkpoint.state["random"])
+    if ranks.rank == 0:
+        print(f"restored {checkpoint.path}, step {checkpoint.step:,}", file=sys.stderr)
     state = {**checkpoint.state["loop"], "step": checkpoint.step}
     if loader is not None and "epoch" in state:
         loader.epoch = state["epoch"] + 1

@@ -33,7 +33,7 @@ class Header:
         mpi: name and version of the MPI library, "" without one.
         blas_threads: threads of each rank.
         samples: rows of each part of the data, `{"train": 8000, "val": 2000}`.
-        prediction: what the run will need: model, memory and time.
+        prediction: what the run will need: model and memory.
         steps: optimiser steps of the run, None where only a clock ends it.
         steps_per_epoch, batch_size: of the whole job (a global batch).
         compile: what executes the steps, and why.
@@ -91,11 +91,12 @@ class Summary:
         status: finished, stopped, diverged or failed.
         steps: optimiser steps taken.
         seconds: wall-clock time of training.
+        in_all: words for a run of several parts, whose time that is.
         samples_per_s: over the whole run.
         comm_share: share of the time in communication, 0 to 1; None with one rank.
         best: (name, value, step) of the monitored value, None without one.
         results: the run directory.
-        took: time and memory beside what was predicted.
+        took: time, and memory beside what was predicted.
         next_command: what to type next.
     """
 
@@ -108,12 +109,13 @@ class Summary:
     results: str
     took: str
     next_command: str
+    in_all: str = ""
 
     def lines(self) -> list[str]:
         """The summary, one fact a line."""
         share = "" if self.comm_share is None else f", {self.comm_share:.0%} in communication"
         facts = {
-            self.status: f"{plural(self.steps, 'step')} in {elapsed(self.seconds)}, "
+            self.status: f"{plural(self.steps, 'step')} in {elapsed(self.seconds)}{self.in_all}, "
             f"{rate(self.samples_per_s)} samples/s{share}"
         }
         if self.best is not None:

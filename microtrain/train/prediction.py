@@ -1,10 +1,9 @@
 """What a run will need, said before it begins, and compared with what it took.
 
-Parameters, gradients, optimizer states and data are counted. Activations and the time of a step are
-measured: one micro-batch goes forward and backward eagerly, alone on its rank, and everything it
-changed is put back. So the time is a bound and no forecast: what captures steps makes them faster,
-communication and evaluation come on top. `dry_run` takes real steps instead, of a run that then
-does not happen.
+Parameters, gradients, optimizer states and data are counted, and what the graph of one micro-batch
+keeps, which goes forward eagerly, alone on its rank; everything it changed is put back. How long a
+run takes is not known before its steps are taken: captured steps, communication and evaluation are
+each of them more than the rest. `dry_run` takes steps, of a run that then does not happen.
 """
 
 from __future__ import annotations
@@ -50,35 +49,25 @@ class Prediction:
         memory: bytes by what they are for.
         peak: bytes of the process at its largest.
         sent: bytes that a rank puts into collectives in an optimiser step.
-        seconds: of the whole run.
-        basis: what the seconds were taken from.
     """
 
     parameters: int
     memory: dict[str, int] = field(default_factory=dict)
     peak: int = 0
     sent: int = 0
-    seconds: float | None = None
-    basis: str = ""
 
     def facts(self) -> dict[str, str]:
         """For the header."""
         parts = ", ".join(f"{name} {size(count)}" for name, count in self.memory.items() if count)
         sent = f", {size(self.sent)} reduced a step" if self.sent else ""
-        facts = {
+        return {
             "model": plural(self.parameters, "parameter") + sent,
             "memory": f"{size(self.peak)} a rank: {parts}",
         }
-        if self.seconds is not None:
-            facts["time"] = f"about {elapsed(self.seconds)} of computing: {self.basis}"
-        return facts
 
-    def compared(self, seconds: float, peak: int) -> str:
-        """What came of it, as the last line of a run."""
-        told = f"{size(peak)} of memory at most (predicted {size(self.peak)})"
-        if self.seconds is None:
-            return f"{elapsed(seconds)}, {told}"
-        return f"{elapsed(seconds)} (predicted {elapsed(self.seconds)} of computing), {told}"
+    def compared(self, peak: int) -> str:
+        """What came of it, for the end of a run."""
+        return f"{size(peak)} of memory at most (predicted {size(self.peak)})"
 
 
 def predict(trainer: Trainer) -> Prediction:
@@ -104,18 +93,9 @@ def predict(trainer: Trainer) -> Prediction:
         memory=memory,
         sent=memory["gradients"] if trainer.comm.size > 1 else 0,
     )
-    passed = _one_pass(trainer)
-    if passed is not None:
-        seconds, memory["activations"] = passed
-        steps = trainer.total_steps
-        if steps is not None:
-            left = steps - trainer.step
-            found.seconds = seconds * left
-            alone = ", without communication" if trainer.comm.size > 1 else ""
-            faster = "" if trainer.execution.name == "off" else "; captured steps are faster"
-            found.basis = (
-                f"if each of {plural(left, 'step')} takes what one did eagerly{alone}{faster}"
-            )
+    activations = _activations(trainer)
+    if activations is not None:
+        memory["activations"] = activations
     # What is there already (the program, data, parameters) and what comes to it.
     coming = sum(count for name, count in memory.items() if name not in ("parameters", "data"))
     found.peak = max(peak_memory(), now + coming)
@@ -131,20 +111,18 @@ def _optimizer_bytes(trainer: Trainer) -> int:
     return total
 
 
-def _one_pass(trainer: Trainer) -> tuple[float, int] | None:
-    """Seconds of the passes of one optimiser step on this rank, and the memory of a micro-batch.
+def _activations(trainer: Trainer) -> int | None:
+    """Bytes that a micro-batch keeps for its backward pass; None where its forward pass raises.
 
-    None where the passes raise, and the memory is 0 on a GPU, which is not seen from here.
+    0 on a GPU, which is not seen from here.
     """
     loader = trainer.loader
     rows = contiguous_slice(min(loader.batch_size, len(trainer.data.train)), loader.accumulate, 0)[
         1
     ]
     rows = contiguous_slice(rows, loader.shards, 0)[1]
-    passes = loader.accumulate * (loader.shards // trainer.comm.size)
-    batch: Any = tuple(
-        from_numpy(np.ascontiguousarray(a[:rows])) for a in trainer.data.train.arrays
-    )
+    # Copies, as the loader makes them: a part of the data would count as all of it.
+    batch: Any = tuple(from_numpy(a[:rows].copy()) for a in trainer.data.train.arrays)
     before, here = Snapshot(trainer.model, trainer.loss, False), place()
     try:
         with (
@@ -152,13 +130,7 @@ def _one_pass(trainer: Trainer) -> tuple[float, int] | None:
             np.errstate(all="ignore"),
             default_dtype(trainer.config.dtype),
         ):
-            times = []
-            for _ in range(2):  # the first one warms up
-                begin_batch(0)
-                started = time.perf_counter()
-                trainer.gradients(True, False, batch)
-                times.append(time.perf_counter() - started)
-                trainer.model.cancel()
+            begin_batch(0)
             most = _kept(trainer.train_step(batch))
             trainer.model.cancel()
     except Exception:
@@ -166,7 +138,7 @@ def _one_pass(trainer: Trainer) -> tuple[float, int] | None:
     finally:
         before.restore()
         begin_batch(*here)
-    return min(times) * passes, 0 if trainer.device is not None else most
+    return 0 if trainer.device is not None else most
 
 
 def _kept(loss: Any) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..autograd import no_grad
 from ..backend import to_host
 from ..creation import from_numpy
-from ..data import Prepared
+from ..data import Prepared, Preprocessing
 
 __all__ = ["Samples", "take_samples"]
 
@@ -98,7 +98,7 @@ def take_samples(
     elif truth.ndim != 2 or prediction.shape != truth.shape:
         return None
     if x.shape[1:] == data.preprocessing.mean.shape and x.dtype.kind == "f":
-        x = x * data.preprocessing.scale + data.preprocessing.mean
+        x = _in_units_of_the_file(x, data.preprocessing)
     return Samples(
         part,
         len(dataset),
@@ -111,6 +111,16 @@ def take_samples(
         _picture(x, dataset.feature_names),
         named,
     )
+
+
+def _in_units_of_the_file(x: Array, preprocessing: Preprocessing) -> Array:
+    """The standardisation undone, to as many bits as the rounding of `x` left: 3, not 2.9999998."""
+    mean, scale = preprocessing.mean, preprocessing.scale
+    largest = np.abs(mean) + scale * np.abs(x).max(axis=0, initial=0.0)
+    coarse = np.maximum(4 * float(np.finfo(x.dtype).eps) * largest, np.finfo(np.float64).tiny)
+    step = 2.0 ** np.ceil(np.log2(coarse))
+    raw: Array = np.round((x * scale + mean) / step) * step + 0.0  # + 0.0: no -0
+    return raw
 
 
 def _picture(x: Array, names: Sequence[str] | None) -> tuple[int, int] | None:

@@ -219,7 +219,16 @@ def _features(samples: Samples) -> tuple[list[str], Any]:
         return [], lambda i: []
     shown = min(samples.inputs.shape[1], _COLUMNS)
     names = samples.features or [f"x{i}" for i in range(samples.inputs.shape[1])]
-    return list(names[:shown]), lambda i: [number(v) for v in samples.inputs[i, :shown]]
+    columns = samples.inputs[:, :shown]
+    whole = [_whole(column) for column in columns.T]
+    return list(names[:shown]), lambda i: [
+        f"{v:.0f}" if is_whole else number(v) for v, is_whole in zip(columns[i], whole, strict=True)
+    ]
+
+
+def _whole(column: Array) -> bool:
+    """Whether a column holds whole numbers alone, which are then shown as such."""
+    return bool((column == np.round(column)).all() and (np.abs(column) < 1e9).all())
 
 
 def _rows(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import threads
 from .components import is_import_path
-from .output import Header, Summary, truth_lines
+from .output import Header, Summary, elapsed, truth_lines
 from .pictures import line_of
 
 if TYPE_CHECKING:
@@ -63,13 +63,22 @@ def summed_up(trainer: Trainer, finished: bool, stop: str, seconds: float, peak:
         status=("finished" if finished else "stopped") + (f" ({stop})" if stop else ""),
         steps=trainer.step,
         seconds=seconds,
+        in_all=" in all" if trainer._elapsed else "",
         samples_per_s=trainer.samples / seconds if seconds else math.nan,
         comm_share=trainer.model.comm_seconds / seconds if trainer.comm.size > 1 else None,
         best=trainer._best,
         results=str(trainer.path),
-        took=trainer._prediction.compared(seconds - trainer._elapsed, peak),
+        took=_took(trainer, seconds) + trainer._prediction.compared(peak),
         next_command=next_command(trainer, "evaluate" if finished else "resume"),
     )
+
+
+def _took(trainer: Trainer, seconds: float) -> str:
+    """The time of this part, where the run has others."""
+    if not trainer._elapsed:
+        return f"{elapsed(seconds)}, "
+    since = f"since the resume after step {trainer._restored['step']:,}"  # type: ignore[index]
+    return f"{elapsed(seconds - trainer._elapsed)} {since}, "
 
 
 def next_command(trainer: Trainer, command: str) -> str:
