@@ -213,16 +213,15 @@ def test_a_disk_that_is_full_for_the_last_file(tmp_path, whole, monkeypatch):
     """Nothing but run.json is missing: the resumed run takes no further step."""
     expected, _ = whole("early stopping", 1)
     config, settings = configuration(tmp_path, "early stopping")
-    write = RunDirectory._replace
+    update = RunDirectory.update
 
-    def full(self, name, text):
-        with self._refusing(f"cannot write {name} in"):
-            if name == "run.json" and '"running"' not in text:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(self, name, text)
+    def full(self, **fields):
+        if fields.get("status", "running") != "running":
+            raise LaunchError(f"cannot write run.json in {self.path}: {os.strerror(errno.ENOSPC)}")
+        update(self, **fields)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "_replace", full)
+        patch.setattr(RunDirectory, "update", full)
         with pytest.raises(LaunchError, match=r"cannot write run\.json .*No space left"):
             run(config, settings, 1)
     found = newest_run(tmp_path / "runs" / "small")
