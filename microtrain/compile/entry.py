@@ -156,7 +156,7 @@ class _Text:
             return
         self.places += [f"id({target})"] * moves
         owner = f"{name}_owner"
-        plain = f"{here}.flags.num & {PLAIN} == {PLAIN}"
+        plain = f"({here}.flags.carray or {here}.flags.num & {PLAIN} == {PLAIN})"
         strided = f"{here}.strides == {array.strides}"
         self.checks += [
             f"{here}.dtype is {self.name(f'{name}_dtype', array.dtype)}",
