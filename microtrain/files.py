@@ -153,8 +153,8 @@ def sync_directory(path: Place) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a directory and all that is in it; of a link the link alone."""
-    if path.is_symlink():
+    """Remove a directory and all that is in it; of a link the link alone, of a pipe the pipe."""
+    if path.is_symlink() or not path.is_dir():  # rmtree opens what it is given
         path.unlink()
     else:
         shutil.rmtree(path)

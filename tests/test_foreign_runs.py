@@ -90,12 +90,16 @@ def theirs(tmp_path_factory):
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+class Waited(BaseException):
+    """What nobody takes for an error of the system."""
+
+
 def command(*arguments: object) -> tuple[int, str]:
     """What a command leaves with, and what it says; the test fails on a traceback or a wait."""
     out, err = io.StringIO(), io.StringIO()
 
     def waited(*_: object) -> None:
-        raise TimeoutError
+        raise Waited
 
     before = signal.signal(signal.SIGALRM, waited)
     signal.alarm(SECONDS)
@@ -250,6 +254,8 @@ ANSWERS = [
     ("resume", zeros, f"{LAST}/optimizer.safetensors", 0, "cannot read optimizer.safetensors"),
     ("resume", whole_link, LAST, 0, ""),
     ("train --resume", file_link, "run.lock", 5, "nothing is written through a link"),
+    ("resume", pipe, "checkpoints/.step-000010.partial", 0, ""),
+    ("resume", whole_link, "checkpoints/.step-000008.replaced", 0, ""),
     ("report", file_link, ".report.html.partial", 0, ""),
     ("report", file_link, "report.html", 0, ""),
     ("report", pipe, "metrics.jsonl", 3, "a pipe, no file"),
