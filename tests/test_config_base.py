@@ -68,8 +68,9 @@ OVER = "base: shared/base.yaml\n"
         ("optimizer: {type: adam}", "optimizer.lr", 1e-3),  # another one, whole
         ("optimizer: adam", "optimizer.betas", [0.9, 0.999]),
         ("data: {type: synthetic_random, samples: 9, features: 1, targets: 1}", "data.split",
-         {"train": 1.0}),
-        ("data: {split: {train: 1, val: null}}", "data.split", {"train": 1.0}),
+         {"train": 1.0, "seed": 0}),
+        ("data: {split: {train: 1, val: null}}", "data.split",
+         {"train": 1.0, "seed": 0}),
         ("schedule: null", "schedule", None),
     ],
 )  # fmt: skip
