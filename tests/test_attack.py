@@ -173,7 +173,9 @@ def test_directories_finds_bad_readers(tmp_path: Path, monkeypatch: Any) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "trials"), [("kills", 5), ("ranks", 150), ("captures", 150), ("directories", 12)])
+@pytest.mark.parametrize(
+    ("kind", "trials"), [("kills", 5), ("ranks", 150), ("captures", 150), ("directories", 12)]
+)
 def test_nothing_is_found_here(kind: str, trials: int) -> None:
     code, text = script("--only", kind, "--seed", "1", "--trials", str(trials), timeout=550)
     assert code == 0, text
