@@ -250,6 +250,8 @@ def test_a_loss_beside_a_mean_over_rows_is_refused_where_it_is_uneven_only() -> 
         lambda loss, other: loss * other.abs().mean(),
         lambda loss, other: mt.where(mt.tensor(True), loss, other.mean()),
         lambda loss, other: loss * loss,
+        lambda loss, other: 2.0 / loss,
+        lambda loss, other: mt.tensor(2.0) / loss + other.mean(),
     ],
 )
 def test_arithmetic_that_is_no_sum_is_refused(root: Callable[[Any, Any], Any]) -> None:
@@ -261,6 +263,126 @@ def test_arithmetic_that_is_no_sum_is_refused(root: Callable[[Any, Any], Any]) -
     with pytest.raises(RuntimeError, match=r"cross_entropy.*no sum of it"):
         in_process.run(2, work)
     in_process.run(1, work)  # where one process has all rows, it is the loss of all
+
+
+def gradients(net: mt.nn.Module) -> list[Any]:
+    return [p.grad.numpy().copy() for p in net.parameters() if p.grad is not None]
+
+
+def both(
+    root: Callable[[Any, Net, Any], Any], back: Callable[[Any], Any], rows: list[int]
+) -> tuple[list[Any], list[Any]]:
+    """Gradients and loss of a pass of ranks that have `rows`, and of one process with them all."""
+
+    def work(comm: Communicator | None, ranks: list[int]) -> list[Any]:
+        mt.manual_seed(0)
+        net = Net()
+        model: Any = net if comm is None else DataParallel(net, comm)
+        parts = [batch_of(0, 0, 2 * r, rows[r]) for r in ranks]
+        batch = {n: mt.from_numpy(np.concatenate([part[n] for part in parts])) for n in parts[0]}
+        loss = root(model, net, batch)
+        back(loss)
+        return [*gradients(net), loss.item() if comm is None else model.loss]
+
+    whole = work(None, [*range(len(rows))])
+    return in_process.run(len(rows), lambda comm: work(comm, [comm.rank]))[0], whole
+
+
+def _two_losses(model: Any, net: Net, batch: Any) -> Any:
+    scores, other = model(batch["x"])
+    return F.cross_entropy(scores, batch["y"]) + F.mse_loss(other, batch["t"])
+
+
+def test_a_gradient_that_the_root_is_given_scales_no_loss() -> None:
+    two = mt.tensor(2.0, dtype=mt.float64)
+    check(*both(_two_losses, lambda loss: loss.backward(gradient=two), [5, 3]))
+
+
+def test_a_hook_that_scales_the_gradient_of_a_loss_scales_no_loss() -> None:
+    def root(model: Any, net: Net, batch: Any) -> Any:
+        scores, other = model(batch["x"])
+        loss = F.cross_entropy(scores, batch["y"])
+        loss.register_hook(lambda g: 3 * g)
+        return loss + F.mse_loss(other, batch["t"])
+
+    check(*both(root, lambda loss: loss.backward(), [5, 3]))
+
+
+def test_a_weighted_penalty_counts_on_no_rank_without_rows() -> None:
+    mask = mt.from_numpy(np.arange(15.0).reshape(3, 5) % 2)
+
+    def root(model: Any, net: Net, batch: Any) -> Any:
+        penalty = F.weighted_mean(net.scores.weight**2, mask)
+        return F.mse_loss(model(batch["x"])[1], batch["t"]) + penalty
+
+    check(*both(root, lambda loss: loss.backward(), [5, 0, 3]))
+
+
+def test_a_product_within_another_of_the_same_loss_is_refused() -> None:
+    def root(model: Any, net: Net, batch: Any) -> Any:
+        scores, other = model(batch["x"])
+        product = net.uncertainty * F.cross_entropy(scores, batch["y"])
+        return product + net.uncertainty * product + F.mse_loss(other, batch["t"])
+
+    with pytest.raises(RuntimeError, match=r"cross_entropy.*no sum of it"):
+        both(root, lambda loss: loss.backward(), [5, 3])
+
+
+def test_weights_that_cancel_are_refused() -> None:
+    def root(model: Any, net: Net, batch: Any) -> Any:
+        signs = mt.ones(len(batch["x"]), 3, dtype=mt.float64)
+        if len(signs) < 5:  # the second rank's; together they are 15
+            signs[:, 1], signs[:, 2] = -1, 0
+        return F.weighted_mean(model(batch["x"])[0] ** 2, signs)
+
+    with pytest.raises(RuntimeError, match="weights of weighted_mean add up to 0"):
+        both(root, lambda loss: loss.backward(), [5, 3])
+
+
+def test_sums_of_sums_take_no_time() -> None:
+    def root(model: Any, net: Net, batch: Any) -> Any:
+        scores, first = model(batch["x"])
+        second = first * 0.5
+        for _ in range(60):  # as many ways to `first` as Fibonacci's number
+            first, second = first + 0.3 * second, 0.5 * first
+        return F.cross_entropy(scores, batch["y"]) + (first + second).mean()
+
+    check(*both(root, lambda loss: loss.backward(), [5, 3]))
+
+
+def test_a_second_pass_over_a_freed_graph_says_so() -> None:
+    net = Net()
+    model = DataParallel(net, SingleCommunicator())
+    batch = {name: mt.from_numpy(a) for name, a in batch_of(0, 0, 0, 4).items()}
+    loss = F.cross_entropy(model(batch["x"])[0], batch["y"])
+    loss.backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
+
+
+def test_a_pass_that_failed_leaves_the_graph_as_it_was() -> None:
+    def work(comm: Communicator) -> tuple[Any, Any]:
+        mt.manual_seed(0)
+        net = Net()
+        part = batch_of(0, 0, 2 * comm.rank, 5 - 2 * comm.rank)
+        batch = {name: mt.from_numpy(array) for name, array in part.items()}
+        model = DataParallel(net, comm)
+        loss = _two_losses(model, net, batch)
+        weight = net.scores.weight
+        (before,) = mt.autograd.grad(loss, weight, retain_graph=True)
+
+        def failing(g: Any) -> None:
+            raise ValueError("a hook")
+
+        hook = net.first.weight.register_hook(failing)
+        with pytest.raises(ValueError, match="a hook"):
+            loss.backward(retain_graph=True)
+        hook.remove()
+        (after,) = mt.autograd.grad(loss, weight)
+        return before.numpy(), after.numpy()
+
+    for before, after in in_process.run(2, work):
+        np.testing.assert_array_equal(after, before)
 
 
 def test_weights_that_learn_are_refused() -> None:
@@ -337,6 +459,36 @@ def test_two_wrappers_in_one_pass() -> None:
     one, *others = in_process.run(1, work)[0]
     for other in others:
         np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
+def test_two_wrappers_in_one_pass_with_several_denominators() -> None:
+    def work(comm: Communicator | None, ranks: list[int]) -> list[Any]:
+        mt.manual_seed(0)
+        first, second = Net(), mt.nn.Linear(CLASSES, CLASSES, dtype=mt.float64)
+        front, back = (m if comm is None else DataParallel(m, comm) for m in (first, second))
+        parts = [batch_of(0, 0, 2 * r, 3 + r) for r in ranks]
+        x, y = (mt.from_numpy(np.concatenate([part[n] for part in parts])) for n in ("x", "y"))
+        hidden = front(x)[0]
+        loss = F.cross_entropy(back(hidden), y, weight=WEIGHT) + 0.1 * (hidden**2).mean()
+        loss.backward()
+        values = [loss.item()] * 2 if comm is None else [front.loss, back.loss]
+        return [*gradients(first), *gradients(second), *values]
+
+    check(in_process.run(3, lambda comm: work(comm, [comm.rank]))[0], work(None, [0, 1, 2]))
+
+
+def test_two_wrappers_of_which_one_was_told_its_count_weigh_nothing_together() -> None:
+    def work(comm: Communicator) -> None:
+        mt.manual_seed(0)
+        front = DataParallel(Net(), comm)
+        back = DataParallel(mt.nn.Linear(CLASSES, CLASSES, dtype=mt.float64), comm)
+        batch = {n: mt.from_numpy(a) for n, a in batch_of(0, 0, 2 * comm.rank, 6).items()}
+        hidden = front(batch["x"])[0]
+        back.count(6)
+        (F.cross_entropy(back(hidden), batch["y"]) + (hidden**2).mean()).backward()
+
+    with pytest.raises(RuntimeError, match="not all may take part in weighing"):
+        in_process.run(2, work)
 
 
 def test_forward_calls_that_nobody_differentiates_take_no_memory() -> None:
@@ -480,6 +632,35 @@ def test_an_evaluation_in_batches_on_ranks_is_that_of_all_rows(
 
     for world in (1, 2, 4):
         assert in_process.run(world, work)[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_evaluation_whose_loss_is_another_sum_in_another_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def loss(p: Any, t: Any) -> Any:
+        rows = 0.1 * (p**2).mean()
+        return F.cross_entropy(p, t) + rows if t.max().item() >= 0 else rows
+
+    monkeypatch.setattr("microtrain.train.evaluation.ROWS", 4)
+    data = mt.data.ArrayDataset(np.ones((8, 3)), np.array([0, 1, 2, 0, -100, -100, -100, -100]))
+    with pytest.raises(ConfigError, match=r"a sum of 2 means .* in one batch and of 1 in another"):
+        evaluate(lambda x: x, loss, [], data, SingleCommunicator())
+
+
+def test_an_evaluation_with_a_compiled_loss() -> None:
+    rng = np.random.default_rng(0)
+    scores, target = rng.normal(size=(6, CLASSES)), rng.integers(0, CLASSES, 6)
+
+    def even(p: Any, t: Any) -> Any:
+        return F.cross_entropy(p, t) + (p**2).mean()
+
+    compiled = mt.compile(even)
+    expected = even(mt.from_numpy(scores), mt.from_numpy(target)).item()
+    for _ in range(3):
+        found = evaluate(
+            lambda x: x, compiled, [], mt.data.ArrayDataset(scores, target), SingleCommunicator()
+        )
+        assert found["loss"] == pytest.approx(expected, rel=1e-12)
 
 
 YAML = """

@@ -195,6 +195,7 @@ def _announced(
     told = [one for ref in tuple(LISTENERS) if (one := ref()) and one.concerns(leaves)]
     if not told:
         return run(edges, seeds, retain, create_graph, wanted, True)[1]
+    shared = None  # terms of the root that ranks have to weigh together
     try:
         recorder = MODES.recorder
         forwards = [numbers for one in told for numbers in one.forwards()]
@@ -211,7 +212,17 @@ def _announced(
                 f"({', '.join(sorted(map(str, scales)))}): it is unclear what its loss is "
                 "a mean over; give all the same model.count(n) and reduction"
             )
-        shared = told[0].share(weights[0]) if len(told) == 1 else None
+        several = [one.shares(weight) for one, weight in zip(told, weights, strict=True)]
+        if any(several):
+            if not all(several):
+                raise RuntimeError(
+                    "one backward with losses of several denominators reaches several DataParallel "
+                    "models, and not all may take part in weighing them: give all the same ranks, "
+                    "and none or all model.count(n)"
+                )
+            shared = weights[0]
+            told[0].share(shared)
+        given = seeds
         others: dict[Tensor, Tensor | None] = {}
         if scale is not None and (type(scale) in XP or scale != 1):
             seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
@@ -222,7 +233,8 @@ def _announced(
         ready = told[0].readiness(leaves) if alone else None
         touched = run(edges, seeds, retain, create_graph, wanted, True, ready)[1]
         if shared is not None:
-            told[0].correct(shared)
+            for one in told:
+                one.correct(shared, given[0])
         for leaf, earlier in others.items():
             _unscale(leaf, scale, earlier)
         for one in told:
@@ -231,6 +243,9 @@ def _announced(
         for one in told:
             one.cancel()
         raise
+    finally:
+        if shared is not None:
+            shared.end()
     return touched
 
 

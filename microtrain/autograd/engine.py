@@ -131,7 +131,7 @@ def run(
                     continue
             saved = node._saved
             if saved is None:
-                raise _freed(node)
+                raise freed(node)
             op = node._op
             grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
             if hooks is not None and hooks.post:
@@ -184,7 +184,7 @@ def _reduce(g: Any, shape: tuple[int, ...], node: Any) -> Any:
     return _sum_to(g, shape)
 
 
-def _freed(node: Any) -> RuntimeError:
+def freed(node: Any) -> RuntimeError:
     return RuntimeError(
         f"Trying to backward through the graph a second time ({node._op.node_name}): saved values "
         "were freed by the first pass. Specify retain_graph=True there."
@@ -237,7 +237,7 @@ def call_node(node: Node, grads: tuple[Any, ...]) -> tuple[Any, ...]:
                 f"{node._op.node_name}: expected a gradient of shape {shape}, got {g.shape}"
             )
     if node._saved is None:
-        raise _freed(node)
+        raise freed(node)
     record = MODES.grad and any(g is not None and g._rg for g in grads)
     given = [g if g is None or record else g._array for g in grads]
     g = given if hasattr(node, "_shapes") else given[0]

@@ -50,7 +50,8 @@ class NodeHooks:
         outputs: by output number, hooks on the complete gradient of that output.
         retained: by output number, the Tensor (weakly) that wants this gradient as its `.grad`.
         pre, post: hooks before the node runs and after.
-        weigh: what data parallelism makes of the gradient of the one output, an array, or None.
+        weigh: what data parallelism makes of the gradient of the one output, an array, as it was
+            before the user's hooks and is after them; or None.
     """
 
     __slots__ = ("outputs", "post", "pre", "retained", "weigh")
@@ -60,7 +61,7 @@ class NodeHooks:
         self.retained: dict[int, weakref.ref[Tensor]] = {}
         self.pre: dict[int, Any] = {}
         self.post: dict[int, Any] = {}
-        self.weigh: Callable[[Any], Any] | None = None
+        self.weigh: Callable[[Any, Any], Any] | None = None
 
     @property
     def users(self) -> bool:
@@ -83,7 +84,7 @@ class NodeHooks:
             if tensor is not None and values[number] is not None:
                 _keep(tensor, values[number])
         if self.weigh is not None:
-            return self.weigh(values[0])
+            return self.weigh(g, values[0])
         return values if many else values[0]
 
     def after(self, g: Any, grads: Any, create_graph: bool) -> Any:

@@ -71,7 +71,8 @@ class DataParallel(Module):
     `count(n)` replaces both. A rank with n = 0 takes part and contributes exactly nothing. Every
     rank must call backward equally often: one that does not leaves the others waiting.
 
-    Leaves outside the model that the same backward reaches get their ordinary local gradient.
+    Leaves outside the model that the same backward reaches get their ordinary local gradient; where
+    a root has several denominators, that of this rank's share of the whole, for one row of n.
 
     Args:
         module: the model; `state_dict` names are its own.
@@ -421,7 +422,7 @@ class DataParallel(Module):
             self._cleared = self.storage.cleared
             self._keep_earlier()
         weight: float | None = n
-        if weights is not None and n is not None:
+        if weights is not None and n:
             weight = self._weight_of(weights, n)
         if len(roots) == 1 and roots[0]._array.size == 1:
             value = 0.0 if weight == 0 else float(roots[0]._array.item())
@@ -444,6 +445,8 @@ class DataParallel(Module):
 
     def _weight_of(self, weights: Denominators, n: int) -> float:
         """What the root of a pass is a mean over, `n` being its rows."""
+        for term in weights.terms:
+            term.refuse_cancelled()
         if weights.single is not None:
             return float(weights.single)
         if not self._alone:
@@ -452,19 +455,19 @@ class DataParallel(Module):
             weights.refuse_uneven("ranks", shared=weights.shared)
         return n
 
-    def share(self, weights: Denominators | None) -> Denominators | None:
-        """Make the terms of a root that has several denominators shares of the whole; collective.
+    def shares(self, weights: Denominators | None) -> bool:
+        """Whether a root has terms that must be made shares of the whole, in `share`."""
+        return weights is not None and self._alone and self.comm.size > 1 and weights.shared
 
-        Returns them, for `correct`, where that was necessary.
-        """
-        if weights is None or not (self._alone and self.comm.size > 1 and weights.shared):
-            return None
+    def share(self, weights: Denominators) -> None:
+        """Make them that; collective."""
         weights.share(self.comm, self._rows or 0)
-        return weights
 
-    def correct(self, weights: Denominators) -> None:
-        """After such a pass: count the loss as a share of the whole as well."""
-        parts = weights.parts()
+    def correct(self, weights: Denominators, seed: Any) -> None:
+        """After such a pass from `seed`: count the loss as a share of the whole as well."""
+        if self._not_scalar:
+            return
+        parts = weights.parts(seed)
 
         def add() -> None:
             self._nl += correction(parts)

@@ -17,10 +17,12 @@ counts alike, when such a loss is a mean over rows like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..autograd import grad
+from ..autograd.engine import freed
 from ..autograd.graph import leaves_of
 from ..backend import MODES, XP
 from ..compile.outside import CompiledNode
@@ -74,24 +76,37 @@ class Term:
         for node in (self.node, *self.products):
             node._some_hooks().weigh = None
 
-    def _scaled(self, g: Any) -> Any:
+    # Of a gradient before the user's hooks and after them.
+
+    def _scaled(self, before: Any, g: Any) -> Any:
         return g * self.share
 
-    def _noted(self, g: Any) -> Any:
-        self.factor = g
+    def _noted(self, before: Any, g: Any) -> Any:
+        self.factor = before
         return g
 
-    def _weighed(self, g: Any) -> Any:
-        return self._noted(self._scaled(g))
+    def _weighed(self, before: Any, g: Any) -> Any:
+        self.factor = before * self.share
+        return g * self.share
 
     def uneven(self) -> bool:
         """Whether its mean is not the plain one over its elements."""
         return not self.fixed or self.elements is None or float(self.count) != self.elements
 
+    def refuse_cancelled(self) -> None:
+        """UnequalDenominators where weights of both signs add up to 0: what they weigh counts."""
+        total = float(self.total)
+        if float(self.count) == 0 and total != 0 and math.isfinite(total):
+            raise UnequalDenominators(
+                f"DataParallel: the weights of {self.name} add up to 0 on a rank but do not weigh "
+                "nothing, so it has no mean there; use weights of at least 0, or "
+                'reduction="sum" in the loss and model.count(n)'
+            )
+
     def hosted(self) -> Term:
         """The same with the memory that holds the values of each replay."""
         found = object.__new__(Term)
-        found.__dict__.update(self.__dict__, count=_fixed(self.count))
+        found.__dict__.update(self.__dict__, total=_fixed(self.total), count=_fixed(self.count))
         return found
 
 
@@ -162,6 +177,8 @@ class Denominators:
         xp = XP[type(counts[0])]
         rows = xp.full((1,), n, counts[0].dtype)
         mine = xp.concatenate((rows, *(xp.reshape(count, (1,)) for count in counts)))
+        if not n:  # nothing that this rank computes goes in
+            mine = xp.zeros_like(mine)
         whole = exchange("denominators", lambda array: comm.all_reduce(array.copy()), mine)
         for number, term in enumerate(self.terms, 1):
             total = whole[number]
@@ -169,25 +186,31 @@ class Denominators:
             term.share = xp.divide(xp.multiply(term.count, whole[0]), xp.multiply(divisor, n or 1))
             term.begin()
 
-    def parts(self) -> list[tuple[Any, Any, Any, Any]]:
-        """After the pass: of each term what `correction` needs, in memory that stays."""
-        parts: list[tuple[Any, Any, Any, Any]] = []
+    def end(self) -> None:
+        """Let gradients be as they were."""
         for term in self.terms:
             term.end()
-            if term.factor is not None:
-                arrays = term.factor, term.share, term.total, term.count
-                factor, share, total, count = map(_fixed, arrays)
-                parts.append((factor, share, total, count))
-        return parts
+
+    def parts(self, seed: Any) -> list[tuple[Any, ...]]:
+        """After a pass from `seed`: of each term what `correction` needs, in memory that stays."""
+        return [
+            tuple(map(_fixed, (seed, term.factor, term.share, term.total, term.count)))
+            for term in self.terms
+            if term.factor is not None
+        ]
 
 
-def correction(parts: list[tuple[Any, Any, Any, Any]]) -> float:
+def correction(parts: list[tuple[Any, ...]]) -> float:
     """What has to be added to n l, l being the root's own value, to make it the share of the whole.
 
     A loss of which nothing counts is 0 beside a DataParallel, not NaN.
     """
-    values = ((float(f), float(s), float(t), float(c)) for f, s, t, c in parts)
-    return sum(f * (s - 1) / s * total / count for f, s, total, count in values if count and s)
+    values = (map(float, part) for part in parts)
+    return sum(
+        factor / (seed or math.nan) * (share - 1) / share * total / count
+        for seed, factor, share, total, count in values
+        if count and share
+    )
 
 
 def of_batch(loss: Tensor, rows: Tensor, n: int) -> list[tuple[float, float]]:
@@ -207,6 +230,8 @@ def of_batch(loss: Tensor, rows: Tensor, n: int) -> list[tuple[float, float]]:
         count = float(found.single)
         return [(count * value if count else 0.0, count)]
     found.refuse_uneven("several batches", shared=found.shared)
+    if not found.shared:
+        return [(n * value, n)]
     for term in found.terms:
         term.begin()
     grad(loss, rows, allow_unused=True)
@@ -227,16 +252,26 @@ def find(
         means: the nodes in its graph that divide a loss, or are compiled steps that do.
         of_rows: whether a node of this number was made by a forward call of the model.
         given: leaves that depend on the rows.
+
+    Raises RuntimeError where the graph was freed.
     """
+    for node in means:
+        if node._saved is None:
+            raise freed(node)
     if len(edges) == 1 and len(means) == 1 and edges[0] is means[0]:  # the usual case
         return Denominators([Term(means[0])], [], False)
     graph = _Graph(means, of_rows, given)
     terms: dict[Any, list[Any]] = {}  # of each loss the products on the ways to it
     others: list[Any] = []
+    inner: set[Any] = set()  # products within others
     # An edge; the product by something learned that is on the way to it, False within another sum.
     stack: list[tuple[Any, Any]] = [(edge, None) for edge in edges]
+    seen: set[Any] = set()
     while stack:
-        edge, product = stack.pop()
+        way = edge, product = stack.pop()
+        if way in seen:
+            continue
+        seen.add(way)
         node = edge[0] if type(edge) is tuple else edge
         if node in graph.losses:
             terms.setdefault(node, []).append(product)
@@ -246,26 +281,33 @@ def find(
         if name in _SUMS or node in graph.compiled:
             alone = product is None or name in _ONE
             stack += [(one, product if alone else False) for one in inputs]
+        elif name == "div" and graph.reaches(node._edges[1]):
+            others.append(edge)
         elif name in ("mul", "div") and len(inputs) == 1:
             stack.append((inputs[0], product))
-        elif name == "mul" or (name == "div" and not graph.reaches(inputs[1])):
+        elif name in ("mul", "div"):
             # By a parameter, such as a learned weight of the loss: equal on all ranks.
             reached = [one for one in inputs if graph.reaches(one)]
             if len(reached) > 1:
                 others.append(edge)
             else:
                 stack += [(one, node if product is None else product) for one in reached]
+                if product is not None:
+                    inner.add(node)
         else:
             others.append(edge)
-    found = [graph.below(edge) for edge in others]
-    rows = any(depends for _, depends in found)
-    found += [graph.below(node._edges[0]) for node in terms]  # a loss of a loss
-    mixed = dict.fromkeys(loss for losses, _ in found for loss in losses)
+    mixed = dict.fromkeys(graph.below(others))
+    rows = mixed.pop(None, 0) is None
+    outer = [*terms, *mixed]
+    for node in outer:  # a loss of a loss
+        below = [one for one in graph.below([node._edges[0]]) if one is not None]
+        outer += [one for one in below if one not in mixed]
+        mixed.update(dict.fromkeys(below))
     plain = [node for node in terms if node not in mixed]
     if len(plain) + len(mixed) + rows > 1:
         # Only where all of a product is one loss can it be made a share of the whole.
         products = {node: terms[node] for node in plain}
-        mixed.update(dict.fromkeys(n for n in plain if not _apart(products[n])))
+        mixed.update(dict.fromkeys(n for n in plain if not _apart(products[n], inner)))
         plain = [node for node in plain if node not in mixed]
     weighed = [graph.term(node) for node in plain]
     for term in weighed:
@@ -273,9 +315,9 @@ def find(
     return Denominators(weighed, [graph.term(node) for node in mixed], rows)
 
 
-def _apart(products: list[Any]) -> bool:
+def _apart(products: list[Any], inner: set[Any]) -> bool:
     """Whether all ways to a loss lead through products of its own, or none through any."""
-    return all(one is None for one in products) or all(products)
+    return all(one is None for one in products) or (all(products) and inner.isdisjoint(products))
 
 
 class _Graph:
@@ -320,14 +362,12 @@ class _Graph:
 
     def reaches(self, edge: Any) -> bool:
         """Whether what is computed there is a loss, or depends on the rows."""
-        losses, depends = self.below(edge)
-        return bool(losses) or depends
+        return any(True for _ in self.below([edge]))
 
-    def below(self, edge: Any) -> tuple[list[Any], bool]:
-        """The losses that are computed at or before `edge`, and whether the rest is of the rows."""
-        losses, depends = [], False
+    def below(self, edges: Sequence[Any]) -> Iterator[Any]:
+        """The losses computed at or before `edges`; None where anything else is of the rows."""
         seen: set[Any] = set()
-        stack = [edge]
+        stack = [*edges]
         while stack:
             edge = stack.pop()
             node = edge[0] if type(edge) is tuple else edge
@@ -335,15 +375,16 @@ class _Graph:
                 continue
             seen.add(edge)
             if type(node) in TENSORS:
-                depends = depends or node in self._given
+                if node in self._given:
+                    yield None
             elif node in self.losses:
-                losses.append(node)
+                yield node
             elif node in self.compiled:
                 stack += self.inputs(edge)
             else:  # of what a compiled step computed without a loss, nobody knows
-                depends = depends or type(node) is CompiledNode or self._of_rows(node._seq)
+                if type(node) is CompiledNode or self._of_rows(node._seq):
+                    yield None
                 stack += self.inputs(edge)
-        return losses, depends
 
 
 def _fixed(array: Any) -> Any:

@@ -294,6 +294,12 @@ class MetricSet:
             self._has_loss = True
         if not np.any(self._loss):
             self._loss = np.zeros((len(loss), 2))
+        if len(loss) != len(self._loss):
+            raise ConfigError(
+                f"the loss is a sum of {len(self._loss)} means over different things in one batch "
+                f"and of {len(loss)} in another, so its value for all rows is unknown; let it be "
+                "the same sum for every batch (where nothing counts, a mean counts for nothing)"
+            )
         if rows:
             self._loss += loss
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging model shows inf or nan
