@@ -256,6 +256,7 @@ ANSWERS = [
     ("train --resume", file_link, "run.lock", 5, "nothing is written through a link"),
     ("resume", pipe, "checkpoints/.step-000010.partial", 0, ""),
     ("resume", whole_link, "checkpoints/.step-000008.replaced", 0, ""),
+    ("resume", directory, "STOP", 5, "the run would stop at once: Is a directory"),
     ("report", file_link, ".report.html.partial", 0, ""),
     ("report", file_link, "report.html", 0, ""),
     ("report", pipe, "metrics.jsonl", 3, "a pipe, no file"),

@@ -154,7 +154,10 @@ def go_on(trainer: Trainer, state: dict[str, Any] | None) -> None:
         return
     run.trim_metrics(0 if state is None else state["metrics_bytes"])
     step = trainer.step
-    (run.path / STOP_FILE).unlink(missing_ok=True)
+    try:
+        (run.path / STOP_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise LaunchError(f"the run would stop at once: {reason(error)}") from error
     before = run.info("resumed_at")
     before = before if isinstance(before, list) else []
     run.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])
