@@ -423,6 +423,24 @@ def test_a_sum_of_means_and_what_count_was_told_are_as_asked() -> None:
     assert told == pytest.approx((1 * first[1] + 2 * second[1]) / 3)
 
 
+def test_a_loss_without_weight_is_refused() -> None:
+    """A rank all of whose rows are of a class of weight 0, whose loss label smoothing makes."""
+    weight = mt.tensor([0.0, 1.0, 2.0], dtype=mt.float64)
+
+    def work(comm: Communicator) -> None:
+        net = Net()
+        model = DataParallel(net, comm)
+        labels = mt.full((8,), comm.rank, dtype=mt.int64)
+        one_pass(
+            model, net, 8,
+            lambda s, o, b: F.cross_entropy(s, labels, weight=weight, label_smoothing=0.2),
+            rank=comm.rank,
+        )  # fmt: skip
+
+    with pytest.raises(RuntimeError, match="weights of cross_entropy add up to 0"):
+        in_process.run(2, work)
+
+
 def test_where_nothing_counts_at_all_nothing_is_learned() -> None:
     def work(comm: Communicator) -> tuple[float, float, float]:
         net = Net()

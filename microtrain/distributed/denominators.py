@@ -94,12 +94,17 @@ class Term:
         return not self.fixed or self.elements is None or float(self.count) != self.elements
 
     def refuse_cancelled(self) -> None:
-        """UnequalDenominators where weights of both signs add up to 0: what they weigh counts."""
+        """UnequalDenominators where the weights add up to 0 and there is a loss all the same.
+
+        So it is with weights of both signs, and with label smoothing where all rows are of classes
+        of weight 0.
+        """
         total = float(self.total)
         if float(self.count) == 0 and total != 0 and math.isfinite(total):
             raise UnequalDenominators(
-                f"DataParallel: the weights of {self.name} add up to 0 on a rank but do not weigh "
-                "nothing, so it has no mean there; use weights of at least 0, or "
+                f"DataParallel: the weights of {self.name} add up to 0 on a rank, but there is a "
+                "loss (weights of both signs, or label_smoothing where all rows are of classes of "
+                "weight 0), so it has no mean there; use weights above 0, or "
                 'reduction="sum" in the loss and model.count(n)'
             )
 

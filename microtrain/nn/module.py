@@ -477,7 +477,9 @@ class Module:
 
 def members(module: Module) -> list[tuple[str, Module]]:
     """The direct sub-modules with their attribute names, a shared one by every name."""
-    return [(name, value) for name, value in vars(module).items() if isinstance(value, Module)]
+    # A copy: another thread may be making the module, while a capture looks at all there are.
+    parts = vars(module).copy().items()
+    return [(name, value) for name, value in parts if isinstance(value, Module)]
 
 
 def _is_taken(module: Module, name: str, kind: type) -> bool:
