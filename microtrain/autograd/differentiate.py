@@ -198,37 +198,32 @@ def _announced(
     shared = None  # terms of the root that ranks have to weigh together
     try:
         recorder = MODES.recorder
-        forwards = [numbers for one in told for numbers in one.forwards()]
-        weights = [one.denominators(edges, means, forwards) for one in told]
+        weights: Sequence[Any] = (None,) * len(told)
+        if means:
+            forwards = [numbers for one in told for numbers in one.forwards()]
+            weights = [one.denominators(edges, means, forwards) for one in told]
         listening = zip(told, weights, strict=True)
         if recorder is None:
             scales = [one.begin(roots, create_graph, weight) for one, weight in listening]
         else:
             scales = [recorder.listen(one, roots, create_graph, w) for one, w in listening]
         scale = scales[0]
-        if any(other is not scale and other != scale for other in scales):
+        if len(told) > 1 and any(other is not scale and other != scale for other in scales):
             raise RuntimeError(
                 "one backward reaches several DataParallel models that count differently "
                 f"({', '.join(sorted(map(str, scales)))}): it is unclear what its loss is "
                 "a mean over; give all the same model.count(n) and reduction"
             )
-        several = [one.shares(weight) for one, weight in zip(told, weights, strict=True)]
-        if any(several):
-            if not all(several):
-                raise RuntimeError(
-                    "one backward with losses of several denominators reaches several DataParallel "
-                    "models, and not all may take part in weighing them: give all the same ranks, "
-                    "and none or all model.count(n)"
-                )
-            shared = weights[0]
-            told[0].share(shared)
+        if means:
+            shared = _share(told, weights)
         given = seeds
         others: dict[Tensor, Tensor | None] = {}
         if scale is not None and (type(scale) in XP or scale != 1):
             seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
-            for leaf in leaves:
-                if not any(one.owns(leaf) for one in told):
-                    others[leaf] = _set_aside(leaf)
+            outside: Any = leaves
+            for one in told:
+                outside = one.outside(outside)
+            others = {leaf: _set_aside(leaf) for leaf in outside}
         alone = len(told) == 1 and wanted is None and not create_graph
         ready = told[0].readiness(leaves) if alone else None
         touched = run(edges, seeds, retain, create_graph, wanted, True, ready)[1]
@@ -247,6 +242,21 @@ def _announced(
         if shared is not None:
             shared.end()
     return touched
+
+
+def _share(told: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """Let the listeners weigh the terms of a root together; what they did, or None."""
+    taking = [one for one, weight in zip(told, weights, strict=True) if one.shares(weight)]
+    if not taking:
+        return None
+    if len(taking) < len(told):
+        raise RuntimeError(
+            "one backward with losses of several denominators reaches several DataParallel "
+            "models, and not all may take part in weighing them: give all the same ranks, "
+            "and none or all model.count(n)"
+        )
+    told[0].share(weights[0])
+    return weights[0]
 
 
 def _set_aside(leaf: Tensor) -> Tensor | None:

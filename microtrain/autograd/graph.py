@@ -155,7 +155,7 @@ def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
         node = edge[0] if type(edge) is tuple else edge
         if node not in seen:
             seen.add(node)
-            stack.extend(e for e in node._edges if e is not None)
+            stack += [e for e in node._edges if e is not None]
             if means is not None and node._op in MEANS:
                 means.append(node)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.engine import run
+from ..autograd.engine import freed, run
 from ..autograd.graph import MEANS, NUMBERING, Node, edge_of, next_seq
 from ..backend import MODES, NUMPY
 from ..errors import CaptureError
@@ -345,8 +345,11 @@ class CompiledNode(Node):
 
     @property
     def call(self) -> _Call:
-        """The call that it stands for."""
-        return self._saved[0]
+        """The call that it stands for. Raises RuntimeError where the graph was freed."""
+        if self._saved is None:
+            raise freed(self)
+        found: _Call = self._saved[0]
+        return found
 
 
 MEANS.add(_Operation)

@@ -349,9 +349,9 @@ class DataParallel(Module):
         """Whether a backward pass reaches this model's parameters."""
         return not self._members.isdisjoint(leaves)
 
-    def owns(self, leaf: Tensor) -> bool:
-        """Whether `leaf` is one of this model's parameters."""
-        return leaf in self._members
+    def outside(self, leaves: Any) -> list[Tensor]:
+        """Those of `leaves` that are none of this model's parameters."""
+        return [leaf for leaf in leaves if leaf not in self._members]
 
     def cancel(self) -> None:
         """A backward pass failed: forget it, and those that waited to be reduced with it."""
@@ -364,9 +364,10 @@ class DataParallel(Module):
         self._reset()
 
     def forwards(self) -> list[tuple[int, int]]:
-        """Numbers of nodes around the forward calls since this was last asked."""
-        found, self._forwards = self._forwards, []
-        return found if MODES.recorder is None else [*found, *MODES.recorder.forwards]
+        """Numbers of nodes around the forward calls since the last backward pass."""
+        if MODES.recorder is None:
+            return self._forwards
+        return [*self._forwards, *MODES.recorder.forwards]
 
     def denominators(
         self, edges: Any, means: list[Any], forwards: list[tuple[int, int]]
@@ -393,6 +394,7 @@ class DataParallel(Module):
             )
         n = self._pending if self._given is None else self._given
         self._pending = self._given = None
+        self._forwards.clear()
         mean = self.reduction == "mean"
         if n is None and mean:
             raise RuntimeError(
@@ -416,7 +418,8 @@ class DataParallel(Module):
                     "DataLoader(..., shards=...).steps()"
                 )
             self._reset()  # zero_grad() has discarded the passes that waited to be reduced
-        self._alone = self._sync and not self._open and self._shards is None
+        if weights is not None:
+            self._alone = self._sync and not self._open and self._shards is None
         if not self._open:
             self._open = True
             self._cleared = self.storage.cleared
@@ -445,10 +448,12 @@ class DataParallel(Module):
 
     def _weight_of(self, weights: Denominators, n: int) -> float:
         """What the root of a pass is a mean over, `n` being its rows."""
+        if weights.single is not None and (weight := float(weights.single)):
+            return weight
         for term in weights.terms:
             term.refuse_cancelled()
         if weights.single is not None:
-            return float(weights.single)
+            return 0.0
         if not self._alone:
             weights.refuse_uneven("several backward passes or shards")
         elif self.comm.size > 1:

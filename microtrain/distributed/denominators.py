@@ -53,7 +53,13 @@ class Term:
         inner: whether a compiled step has computed it, and its gradient is computed as one.
     """
 
+    products: Sequence[Any] = ()  # by what is learned, in which it stands alone in the root
+    factor: Any = None  # the gradient that it got
+    share: Any = 1.0
+
     def __init__(self, node: Any, call: Any = None) -> None:
+        if node._saved is None:
+            raise freed(node)
         total, count, _, self.name, self.elements = node._saved
         self.node = node
         self.total, self.count = total._array, count._array
@@ -61,9 +67,6 @@ class Term:
         if call is not None:
             self.total, self.count = call.value(self.total), call.value(self.count)
         self.fixed = node._edges[1] is None
-        self.products: list[Any] = []  # by what is learned, in which it stands alone in the root
-        self.factor: Any = None  # the gradient that it got
-        self.share: Any = 1.0
 
     def begin(self) -> None:
         """Let gradients through the loss be shares of the whole, those of learned factors too."""
@@ -122,16 +125,13 @@ class Denominators:
         terms: the losses that the root is a sum of.
         mixed: losses in other arithmetic.
         rows: whether anything else in the root depends on the rows.
+        single: the one count that all of it is a mean over, a 0-d array; None where it is not.
     """
 
     def __init__(self, terms: list[Term], mixed: list[Term], rows: bool) -> None:
         self.terms, self.mixed, self.rows = terms, mixed, rows
-
-    @property
-    def single(self) -> Any:
-        """The one count that all of the root is a mean over, a 0-d array; None where it is not."""
-        one = len(self.terms) == 1 and not self.mixed and not self.rows and self.terms[0].fixed
-        return self.terms[0].count if one else None
+        one = len(terms) == 1 and not mixed and not rows and terms[0].fixed
+        self.single: Any = terms[0].count if one else None
 
     def refuse_uneven(self, several: str, shared: bool = False) -> None:
         """UnequalDenominators for a loss that is no mean over rows where it would have to be one.
@@ -260,9 +260,6 @@ def find(
 
     Raises RuntimeError where the graph was freed.
     """
-    for node in means:
-        if node._saved is None:
-            raise freed(node)
     if len(edges) == 1 and len(means) == 1 and edges[0] is means[0]:  # the usual case
         return Denominators([Term(means[0])], [], False)
     graph = _Graph(means, of_rows, given)
