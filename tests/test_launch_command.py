@@ -310,7 +310,7 @@ def test_launch_runs_a_command_of_microtrain(
 
 
 def test_launch_runs_a_module(mpirun: Callable[..., mpi_run.Job], tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import sys; print('mine', sys.argv[1:])\n")
+    (tmp_path / "mine.py").write_text("import sys; sys.stdout.write(f'mine {sys.argv[1:]}\\n')\n")
     job = microtrain("launch", "-n", "2", "-m", "mine", "-m", cwd=tmp_path)
     assert job.returncode == 0, job.stderr
     assert job.stdout == "mine ['-m']\n" * 2

@@ -74,7 +74,11 @@ def test_every_metric_that_ships_has_its_direction():
         ("metrics.jsonl", '{"split": "val"}\n', "metrics.jsonl:1: a row has a split and a whole"),
         ("metrics.jsonl", '{"split": "x", "step": 1}\n', "metrics.jsonl:1: a row has a split"),
         ("metrics.jsonl", '{"split": "val", "step": 1, "loss": "a"}\n', "loss: expected a number"),
-        ("metrics.jsonl", '{"split": "val", "step": 1, "loss": 1%s}\n' % ("0" * 400), "expected a"),
+        (
+            "metrics.jsonl",
+            '{"split": "val", "step": 1, "loss": 1%s}\n' % ("0" * 400),
+            "a number of 401 digits",
+        ),
         ("config.yaml", "a: [", "config.yaml: "),
         ("config.yaml", "- a", "expected keys and values"),
         ("config.yaml", "a: !!python/object:os.system x", "config.yaml: "),

@@ -84,7 +84,7 @@ def test_what_is_counted_and_measured(tmp_path):
     assert found.peak >= sum(found.memory.values())
     facts = found.facts()
     assert facts["model"] == f"{parameters:,} parameters"
-    assert re.match(r"\S+ MB a rank: parameters .*optimizer .*activations", facts["memory"])
+    assert re.match(r"\S+ [MG]B a rank: parameters .*optimizer .*activations", facts["memory"])
     assert facts.keys() == {"model", "memory"}  # nobody knows the time before steps are taken
 
 

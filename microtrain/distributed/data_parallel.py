@@ -29,7 +29,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from ..autograd.graph import next_seq
+from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP, to_host
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
@@ -281,11 +281,11 @@ class DataParallel(Module):
                 self._shards.enter()
             else:
                 MODES.recorder.bookkeeping("a shard begins", self._shards.enter)
-        first = next_seq()
+        first = graph.next_seq()
         out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
             forwards = self._forwards if MODES.recorder is None else MODES.recorder.forwards
-            forwards.append((first, next_seq()))
+            forwards.append((first, graph.next_seq()))
             if len(forwards) > MOST:  # nobody called backward
                 forwards[:] = [(forwards[0][0], forwards[-1][1])]
             for value in (*args, *kwargs.values()):
@@ -293,6 +293,11 @@ class DataParallel(Module):
                     self._note("rows are counted", self._add, value._array.shape[0])
                     break
         return out
+
+    @property
+    def waits(self) -> bool:
+        """Whether a backward pass is to follow a forward call."""
+        return self._pending is not None
 
     def _note(self, label: str, function: Any, n: int) -> None:
         """Call `function(n)`, also whenever a captured step is replayed."""

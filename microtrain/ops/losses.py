@@ -46,9 +46,14 @@ MEANS.add(mean_over.operation)
 def counting(losses: Any) -> bool:
     """Whether anyone wants to know what a loss divides by, who then adds up several.
 
-    Not of half precision, which has no room for a total, and which ranks do not add up.
+    So it is between a forward call of a wrapped model and the backward pass. Not of half precision,
+    which has no room for a total, and which ranks do not add up.
     """
-    return (bool(LISTENERS) or MODES.counts) and losses.dtype != float16
+    return losses.dtype != float16 and _asked()
+
+
+def _asked() -> bool:
+    return MODES.counts or any((one := ref()) and one.waits for ref in tuple(LISTENERS))
 
 
 def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
@@ -60,7 +65,7 @@ def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
         name: of the loss, for messages.
         elements: how many there are where each counts 1 or 0; None where they have weights.
     """
-    return mean_over(total, count, name, elements, bool(LISTENERS) or MODES.counts)
+    return mean_over(total, count, name, elements, _asked())
 
 
 def check_reduction(

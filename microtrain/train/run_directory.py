@@ -309,10 +309,12 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
             while len(line := file.readline(_ROW)) == _ROW or line.endswith(b"\n"):
                 try:
                     row = parse_json(line)
-                except ValueError:
-                    row = None
+                except ValueError as error:
+                    row, why = None, f" ({error})"
+                else:
+                    why = ""
                 if not isinstance(row, dict):
-                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object")
+                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object{why}")
                 rows.append({k: math.nan if value is None else value for k, value in row.items()})
     except OSError as error:
         raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
