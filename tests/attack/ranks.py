@@ -1,7 +1,8 @@
 """Random models, losses and batches over 1 to 4 ranks: what one rank does, to 1e-12 or to the bit.
 
 A difference above 1e-12 counts only where it is far above what a change of the data in their last
-place does to one rank: some models are ill conditioned. Every fourth trial is a case of
+place does to one rank: some models are ill conditioned, and Adam divides what is only rounding by
+itself. Every fourth trial is a case of
 test_exactness_property, which knows more of uneven ranks and of parameters used on some.
 """
 
@@ -153,7 +154,7 @@ def compare(found: Any, expected: Any, moved: Any, exact: bool = False) -> None:
     for number, values in enumerate(zip(found, expected, moved, strict=True)):
         a, b, c = (np.asarray(0 if each is None else each, dtype=float) for each in values)
         off = np.abs(a - b).max()
-        allowed = max(1e-12 * max(np.abs(b).max(), 1e-3), 100 * np.abs(c - b).max())
+        allowed = max(1e-12 * max(np.abs(b).max(), 1e-3), 1000 * np.abs(c - b).max())
         if a.tobytes() != b.tobytes() and (exact or not off <= allowed):
             raise Defect("different", f"value {number} is off by {off:.3g}\n{a}\nfor\n{b}")
 
