@@ -7,9 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
+import mpi_run
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,6 +137,139 @@ def test_shell_script_can_be_run_and_parsed(name: str) -> None:
     path = ROOT / name
     assert path.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", path], timeout=60, check=True)
+
+
+# ------------------------------------------------------------------------- the same bits as before
+
+
+def same_bits(*arguments: str | Path, temporary: Path, tree: Path = ROOT) -> tuple[int, list[str]]:
+    """Exit code and lines; nothing of it may stay in the directory for temporary files."""
+    job = mpi_run.run_job(
+        [sys.executable, tree / "scripts/same_bits", *arguments],
+        env={"TMPDIR": str(temporary), "COLUMNS": "100"},
+        timeout=100,
+    )
+    assert job.left_behind == () and not [*temporary.iterdir()], job
+    return job.returncode, (job.stdout + job.stderr).splitlines()
+
+
+def test_same_bits_tells_of_itself_and_of_what_there_is_not(tmp_path: Path) -> None:
+    code, lines = same_bits("--help", temporary=tmp_path)
+    assert code == 0
+    assert (
+        lines[0] == "usage: scripts/same_bits [-h] [--only NAME,...] [--ranks N,...] [--quick] REV"
+    )
+    code, lines = same_bits("no-such-branch", "--ranks", "1", temporary=tmp_path)
+    assert code == 2 and lines[-1].endswith(
+        "'no-such-branch' is no commit here and no directory with a microtrain/"
+    )
+    code, lines = same_bits(ROOT, "--only", "linreg,lin", "--ranks", "1", temporary=tmp_path)
+    assert code == 2 and "'lin' is no config or template; there are configs/csv, " in lines[-1]
+    assert same_bits(ROOT, "--ranks", "0", temporary=tmp_path)[0] == 2
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of its own with what is here now, committed."""
+    there = tmp_path_factory.mktemp("copy")
+    for name in ("microtrain", "configs", "scripts", "tests"):
+        without = shutil.ignore_patterns("__pycache__", "test_*")
+        shutil.copytree(ROOT / name, there / name, ignore=without)
+    who = ("-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false")
+    for words in (["init"], ["add", "-f", "."], [*who, "commit", "-m", "All"]):
+        subprocess.run(["git", *words], cwd=there, timeout=60, check=True, capture_output=True)
+    return there
+
+
+def test_same_bits_finds_no_difference_from_the_same_commit(copy: Path, tmp_path: Path) -> None:
+    quick = ("--only", "configs/linreg", "--ranks", "1", "--quick")
+    code, lines = same_bits("HEAD", *quick, tree=copy, temporary=tmp_path)
+    assert lines == [
+        "same      configs/linreg, 1 rank, compile off, in one go",
+        "1 run: 1 same, 0 other, 0 left out",
+    ]
+    assert code == 0
+
+
+def test_same_bits_finds_what_has_changed(copy: Path, tmp_path: Path) -> None:
+    """Also in a run that is killed and resumed, and in the script."""
+    there, temporary = tmp_path / "there", tmp_path / "temporary"
+    temporary.mkdir()
+    shutil.copytree(copy, there)
+    file = there / "microtrain/optim/sgd.py"
+    text = file.read_text()
+    assert text.count("asarray(lr, dtype)") == 1
+    file.write_text(text.replace("asarray(lr, dtype)", "asarray(lr * 1.001, dtype)"))
+    (there / "configs/digits.yaml").unlink()
+    names = "configs/digits,configs/diabetes,configs/linreg,library"
+    code, lines = same_bits(there, "--only", names, "--ranks", "1", "--quick", temporary=temporary)
+    parts = "parameters, train rows of metrics.jsonl, "
+    ends = "best of run.json, params_sha256 of run.json; first parameters: bias[0] is "
+    assert code == 1 and len(lines) == 5, lines
+    assert lines[0] == "left out  configs/digits: it is not in REV"
+    assert lines[1].startswith(
+        "other     configs/diabetes, 1 rank, compile off, in one go: " + parts
+    )
+    assert lines[2].startswith(
+        "other     configs/linreg, 1 rank, compile numpy, killed and resumed: "
+        f"{parts}val rows of metrics.jsonl, {ends}"
+    )
+    assert lines[3].startswith("other     templates/library, 1 rank: parameters, printed; first ")
+    assert lines[4] == "4 runs: 0 same, 3 other, 1 left out"
+
+
+def test_same_bits_compares_bits_and_names_the_first_that_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    script = runpy.run_path(str(SCRIPTS / "same_bits"))
+
+    def outcome(was: Any, now: Any) -> str:
+        left = [
+            script["Left"](0, "", {} if each is None else {"a: b": each}) for each in (was, now)
+        ]
+        return ": ".join(script["compared"](*left))
+
+    zeros = np.zeros((2, 2), np.float32)
+    assert outcome(zeros, zeros.copy()) == "same: "
+    assert outcome(np.float32("nan") + zeros, np.float32("nan") + zeros) == "same: "
+    other = zeros.copy()
+    other[1, 0] = -0.0
+    assert outcome(zeros, other) == "other: a; first a: b[1, 0] is -0.0, was 0.0"
+    assert outcome(zeros, zeros[0]) == "other: a; first a: b is float32 (2,), was float32 (2, 2)"
+    double = zeros.astype(np.float64)
+    assert outcome(zeros, double) == "other: a; first a: b is float64 (2, 2), was float32 (2, 2)"
+    assert outcome(None, 1.5) == "other: a; first a: b is 1.5, was absent"
+    assert outcome(float("nan"), float("nan")) == "same: "
+    fine, failed = script["Left"](0), script["Left"](2, "exit code 2: error: no")
+    assert (
+        script["compared"](failed, fine)[0] == script["compared"](failed, failed)[0] == "left out"
+    )
+    assert script["compared"](fine, failed)[0] == "other"
+    assert outcome(0.3, 0.1 + 0.2) == "other: a; first a: b is 0.30000000000000004, was 0.3"
+
+
+def test_same_bits_leaves_nothing_when_it_is_interrupted(tmp_path: Path) -> None:
+    mark = f"MICROTRAIN_SAME_BITS_TEST={uuid.uuid4().hex}"
+    process = subprocess.Popen(
+        [sys.executable, SCRIPTS / "same_bits", ROOT, "--ranks", "1", "--only", "configs/linreg"],
+        env=mpi_run.clean_environment({"TMPDIR": str(tmp_path)} | dict([mark.split("=")])),
+        stdout=subprocess.DEVNULL,
+        # A shell's background jobs, and this suite may be one, do not hear it otherwise.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        end = time.monotonic() + 60
+        while not [*tmp_path.glob("*/rev/*/runs")] and time.monotonic() < end:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert not [*tmp_path.iterdir()]
+        assert not mpi_run._marked(mark)
+    finally:
+        process.kill()
+        process.wait()
 
 
 # --------------------------------------------------------------------------- the job for Slurm
