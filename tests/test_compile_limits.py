@@ -179,6 +179,40 @@ def test_python_runs_at_four_calls_at_most() -> None:
     assert len(calls) == 4
 
 
+OPTIONS: dict[str, tuple[Any, Any, Any]] = {
+    "momentum": (mt.optim.SGD, 0.0, 0.9),
+    "dampening": (mt.optim.SGD, 0.5, 0.0),
+    "weight_decay": (mt.optim.SGD, 0.0, 0.1),
+    "maximize": (mt.optim.SGD, False, True),
+    "nesterov": (mt.optim.SGD, True, False),
+    "lr": (mt.optim.SGD, 0.0, 0.1),
+    "amsgrad": (mt.optim.Adam, False, True),
+    "betas": (mt.optim.Adam, (0.0, 0.9), (0.9, 0.9)),
+}
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_is_switched_between_calls_is_followed(name: str, every: int) -> None:
+    """Each set of options is a step of its own: switching is not doing something else each time."""
+    kind, *values = OPTIONS[name]
+    found: list[list[Any]] = []
+    captured = 0
+    for compiled in (True, False):
+        setting = Setting()
+        more = {"momentum": 0.9} if name in ("dampening", "nesterov") else {}
+        setting.optimizer = kind(setting.model.parameters(), lr=0.1, **more)
+        step = mt.compile(setting.step) if compiled else setting.step
+        found.append([])
+        for i in range(16):
+            setting.optimizer.param_groups[0][name] = values[i // every % 2]
+            found[-1].append(bits(step(batch(i))))
+            captured += len(step.programs) if compiled else 0
+        found[-1] += map(bits, setting.model.parameters())
+    assert every < 5 or captured
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("calls", [1, 2, 5])
 @pytest.mark.parametrize("optimizer", [False, True])
 def test_a_model_that_is_dropped_is_freed(calls: int, optimizer: bool) -> None:

@@ -28,7 +28,7 @@ from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
-from .entry import Unusual, entry, follow
+from .entry import Unusual, entry, follow, same
 from .executors import EXECUTORS, choose
 from .explain import explain
 from .outside import ATTEMPTS, Outside
@@ -147,9 +147,14 @@ class Capture:
         return problem
 
     def lives(self) -> bool:
-        """Whether it can ever fit again: an optimizer's runs are made anew for other gradients."""
-        runs = all(optimizer._runs is runs for optimizer, runs, _ in self.optimizers)
-        return runs and self.structure.lives()
+        """Whether it can ever fit again.
+
+        An optimizer's runs are made anew for other gradients, their constants for other options.
+        """
+        for optimizer, runs, constants in self.optimizers:
+            if optimizer._runs is not runs or not all(map(same, runs, constants)):
+                return False
+        return self.structure.lives()
 
     def values(self) -> dict[str, Any]:
         """By name for people, what it takes as given besides its key."""
@@ -282,6 +287,7 @@ class Compiled:
             key,
             capture.structure.then,
             *(then for _, then in capture.presence + capture.counted),
+            *(_flags(optimizer) for optimizer, _, _ in capture.optimizers),
         )
         if self._full() and place not in self._pending:
             self._too_many(key, args, kwargs, capture)
@@ -447,6 +453,11 @@ def _method(function: Callable[..., Any], me: Any) -> Callable[..., Any]:
 
     vars(method)["__signature__"] = inspect.signature(types.MethodType(function, me()))
     return method
+
+
+def _flags(optimizer: Any) -> Any:
+    """Which options of its groups are 0, off or None: with another set an update is another one."""
+    return tuple([tuple(map(bool, options)) for options in optimizer.options_now()])
 
 
 def _state(further: Sequence[Tensor]) -> list[Any]:

@@ -70,16 +70,16 @@ def follow(optimizers: Any, seen: list[list[Any]]) -> bool:
     for (optimizer, runs, constants), options in zip(optimizers, seen, strict=True):
         if optimizer._runs is not runs or not optimizer._follow_options():
             return False
-        for run, then in zip(runs, constants, strict=True):
-            if run.constants is not then and not _same(run.constants, then):
-                return False
+        if not all(map(same, runs, constants)):
+            return False
         options[:] = [run.options for run in runs]
     return True
 
 
-def _same(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
-    """Whether the arrays of an update are where they were, and its flags what they were."""
-    return all(
+def same(run: Any, then: tuple[Any, ...]) -> bool:
+    """Whether the arrays of a run's update are where they were, and its flags what they were."""
+    now = run.constants
+    return now is then or all(
         a is b or (type(a) is not np.ndarray and a == b) for a, b in zip(now, then, strict=True)
     )
 
