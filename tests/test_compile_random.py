@@ -16,7 +16,7 @@ import hypothesis.strategies as st
 import interpreted
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 import microtrain as mt
 from microtrain.compile import arrival, cache
@@ -110,6 +110,7 @@ def by_python(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("executor", ["numpy", "numba"])
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.sampled_from(SHAPES))
+@example(seed=26, length=12, shape=(6, 1))  # the sum of no elements of memory that is packed
 def test_random_programs(executor: str, seed: int, length: int, shape: tuple[int, ...]) -> None:
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         if executor == "numba":

@@ -136,7 +136,8 @@ class Table:
         work = 0
         for unit in units:
             self.loops += 1
-            empty = (a for line in unit.lines for a in arrays_in(line.args) if not a.size)
+            given = [tuple(vars(unit).values()), *(line.args for line in unit.lines)]
+            empty = (a for a in arrays_in(given) if not a.size)  # of no place in memory
             self.alive = {id(owner_of(array)) for array in (*works_on(unit), *empty)}
             work += _work(unit)
             first, last = unit.lines[0], unit.lines[-1]
