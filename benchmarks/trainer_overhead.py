@@ -45,8 +45,8 @@ MUST, AIM = 25.0, 8.0
 
 def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     """Microseconds a step of the loop and of the bare step, medians over the rounds."""
+    from microtrain.config.load import load_config
     from microtrain.distributed.single import SingleCommunicator
-    from microtrain.train.config import load_config
     from microtrain.train.output import Output
     from microtrain.train.trainer import Trainer
 

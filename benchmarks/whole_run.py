@@ -85,8 +85,8 @@ def torch_worker(folder: str, epochs: int) -> None:
 def microtrain_run(ranks: int, epochs: int) -> Callable[[str], list[float]]:
     """`mpirun -n RANKS python -m microtrain train configs/linreg.yaml`; weight and bias."""
     from microtrain.distributed.launch import installed_mpi, matching_mpirun, mpiruns, plan
-    from microtrain.train.checkpoint import load_checkpoint
-    from microtrain.train.run_directory import open_run
+    from microtrain.runs.checkpoint import load_checkpoint
+    from microtrain.runs.directory import open_run
 
     program = [sys.executable, "-m", "microtrain", "train", str(CONFIG)]
     program.append(f"train.duration={epochs} epochs")

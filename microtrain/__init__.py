@@ -65,8 +65,7 @@ from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_ten
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor
-
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 if threads.LAUNCH.parallel:
     # A rank that fails before `world()` must end the job as well: the others wait for it there.
@@ -93,7 +92,7 @@ _INSTEAD = {
 
 _LAZY = ("cli", "data", "distributed", "train")
 _LAZY_FUNCTIONS = {
-    "load": ".train.trained_model",
+    "load": ".inference.model",
     "restore": ".train.custom_loop",
     "save": ".train.custom_loop",
 }

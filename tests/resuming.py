@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.train.callbacks import Callbacks
-from microtrain.train.checkpoint import list_checkpoints
-from microtrain.train.config import load_config
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from exactness import relative, train_regression
 
+from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.config import load_config
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 

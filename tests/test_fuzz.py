@@ -24,9 +24,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from microtrain.cli.main import main
+from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.checkpoint import list_checkpoints
-from microtrain.train.config import load_config
+from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 

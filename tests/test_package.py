@@ -1,6 +1,7 @@
 """The package as something one installs and imports."""
 
 import ast
+import functools
 import importlib.metadata
 import json
 import os
@@ -98,9 +99,9 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
     assert added & heavy == set()
 
 
-# Imports point to the same row or to one above, never below.
+# Imports point to the same row or to one above, never below; docs/architecture.md has the picture.
 LAYERS = [
-    {"errors", "files", "special", "threads"},
+    {"errors", "files", "special", "spelling", "threads", "version", "words"},
     {"backend", "cuda", "random"},
     {"formatting"},
     {"tensor"},
@@ -111,42 +112,95 @@ LAYERS = [
     {"nn", "optim", "compile"},
     {"distributed"},
     {"data"},
+    {"config"},
+    {"runs"},
     {"train"},
+    {"inference"},
+    {"report"},
+    {"verify"},
     {"cli"},
-    {"__init__", "__main__"},
+    {"microtrain", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
-def imported_parts(path: Path) -> set[str]:
-    """The parts of microtrain (first names below it) that a file imports when it runs."""
-    package = path.relative_to(ROOT).parent.parts
-    parts = set()
-    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            pending.extend(node.orelse)
-            continue
-        pending.extend(ast.iter_child_nodes(node))
+def imports_of(source: str, package: tuple[str, ...], names: set[str]) -> set[str]:
+    """The modules of `names` that a source imports, also late ones and those for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
-            full = ".".join([*above, *filter(None, [node.module])])
-            targets = [f"{full}.{alias.name}" for alias in node.names]
+            module = ".".join([*above, *filter(None, [node.module])])
+            full = [f"{module}.{alias.name}" for alias in node.names]
+            found |= {name if name in names else module for name in full}
         elif isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        else:
-            continue
-        parts |= {name.split(".")[1] for name in targets if name.startswith("microtrain.")}
-    return parts
+            found |= {alias.name for alias in node.names}
+    return found & names
+
+
+@functools.cache
+def import_graph() -> dict[str, set[str]]:
+    names = {module_name(path) for path in SOURCES}
+    return {
+        module_name(path): imports_of(
+            path.read_text(encoding="utf-8"), path.relative_to(ROOT).parent.parts, names
+        )
+        - {module_name(path)}
+        for path in SOURCES
+    }
+
+
+def circle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import one another in a circle, if there are any."""
+    finished: set[str] = set()
+    trail: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in finished:
+            return []
+        trail.append(name)
+        found = next(filter(None, map(visit, sorted(graph[name]))), [])
+        trail.pop()
+        finished.add(name)
+        return found
+
+    return next(filter(None, map(visit, sorted(graph))), [])
+
+
+def part_of(name: str) -> str:
+    return name.split(".")[min(1, name.count("."))]
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    assert " -> ".join(circle_in(import_graph())) == ""
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
 def test_imports_point_one_way(path: Path) -> None:
-    part = path.relative_to(ROOT / "microtrain").parts[0].removesuffix(".py")
+    name = module_name(path)
+    part = part_of(name)
     assert part in LAYER, f"give {part} its place in LAYERS"
-    imported = imported_parts(path) & LAYER.keys()
-    assert {name for name in imported if LAYER[name] > LAYER[part]} == set()
+    imported = import_graph()[name]
+    assert {other for other in imported if LAYER[part_of(other)] > LAYER[part]} == set()
+
+
+def test_circles_late_imports_and_those_for_types_are_found() -> None:
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    source = """
+from ..train import trainer
+from ..runs.directory import newest_run
+import microtrain.verify
+if TYPE_CHECKING:
+    from . import loader
+def late():
+    from ..cli import main
+"""
+    found = imports_of(source, ("microtrain", "data"), {*import_graph()})
+    places = {"train.trainer", "runs.directory", "verify", "data.loader", "cli.main"}
+    assert found == {f"microtrain.{place}" for place in places}
 
 
 @pytest.fixture(scope="module")

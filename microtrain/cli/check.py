@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from microtrain.train.components import is_import_path
-from microtrain.train.config import Section, load_config
-from microtrain.train.parts import fractions
-from microtrain.train.resolved import as_yaml
+from ..config.components import is_import_path
+from ..config.load import Section, load_config
+from ..config.resolved import as_yaml
+from ..train.build import fractions
 
 LIMITS = ("clip_norm", "max_time")
 

@@ -18,6 +18,9 @@ from microtrain.distributed.diagnosis import Exchange, Finding, Rank
 from microtrain.distributed.mpi import belongs
 from microtrain.errors import LaunchError
 from microtrain.threads import LAUNCH, cores
+from microtrain.version import __version__
+
+from ..words import table
 
 MOST_ROWS = 64  # of ranks
 
@@ -103,7 +106,6 @@ def _installation(ranks: Sequence[Rank]) -> tuple[dict[str, str], list[Finding]]
 
     import numpy
 
-    import microtrain
     from microtrain.compile.cache import directory
 
     first = ranks[0] if ranks else None
@@ -120,7 +122,7 @@ def _installation(ranks: Sequence[Rank]) -> tuple[dict[str, str], list[Finding]]
         )
     blas = f", {first.blas}, threads {first.blas_threads}" if first else ""
     return {
-        "microtrain": f"{microtrain.__version__} ({Path(microtrain.__file__).parent})",
+        "microtrain": f"{__version__} ({Path(__file__).parents[1]})",
         "python": f"{platform.python_version()} ({sys.executable})",
         "numpy": numpy.__version__ + blas,
         "numba": numba or "absent: compiled steps run on NumPy (pip install 'microtrain[jit]')",
@@ -187,7 +189,7 @@ def _rank_rows(ranks: Sequence[Rank]) -> list[str]:
     for rank in ranks[:MOST_ROWS]:
         row = (str(rank.rank), rank.host, _ranges(rank.cores), str(rank.blas_threads))
         rows.append((*row, rank.gpu if rank.rank else ""))  # the first one's is told above
-    lines = _table(rows)
+    lines = table(rows)
     if len(ranks) > MOST_ROWS:
         lines.append(f"and {len(ranks) - MOST_ROWS:,} more ranks")
     return lines
@@ -206,7 +208,7 @@ def _exchange_rows(exchanges: Sequence[Exchange]) -> list[str]:
                 result,
             )
         )
-    return _table(rows)
+    return table(rows)
 
 
 def _size(nbytes: int) -> str:
@@ -214,14 +216,6 @@ def _size(nbytes: int) -> str:
         if nbytes >= scale:
             return f"{nbytes // scale} {unit}"
     return f"{nbytes} B"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _ranges(numbers: Sequence[int]) -> str:

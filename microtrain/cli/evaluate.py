@@ -46,7 +46,8 @@ def evaluate(
 
     from microtrain.distributed import world
     from microtrain.train.output import Output
-    from microtrain.train.replay import evaluate_run
+
+    from ..inference.evaluate import evaluate_run
 
     if part is not None and data_file is not None:
         raise click.UsageError("--part is of the run's own data; leave it out with --data")

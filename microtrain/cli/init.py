@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from microtrain.errors import ConfigError, LaunchError
-from microtrain.train.spelling import did_you_mean
+
+from ..spelling import did_you_mean
 
 # Name, what it is, and what to type next with its file.
 TEMPLATES = {

@@ -13,7 +13,8 @@ from microtrain.cli.main import COMMANDS
 from microtrain.distributed import launch as launching
 from microtrain.errors import ConfigError, LaunchError
 from microtrain.threads import launch_environment
-from microtrain.train.spelling import did_you_mean
+
+from ..spelling import did_you_mean
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -14,7 +14,8 @@ import click
 
 from microtrain.errors import UserError
 from microtrain.threads import launch_environment
-from microtrain.train.spelling import did_you_mean
+
+from ..spelling import did_you_mean
 
 # Name, where it is, and what `--help` says of it.
 COMMANDS = {
@@ -61,7 +62,7 @@ class _Commands(click.Group):
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from microtrain import __version__
+        from ..version import __version__
 
         click.echo(f"microtrain {__version__}")
         ctx.exit()

@@ -32,8 +32,9 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
     """
     from microtrain.errors import LaunchError
     from microtrain.files import make_directory
-    from microtrain.train.curves import draw_runs
-    from microtrain.train.record import Record
+
+    from ..report.curves import draw_runs
+    from ..runs.record import Record
 
     records = [Record.read(run) for run in runs]
     if output is not None:

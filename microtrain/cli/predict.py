@@ -47,9 +47,9 @@ def predict(
 
     if launch_environment().rank:
         return  # one process is enough; under a launcher the others have nothing to do
-    from microtrain.train.predict import check_output, predict_file
-    from microtrain.train.saved import read_saved
-    from microtrain.train.trained_model import TrainedModel
+    from ..inference.model import TrainedModel
+    from ..inference.predict import check_output, predict_file
+    from ..inference.saved import read_saved
 
     told: set[str] = set()
 

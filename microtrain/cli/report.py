@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from microtrain.train.samples import Samples
+    from ..report.samples import Samples
 
 
 @click.command()
@@ -22,7 +22,8 @@ def report(run: str, output: str | None, trust: bool) -> None:
     in its configuration are code of whoever made the run and need --trust.
     """
     from microtrain.errors import ConfigError, DataError
-    from microtrain.train.report import write_report
+
+    from ..report.page import write_report
 
     samples = None
     note = ""
@@ -38,10 +39,11 @@ def report(run: str, output: str | None, trust: bool) -> None:
 def _predict(run: str, trust: bool) -> Samples | None:
     from microtrain.backend import default_dtype
     from microtrain.train.output import Output
-    from microtrain.train.replay import load_data_again
-    from microtrain.train.samples import take_samples
-    from microtrain.train.saved import read_saved
-    from microtrain.train.trained_model import TrainedModel
+
+    from ..inference.evaluate import load_data_again
+    from ..inference.model import TrainedModel
+    from ..inference.saved import read_saved
+    from ..report.samples import take_samples
 
     saved = read_saved(run, "best", trust=trust, warn=Output().warn)
     model = TrainedModel(saved)

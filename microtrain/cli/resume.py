@@ -30,8 +30,9 @@ def resume(
     from microtrain.distributed import world
     from microtrain.distributed.agreement import together
     from microtrain.errors import ConfigError
-    from microtrain.train.config import load_config_everywhere
-    from microtrain.train.run_directory import open_run
+
+    from ..config.load import load_config_everywhere
+    from ..runs.directory import open_run
 
     ranks = world()
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from microtrain.errors import ConfigError
-from microtrain.train.components import REGISTERED, is_import_path
-from microtrain.train.spelling import did_you_mean
+
+from ..config.components import REGISTERED, is_import_path
+from ..spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from microtrain.train.reference import Component, Key
+    from ..config.reference import Component, Key
 
 
 @click.command()
@@ -45,10 +46,11 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
     from microtrain.files import read_plain
-    from microtrain.train.config import load_config, resolved_yaml
-    from microtrain.train.inheritance import belongs_to_a_run, unreadable
-    from microtrain.train.problems import printable
-    from microtrain.train.run_directory import newest_run
+
+    from ..config.inheritance import belongs_to_a_run, unreadable
+    from ..config.load import load_config, resolved_yaml
+    from ..runs.directory import newest_run
+    from ..words import printable
 
     path = Path(name)
     if os.path.isdir(path):
@@ -67,7 +69,7 @@ def _resolved(name: str, overrides: tuple[str, ...]) -> str:
 
 
 def _everything() -> str:
-    from microtrain.train.schema import SECTIONS
+    from ..config.schema import SECTIONS
 
     page = _page()
     with page.section("Components (microtrain show NAME)"):
@@ -80,7 +82,7 @@ def _everything() -> str:
 
 
 def _named(name: str) -> str:
-    from microtrain.train import reference
+    from ..config import reference
 
     keys = reference.every_key()
     page = _page()
@@ -130,7 +132,7 @@ def _write_key(page: click.HelpFormatter, key: Key) -> None:
 
 
 def _line(key: Key, name: str) -> tuple[str, str]:
-    from microtrain.train.reference import NEEDED
+    from ..config.reference import NEEDED
 
     default = key.default if key.default == NEEDED else f"default {key.default}"
     return name, f"{key.meaning} ({key.expects}; {default})"

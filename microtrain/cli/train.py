@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 if TYPE_CHECKING:
-    from microtrain.train.section import Section
+    from ..config.section import Section
 
 
 progress_option = click.option(
@@ -50,7 +50,8 @@ def train(
     import json
 
     from microtrain.distributed import world
-    from microtrain.train.config import load_config_everywhere
+
+    from ..config.load import load_config_everywhere
 
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
@@ -69,10 +70,11 @@ def train_run(
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
     from microtrain.distributed import connect, world
     from microtrain.distributed.agreement import together
-    from microtrain.train.components import load
     from microtrain.train.output import Output
     from microtrain.train.resume import choose_run
     from microtrain.train.trainer import Trainer
+
+    from ..config.components import load
 
     ranks = world()
     kind: Any = Trainer
@@ -86,7 +88,7 @@ def train_run(
     comm = together(ranks, lambda: connect(settings.distributed.backend))
     output = Output(comm.rank, progress=progress)
     if dry_run:
-        from microtrain.train import prediction
+        from ..train import forecast as prediction
 
         output.say(*prediction.dry_run(kind.from_config(settings, comm, output)))
         return 0

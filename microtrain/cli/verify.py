@@ -58,8 +58,8 @@ def verify(
             f"verify starts jobs of its own, but {launch.launcher} has started this process; type "
             "it without mpirun or srun"
         )
-    from microtrain.train.config import load_config
-    from microtrain.train.verify import Result, Verification
+    from ..config.load import load_config
+    from ..verify import Result, Verification
 
     settings = load_config(config, overrides, trust=trust or None)
     every = not (resume or ranks or grad)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
+from ..version import __version__
 from . import native
 
 fcntl: Any

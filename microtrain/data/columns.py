@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..words import listed
 from .table import (
     Table,
     did_you_mean,
@@ -128,7 +129,7 @@ def take(
         if header and all(number(text) is not None for text in header):
             raise DataError(
                 f"{columns.path}: the first line holds numbers ({shortened(', '.join(header))}), "
-                f"expected the names of the columns: {_listed(names)}"
+                f"expected the names of the columns: {listed(names)}"
             )
         free = [name for name in header if name not in names]
         lines = [f'  "{name}"{did_you_mean(name, free)}' for name in missing[:20]]
@@ -141,7 +142,7 @@ def take(
                     f"{columns.path} lacks {count} that the model was trained on",
                     *lines,
                     *more,
-                    f"columns: {_listed(header) or 'none'}",
+                    f"columns: {listed(header) or 'none'}",
                     *([f'hint: are its cells separated by "{other}"?'] if other else []),
                 ]
             )
@@ -151,11 +152,6 @@ def take(
     used = set(names)
     left = [name for name in header if name not in used]
     return np.stack(parts, axis=1) if parts else np.empty((0, 0)), left
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" ... ({len(names)} in all)" if len(names) > 20 else ""
-    return ", ".join(names[:20]) + more
 
 
 def _array(origin: str, name: Any, value: Any) -> NDArray[Any]:

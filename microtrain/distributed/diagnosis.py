@@ -78,7 +78,7 @@ class Exchange(NamedTuple):
 
 def describe(comm: Communicator) -> Rank:
     """This process."""
-    from .. import __version__
+    from ..version import __version__
 
     name, count = _blas()
     MPI = mpi.running()

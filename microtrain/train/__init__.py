@@ -6,14 +6,14 @@ from typing import Any
 
 _PUBLIC = {
     "Callback": "microtrain.train.callbacks",
-    "Duration": "microtrain.train.duration",
+    "Duration": "microtrain.config.duration",
     "EarlyStopping": "microtrain.train.early_stopping",
     "Schedule": "microtrain.train.schedules",
-    "Section": "microtrain.train.section",
+    "Section": "microtrain.config.section",
     "Trainer": "microtrain.train.trainer",
-    "build": "microtrain.train.components",
+    "build": "microtrain.config.components",
     "every": "microtrain.train.callbacks",
-    "load_config": "microtrain.train.config",
+    "load_config": "microtrain.config.load",
 }
 
 __all__ = [

@@ -30,11 +30,10 @@ from ..data.split import split_rows
 from ..errors import LaunchError
 from ..nn import Module
 from ..ops.registry import Operation
+from ..runs.checkpoint import list_checkpoints
 from ..tensor import TENSORS
-from .checkpoint import list_checkpoints
+from ..words import number, plural
 from .divergence import worst_gradient
-from .output import plural
-from .rows import number
 
 if TYPE_CHECKING:
     from .trainer import Trainer

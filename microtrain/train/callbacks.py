@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config.duration import Duration
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
-from .duration import Duration
-from .spelling import did_you_mean
+from ..spelling import did_you_mean
 
 if TYPE_CHECKING:
     from .trainer import Trainer

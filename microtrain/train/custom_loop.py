@@ -17,9 +17,9 @@ from ..distributed import world
 from ..distributed.agreement import together
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
-from .checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
+from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
+from ..runs.stored_state import check_loop
 from .model_state import load_model_arrays, model_arrays
-from .stored_state import check_loop
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -69,7 +69,7 @@ def _save(
 ) -> None:
     if ranks.rank != 0:
         return
-    from .saver import prune
+    from ..runs.keeper import prune
 
     with contextlib.suppress(OSError):  # told by the writing itself
         os.makedirs(directory, exist_ok=True)

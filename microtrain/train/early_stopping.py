@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ConfigError
+from ..spelling import did_you_mean
+from ..words import number
 from .callbacks import Callback
-from .rows import number
-from .spelling import did_you_mean
 
 if TYPE_CHECKING:
     from .trainer import Trainer

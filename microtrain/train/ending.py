@@ -14,11 +14,11 @@ from ..distributed.abort import exit_status
 from ..distributed.agreement import together
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
+from ..report.pictures import draw
+from ..runs.directory import open_run
+from ..words import number
+from .forecast import peak_memory
 from .model_state import load_model_arrays
-from .pictures import draw
-from .prediction import peak_memory
-from .rows import number
-from .run_directory import open_run
 from .state import contents, values
 from .telling import next_command, summed_up, truth
 
@@ -121,7 +121,7 @@ def leave(trainer: Trainer, error: BaseException, started: float) -> None:
         for line in lines:
             trainer._run.log(line)
     if status == "diverged":
-        from .report import final_report
+        from ..report.page import final_report
 
         final_report(trainer._run.path)
     if isinstance(error, KeyboardInterrupt):
@@ -156,7 +156,7 @@ def _known(trainer: Trainer) -> _Known | None:
     """Which model the run is known by; rank 0 reads it for all."""
     if trainer._run is None:
         return None
-    from .saved import best_checkpoint  # imports PyYAML: rank 0 alone
+    from ..inference.saved import best_checkpoint  # imports PyYAML: rank 0 alone
 
     found, chosen, fell_back = best_checkpoint(open_run(trainer._run.path), trainer.output.warn)
     if fell_back and trainer.config.checkpoint.keep_best:
@@ -206,7 +206,7 @@ def _write_end(
     if known is not None and test is not None:
         where = trainer._where(known.step, known.samples)
         trainer._log({"split": "test", **where, **test, "time": seconds})
-    from .provenance import params_sha256
+    from ..runs.provenance import params_sha256
 
     run.update(
         status="stopped" if known is None else "finished",
@@ -220,7 +220,7 @@ def _write_end(
     )
     if known is None:
         return None
-    from .report import final_report  # imports pydantic: rank 0 alone
+    from ..report.page import final_report  # imports pydantic: rank 0 alone
 
     model = trainer.model.module
     with alone("rank 0 alone draws and writes the report"):

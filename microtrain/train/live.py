@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any, Literal, TextIO
 
+from ..runs.pace import Pace
 from ..threads import launch_environment
-from .progress import Pace
 
 __all__ = ["Bar", "Wish", "why_none"]
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..runs.directory import RESERVED
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -31,12 +32,6 @@ __all__ = [
     "RootMeanSquaredError",
     "TopK",
 ]
-
-# Fields of metrics.jsonl that are not metrics.
-RESERVED = (
-    *("split", "step", "epoch", "samples", "loss"),
-    *("time", "samples_per_s", "comm_share"),
-)
 
 Array = NDArray[Any]
 Sums = NDArray[np.float64]

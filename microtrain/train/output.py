@@ -17,10 +17,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from ..words import elapsed, labelled, number, plural, printable, rate
 from .live import Bar, Wish, why_none
-from .rows import number, rate
 
-__all__ = ["Header", "Output", "Summary", "elapsed", "plural", "size", "truth_lines"]
+__all__ = ["Header", "Output", "Summary", "truth_lines"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Header:
             "compile": self.compile,
             "results": self.results,
         }
-        return [self.title, *_labelled(facts)]
+        return [self.title, *labelled(facts)]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Summary:
         facts["results"] = self.results
         facts["took"] = self.took
         facts["next"] = self.next_command
-        return _labelled(facts)
+        return labelled(facts)
 
 
 def truth_lines(
@@ -188,7 +188,7 @@ class Output:
         """Print lines on rank 0, flushed, so that a piped log is never behind."""
         if self.rank != 0:
             return
-        for line in _printable(lines):
+        for line in _lines(lines):
             if self._stream is not None:
                 try:
                     self._print(self._stream, line)
@@ -255,7 +255,7 @@ class Output:
         if text in self._warned:
             return
         self._warned.add(text)
-        for line in _printable([f"warning (rank {self.rank}): {text}"]):
+        for line in _lines([f"warning (rank {self.rank}): {text}"]):
             if self._errors is not None:
                 try:
                     self._print(self._errors, line)
@@ -265,39 +265,6 @@ class Output:
                 self.log(line)
 
 
-def plural(count: float, noun: str) -> str:
-    """`1 step`, `2,500 steps`, `1.5 epochs`."""
-    text = f"{count:,.0f}" if count == int(count) else f"{count:,.2f}"
-    return f"{text} {noun}{'' if count == 1 else 's'}"
-
-
-def size(count: int) -> str:
-    """Bytes in decimal units: 8 B, 404 KB, 1.2 MB."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count} B"
-
-
-def elapsed(seconds: float) -> str:
-    """`0.82 s`, `12.3 s`, `2 min 05 s`, `1 h 02 min`."""
-    if seconds < 59.95:
-        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _labelled(facts: Mapping[str, str]) -> list[str]:
-    width = max(map(len, facts))
-    return [f"{label:<{width}}  {text}" for label, text in facts.items()]
-
-
-def _printable(lines: Iterable[str]) -> list[str]:
+def _lines(texts: Iterable[str]) -> list[str]:
     """One entry a line; control characters (of a host, file or column name) spelled out."""
-    return [
-        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line).rstrip()
-        for text in lines
-        for line in text.split("\n")
-    ]
+    return [printable(line).rstrip() for text in texts for line in text.split("\n")]

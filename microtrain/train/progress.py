@@ -1,4 +1,4 @@
-"""What happened since the last row of a run, the exact mean loss and the speed; and the clock."""
+"""What happened since the last row of a run, the exact mean loss and the speed."""
 
 from __future__ import annotations
 
@@ -9,36 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..distributed.data_parallel import DataParallel
 
-__all__ = ["Pace", "Progress"]
-
-STEPS = 1000  # at most between two looks at the clock
-
-
-class Pace:
-    """Says every so many seconds that they have passed, without a look at the clock at each step.
-
-    Attributes:
-        at: the step at which to ask next.
-    """
-
-    def __init__(self, seconds: float, step: int) -> None:
-        self._seconds = seconds
-        self._every = 1
-        self._step, self._time = step, time.monotonic()
-        self.at = step
-
-    def passed(self, step: int) -> bool:
-        """Whether the seconds have passed since this last said so."""
-        now = time.monotonic()
-        spent = now - self._time
-        passed = spent >= self._seconds
-        wanted = 2.0 * self._every
-        if passed:
-            wanted = (step - self._step) * self._seconds / spent
-            self._step, self._time = step, now
-        self._every = max(1, min(STEPS, 2 * self._every, math.ceil(wanted)))
-        self.at = step + self._every
-        return passed
+__all__ = ["Progress"]
 
 
 class Progress:

@@ -10,22 +10,22 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config.components import is_import_path
+from ..config.resolved import as_yaml
+from ..config.section import Section
 from ..distributed.agreement import together
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove
-from .checkpoint import (
+from ..runs.checkpoint import (
     Checkpoint,
     OtherFormat,
     list_checkpoints,
     load_newest_checkpoint,
     step_of,
 )
-from .components import is_import_path
-from .resolved import as_yaml
-from .run_directory import Run, newest_run, open_run
-from .section import Section
-from .stop import STOP_FILE
-from .stored_state import check_run
+from ..runs.directory import Run, newest_run, open_run
+from ..runs.stored_state import check_run
+from .wishes import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -211,8 +211,8 @@ def _moved(value: Any) -> Any:
 
 def _flat(text: str, path: Path) -> dict[str, Any]:
     """Every value of a resolved configuration by its dotted key."""
-    from .problems import Source  # these import PyYAML: rank 0 alone
-    from .yaml_source import lines_of, parse
+    from ..config.document import lines_of, parse
+    from ..config.problems import Source  # these import PyYAML: rank 0 alone
 
     problems: list[Any] = []
     root = parse(text, Source(str(path / "config.yaml"), lines_of(text), path), problems)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["RowSchedule", "Rows", "number", "rate"]
+from ..words import number, rate
+
+__all__ = ["RowSchedule", "Rows"]
 
 _ABSENT = "-"
 
@@ -133,32 +135,6 @@ class Rows:
         for name, width in self._widths.items():
             parts.append(cells[name].rjust(width) + (mark if name == self._monitor else ""))
         return "  ".join(parts)
-
-
-def number(value: float) -> str:
-    """Five significant digits, so that values of one size take one width: 0.24987, 12346, 1.5e-07.
-
-    At most 11 characters: a negative number with a three-digit exponent gets four digits.
-    """
-    if not math.isfinite(value):
-        return str(float(value))
-    if value == 0:
-        return "0.0000"
-    text = f"{value:#.5g}"
-    if len(text) > 11:
-        text = f"{value:#.4g}"
-    return text.rstrip(".")
-
-
-def rate(per_second: float) -> str:
-    """Samples per second in at most nine characters (below 10^14): 141,020 or 12.3M or 10.0G."""
-    if not math.isfinite(per_second):
-        return _ABSENT
-    if per_second < 9_999_999.5:
-        return f"{per_second:,.0f}"
-    if per_second < 1e10:
-        return f"{per_second / 1e6:.1f}M"
-    return f"{per_second / 1e9:.1f}G"
 
 
 _CELLS: dict[str, Callable[[float], str]] = {

@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from ..config.duration import Duration
 from ..distributed.agreement import agreed
 from ..errors import ConfigError
 from ..optim.lr_scheduler.curves import cosine, line
-from .duration import Duration
 
 __all__ = ["Constant", "Cosine", "Linear", "Schedule", "Step"]
 

@@ -8,9 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import threads
-from .components import is_import_path
-from .output import Header, Summary, elapsed, truth_lines
-from .pictures import line_of
+from ..config.components import is_import_path
+from ..report.pictures import line_of
+from ..words import elapsed
+from .output import Header, Summary, truth_lines
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -20,8 +21,8 @@ __all__ = ["header", "next_command", "summed_up", "truth"]
 
 def header(trainer: Trainer, hosts: list[str]) -> Header:
     """What is known before the first step."""
-    from .. import __version__
-    from .provenance import versions
+    from ..runs.provenance import versions
+    from ..version import __version__
 
     parts = {"train": trainer.data.train, "val": trainer.data.val, "test": trainer.data.test}
     return Header(

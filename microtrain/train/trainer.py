@@ -24,6 +24,11 @@ import numpy as np
 
 from .. import threads
 from ..backend import MODES, default_dtype
+from ..config.components import build, load
+from ..config.duration import Duration
+from ..config.library import library_config
+from ..config.resolved import resolved_yaml
+from ..config.section import Section
 from ..data import DataLoader
 from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, together
@@ -32,43 +37,31 @@ from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import check_replicas
 from ..distributed.shards import local_shards
 from ..errors import ConfigError, DataError, DivergedError
+from ..inference.signature import data_state
 from ..optim import Optimizer
+from ..runs.checkpoint import checkpoint_at, name_of
+from ..runs.directory import RunDirectory
+from ..runs.keeper import Saver
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
+from .build import build_parts, check_fit, choose_device, compare_data, compare_models, load_data
 from .callbacks import Callbacks
-from .checkpoint import checkpoint_at, name_of
-from .components import build, load
 from .divergence import Guard, NotFinite, Skips, worst_gradient
-from .duration import Duration
 from .ending import end, leave
 from .evaluation import evaluate
-from .execution import BEGIN, Execution
-from .library import library_config
+from .executor import BEGIN, Execution
+from .forecast import predict
 from .losses import one_loss
 from .model_state import load_model_arrays, model_arrays
 from .output import Output
-from .parts import (
-    build_parts,
-    check_fit,
-    choose_device,
-    compare_data,
-    compare_models,
-    load_data,
-)
-from .prediction import predict
 from .progress import Progress
-from .resolved import resolved_yaml
 from .resume import choose_run, go_on, split_as_then, take_up
 from .rows import Rows, RowSchedule
-from .run_directory import RunDirectory
-from .saver import Saver
 from .schedules import Rates, Schedule
-from .section import Section
-from .signature import data_state
 from .state import contents, restore
-from .stop import EVALUATE, SAVE, STOP, Stopper
 from .telling import header, next_command
 from .trace import Trace
+from .wishes import EVALUATE, SAVE, STOP, Stopper
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator

@@ -31,7 +31,7 @@ import microtrain as mt
 from attack.campaign import Defect, Kind
 from microtrain.cli.main import COMMANDS, main
 from microtrain.errors import UserError
-from microtrain.train.checkpoint import list_checkpoints, load_checkpoint, load_newest_checkpoint
+from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint, load_newest_checkpoint
 
 CASES = 4  # of one seed; hypothesis begins with the simplest
 PLAIN = RUN.replace("./net.py:Net", "{type: mlp, hidden: [5]}").replace(

@@ -1,0 +1,1 @@
+"""The configuration: YAML and keywords of Python, read, checked and shown."""

@@ -1,0 +1,345 @@
+"""Components by name: what `type: sgd` or `type: ./net.py:Net` is, which arguments it takes.
+
+A registered name stands for an import string and is imported when it is used, so that reading a
+configuration loads neither scikit-learn nor MPI. The arguments of the YAML are checked against the
+signature of what was imported: the one place where they are declared. `build` runs on every rank
+and needs neither pydantic nor YAML.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import ConfigError
+from ..spelling import did_you_mean
+from .problems import quoted
+from .section import Section
+
+# Where a target is numbers and classes are wanted.
+CLASSES = (
+    "a target is classes where a csv file has names, or whole numbers under data.categorical: "
+    "true, and where it is an array of integers"
+)
+
+REGISTERED: dict[str, dict[str, str]] = {
+    "data": {
+        "synthetic_linear": "microtrain.data.synthetic:synthetic_linear",
+        "synthetic_random": "microtrain.data.synthetic:synthetic_random",
+        "synthetic_relu": "microtrain.data.synthetic:synthetic_relu",
+        "csv": "microtrain.data.files:csv",
+        "npz": "microtrain.data.files:npz",
+        "sklearn": "microtrain.data.scikit_learn:sklearn",
+        "parquet": "microtrain.data.files:parquet",
+    },
+    "model": {
+        "linear_regression": "microtrain.train.models:linear_regression",
+        "logistic_regression": "microtrain.train.models:logistic_regression",
+        "mlp": "microtrain.train.models:mlp",
+        "two_layer_relu": "microtrain.train.models:two_layer_relu",
+    },
+    "loss": {
+        "mse": "microtrain.train.losses:mse",
+        "cross_entropy": "microtrain.train.losses:cross_entropy",
+        "mae": "microtrain.train.losses:mae",
+        "huber": "microtrain.train.losses:huber",
+        "bce": "microtrain.train.losses:bce",
+    },
+    "metrics": {
+        "mse": "microtrain.train.metrics:MeanSquaredError",
+        "rmse": "microtrain.train.metrics:RootMeanSquaredError",
+        "mae": "microtrain.train.metrics:MeanAbsoluteError",
+        "r2": "microtrain.train.metrics:R2",
+        "accuracy": "microtrain.train.metrics:Accuracy",
+        "topk": "microtrain.train.metrics:TopK",
+    },
+    "optimizer": {
+        "sgd": "microtrain.optim.sgd:SGD",
+        "adam": "microtrain.optim.adam:Adam",
+        "adamw": "microtrain.optim.adam:AdamW",
+    },
+    "schedule": {
+        "constant": "microtrain.train.schedules:Constant",
+        "step": "microtrain.train.schedules:Step",
+        "cosine": "microtrain.train.schedules:Cosine",
+        "linear": "microtrain.train.schedules:Linear",
+    },
+    "callbacks": {"early_stopping": "microtrain.train.early_stopping:EarlyStopping"},
+    "trainer": {},  # only import paths: a class that inherits from Trainer
+}
+_ONE_OF = {"metrics": "metric", "callbacks": "callback"}
+
+# Begins the type of a component that was an object in Python (see `library.py`).
+GIVEN = "python:"
+
+# What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
+FROM_DATA = ("in_features", "out_features", "classes")
+FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
+# Keys that stand beside a data component's arguments and are the section's own.
+SECTION_KEYS = {"data": ("split", "standardize")}
+# Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
+_NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+
+
+def hidden(imported: str) -> tuple[str, ...]:
+    """The arguments of a component that a configuration cannot set."""
+    return ("params",) if is_import_path(imported) else ("params", *_NOT_FOR_YAML)
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a `type` names Python code (`pkg.mod:Name`, `./file.py:Name`)."""
+    return ":" in name and not name.startswith(GIVEN)
+
+
+def absolute(name: str, directory: Path) -> str:
+    """An import path whose file, if it names one, is absolute; it was relative to `directory`."""
+    module, colon, attribute = name.rpartition(":")
+    if not colon or not _is_file(module):
+        return name
+    return f"{(directory / os.path.expanduser(module)).resolve()}:{attribute}"
+
+
+def load(kind: str, name: str, given: Collection[str] = ()) -> Callable[..., Any]:
+    """What a registered name of `kind` or an import path stands for, imported now.
+
+    `given` are the arguments that it will be called with: a function that without them waits for a
+    prediction and a target is a loss, and what makes it is returned.
+
+    Raises ConfigError for an unknown name, and for a file, module or attribute that is missing,
+    cannot be imported or cannot be called; the message says where it was looked for.
+    """
+    if name.startswith(GIVEN):
+        return _given(kind, name.removeprefix(GIVEN))
+    if is_import_path(name):
+        code: Callable[..., Any] = (_import_callback if kind == "callbacks" else _import)(name)
+        return _loss_of(code, given) if kind == "loss" and inspect.isfunction(code) else code
+    known = REGISTERED[kind]
+    if name not in known:
+        way_out = did_you_mean(name, known)
+        if not way_out and "." in name and "/" not in name:
+            way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
+        elif name.endswith(".py"):
+            way_out = f"; an import path ends with what it names in the file: {name}:Name"
+        there = ", ".join(known)
+        choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
+        noun = _ONE_OF.get(kind, kind)
+        raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
+    target = known[name]
+    module, _, attribute = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return function
+
+
+def _loss_of(function: Callable[..., Any], given: Collection[str]) -> Callable[..., Any]:
+    """What makes a loss of `function(prediction, target, ...)`; other functions make one."""
+    signature = inspect.signature(function)
+    first = list(signature.parameters.values())[:2]
+    positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    if len(first) < 2 or not all(
+        p.kind in positional and p.default is p.empty and p.name not in given for p in first
+    ):
+        return function
+
+    @functools.wraps(function)
+    def make(**arguments: Any) -> Callable[..., Any]:
+        made = functools.partial(function, **arguments)
+        return functools.update_wrapper(made, function)  # with its `reduction`
+
+    others = list(signature.parameters.values())[2:]
+    make.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return make
+
+
+def _given(kind: str, name: str) -> Callable[..., Any]:
+    """What stands in a run's configuration for an object; it cannot be built."""
+
+    def refuse() -> NoReturn:
+        raise ConfigError(
+            f"{kind} {name} was given to Trainer(...) in Python, which alone can make it again"
+            + ("; microtrain.load(run, model=...) takes it" if kind == "model" else "")
+        )
+
+    refuse.on_step = refuse  # type: ignore[attr-defined] # as a callback has
+    return refuse
+
+
+def build(component: Section, **filled: Any) -> Any:
+    """Make what a component section describes: an optimizer, a model, a data set ...
+
+    `filled` holds what the run knows; it is used where the constructor has such a parameter and
+    the section does not set it. Sizes that come from the data are noted in the section, so that
+    the resolved configuration shows them. Raises ConfigError when a registered component refuses
+    a value or an argument is still missing; errors in the user's own code are left as they are.
+
+    Example:
+        >>> optimizer = build(config.optimizer, params=model.parameters())
+    """
+    kind, name = component.kind, component["type"]
+    if component.given is not None:  # an object, or for an optimizer what makes it
+        return component.given(filled["params"]) if kind == "optimizer" else component.given
+    own = ("type", *SECTION_KEYS.get(kind, ()))
+    arguments = {key: value for key, value in component.items() if key not in own}
+    target = load(kind, name, arguments)
+    accepted = parameters(target)
+    for key, value in filled.items():
+        if key in accepted and key not in arguments:
+            arguments[key] = value
+            if key in FROM_DATA:
+                component.fill(key, value, "from the data")
+    missing = [key for key, p in accepted.items() if _required(p) and key not in arguments]
+    if missing:
+        way_out = f"; {CLASSES}" if "classes" in missing else ""
+        raise ConfigError(
+            f"{kind}: {name} needs {', '.join(missing)}, which the data do not give{way_out}"
+        )
+    try:
+        return target(**arguments)
+    except ValueError as error:
+        if is_import_path(name):
+            raise
+        raise ConfigError(f"{kind}: {name} refuses its arguments: {error}") from error
+    except (MemoryError, OverflowError) as error:
+        if is_import_path(name):
+            raise
+        raise ConfigError(f"{kind}: {name} needs more memory than there is: {error}") from error
+
+
+def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a callable that can be given by name; `**` among them as it is named."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # some built-in callables
+        return {}
+    return {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is not parameter.VAR_POSITIONAL
+    }
+
+
+def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
+    """The parameters of the component `name` that a configuration can set, those of `**` apart."""
+    apart = hidden(name)
+    return {
+        key: parameter
+        for key, parameter in parameters(target).items()
+        if parameter.kind is not parameter.VAR_KEYWORD and key not in apart
+    }
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+
+
+def _is_file(module: str) -> bool:
+    return module.endswith(".py") or "/" in module
+
+
+def _import(path: str, *, check: bool = True) -> Any:
+    module_name, _, attribute = path.rpartition(":")
+    if not module_name or not all(part.isidentifier() for part in attribute.split(".")):
+        raise ConfigError(
+            f"{quoted(path)} is no import path; write pkg.module:Name or ./file.py:Name"
+        )
+    if _is_file(module_name):
+        module: Any = _import_file(Path(module_name).absolute())
+    else:
+        module = _import_module(module_name)
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [name for name in dir(found) if not name.startswith("_")]
+            raise ConfigError(f"{module_name} has no {part}{did_you_mean(part, public)}")
+        found = getattr(found, part)
+    if check and not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"{attribute} in {module_name} is of type {kind}, not a class or function"
+        )
+    return found
+
+
+def _import_callback(path: str) -> Any:
+    """A class, or an object with hooks such as a function that `train.every` has decorated."""
+    found = _import(path, check=False)
+    if not isinstance(found, type) and not any(name.startswith("on_") for name in dir(found)):
+        raise ConfigError(
+            f"{quoted(path)} is no callback: expected a class with hooks such as on_step, or a "
+            "function under @microtrain.train.every"
+        )
+    return found
+
+
+def _import_file(path: Path) -> Any:
+    with _IMPORTING:  # ranks may be threads: none finds the module of another half made
+        return _imported(path)
+
+
+_IMPORTING = threading.RLock()
+
+
+def _imported(path: Path) -> Any:
+    name = f"microtrain_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not os.path.isfile(path):
+        way_out = ""
+        if os.path.isdir(path.parent):
+            way_out = did_you_mean(path.name, sorted(p.name for p in path.parent.glob("*.py")))
+        raise ConfigError(f"there is no file {path}{way_out}")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # as for a script: files beside it can be imported
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(f"{path} cannot be imported: {_in_one_line(error)}") from error
+    return module
+
+
+def _import_module(name: str) -> Any:
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # the console script looks where `python -m` does
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{name} cannot be imported: {_in_one_line(error)}") from error
+        raise ConfigError(
+            f"there is no module {error.name} (looked in {os.getcwd()} and the installed packages)"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{name} cannot be imported: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: BaseException) -> str:
+    """The kind of error, its message and the line of the user's file that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (importlib.__file__, __file__)
+    place = next(
+        (
+            f" ({f.filename}:{f.lineno})"
+            for f in reversed(frames)
+            if f.filename not in ours and not f.filename.startswith("<")
+        ),
+        "",
+    )
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}:{error.lineno})"
+        return f"{type(error).__name__}: {error.msg}{place}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

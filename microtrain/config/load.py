@@ -1,0 +1,86 @@
+"""Reads the YAML file of a run and its overrides: the whole configuration or every mistake in it.
+
+>>> config = load_config("configs/linreg.yaml", ["optimizer.lr=0.05"])
+>>> config.train.batch_size
+64
+
+Only the rank that reads imports PyYAML and pydantic; the others receive plain values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .resolved import resolved_yaml
+from .section import Section
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+
+__all__ = ["Section", "load_config", "load_config_everywhere", "resolved_yaml"]
+
+
+def load_config(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool | None = None
+) -> Section:
+    """The configuration in the YAML file at `path`, after `overrides` such as `optimizer.lr=0.1`.
+
+    Every default is filled in, durations are `Duration`s, components are Sections for `build`.
+    Paths of files inside it are absolute: those in the file were relative to the file's directory,
+    those in overrides to the working directory.
+
+    A file in the directory of a run may be someone else's, here and as a `base:`: it runs no code,
+    unless `trust` is True, and reads neither another file nor the environment (`${env:NAME}`) at
+    all. `trust=False` treats any file like that. Raises ConfigError with all problems at once.
+    """
+    from . import overrides as command_line
+    from .document import Node
+    from .inheritance import read_stored, read_with_bases, unreadable
+    from .problems import Place, Problem, Source, report
+    from .validate import validate
+
+    name, path = str(path), Path(path)
+    problems: list[Problem] = []
+    config = None
+    try:
+        read = read_stored if trust is False else read_with_bases
+        root = read(path, name, problems)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ConfigError(unreadable(path, name, error)) from error
+    if root is not None:
+        for text in overrides:
+            root = command_line.override(root, text, problems)
+        if "name" not in root.value:
+            stem = Source("the file's name", (path.stem,), path.parent, is_file=False)
+            place = Place(stem, 1, 1, len(path.stem))
+            root.value["name"] = Node(path.stem, place, place)
+        config = validate(root, problems, trust=trust)
+    if config is None:
+        raise ConfigError(report(problems, name, f"microtrain check {name}"))
+    return config
+
+
+def load_config_everywhere(
+    comm: Communicator,
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool | None = None,
+) -> Section:
+    """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
+    outcome: Any = None
+    if comm.rank == 0:
+        try:
+            outcome = load_config(path, overrides, trust=trust)
+        except ConfigError as error:
+            error.agreed = True  # every rank raises it: the job can end in good order
+            outcome = error
+    outcome = comm.broadcast_object(outcome)
+    if isinstance(outcome, ConfigError):
+        raise outcome
+    config: Section = outcome
+    return config

@@ -1,0 +1,127 @@
+"""What is wrong with a configuration, where, and how that is shown: all of it at once.
+
+A `Problem` knows the dotted path, the message and the place; `report` writes them under each
+other with the source line and a caret. A message never spans lines, so that a log can be searched.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..words import printable
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text with configuration in it: the YAML file, or one override of the command line.
+
+    Relative paths written in it start at `directory`. `foreign` is what a run has written: it may
+    be someone else's.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    directory: Path
+    is_file: bool = True
+    foreign: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """`width` characters of a source; line and column count from 1.
+
+    Width 0: nothing there to underline (an empty value, a block over several lines).
+    """
+
+    source: Source
+    line: int
+    column: int
+    width: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.source.name}:{self.line}" if self.source.is_file else self.source.name
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: the dotted path of the key, what is wrong, where, and a way out for all."""
+
+    path: str
+    message: str
+    place: Place | None = None
+    hint: str | None = None
+
+
+def report(problems: Sequence[Problem], file: str, hint: str) -> str:
+    """The text of all problems of `file` in the order of its lines, with one hint at the end.
+
+    Problems of its bases and of overrides follow.
+    """
+    ordered = sorted(problems, key=lambda problem: _position(problem, file))
+    locations = [_location(problem, file) for problem in ordered]
+    width = max(map(len, locations)) + 2
+    lines = [f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''} in {printable(file)}"]
+    for problem, location in zip(ordered, locations, strict=True):
+        lines.append(f"{location:<{width}}{printable(problem.path)}".rstrip())
+        lines += _excerpt(problem)
+    lines.append("hint: " + printable(next((p.hint for p in ordered if p.hint), hint)))
+    return "\n".join(lines)
+
+
+def _position(problem: Problem, file: str) -> tuple[bool, bool, str, int, int]:
+    """The file first, then its bases, then overrides in their order."""
+    place = problem.place
+    if place is None:
+        return (False, False, "", 0, 0)
+    source = place.source
+    return (not source.is_file, source.name != file, source.name, place.line, place.column)
+
+
+def _location(problem: Problem, file: str) -> str:
+    place = problem.place
+    if place is None:
+        return printable(file)
+    return f"{printable(str(place))}:{place.column}" if place.source.is_file else place.source.name
+
+
+def _excerpt(problem: Problem) -> list[str]:
+    """The source line and, below, the caret with the message."""
+    place, message = problem.place, printable(problem.message)
+    if place is None or place.line > len(place.source.lines):
+        return [f"    {message}"]
+    text = place.source.lines[place.line - 1]
+    start = place.column - 1
+    shown = max(1, min(place.width, len(text) - start, 60))
+    cut = max(0, start - 60) if len(text) > 120 else 0  # a window of a very long line
+    line = printable(text[cut : cut + 120], escape=False)
+    if cut:
+        line, cut = "..." + line, cut - 3
+    before = line[: start - cut]
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in before)
+    margin = f"  {place.line} | " if place.source.is_file else "  | "
+    pointer = " " * (len(before) + wide) + "^" * shown
+    return [margin + line, " " * (len(margin) - 2) + "| " + f"{pointer} {message}"]
+
+
+def describe(value: object) -> str:
+    """A YAML value in words, for `got ...`: the text "fast", 3, the list [0.9], nothing."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, (bool, int, float)):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text {quoted(value)}"
+    if not isinstance(value, (list, tuple)):
+        return "keys and values"
+    text = printable(json.dumps(value, ensure_ascii=False, default=str))
+    return f"the list {text}" if len(text) <= 40 else "a list"
+
+
+def quoted(text: str) -> str:
+    """`text` in double quotes, on one line and of bounded length."""
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return printable(json.dumps(short, ensure_ascii=False))

@@ -1,0 +1,1 @@
+"""What people look at: curves, pictures, the report of a run, runs compared."""

@@ -1,0 +1,1 @@
+"""What is on disk: run directories, checkpoints, and reading them back."""

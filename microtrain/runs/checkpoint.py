@@ -1,0 +1,336 @@
+"""Checkpoints: a directory that is there whole or not at all, and that notices damage.
+
+`checkpoints/step-000500/` holds model.safetensors and optimizer.safetensors (arrays by parameter
+name), state.json, config.yaml and manifest.json with the size and sha256 of the other four. It is
+written under a name of its own beside, every file and the directory are synced, and one rename
+makes it a checkpoint: a run killed at any moment leaves either the old state or the new one.
+No pickle: reading someone else's checkpoint runs no code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError, LaunchError
+from ..files import open_plain, parse_json, read_json, reason, remove, sync_directory, write_synced
+
+Array = NDArray[Any]
+
+FORMAT = 1
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "config.yaml")
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
+
+
+class OtherFormat(DataError):
+    """A checkpoint that another version of microtrain has written: whole, but not for this one."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What one checkpoint holds; arrays are writable, C-ordered and in definition order."""
+
+    path: Path
+    step: int
+    model: dict[str, Array]
+    optimizer: dict[str, Array]
+    state: dict[str, Any]
+    config_text: str
+
+
+def save_checkpoint(
+    directory: str | Path,
+    step: int,
+    *,
+    model: Mapping[str, Array],
+    optimizer: Mapping[str, Array],
+    state: Mapping[str, Any],
+    config_text: str,
+) -> Path:
+    """Write `directory/step-<step>` and return its path; a checkpoint of that step is replaced.
+
+    One process at a time may write in a directory (a run's rank 0, which holds its lock).
+
+    Args:
+        directory: the run's `checkpoints`; made if absent, in one that is there.
+        step: optimiser steps taken, 0 or more.
+        model, optimizer: NumPy arrays of numbers or bool by name, of any layout and byte order:
+            values count. The arrays are copied twice in memory while a file is written.
+        state: what JSON gives back unchanged (text keys, lists rather than tuples, finite floats).
+        config_text: the resolved configuration, as YAML.
+
+    Raises:
+        TypeError, ValueError: an array or the state cannot be stored; nothing was written.
+        LaunchError: the file system refused (disk full, no permission); no half checkpoint stays.
+    """
+    if step < 0:
+        raise ValueError(f"a checkpoint's step is 0 or more, got {step}")
+    contents = {
+        "model.safetensors": _safetensors("model", model),
+        "optimizer.safetensors": _safetensors("optimizer", optimizer),
+        "state.json": _json_bytes(state),
+        "config.yaml": config_text.encode(),
+    }
+    manifest = {
+        "format": FORMAT,
+        "step": step,
+        "files": {
+            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in contents.items()
+        },
+        # safetensors sorts names; the definition order is kept here.
+        "order": {"model": list(model), "optimizer": list(optimizer)},
+    }
+    contents[MANIFEST] = _json_bytes(manifest)
+
+    directory = Path(directory)
+    final = directory / name_of(step)
+    partial = directory / f".{final.name}.partial"
+    replaced = directory / f".{final.name}.replaced"
+    try:
+        directory.mkdir(exist_ok=True)  # where a run was removed it is not made anew
+        _clear_leftovers(directory)
+        partial.mkdir()
+        for name, data in contents.items():
+            write_synced(partial / name, data)
+        sync_directory(partial)
+        # rename cannot replace a directory that has files: between the two renames the old
+        # checkpoint is found under its second name (see list_checkpoints).
+        if final.exists():
+            final.rename(replaced)
+        partial.rename(final)
+        sync_directory(directory)
+        with contextlib.suppress(OSError):
+            remove(replaced)
+    except OSError as error:
+        size = sum(map(len, contents.values()))
+        raise LaunchError(
+            f"cannot write the checkpoint {final} ({size:,} bytes): {reason(error)}\n"
+            f"{_last_good(directory)}; make room or choose another place with run_dir=PATH"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # where it has become the checkpoint, it is gone
+            remove(partial)
+    return final
+
+
+def name_of(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:06d}"
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint that `list_checkpoints` has found."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1] or match[2])
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint directory after checking every file against the manifest.
+
+    Raises DataError naming the file and the difference when anything is missing, cut short,
+    changed, or written by a newer format.
+    """
+    path = Path(path)
+    if not os.path.isdir(path):
+        found = [p.name for p in list_checkpoints(path.parent)]
+        beside = f"there are {', '.join(found)}" if found else "no checkpoint is beside it"
+        raise DataError(f"no checkpoint at {path}: {beside}")
+    manifest = _read_manifest(path)
+    try:
+        contents = {name: _read_verified(path, name, manifest["files"][name]) for name in FILES}
+        return Checkpoint(
+            path=path,
+            step=manifest["step"],
+            model=_arrays(contents["model.safetensors"], manifest["order"]["model"]),
+            optimizer=_arrays(contents["optimizer.safetensors"], manifest["order"]["optimizer"]),
+            state=_state(contents["state.json"]),
+            config_text=contents["config.yaml"].decode(),
+        )
+    except ValueError as error:
+        raise DataError(f"damaged checkpoint {path}: its contents do not fit: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"the checkpoint {path} does not fit into memory") from error
+
+
+def list_checkpoints(directory: str | Path) -> list[Path]:
+    """The complete checkpoints in a run's `checkpoints` directory, oldest step first."""
+    try:
+        entries = sorted(Path(directory).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
+    found: dict[int, Path] = {}
+    for entry in entries:  # ".step-x.replaced" sorts before "step-x", so a whole "step-x" wins
+        if _NAME.fullmatch(entry.name) and (entry / MANIFEST).is_file():
+            found[step_of(entry)] = entry
+    return [found[step] for step in sorted(found)]
+
+
+def load_newest_checkpoint(
+    directory: str | Path,
+    warn: Callable[[str], None],
+    check: Callable[[Checkpoint], None] | None = None,
+) -> Checkpoint:
+    """The newest checkpoint that is whole; `warn` gets the text of each damaged one passed over.
+
+    `check` raises DataError for one whose state is of no use. Raises DataError when there is none.
+    """
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            found = load_checkpoint(path)
+            if check is not None:
+                check(found)
+            return found
+        except OtherFormat:
+            raise
+        except DataError as error:
+            warn(str(error))
+    raise DataError(f"no usable checkpoint in {Path(directory)}: a run writes one at its last step")
+
+
+def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint at `path`, or the newest whole one of the run at `path` or newest below it.
+
+    Raises DataError where there is none.
+    """
+    place = Path(os.path.expanduser(path))
+    if os.path.exists(place / MANIFEST):
+        return load_checkpoint(place)
+    if not list_checkpoints(place):
+        from .directory import open_run  # which needs this module
+
+        place = open_run(path).path / "checkpoints"
+    return load_newest_checkpoint(place, warn)
+
+
+def peek_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint without checking it; empty where it cannot be read."""
+    try:
+        state = read_json(path / "state.json")
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _safetensors(kind: str, arrays: Mapping[str, Array]) -> bytes:
+    from safetensors.numpy import save
+
+    plain: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{kind}: array names are text, got {name!r}")
+        dtype = np.asarray(array).dtype
+        if dtype.kind not in "biuf" or dtype.itemsize > 8:
+            raise TypeError(f"{kind}: cannot store {name}, an array of {dtype}")
+        # save() copies raw memory: any other order or stride would be stored as other values.
+        plain[name] = np.asarray(array, dtype=dtype.newbyteorder("="), order="C")
+    return bytes(save(plain))
+
+
+def _arrays(data: bytes, order: list[str]) -> dict[str, Array]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(data)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    if sorted(arrays) != sorted(order):
+        raise ValueError(f"arrays {sorted(arrays)}, the manifest has {sorted(order)}")
+    return {name: arrays[name] for name in order}
+
+
+def _state(text: bytes) -> dict[str, Any]:
+    state = parse_json(text)
+    if not isinstance(state, dict):
+        raise ValueError("state.json holds no JSON object")
+    return state
+
+
+def _json_bytes(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(dict(content), indent=2, allow_nan=False)
+    if json.loads(text) != content:
+        raise TypeError("the state changes on its way through JSON: use text keys and lists")
+    return (text + "\n").encode()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest with every key that reading needs, of the right kind; else DataError."""
+    file = path / MANIFEST
+    try:
+        manifest = read_json(file)
+        version = manifest["format"]
+        if version == FORMAT:
+            order = manifest["order"]
+            names = [*order["model"], *order["optimizer"]]
+            files = [manifest["files"][name] for name in FILES]
+            sound = [type(each["size"]) is int and type(each["sha256"]) is str for each in files]
+            sound += [type(manifest["step"]) is int and manifest["step"] >= 0]
+            sound += [all(type(name) is str for name in names)]
+            if not all(sound):
+                raise ValueError
+    except FileNotFoundError:
+        raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
+    except OSError as error:
+        raise DataError(f"cannot read the checkpoint: {reason(error)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"damaged checkpoint {path}: {MANIFEST} cannot be understood") from None
+    if version != FORMAT:
+        raise OtherFormat(
+            f"{path} has checkpoint format {version}; this microtrain reads format {FORMAT}"
+        )
+    return dict(manifest)
+
+
+def _read_verified(path: Path, name: str, expected: dict[str, Any]) -> bytes:
+    try:
+        with open_plain(path / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read() if size == expected["size"] else b""
+    except OSError as error:
+        raise DataError(
+            f"damaged checkpoint {path}: cannot read {name}: {error.strerror}"
+        ) from error
+    if size != expected["size"]:
+        raise DataError(
+            f"damaged checkpoint {path}: {name} has {size:,} bytes, "
+            f"the manifest says {expected['size']:,}"
+        )
+    found = hashlib.sha256(data).hexdigest()
+    if found != expected["sha256"]:
+        raise DataError(
+            f"damaged checkpoint {path}: {name} was changed: its sha256 starts {found[:12]}, "
+            f"the manifest says {str(expected['sha256'])[:12]}"
+        )
+    return data
+
+
+def _clear_leftovers(directory: Path) -> None:
+    """Finish or undo what a killed writer left: only this process writes here."""
+    for entry in directory.glob(".step-*.replaced"):
+        final = directory / entry.name.removeprefix(".").removesuffix(".replaced")
+        if final.exists():
+            remove(entry)
+        else:
+            entry.rename(final)
+    for entry in directory.glob(".step-*.partial"):
+        remove(entry)
+
+
+def _last_good(directory: Path) -> str:
+    found = list_checkpoints(directory)
+    return f"the last one is {found[-1]}" if found else "there is none before it"

@@ -1,0 +1,387 @@
+"""The directory of one run: made before training, written by rank 0 alone, read by other commands.
+
+`<parent>/<name>/<time>/` holds config.yaml, run.json, metrics.jsonl, log.txt, checkpoints/ and
+plots/; `<parent>/<name>/latest` points at the newest. Files that are rewritten (run.json) appear
+whole or not at all; files that grow (metrics.jsonl, log.txt) are flushed line by line, so a killed
+run loses at most the line it was writing. Nothing is written through a link that lies in the
+directory, which may have come from someone else. All numbers are valid JSON: what is not finite is
+null, which pandas and every other reader take as a missing value (run.json's status says what
+happened).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from ..errors import ConfigError, DataError, LaunchError
+from ..files import (
+    open_plain,
+    open_to_write,
+    parse_json,
+    read_json,
+    read_plain,
+    reason,
+    refuse_link,
+    write_whole,
+)
+from .checkpoint import list_checkpoints
+from .provenance import git_state, versions
+
+__all__ = ["STATUSES", "Gone", "Run", "RunDirectory", "newest_run", "open_run", "read_metrics"]
+
+STATUSES = ("running", "finished", "stopped", "diverged", "failed")
+LEADING = ("split", "step", "epoch", "samples", "loss")
+WALL_CLOCK = ("time", "samples_per_s", "comm_share")
+RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
+_WAY_OUT = "choose a place you can write with run_dir=PATH"
+_NO_LINK = "remove the link, or put in its place what it leads to"
+_STAMP = "%Y-%m-%d_%H-%M-%S"
+_DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
+_ROW = 2**20  # bytes, at most
+
+
+class Gone(LaunchError):
+    """The directory of a run is no longer where it was: what is written to it is lost."""
+
+
+class RunDirectory:
+    """The writing side, held open and locked by rank 0 while the run lasts.
+
+    `create` makes the directory of a new run; the constructor opens one that exists.
+
+    Args:
+        path: an existing run directory.
+        wait_s: how long to wait for another process that holds the run, in seconds.
+
+    Raises LaunchError (exit code 5), here and in every method that writes: locked (naming host and
+    pid of the holder) or not writable (naming the path and the system's reason).
+
+    Example:
+        with RunDirectory.create("runs", "linreg") as run:
+            run.write_config(text)
+            run.log_metrics({"split": "train", "step": 1, "epoch": 0.1, "samples": 64, "loss": 2.5})
+            run.update(status="finished", exit_code=0)
+    """
+
+    def __init__(self, path: str | Path, wait_s: float = 0.0) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.plots = self.path / "plots"
+        self.metrics_file = self.path / "metrics.jsonl"
+        with contextlib.ExitStack() as opened, self._refusing("cannot write in"):
+            for name in ("checkpoints", "plots", "trace", "board"):
+                refuse_link(self.path / name)
+            self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, self._place)
+            self._lock = open_to_write(self.path / "run.lock", os.O_RDWR)
+            opened.callback(os.close, self._lock)
+            self._acquire(wait_s)
+            self._log = opened.enter_context(_open_to_append(self.path / "log.txt"))
+            self._metrics = opened.enter_context(_open_to_append(self.metrics_file))
+            info = self.path / "run.json"
+            self._info = _read_json(info) if info.exists() else {}
+            self._opened = opened.pop_all()
+
+    @classmethod
+    def create(
+        cls, parent: str | Path, name: str, now: datetime | None = None, config_text: str = ""
+    ) -> RunDirectory:
+        """Make `<parent>/<name>/<time>` (local time) with its config.yaml; point `latest` at it.
+
+        It is a run as soon as it has a run.json, which comes last: whoever is killed before has
+        left none, and one that can be resumed after.
+
+        Runs that start in the same second get `<time>-2`, `<time>-3`, ... Raises ConfigError for a
+        name that is no file name, LaunchError when the directory cannot be made.
+        """
+        if name in ("", ".", "..", "latest") or "/" in name or not name.isprintable():
+            raise ConfigError(f"name: expected a plain file name, got {name!r}")
+        now = now or datetime.now().astimezone()
+        path = _make_unique(Path(os.path.expanduser(parent)) / name, now.strftime(_STAMP))
+        run = cls(path)
+        try:
+            run.write_config(config_text)
+            _point_latest_at(path)
+            run.update(
+                status="running",
+                exit_code=None,
+                name=name,
+                started=now.isoformat(timespec="seconds"),
+                versions=versions(),
+                git=git_state(),
+            )
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def info(self, field: str, default: Any = None) -> Any:
+        """A field of run.json."""
+        return self._info.get(field, default)
+
+    def write_config(self, text: str) -> None:
+        """Write config.yaml: the resolved configuration."""
+        self.write("config.yaml", text)
+
+    def update(self, **fields: Any) -> None:
+        """Set fields of run.json: status, exit_code, params_sha256, hosts, ranks, timings, best.
+
+        Raises ValueError for a status that is none of `STATUSES`.
+        """
+        if fields.get("status", "running") not in STATUSES:
+            raise ValueError(f"status is one of {', '.join(STATUSES)}, got {fields['status']!r}")
+        self._info.update(fields)
+        self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
+
+    def log_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append one object to metrics.jsonl and flush.
+
+        `split`, `step` (int), `epoch` (float) and `samples` (int, seen so far) come first, then
+        `loss`, then metrics in the order given; wall-clock values come last and are named `time`
+        (seconds since the start), `samples_per_s` and `comm_share` (0 to 1) and nothing else, so
+        that the rest of a row is bitwise the same after a resume. Floats are written in the
+        shortest form that reads back to the same float64.
+        """
+        leading = [key for key in LEADING if key in row]
+        wall_clock = [key for key in WALL_CLOCK if key in row]
+        middle = [key for key in row if key not in LEADING and key not in WALL_CLOCK]
+        ordered = {key: row[key] for key in (*leading, *middle, *wall_clock)}
+        with self._refusing("cannot write metrics.jsonl in"):
+            self._metrics.write(json.dumps(_plain(ordered)) + "\n")
+            self._metrics.flush()
+
+    @property
+    def metrics_bytes(self) -> int:
+        """The length of metrics.jsonl, which a checkpoint keeps for `trim_metrics`."""
+        return os.fstat(self._metrics.fileno()).st_size
+
+    def sync(self) -> None:
+        """Wait until the disk has the metrics, of which a checkpoint is about to speak."""
+        self._look()
+        os.fsync(self._metrics.fileno())
+
+    def trim_metrics(self, length: int) -> None:
+        """Forget the rows after a checkpoint; DataError where rows before it are missing."""
+        found = self.metrics_bytes
+        if found < length:
+            raise DataError(
+                f"damaged file: {self.metrics_file} has {found:,} bytes, but the checkpoint was "
+                f"written when it had {length:,}"
+            )
+        with self._refusing("cannot trim metrics.jsonl in"):
+            os.ftruncate(self._metrics.fileno(), length)
+            os.fsync(self._metrics.fileno())
+
+    def log(self, line: str) -> None:
+        """Append a line to log.txt and flush."""
+        with self._refusing("cannot write log.txt in"):
+            self._log.write(line + "\n")
+            self._log.flush()
+
+    def close(self) -> None:
+        """Close the files and release the lock; does nothing the second time."""
+        with contextlib.suppress(OSError):  # a full disk was reported by the write that failed
+            self._opened.close()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file: a reader never sees half of it."""
+        self._look()
+        with self._refusing(f"cannot write {name} in"):
+            write_whole(self.path / name, text.encode())
+
+    def _look(self) -> None:
+        """Raise Gone where the directory that was opened is no longer at its path."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._place)):
+                return
+        raise Gone(
+            f"the run directory {self.path} is gone: it was removed or moved while the run went "
+            "on\nwhat was moved goes on where it is now, with microtrain resume; what was removed "
+            "has to begin again"
+        )
+
+    @contextlib.contextmanager
+    def _refusing(self, what: str) -> Iterator[None]:
+        """Turn the file system's refusal into a LaunchError with a way out."""
+        try:
+            yield
+        except OSError as error:
+            way_out = _NO_LINK if error.errno == errno.ELOOP else _WAY_OUT
+            raise LaunchError(
+                f"{what} the run directory {self.path}: {reason(error)}\n{way_out}"
+            ) from error
+
+    def _acquire(self, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                # The lock belongs to the open file and goes with the process, however it dies.
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = os.pread(self._lock, 1000, 0).decode(errors="replace").strip()
+                    raise LaunchError(
+                        f"the run directory {self.path} is in use by {holder or 'another process'}"
+                        f"\nwait for it to end, or stop it"
+                    ) from None
+                time.sleep(0.05)
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"host {socket.gethostname()}, pid {os.getpid()}\n".encode(), 0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The reading side: what a run left behind, for evaluate, plot and report.
+
+    Attributes:
+        path: the run directory, links resolved.
+        config_text: its config.yaml.
+        info: its run.json.
+        checkpoints: its complete checkpoints, oldest first; may be empty.
+    """
+
+    path: Path
+    config_text: str
+    info: dict[str, Any]
+    checkpoints: list[Path]
+
+
+def open_run(path: str | Path) -> Run:
+    """Find a run to read: its directory, a `latest` link, or `<runs>/<name>` for its newest run.
+
+    Raises DataError (exit code 3) saying what is missing and what was looked for.
+    """
+    given = Path(os.path.expanduser(path))
+    try:
+        if not given.is_dir():
+            link = "it is a link to nothing" if given.is_symlink() else "there is no such directory"
+            raise DataError(
+                f"no run at {path}: {'it is a file' if given.exists() else link}\n"
+                f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
+            )
+        found = given if (given / "run.json").exists() else newest_run(given)
+        if found is None:
+            raise DataError(
+                f"no run in {path}: looked for {given / 'run.json'} and {given / '<time>/run.json'}"
+            )
+        if not (found / "config.yaml").exists():
+            raise DataError(f"the run {found} is not complete: it has no config.yaml")
+        return Run(
+            path=found.resolve(),
+            config_text=read_plain(found / "config.yaml").decode(),
+            info=_read_json(found / "run.json"),
+            checkpoints=list_checkpoints(found / "checkpoints"),
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        detail = reason(error) if isinstance(error, OSError) else "config.yaml is not UTF-8"
+        raise DataError(f"cannot read the run {path}: {detail}") from error
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
+
+    Raises DataError naming the line of anything else that is not a JSON object.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with open_plain(path) as file:
+            while len(line := file.readline(_ROW)) == _ROW or line.endswith(b"\n"):
+                try:
+                    row = parse_json(line)
+                except ValueError as error:
+                    row, why = None, f" ({error})"
+                else:
+                    why = ""
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object{why}")
+                rows.append({k: math.nan if value is None else value for k, value in row.items()})
+    except OSError as error:
+        raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
+    return rows  # what follows the last newline is torn
+
+
+def _open_to_append(path: Path) -> TextIO:
+    handle = open_to_write(path, os.O_WRONLY | os.O_APPEND)
+    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
+
+
+def _make_unique(base: Path, stamp: str) -> Path:
+    number = 1
+    while True:
+        path = base / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            path.mkdir()  # fails if it exists: two runs that start together cannot share it
+            return path
+        except OSError as error:
+            if isinstance(error, FileExistsError) and os.path.lexists(path):
+                number += 1
+                continue
+            first = next((p for p in (base, *base.parents) if os.path.lexists(p)), base)
+            why = reason(error) if first.is_dir() else f"{first} is not a directory"
+            raise LaunchError(f"cannot make the run directory {path}: {why}\n{_WAY_OUT}") from error
+
+
+def _point_latest_at(path: Path) -> None:
+    latest = path.parent / "latest"
+    partial = path.parent / f".latest.{path.name}"
+    if latest.exists() and not latest.is_symlink():
+        return  # someone's own file or directory
+    with contextlib.suppress(OSError):  # a file system without links: open_run does without
+        partial.symlink_to(path.name)
+        partial.replace(latest)
+
+
+def newest_run(directory: Path) -> Path | None:
+    """What `latest` points at, else the run of the greatest time (and number) in its name."""
+    runs: dict[tuple[str, int], Path] = {}
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        match = _DIRECTORY.fullmatch(entry.name)
+        if (match or entry.name == "latest") and (entry / "run.json").exists():
+            runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
+    return runs[max(runs)] if runs else None  # "latest" is greater than any digit
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise DataError(f"damaged file: {path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"damaged file: {path} holds no JSON object")
+    return content
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it: NumPy scalars and arrays as Python's, non-finite floats as null."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

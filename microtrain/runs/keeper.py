@@ -1,0 +1,184 @@
+"""Checkpoints of a run: written beside the training, pruned, and linked. Rank 0 only.
+
+The loop hands over a copy of the state and goes on; a thread writes it, since waiting for a disk
+would cost a fast run more than its steps. Where a disk is slower than the checkpoints come, the
+newest state takes the place of one that still waits to be written, unless that is a best one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import LaunchError
+from ..files import reason, remove
+from .checkpoint import list_checkpoints, peek_state, save_checkpoint
+from .directory import Gone
+from .pace import Pace
+
+__all__ = ["Saver", "monitored", "prune"]
+
+SECONDS = 0.1  # between two questions whether the disk has time
+
+
+class Saver:
+    """Writes checkpoints into one directory.
+
+    Args:
+        directory: the run's `checkpoints`.
+        keep_last, keep_best: how many of the newest and of the best stay.
+        monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
+        warn: gets the text of a failure that the run survives.
+        sync: called before a checkpoint is written: the disk has all that it speaks of.
+        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs, as often as
+            takes a twentieth of the time at most (`auto`); what is handed over meanwhile waits in
+            memory. None: others say when.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        keep_last: int,
+        keep_best: int,
+        monitor: tuple[str, str],
+        warn: Callable[[str], None],
+        sync: Callable[[], None],
+        epoch: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self._keep = keep_last, keep_best, monitor
+        self._warn, self._sync = warn, sync
+        self._failed = False  # the last one
+        self._gone: Gone | None = None
+        self._epoch = epoch
+        self._pace: Pace | None = None
+        self._hurry = False
+        self._free_at = 0.0  # of time.monotonic
+        self._waiting: tuple[bool, dict[str, Any]] | None = None
+        self._lock = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def next_step(self, step: int) -> float:
+        """The first step after `step` at which to ask `due`; infinite where others say when.
+
+        It is the one before an epoch's last: the wish reaches all ranks with the step after it.
+        """
+        if self._epoch is None:
+            return math.inf
+        if self._pace is None:
+            self._pace = Pace(SECONDS, step)
+        return (
+            max(-(-self._pace.at // self._epoch), (step + 1) // self._epoch + 1) * self._epoch - 1
+        )
+
+    def due(self, step: int) -> bool:
+        """Whether one is to be written after the step that follows, and would be now."""
+        pace, epoch = self._pace, self._epoch
+        if pace is None or epoch is None or (step + 1) % epoch:
+            return False
+        if step + 1 < pace.at or not pace.passed(step):
+            return False
+        return self._thread is None and time.monotonic() >= self._free_at
+
+    def submit(self, contents: dict[str, Any], best: bool) -> None:
+        """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed.
+
+        Raises LaunchError where the one before found that there is no run directory any more.
+        """
+        if self._gone is not None:
+            raise self._gone
+        with self._lock:
+            while self._waiting is not None and self._waiting[0] and not best:
+                self._lock.wait()
+            self._waiting = best, contents
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="saver")
+                self._thread.start()
+
+    def save(self, contents: dict[str, Any]) -> None:
+        """Write this now; LaunchError where the file system refuses."""
+        self.wait()
+        self._save(contents)
+
+    def wait(self) -> None:
+        """Wait until all that was submitted is on disk, or has failed."""
+        with self._lock:
+            thread, self._hurry = self._thread, True
+            self._lock.notify_all()
+        if thread is not None:
+            thread.join()
+        self._hurry = False
+
+    def _write(self) -> None:
+        while True:
+            with self._lock:
+                if self._waiting is None:
+                    self._thread = None
+                    return
+                while self._epoch is not None and not self._hurry:
+                    left = self._free_at - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._lock.wait(left)
+                (_, contents), self._waiting = self._waiting, None
+                self._lock.notify_all()
+            began = time.monotonic()
+            try:
+                self._save(contents)
+            except Gone as error:
+                self._gone = error
+            except Exception as error:  # in a thread nobody else would hear of it
+                # On a full disk the log cannot be written either.
+                with contextlib.suppress(LaunchError):
+                    if not self._failed:
+                        self._warn(f"the run goes on without a new checkpoint: {error}")
+                self._failed = True
+            else:
+                self._failed = False
+            self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
+
+    def _save(self, contents: dict[str, Any]) -> None:
+        try:
+            self._sync()
+        except OSError as error:
+            raise LaunchError(f"cannot write the metrics: {reason(error)}") from error
+        save_checkpoint(self.directory, **contents)
+        prune(self.directory, *self._keep)
+
+
+def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, str]) -> None:
+    """Remove what is neither among the newest nor the best; point `last` and `best` at these.
+
+    A directory that cannot be removed or linked is no reason to end a run.
+    """
+    found = list_checkpoints(directory)
+    values = {path: value for path in found if (value := monitored(path, monitor)) is not None}
+    sign = 1.0 if monitor[1] == "min" else -1.0
+    ranked = sorted(values, key=lambda path: sign * values[path])  # of equal ones the first
+    kept = {*found[-keep_last:], *ranked[:keep_best]}
+    for path in found:
+        if path not in kept:
+            # Without its name first, so that nobody meets half of it.
+            hidden = path.with_name(f".{path.name}.partial")
+            with contextlib.suppress(OSError):
+                path.rename(hidden)
+                remove(hidden)
+    for name, target in (("last", found[-1:]), ("best", ranked[: min(keep_best, 1)])):
+        if target:
+            link = directory / f".{name}.partial"
+            with contextlib.suppress(OSError):  # a file system without links
+                link.unlink(missing_ok=True)
+                link.symlink_to(target[0].name)
+                link.replace(directory / name)
+
+
+def monitored(path: Path, monitor: tuple[str, str]) -> float | None:
+    """The value of the monitored metric at a checkpoint, if that was measured there."""
+    state = peek_state(path)
+    value = state.get("monitored") if state.get("monitor") == list(monitor) else None
+    return value if isinstance(value, float) else None

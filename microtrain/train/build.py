@@ -1,0 +1,217 @@
+"""What a run is made of, built and checked: device, data, model, loss and metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import backend
+from ..config.components import CLASSES, build, is_import_path
+from ..config.section import Section
+from ..creation import from_numpy
+from ..data import ArrayDataset, Prepared, prepare
+from ..distributed.data_parallel import difference
+from ..distributed.single import SingleCommunicator
+from ..errors import ConfigError, DataError, LaunchError
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
+from ..random import manual_seed
+from ..tensor import Tensor
+from .evaluation import evaluate, evaluating
+from .losses import one_loss
+from .metrics import Metric
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+
+__all__ = [
+    "build_model",
+    "build_parts",
+    "check_fit",
+    "choose_device",
+    "compare_data",
+    "compare_models",
+    "data_hash",
+    "load_data",
+]
+
+COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+
+
+def choose_device(config: Section, comm: Communicator) -> Any:
+    """None for the CPU, or the GPU of this rank: one for each rank of a host.
+
+    Raises LaunchError where a GPU is asked for and absent, or there are fewer than local ranks.
+    """
+    if config.device == "cpu":
+        return None
+    count = backend.cuda_device_count()
+    if not count:
+        if config.device == "auto":
+            return None
+        try:
+            backend.resolve_device("cuda")
+        except RuntimeError as error:
+            raise LaunchError(f"device: cuda was asked for, but there is {error}") from error
+    if comm.local_size > count and not config.distributed.share_gpu:
+        raise LaunchError(
+            f"{comm.local_size} ranks on host {socket.gethostname()}, but {count} GPU(s): start "
+            "fewer ranks, or set distributed.share_gpu to true, or device to cpu"
+        )
+    return backend.use_gpu(comm.local_rank % count)
+
+
+def fractions(split: Section) -> dict[str, float]:
+    """The share of each part that `data.split` names."""
+    return {part: share for part, share in split.items() if share and part != "seed"}
+
+
+def load_data(config: Section) -> Prepared:
+    """The configured data, split, standardised and cast."""
+    data = config.data
+    origin = f"data ({data.type})"
+    loaded = build(data, seed=config.seed)
+    prepared = prepare(
+        loaded,
+        split=fractions(data.split),
+        standardize=data.standardize,
+        dtype=np.dtype(config.dtype),
+        seed=data.split.seed,
+        origin=origin,
+    )
+    if prepared.classes is not None and len(prepared.classes) < 2:
+        found = ", ".join(prepared.classes)
+        raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
+    return prepared
+
+
+def compare_data(config: Section, data: Prepared, comm: Communicator) -> None:
+    """DataError unless every rank has loaded the same rows: the batches are cut from them."""
+    everyone = comm.all_gather_object((len(data.train), data_hash(data)))
+    for rank, (rows, found) in enumerate(everyone):
+        if found != everyone[0][1]:
+            raise DataError(
+                f"data ({config.data.type}): rank {rank} has loaded other data than rank "
+                f"0 ({rows:,} and {everyone[0][0]:,} training rows); every rank must load the "
+                "same: draw random numbers from the seed that a component may take"
+            )
+
+
+def compare_models(config: Section, module: Module, comm: Communicator) -> None:
+    """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
+    if what := difference(comm, module, {}):
+        raise ConfigError(
+            f"model {config.model.type}: {what}; every rank must build the same: compare the files "
+            "and the environment of the hosts"
+        )
+
+
+def data_hash(data: Prepared) -> str:
+    """A hash of all rows of all parts as they are trained on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (data.train, data.val, data.test):
+        for array in () if part is None else part.arrays:
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def build_model(config: Section, data: Prepared) -> Module:
+    """The configured model, with the sizes that the configuration leaves to the data.
+
+    Raises ConfigError where it is not a Module with parameters.
+    """
+    sizes = {"in_features": data.in_features, "out_features": data.out_features}
+    sizes["classes"] = None if data.classes is None else len(data.classes)
+    known = {name: size for name, size in sizes.items() if size is not None}
+    module = build(config.model, **known)
+    if not isinstance(module, Module) or not any(True for _ in module.parameters()):
+        raise ConfigError(
+            f"model {config.model.type} made a {type(module).__name__}; expected a "
+            "microtrain.nn.Module with parameters"
+        )
+    return module
+
+
+def build_parts(config: Section, data: Prepared, device: Any) -> tuple[Module, Any, list[Metric]]:
+    """Model, loss and metrics; the model's initial values are equal on all ranks."""
+    manual_seed(config.seed)
+    module = build_model(config, data)
+    module.to(config.dtype, device)
+    return module, build_loss(config, device), [build(one) for one in config.metrics]
+
+
+def build_loss(config: Section, device: Any = None) -> Any:
+    """The loss; what a module keeps, such as class weights, in the dtype of the model."""
+    loss = build(config.loss)
+    return loss.to(config.dtype, device) if isinstance(loss, Module) else loss
+
+
+def check_fit(
+    config: Section, data: Prepared, module: Module, loss: Any, metrics: list[Metric], device: Any
+) -> None:
+    """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
+
+    Errors in the user's own code keep their traceback.
+    """
+    names = config.model.type, config.loss.type
+    target = data.train.arrays[-1]
+    if isinstance(loss, CrossEntropyLoss) and data.classes is None:
+        raise ConfigError(
+            f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
+            f"{target.shape}: a regression; use mse, or make it classes\n{CLASSES}"
+        )
+    if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
+        raise ConfigError(
+            f"loss {names[1]} compares numbers, but the target is one of {len(data.classes)} "
+            "classes; use cross_entropy"
+        )
+    if isinstance(loss, BCEWithLogitsLoss) and not (target.min() >= 0 and target.max() <= 1):
+        raise ConfigError(
+            f"loss {names[1]} wants targets from 0 to 1, but they go from {target.min():g} to "
+            f"{target.max():g}; use mse"
+        )
+    if not any(param.requires_grad for param in module.parameters()):
+        raise ConfigError(f"model {names[0]}: no parameter requires grad")
+    for metric in metrics:
+        if not isinstance(getattr(metric, "name", None), str):
+            raise ConfigError(f"metric {type(metric).__name__} has no name")
+    rows = data.train.with_arrays(*data.train[:2])
+    try:
+        outputs = _check_kinds(names, module, loss, rows, device)
+        evaluate(module, loss, metrics, rows, SingleCommunicator(), device)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if any(is_import_path(name) for name in names):
+            raise
+        shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)
+        raise ConfigError(
+            f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
+            f"{error}"
+        ) from error
+    # Two rows need not hold the highest class.
+    if isinstance(loss, CrossEntropyLoss) and outputs[-1] != len(data.classes or ()):
+        raise ConfigError(
+            f"model {names[0]} gives {outputs[-1]} scores a row, but the data have "
+            f"{len(data.classes or ())} classes; leave out_features to the data"
+        )
+
+
+def _check_kinds(
+    names: tuple[str, str], module: Module, loss: Any, rows: ArrayDataset, device: Any
+) -> tuple[int, ...]:
+    """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
+    *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
+    with evaluating(module):  # running statistics begin with the first step
+        prediction = module(*inputs)
+        if not isinstance(prediction, Tensor):
+            raise ConfigError(
+                f"model {names[0]} returned a {type(prediction).__name__}; forward must return one "
+                "Tensor"
+            )
+        value = one_loss(loss(prediction, target))
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+        raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")
+    return prediction.shape

@@ -1,0 +1,102 @@
+"""How numbers, sizes, times, lists and tables are written, wherever people read them.
+
+Plain text that a pipe or a log can hold. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+__all__ = [
+    "elapsed",
+    "labelled",
+    "listed",
+    "number",
+    "plural",
+    "printable",
+    "rate",
+    "size",
+    "table",
+]
+
+
+def number(value: float) -> str:
+    """Five significant digits, so that values of one size take one width: 0.24987, 12346, 1.5e-07.
+
+    At most 11 characters: a negative number with a three-digit exponent gets four digits.
+    """
+    if not math.isfinite(value):
+        return str(float(value))
+    if value == 0:
+        return "0.0000"
+    text = f"{value:#.5g}"
+    if len(text) > 11:
+        text = f"{value:#.4g}"
+    return text.rstrip(".")
+
+
+def rate(per_second: float) -> str:
+    """Samples per second in at most nine characters (below 10^14): 141,020 or 12.3M or 10.0G."""
+    if not math.isfinite(per_second):
+        return "-"
+    if per_second < 9_999_999.5:
+        return f"{per_second:,.0f}"
+    if per_second < 1e10:
+        return f"{per_second / 1e6:.1f}M"
+    return f"{per_second / 1e9:.1f}G"
+
+
+def plural(count: float, noun: str) -> str:
+    """`1 step`, `2,500 steps`, `1.5 epochs`."""
+    text = f"{count:,.0f}" if count == int(count) else f"{count:,.2f}"
+    return f"{text} {noun}{'' if count == 1 else 's'}"
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units: 8 B, 404 KB, 1.2 MB."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"
+
+
+def elapsed(seconds: float) -> str:
+    """`0.82 s`, `12.3 s`, `2 min 05 s`, `1 h 02 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """`a, b, c`; of more than `most` the first and how many there are."""
+    more = f" ... ({len(names)} in all)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
+    """Lines of `rows` with aligned columns; a row may be shorter than others."""
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    start = " " * indent
+    return [
+        start + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip()
+        for row in rows
+    ]
+
+
+def labelled(facts: Mapping[str, str]) -> list[str]:
+    """Lines of names and texts in two columns."""
+    width = max(map(len, facts))
+    return [f"{label:<{width}}  {text}" for label, text in facts.items()]
+
+
+def printable(text: str, escape: bool = True) -> str:
+    """`text` with what a terminal would act upon (line breaks, controls) escaped or blanked."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() if escape else " "
+        for c in text
+    )

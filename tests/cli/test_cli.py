@@ -1,0 +1,271 @@
+"""The command line: exit codes, one message for each mistake, and what is not imported."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from microtrain.cli.main import COMMANDS, main
+from microtrain.config.schema import Train
+from microtrain.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    """These tests look at one process's output, also where the suite itself runs under mpirun."""
+    for name in list(os.environ):
+        if name.startswith(("PMI", "OMPI", "MPI_", "SLURM_")):
+            monkeypatch.delenv(name)
+
+
+def in_new_process(*command, cwd=ROOT, **options):
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_check_accepts_every_configuration_that_ships(config, capsys):
+    assert main(["check", str(config)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{config}: no problems found (the data were not read)\n")
+    assert f"next: microtrain train {config}\n" in out
+    assert err == ""
+
+
+def test_all_configurations_are_there():
+    names = {"linreg", "two_layer_relu", "diabetes", "digits", "csv", "custom_model"}
+    assert names <= {path.stem for path in CONFIGS}
+
+
+def test_check_says_what_will_run(capsys):
+    overrides = ["optimizer.lr=0.5", "name=a line"]
+    assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
+    out = capsys.readouterr().out
+    assert "  name       a line\n" in out
+    assert "  data       synthetic_linear (samples 10000, weights [2.0], bias 3.0" in out
+    assert "  split      train 0.8, val 0.2\n" in out
+    assert "  optimizer  sgd (lr 0.5)\n" in out
+    assert "  train      20 epochs, 64 samples a step over all ranks\n" in out
+    assert out.endswith("linreg.yaml optimizer.lr=0.5 'name=a line'\n")
+
+
+def test_check_says_what_else_there_is(capsys):
+    overrides = ["train.max_time=5 min", "train.clip_norm=1", "schedule={type: cosine, warmup: 5%}"]
+    overrides += ["callbacks=[{type: early_stopping, patience: 3}]", "train.init_from=runs/a"]
+    assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
+    out = capsys.readouterr().out
+    assert '  schedule   cosine (warmup "5%")\n' in out
+    assert "  limits     clip_norm 1.0, max_time 5 min\n" in out
+    assert "  callbacks  early_stopping (patience 3)\n" in out
+    assert f"  start      parameters of {Path.cwd()}/runs/a\n" in out
+    assert "trainer" not in out
+
+
+def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path):
+    shutil.copy(ROOT / "configs/linreg.yaml", tmp_path / "run.yaml")
+    path = str(tmp_path / "run.yaml")
+    assert main(["check", path, "train.batchsize=64", "optimizer.lr=fast"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: 2 problems in {path}\n")
+    assert "unknown key; did you mean batch_size?\n" in err
+    assert err.endswith(f"\nhint: train takes: {', '.join(Train.model_fields)}\n")
+    assert os.listdir(tmp_path) == ["run.yaml"]
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["chek", "x"], 2, 'there is no command "chek"; did you mean check?'),
+        (
+            ["zzz"],
+            2,
+            f'there is no command "zzz" (there are: {", ".join(COMMANDS)})',
+        ),
+        (["check"], 2, "Missing argument 'CONFIG'."),
+        (["check", "--nope", "x"], 2, "No such option"),
+        (["--nope"], 2, "No such option"),
+        (["check", "absent.yaml"], 2, "error: there is no file absent.yaml\n"),
+        (["check", "."], 2, "error: . is a directory; name a YAML file in it\n"),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments, code, message, capsys):
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "~nobody-has-this-name/x"], ids=["long", "home"])
+@pytest.mark.parametrize(
+    "command, code",
+    [
+        ("check", 2), ("show", 2), ("train", 2), ("train configs/linreg.yaml --resume", 3),
+        ("train configs/linreg.yaml --resume auto --run-dir", 5), ("init linreg", 5),
+        ("resume", 3), ("evaluate", 3), ("predict --input x.csv --output -", 3), ("plot", 3),
+        ("report", 3), ("verify --grad", 2),
+    ],
+)  # fmt: skip
+def test_a_path_that_the_system_refuses(command, code, path, capsys, monkeypatch, tmp_path):
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~nobody-has-this-name").touch()  # so nothing can be made below it
+    assert main([*command.split(), path]) == code
+    assert path[:80] in capsys.readouterr().err
+
+
+def test_show_takes_a_run_by_its_name(tmp_path, capsys):
+    run = tmp_path / "linreg" / "2026-01-02_03-04-05"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    (run / "config.yaml").write_text("name: linreg  # from here\n")
+    for name in (run, tmp_path / "linreg"):
+        assert main(["show", str(name)]) == 0
+        assert capsys.readouterr().out == "name: linreg  # from here\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["check", "--help"]])
+def test_help(arguments, capsys):
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("Usage: microtrain")
+
+
+def test_help_names_every_command_that_there_is(capsys):
+    main(["--help"])
+    out = capsys.readouterr().out
+    for name, (_, text) in COMMANDS.items():
+        assert f"  {name} " in out
+        assert text in out
+
+
+def test_version(capsys):
+    import microtrain
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"microtrain {microtrain.__version__}\n"
+
+
+class Unwell(UserError):
+    exit_code = 5
+
+
+@pytest.mark.parametrize(
+    "error, code, shown",
+    [
+        (Unwell("the disk is full\ntry another"), 5, "error: the disk is full\ntry another\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_of_a_command_become_an_exit_code(error, code, shown, capsys, monkeypatch):
+    import click
+
+    @click.command()
+    def fail():
+        raise error
+
+    monkeypatch.setitem(COMMANDS, "fail", ("tests_of_cli_fail:fail", ""))
+    module = type(sys)("tests_of_cli_fail")
+    module.fail = fail
+    monkeypatch.setitem(sys.modules, "tests_of_cli_fail", module)
+    assert main(["fail"]) == code
+    assert capsys.readouterr().err.strip("\n") == shown.strip("\n")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch, tmp_path):
+    (tmp_path / "buggy.py").write_text("import click\n@click.command()\ndef bug(): 1 / 0\n")
+    code = (
+        "import sys; from microtrain.cli import main as m\n"
+        "m.COMMANDS['bug'] = ('buggy:bug', '')\nsys.exit(m.main(['bug']))"
+    )
+    done = in_new_process("-c", code, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_only_rank_0_speaks(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    # A launcher may end the job at the first exit code: that is left to rank 0.
+    for arguments in (["chek"], ["check", "absent.yaml"], ["check", str(CONFIGS[0])]):
+        assert main(arguments) == 0
+    assert main(["train", "--nonsense"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_check_loads_neither_mpi_nor_cupy_and_help_not_even_pydantic():
+    code = """
+import sys
+from microtrain.cli.main import main
+code = main(sys.argv[1:])
+heavy = {"mpi4py", "cupy", "sklearn", "matplotlib", "rich", "pydantic", "yaml"}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+    for command in (["check", "configs/digits.yaml"], ["show", "configs/linreg.yaml"]):
+        done = in_new_process("-c", code, *command)
+        assert (done.returncode, done.stderr) == (0, "['pydantic', 'yaml']\n")
+    for command in (["show", "sgd"], ["schema"]):
+        done = in_new_process("-c", code, *command)
+        assert (done.returncode, done.stderr) == (0, "['pydantic']\n")
+    helped = in_new_process("-c", code, "--help")
+    assert (helped.returncode, helped.stderr) == (0, "[]\n")
+
+
+WITHOUT_TRAINING = {
+    "show": ["show"],
+    "a key": ["show", "train.batch_size"],
+    "init": ["init", "linreg", "new"],
+    "schema": ["schema"],
+    "compare": ["compare", "runs/line", "runs/line"],
+    "plot": ["plot", "runs/line", "--output", "curves.png"],
+    "report": ["report", "runs/line"],
+    "evaluate": ["evaluate", "runs/line"],
+    "predict": ["predict", "runs/line", "--input", "new.csv", "--output", "-"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder_with_a_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    settings = ["name=line", "train.duration=1 epoch"]
+    done = in_new_process(
+        "-m", "microtrain", "train", str(ROOT / "configs/linreg.yaml"), *settings, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "new.csv").write_text("x\n0.5\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", WITHOUT_TRAINING)
+def test_what_does_not_train_loads_neither_mpi_nor_cupy(folder_with_a_run, name):
+    if name == "plot":
+        pytest.importorskip("matplotlib")
+    code = (
+        "import sys; from microtrain.cli.main import main; code = main(sys.argv[1:])\n"
+        "print(sorted({'mpi4py', 'cupy', 'sklearn'} & set(sys.modules)), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    done = in_new_process("-c", code, *WITHOUT_TRAINING[name], cwd=folder_with_a_run)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_python_m_microtrain():
+    done = in_new_process("-m", "microtrain", "check", "configs/linreg.yaml", "seed=x")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: 1 problem in configs/linreg.yaml\ncommand line  seed\n")

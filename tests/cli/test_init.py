@@ -1,0 +1,96 @@
+"""`microtrain init`: every template is right, trains, and never overwrites anything."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from microtrain.cli.init import TEMPLATES
+from microtrain.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDS = {"digits": "sklearn"}
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith(("PMI", "OMPI", "MPI_", "SLURM_")):
+            monkeypatch.delenv(name)
+    return tmp_path
+
+
+def test_each_template_is_a_directory_of_the_package():
+    assert sorted(TEMPLATES) == sorted(p.name for p in (ROOT / "microtrain/templates").iterdir())
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_passes_check_and_trains_a_few_steps(template, directory, capsys):
+    if template in NEEDS:
+        pytest.importorskip(NEEDS[template])
+    assert main(["init", template, "my runs/first"]) == 0
+    *wrote, following = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix("wrote ") for line in wrote] == sorted(
+        str(path) for path in Path("my runs/first").iterdir()
+    )
+    if template == "library":
+        assert following == "next: python 'my runs/first'/train.py"
+        line = [sys.executable, "my runs/first/train.py", "1"]
+        done = subprocess.run(
+            line,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("epoch 0  loss ")
+        return
+    file = f"my runs/first/{template}.yaml"
+    assert following == f"next: microtrain train 'my runs/first'/{template}.yaml"
+    assert main(["check", file]) == 0
+    few = ["train.duration=3 steps", "train.compile=off"]
+    assert main(["train", file, *few]) == 0
+    out = capsys.readouterr().out
+    assert "results" in out
+    assert list(Path("runs", template).glob("*/checkpoints/step-*"))
+
+
+def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
+    assert main(["init", "csv", "here"]) == 0
+    Path("here/csv.yaml").unlink()
+    Path("here/houses.csv").write_text("mine")
+    assert main(["init", "csv", "here"]) == 2
+    assert "here/houses.csv is there already; choose another directory" in capsys.readouterr().err
+    assert os.listdir("here") == ["houses.csv"]
+    assert Path("here/houses.csv").read_text() == "mine"
+    Path("link").mkdir()
+    Path("link/linreg.yaml").symlink_to("nowhere")
+    assert main(["init", "linreg", "link"]) == 2
+    assert not Path("link/nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["linrge", "x"], 2, 'no template "linrge"; did you mean linreg?'),
+        (["csv"], 2, "name a directory: microtrain init csv my_csv"),
+        (["csv", "file"], 5, "cannot write into file: "),
+        (["csv", "file/below"], 5, "cannot write into file/below: "),
+    ],
+)
+def test_mistakes(arguments, code, message, directory, capsys):
+    Path("file").write_text("")
+    assert main(["init", *arguments]) == code
+    assert message in capsys.readouterr().err
+    assert os.listdir(directory) == ["file"]
+
+
+def test_without_arguments_the_templates_are_listed(capsys):
+    assert main(["init"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in TEMPLATES)

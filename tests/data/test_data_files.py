@@ -1,0 +1,338 @@
+"""Data from csv and npz files: what is read, and that every defect is named where it is."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microtrain.data import csv, npz
+from microtrain.data.columns import Columns, take
+from microtrain.data.table import Table
+from microtrain.errors import ConfigError, DataError
+
+IRIS = Path(__file__).parents[2] / "configs" / "data" / "iris.csv"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes a csv file and reads it back: table(text, target=..., ...)."""
+
+    def read(content, target="y", **options):
+        path = tmp_path / "table.csv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return csv(path, target, **options)
+
+    return read
+
+
+# What is read ---------------------------------------------------------------------------------
+
+
+def test_iris_in_the_repository_is_fishers():
+    data = csv(IRIS, "species")
+    x, y = data.arrays
+    assert (x.shape, y.dtype) == ((150, 4), np.int64)
+    assert data.classes == ("setosa", "versicolor", "virginica")
+    np.testing.assert_array_equal(y, np.repeat([0, 1, 2], 50))
+    np.testing.assert_allclose(x.mean(axis=0), [5.843333, 3.057333, 3.758, 1.199333], atol=1e-6)
+    assert data.feature_names == ("sepal_length", "sepal_width", "petal_length", "petal_width")
+    assert data.target_name == "species"
+
+
+def test_iris_in_the_repository_is_that_of_scikit_learn():
+    datasets = pytest.importorskip("sklearn.datasets")
+    bunch = datasets.load_iris()
+    x, y = csv(IRIS, "species").arrays
+    np.testing.assert_array_equal(x, bunch.data)
+    np.testing.assert_array_equal(y, bunch.target)
+
+
+def test_a_number_target_is_a_column_of_floats(table):
+    data = table("a,y,b\n1,2,3\n-4e0, 5.5 ,6\n")
+    x, y = data.arrays
+    np.testing.assert_array_equal(x, [[1, 3], [-4, 6]])
+    np.testing.assert_array_equal(y, [[2.0], [5.5]])
+    assert (data.classes, data.feature_names) == (None, ("a", "b"))
+
+
+def test_features_choose_columns_and_their_order(table):
+    data = table("id,a,y,b\nrow one,1,2,3\nrow two,4,5,6\n", features=["b", "a"])
+    np.testing.assert_array_equal(data.arrays[0], [[3, 1], [6, 4]])
+    assert data.feature_names == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    "cells, options, classes, codes",
+    [
+        (["b", "a", "b"], {}, ("a", "b"), [1, 0, 1]),
+        (["b ", "a", " b"], {}, ("a", "b"), [1, 0, 1]),
+        (["10", "9", "10"], {"categorical": True}, ("9", "10"), [1, 0, 1]),
+        (["1.0", "-1", "1"], {"categorical": True}, ("-1", "1"), [1, 0, 1]),
+        (["1", "a", "1"], {"categorical": True}, ("1", "a"), [0, 1, 0]),
+        (["größer", "kleiner", "größer"], {}, ("größer", "kleiner"), [0, 1, 0]),
+    ],
+)
+def test_classes_are_sorted_names_or_sorted_numbers(table, cells, options, classes, codes):
+    data = table("a,y\n" + "".join(f"1,{cell}\n" for cell in cells), **options)
+    assert data.classes == classes
+    assert data.arrays[1].dtype == np.int64
+    np.testing.assert_array_equal(data.arrays[1], codes)
+
+
+@pytest.mark.parametrize(
+    "content, options",
+    [
+        (b"\xef\xbb\xbfa,y\n1,2\n", {}),
+        (b"a,y\r\n1,2\r\n", {}),
+        (b"a,y\r1,2\r", {}),
+        (b"a,y\n1,2", {}),
+        (b"a,y\n1,2\n\n\n", {}),
+        (b" a , y \n 1 , 2 \n", {}),
+        (b'"a","y"\n"1","2"\n', {}),
+        (b"a;y\n1;2\n", {"delimiter": ";"}),
+        (b"a\ty\n1\t2\n", {"delimiter": "\t"}),
+        (b'"a","y","text\nof two lines"\n1,2,"x\ny"\n', {"features": ["a"]}),
+    ],
+    ids=["bom", "crlf", "cr", "no-end", "blank-end", "spaces", "quotes", ";", "tab", "multiline"],
+)
+def test_the_ways_files_are_written(table, content, options):
+    data = table(content, **options)
+    assert data.feature_names == ("a",)
+    assert [array.tolist() for array in data.arrays] == [[[1.0]], [[2.0]]]
+
+
+@given(
+    values=st.lists(
+        st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 3), min_size=1, max_size=8
+    )
+)
+def test_every_finite_float_comes_back_to_the_last_bit(tmp_path_factory, values):
+    path = tmp_path_factory.getbasetemp() / "bits.csv"
+    path.write_text("a,b,y\n" + "".join(",".join(map(repr, row)) + "\n" for row in values))
+    x, y = csv(path, "y").arrays
+    np.testing.assert_array_equal(np.hstack([x, y]), np.array(values))
+
+
+# What is wrong in a file ----------------------------------------------------------------------
+
+MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
+
+
+@pytest.mark.parametrize(
+    "content, options, message",
+    [
+        ("a,y\n1,2\nabc,3\n", {}, 'table.csv, line 3, column "a": expected a number, found the '
+         'text "abc"\nhint: fill such cells in or delete the rows; columns of text'),
+        ("a,y\n1,2\n,3\nx,3\n", {}, 'line 3, column "a": expected a number, found an empty cell '
+         "(1 more in this column)\nhint: fill it in or delete the row"),
+        ("a,y\n1,2\n \t,3\n", {}, "found an empty cell"),
+        ("a,y\nnan,2\n", {}, 'line 2, column "a": expected a number, found "nan"'),
+        ("a,y\n1,2\n2,-inf\n", {}, 'line 3, column "y": expected a number, found "-inf"'),
+        ("a,y\n1e999,2\n", {}, 'found "1e999"'),
+        ("a,y\n1_000,2\n", {}, 'found the text "1_000"'),
+        ("a,y\n1,2\n١,3\n", {}, 'line 3, column "a": expected a number, found the text "١"'),
+        ("a,y\n1,2\n3,１\n", {}, 'line 3, column "y": expected a number, found the text "１"'),
+        ("a\0,y\n1,2\n", {}, "the name of column 1 has a NUL in it: 'a\\x00'"),
+        ('a;y\n1,5;2\n', {"delimiter": ";"}, 'found the text "1,5"\nhint: numbers are written '
+         "with a decimal point"),
+        ('a;y\n1;2,5\n2;3,5\n', {"delimiter": ";"}, 'line 2, column "y": expected a number or a '
+         'name, found the text "2,5" (1 more in this column)\nhint: numbers are written'),
+        ('a,note,y\n1,"two\nlines",2\nbad,"",3\n', {"features": ["a"]}, 'line 4, column "a"'),
+        ('"a\nb",a,y\n1,bad,3\n', {"features": ["a"]}, 'line 3, column "a"'),
+        ("a,y\r\n1,2\r\nbad,3\r\n", {}, "line 3"),
+        ("a,y\rbad,2\r", {}, "line 2"),
+        ("a,y\n" + "x" * 99 + ",2\n", {}, '"' + "x" * 37 + '..."'),
+        # a target column
+        ("a,y\n1,2\n2,x\n", {}, 'line 3, column "y": expected a number, found the text "x"\n'
+         "hint: categorical: true reads every cell"),
+        ("a,y\n1,cat\n2,\n", {}, 'line 3, column "y": expected a number or a name, found an empty'),
+        ("a,y\n1,cat\n2,nan\n", {}, 'expected a number or a name, found "nan"'),
+        ("a,y\n1,cat\n2,nan\n", {"categorical": True}, 'line 3, column "y"'),
+        ("a,y\n1,1\n2,1.5\n", {"categorical": True}, 'line 3, column "y": expected a whole number '
+         'as the code of a class, found "1.5"'),
+        (MANY, {}, 'column "y": 28 different texts in 28 rows; is "2026-01-01" the name of a '
+         "class?\nhint: categorical: true says yes"),
+        # columns
+        ("a,label\n1,2\n", {"target": "labels"}, 'has no column "labels"; did you mean "label"?\n'
+         "columns: a, label"),
+        ("a,Y\n1,2\n", {}, 'has no column "y"; did you mean "Y"?'),
+        ("a,y\n1,2\n", {"features": ["b"]}, 'has no column "b"\ncolumns: a, y'),
+        (",".join(f"c{i}" for i in range(30)) + "\n" + ",".join("1" * 30), {"target": "zz"},
+         "c19 ... (30 in all)"),
+        ("1.5,2\n3,4\n", {}, "the first line holds numbers (1.5, 2)"),
+        ("a;y\n1;2\n", {}, 'has one column, "a;y"\nhint: set delimiter: ";"'),
+        ("a\ty\n1\t2\n", {}, r'hint: set delimiter: "\t"'),
+        (",a,y\n0,1,2\n", {}, "column 1 has no name. Is it a row number (pandas: to_csv(index="),
+        ("a,a,y\n1,2,3\n", {}, 'has 2 columns named "a"'),
+        ("a,y,y\n1,2,3\n", {}, 'has 2 columns named "y"'),
+        ("y\n1\n", {}, 'has no column beside the target "y"'),
+        # rows
+        ("", {}, "the first line is empty; expected the names of the columns"),
+        ("\na,y\n1,2\n", {}, "the first line is empty"),
+        ("a,y\n", {}, "has a header but no rows: the data set is empty"),
+        ("a,y\n\n\n", {}, "has a header but no rows"),
+        ("a,y\n1,2\n3\n", {}, "line 3: 1 cell, expected 2 cells as in the header"),
+        ("a;y\n1,5;2,5\n", {}, '1 cell as in the header\nhint: are its cells separated by ";"?'),
+        ("a,y\n1,2,3\n", {}, "line 2: 3 cells, expected 2"),
+        ("a,y\n1,2\n\n3,4\n", {}, "line 3: a blank line, expected 2"),
+        ('a,y\n1,2\n"3,4\n5,6\n', {}, "line 3: unexpected end of data"),
+        ('a,y\n1,"2"3\n', {}, "line 2: "),
+        (b"a,y\n1,2\n1,caf\xe9\n", {}, "line 3: byte 0xe9 is not UTF-8 text"),
+        ("a,y\n1,2\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_defects_of_csv_files(table, content, options, message):
+    with pytest.raises(DataError) as caught:
+        table(content, **options)
+    assert message in str(caught.value)
+    assert "table.csv" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"delimiter": ""}, "delimiter must be one character"),
+        ({"delimiter": "\\t"}, r'a tab is written "\t", in double quotes'),
+        ({"delimiter": '"'}, "delimiter must be one character"),
+        ({"features": []}, "features must name columns, each once"),
+        ({"features": ["a", "a"]}, "features must name columns, each once"),
+        ({"features": ["a", "y"]}, "the target 'y' is also one of the features"),
+    ],
+)
+def test_arguments_that_fit_no_csv_file(table, options, message):
+    with pytest.raises(ConfigError) as caught:
+        table("a,y\n1,2\n", **options)
+    assert message in str(caught.value)
+
+
+def test_many_classes_are_taken_when_asked_for(table):
+    assert len(table(MANY, categorical=True).classes) == 28
+
+
+class Looked(list):
+    """A header that is not gone through for every column: a table may have 100,000."""
+
+    def __contains__(self, _):
+        raise AssertionError
+
+    count = index = __contains__
+
+
+def test_a_column_is_found_without_a_search(tmp_path):
+    table = Table.read(tmp_path / "wide.csv", "a,b,y\n1,2,3\n", ",")
+    table.header = Looked(table.header)
+    assert [table.column(name) for name in ("a", "b", "y")] == [["1"], ["2"], ["3"]]
+    columns = Columns("here", {"a": [1.0], "b": [2.0]})
+    columns.header = Looked(columns.header)
+    assert take(columns, ["b", "a"])[0].tolist() == [[2.0, 1.0]]
+
+
+@pytest.mark.parametrize("read", [lambda path: csv(path, "y"), npz])
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+def test_data_are_files(tmp_path, read, kind):
+    path = tmp_path / "data"
+    os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=f"cannot read .*: {kind}, no file"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", [lambda path: csv(path, "y"), npz])
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch, read):
+    (tmp_path / "iris.csv").write_text("a,y\n1,2\n")
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "irs.csv")
+    text = str(caught.value)
+    assert text == f'there is no file {tmp_path / "irs.csv"}; did you mean "iris.csv"?'
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        read(Path("none") / "x.csv")
+    where = tmp_path / "none" / "x.csv"
+    assert str(caught.value) == f"there is no file none/x.csv (looked for {where})"
+    with pytest.raises(DataError, match=r"cannot read .*: Is a directory"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_without_permission(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,y\n1,2\n")
+    path.chmod(0)
+    with pytest.raises(DataError, match=r"cannot read .*: Permission denied"):
+        csv(path, "y")
+
+
+# npz ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """Writes an npz file: arrays(x=..., y=...) returns its path."""
+
+    def write(**named):
+        path = tmp_path / "arrays.npz"
+        np.savez_compressed(path, **named)
+        return path
+
+    return write
+
+
+def test_npz_arrays_are_as_they_were_saved(arrays):
+    x, z, y = np.ones((4, 2), np.float32), np.arange(4), np.array([0, 1, 1, 0], np.uint8)
+    data = npz(arrays(x=x, z=z, y=y))
+    assert [a.dtype for a in data.arrays] == [np.float32, np.uint8]
+    data = npz(arrays(x=x, z=z, y=y), inputs=["z", "x"], target="y")
+    for got, saved in zip(data.arrays, (z, x, y), strict=True):
+        np.testing.assert_array_equal(got, saved)
+    assert data.target_name == "y"
+
+
+def test_npz_names(arrays):
+    path = arrays(images=np.ones((2, 3)), labels=np.ones(2))
+    with pytest.raises(DataError) as caught:
+        npz(path)
+    assert str(caught.value) == f'{path} has no array "x"\narrays: images, labels'
+    with pytest.raises(DataError, match='"label"; did you mean "labels"'):
+        npz(path, inputs="images", target="label")
+    with pytest.raises(ConfigError, match="at least one array"):
+        npz(path, inputs=[])
+    with pytest.raises(ConfigError, match="inputs and target must be different arrays"):
+        npz(path, inputs=["images", "labels"], target="labels")
+
+
+def test_npz_defects(arrays, tmp_path):
+    x = np.ones((3, 2))
+    with pytest.raises(DataError, match=r"different numbers of rows: x \(3, 2\), y \(4,\)"):
+        npz(arrays(x=x, y=np.ones(4)))
+    with pytest.raises(DataError, match=r'array "y" has shape \(3,\) and dtype <U1'):
+        npz(arrays(x=x, y=np.array(["a", "b", "c"])))
+    with pytest.raises(DataError, match=r'array "y" has shape \(\)'):
+        npz(arrays(x=x, y=np.array(1.0)))
+    with pytest.raises(DataError, match=r'array "y" cannot be read: Object arrays .*allow_pickle'):
+        npz(arrays(x=x, y=np.array([{}, {}, {}])))
+    np.save(tmp_path / "one.npy", x)
+    with pytest.raises(DataError, match="holds one unnamed array"):
+        npz(tmp_path / "one.npy")
+
+
+@pytest.mark.parametrize("content", [b"", b"a,y\n1,2\n", b"PK\x03\x04 not a zip file", b"\x80\x04"])
+def test_npz_files_that_are_something_else(tmp_path, content):
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.npz is not a readable npz file") as caught:
+        npz(tmp_path / "x.npz")
+    assert "unsafe" not in str(caught.value)
+
+
+def test_npz_cut_short_or_damaged(arrays):
+    path = arrays(x=np.random.default_rng(0).random((100, 10)), y=np.zeros(100))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="not a readable npz file"):
+        npz(path)
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
+    with pytest.raises(DataError, match='array "x" cannot be read'):
+        npz(path)

@@ -1,0 +1,225 @@
+"""What is said of a run that diverged: the operation, its layer, the samples, on every rank."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from microtrain.config.load import load_config
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import DivergedError
+from microtrain.runs import directory as run_directory
+from microtrain.train import ending
+from microtrain.train.output import Output
+from microtrain.train.trainer import Trainer
+
+PARTS = """
+import numpy as np
+import microtrain as mt
+from microtrain import nn
+from microtrain.autograd import Function
+
+def outliers(rows=96, bad=(17,), seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, 3)).astype(np.float32)
+    y = (x @ np.float32([[1], [2], [3]])) * 3
+    x[list(bad), 0] = -10
+    return x, y
+
+class Bad(nn.Module):  # not finite for -10, in one way or another
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.scale = way, nn.Parameter(mt.ones(1))
+    def forward(self, x):
+        shifted = (x + 10) * self.scale
+        if self.way == "log":
+            return shifted.log()
+        if self.way == "div":
+            return 1 / shifted
+        if self.way == "sqrt":
+            return shifted.sqrt()
+        if self.way == "function":
+            return Own.apply(shifted)
+        if self.way == "value":  # no capture comes past this
+            return shifted.log() if shifted.sum().item() else shifted
+        if self.way == "raises":
+            if not bool((shifted > 0).all()):
+                self.calls = getattr(self, "calls", 0) + 1
+                if self.calls > 1:
+                    raise ValueError("no logarithm")
+                return shifted.log()
+            return shifted
+        return shifted.exp().exp()
+
+class Own(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 1
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / x
+
+def net(in_features, out_features, way):
+    body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+    return nn.Sequential(nn.Identity(), Bad(way), body, nn.Linear(8, out_features))
+"""
+YAML = """
+name: bad
+data: {type: ./parts.py:outliers, split: {train: 0.75, val: 0.25}}
+model: {type: ./parts.py:net, way: log}
+loss: mse
+optimizer: {type: sgd, lr: 0.0001}
+train: {duration: 40 steps, batch_size: 9, compile: "off"}
+"""
+# way -> stage, operation, what the hint says
+WAYS = {
+    "log": ("forward", "log", "clamp"),
+    "value": ("forward", "log", "clamp"),
+    "div": ("forward", "div", "divisor"),
+    "sqrt": ("backward", "sqrt", "under the root"),
+    "function": ("backward", "div", "a division by 0"),
+    "twice": ("forward", "exp", "a power too large"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """They take longer than these runs."""
+    monkeypatch.setattr(ending, "draw", lambda *_: None)
+
+
+def diverge(comm, place, *settings):
+    """The error's text, the same on all ranks, and autopsy.json."""
+    if comm.rank == 0:
+        (place / "parts.py").write_text(PARTS)
+        (place / "bad.yaml").write_text(YAML)
+    comm.barrier()
+    overrides = [*settings, f"run_dir={place}/runs-{comm.size}"]
+    config = load_config(place / "bad.yaml", overrides, trust=True)
+    nowhere = io.StringIO()
+    trainer = Trainer.from_config(config, comm, Output(comm.rank, stream=nowhere, errors=nowhere))
+    profile = sys.getprofile()
+    with pytest.raises(DivergedError) as found:
+        trainer.train()
+    assert found.value.agreed
+    assert sys.getprofile() is profile
+    report = None
+    if comm.rank == 0:
+        report = json.loads((trainer._run.path / "autopsy.json").read_text())
+    texts = comm.all_gather_object(str(found.value))
+    assert texts == texts[:1] * comm.size
+    return texts[0], comm.broadcast_object(report), trainer
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_operation_the_layer_and_the_sample_are_named(shared_tmp_path, comm, way):
+    stage, operation, hint = WAYS[way]
+    text, report, trainer = diverge(comm, shared_tmp_path, f"model.way={way}")
+    first = report["found"][0]
+    assert (first["stage"], first["operation"]) == (stage, operation)
+    assert first["layer"] == "1 (Bad)"
+    assert "1.scale" in first["values"]
+    assert f"{operation} in layer 1 (Bad) ({shared_tmp_path}/parts.py:" in text
+    assert hint in text
+    if way != "twice":
+        assert first["data_rows"] == [17]
+        assert "in the data, counted from 0: 17" in text
+        (sample,) = first["samples"]
+        assert trainer.data.train.arrays[0][sample, 0] == -10
+        assert len(report["found"]) == 1  # nobody else has that row
+        assert f"on rank {first['rank']}" in text
+    for values in first["values"].values():
+        assert 0 <= values["finite"] <= 1
+    assert report["step"] == trainer.step + 1
+    assert report["last_checkpoint"] is None
+
+
+@pytest.mark.parametrize("more", [("train.accumulate=3",), ("train.compile=numpy",),
+                                  ("distributed={reproducible: world, shards: 4}",)])  # fmt: skip
+def test_the_sample_is_found_however_a_step_is_done(tmp_path, more):
+    _, report, _ = diverge(SingleCommunicator(), tmp_path, *more)
+    assert report["found"][0]["operation"] == "log"
+    assert report["found"][0]["data_rows"] == [17]
+
+
+def test_a_model_that_raises_when_its_step_is_done_again_is_quoted(tmp_path):
+    text, report, _ = diverge(SingleCommunicator(), tmp_path, "model.way=raises")
+    assert report["found"][0]["error"] == "ValueError: no logarithm"
+    assert "done again, the step on rank 0 raised ValueError: no logarithm" in text
+
+
+def test_a_learning_rate_that_is_too_high_is_what_the_hint_says(tmp_path):
+    settings = (
+        "model.way=none",
+        "optimizer.lr=1e30",
+        "data.bad=[]",
+        "model={type: linear_regression}",
+    )
+    text, _, _ = diverge(SingleCommunicator(), tmp_path, *settings[1:])
+    assert "the first value that is not finite: the output of mse_loss in the loss" in text
+    assert text.splitlines()[-1].startswith("hint: a smaller optimizer.lr, or train.clip_norm")
+
+
+def test_values_that_only_the_sum_over_ranks_makes_infinite(tmp_path):
+    from microtrain.distributed import in_process
+
+    source = (
+        PARTS
+        + """
+class Large(nn.Module):
+    def forward(self, prediction, target):
+        return prediction.mean() * 5e37
+"""
+    )
+
+    def on_rank(comm):
+        text, _, _ = diverge(comm, tmp_path, f"loss={{type: {tmp_path}/parts.py:Large}}",
+                             "data.bad=[]", "model={type: linear_regression}")  # fmt: skip
+        assert "each rank's own loss and gradients are finite: their sum is not" in text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("test_autopsy.PARTS", source)
+        in_process.run(4, on_rank)
+
+
+def test_a_full_disk_does_not_hide_what_happened(tmp_path, monkeypatch):
+    write = run_directory.write_whole
+
+    def full(path, content):
+        if path.name == "autopsy.json":
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(run_directory, "write_whole", full)
+    with pytest.raises(FileNotFoundError):
+        diverge(SingleCommunicator(), tmp_path)
+    # `diverge` has read the message by then
+    log = next(tmp_path.rglob("log.txt")).read_text()
+    assert "cannot write autopsy.json in the run directory" in log
+    assert ": No space left on device" in log
+    assert "output of log in layer 1 (Bad)" in log
+
+
+def test_a_batch_that_is_not_finite_itself_is_the_datas_fault(tmp_path):
+    comm = SingleCommunicator()
+    (tmp_path / "parts.py").write_text(PARTS)
+
+    class Spoiled(Trainer):
+        def _set_up(self, *args):
+            super()._set_up(*args)
+            array = self.data.train.arrays[0].copy()
+            array[5, 1] = np.nan
+            self.loader._arrays = (array, *self.loader._arrays[1:])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("test_autopsy.Trainer", Spoiled)
+        text, report, _ = diverge(comm, tmp_path, "data.bad=[]", "model.way=sqrt")
+    assert report["found"][0]["samples"] == [5]
+    assert "the batch itself holds values that are not finite" in text
+    assert text.splitlines()[-1] == "hint: look at these rows of the data"

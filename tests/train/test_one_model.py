@@ -1,0 +1,155 @@
+"""One model, one score: what is told of a finished run is of the model that is used afterwards."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from resuming import metrics, write_run
+
+import microtrain as mt
+from microtrain.cli.main import main
+from microtrain.config.load import load_config
+from microtrain.distributed import in_process
+from microtrain.inference.evaluate import evaluate_run
+from microtrain.report.page import write_report
+from microtrain.report.pictures import draw
+from microtrain.report.plots import Plots, line_label
+from microtrain.runs.provenance import params_sha256
+from microtrain.train.output import Output
+from microtrain.train.state import values
+from microtrain.train.trainer import Trainer
+from microtrain.words import number
+
+# The best validation is long before the end.
+RISES = ("data.split={train: 0.75, val: 0.125, test: 0.125}", "optimizer.lr=0.3")
+CASES = {
+    "the best": ((), "best"),
+    "the best of a metric": (("checkpoint={monitor: val/r2, mode: max}",), "best"),
+    "the best is the last": (("optimizer.lr=0.001",), "best"),
+    "none is kept": (("checkpoint={keep_best: 0, keep_last: 1}",), "last"),
+    "nothing is validated": (("data.split={train: 0.75, test: 0.25}", "metrics=[]"), "best"),
+    "shards": (("distributed={reproducible: world, shards: 4}",), "best"),
+    "stopped by a callback": (
+        ("callbacks=[{type: early_stopping, patience: 3}]", "train.eval_every=1 steps"), "best",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+
+
+def train(tmp_path, *overrides, ranks=1):
+    config, said = write_run(tmp_path), io.StringIO()
+
+    def on(comm):
+        given = [f"run_dir={tmp_path / 'runs'}", *RISES, *overrides]
+        settings = load_config(config, given, trust=True)
+        output = Output(comm.rank, stream=said if comm.rank == 0 else io.StringIO())
+        trainer = Trainer.from_config(settings, comm, output)
+        trainer.train()
+        return trainer, params_sha256(values(trainer.model))
+
+    return *in_process.run(ranks, on)[0], said.getvalue()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_all_that_is_told_is_of_one_checkpoint(tmp_path, case, ranks, capsys):
+    overrides, which = CASES[case]
+    trainer, sha, said = train(tmp_path, *overrides, ranks=ranks)
+    run, info = trainer.path, json.loads((trainer.path / "run.json").read_text())
+    test = dict(info["test"])
+    step = test.pop("step")
+    if which == "best":
+        assert step == info["best"]["step"]
+        assert (step < trainer.step) == (case != "the best is the last")
+    else:
+        assert step == trainer.step
+    (row,) = (row for row in metrics(run) if row["split"] == "test")
+    assert (row["step"], row["epoch"]) == (step, step / trainer.steps_per_epoch)
+    assert {name: row[name] for name in test} == test
+    (line,) = (line for line in said.splitlines() if line.startswith("test "))
+    assert line.endswith(f"(step {step}, the {which})")
+
+    def warn(text):
+        assert "was not kept" in text and case == "none is kept"
+
+    found = in_process.run(
+        ranks, lambda comm: evaluate_run(str(run), trust=True, comm=comm, warn=warn)
+    )
+    evaluation, found_step = found[0]
+    assert found_step == step
+    assert evaluation.parts["test"].values == test  # to the bit
+    assert "as recorded" in evaluation.lines()[-1]
+    model = mt.load(run, trust=True, checkpoint="best" if which == "best" else "last")
+    x, y = trainer.data.test.arrays
+    mse = float(np.mean((model.module(mt.from_numpy(x)).detach().numpy() - y) ** 2))
+    assert mse == pytest.approx(test["loss"], rel=1e-5)
+    # The model in hand is that of the last step, as the hash in run.json.
+    assert sha == info["params_sha256"]
+    html = (run / "report.html").read_text()
+    assert f"at step {step}" in html and f"step {step}, the {which}" in html
+    assert main(["report", str(run), "--trust"]) == 0
+    assert (run / "report.html").read_text() == html
+
+
+def test_samples_of_the_row_are_those_of_its_step(tmp_path):
+    trainer, _, _ = train(tmp_path)
+    (test,) = (row for row in metrics(trainer.path) if row["split"] == "test")
+    (val,) = (
+        row for row in metrics(trainer.path) if (row["split"], row["step"]) == ("val", test["step"])
+    )
+    assert test["samples"] == val["samples"]
+
+
+def test_a_best_checkpoint_that_is_damaged_gives_way_to_the_last(tmp_path, monkeypatch, capfd):
+    """As `evaluate` would do; and the run says so."""
+    from microtrain.train import ending
+
+    save = ending._save
+
+    def damaging(trainer):
+        saved = save(trainer)
+        best = trainer.path / "checkpoints" / "best" / "model.safetensors"
+        best.write_bytes(best.read_bytes()[:-1])
+        return saved
+
+    monkeypatch.setattr(ending, "_save", damaging)
+    trainer, _, said = train(tmp_path)
+    assert f"(step {trainer.step}, the last)" in said
+    assert "cannot be used (damaged checkpoint" in capfd.readouterr().err
+    assert json.loads((trainer.path / "run.json").read_text())["test"]["step"] == trainer.step
+
+
+def test_a_run_of_an_earlier_version_was_tested_at_its_last_step(tmp_path):
+    trainer, _, _ = train(tmp_path)
+    info = json.loads((trainer.path / "run.json").read_text())
+    del info["test"]["step"]
+    (trainer.path / "run.json").write_text(json.dumps(info))
+    html = write_report(trainer.path).read_text()
+    assert f"<dt>test loss</dt><dd>{number(info['test']['loss'])}<small>at step 23<" in html
+
+
+def test_the_learned_line_is_of_that_model_too(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    labels = []
+    monkeypatch.setattr(Plots, "fit", lambda *_, fitted_label, **__: labels.append(fitted_label))
+    monkeypatch.setattr("microtrain.train.ending.draw", draw)
+    config, said = Path(__file__).parents[2] / "configs" / "linreg.yaml", io.StringIO()
+    settings = load_config(config, [f"run_dir={tmp_path}", "train.duration=4 epochs"])
+    trainer = Trainer.from_config(settings, output=Output(stream=said))
+    trainer.train()
+    model = mt.load(trainer.path)
+    assert model.step < trainer.step
+    (label,) = labels
+    weight, bias = model.module.weight.item(), model.module.bias.item()
+    assert label == line_label(f"fitted (step {model.step})", weight, bias)
+    heading, x, *_ = said.getvalue().partition("weight  ")[2].splitlines()
+    assert heading.endswith(f"(step {model.step}, the best)")
+    assert x.split()[1] == number(weight)

@@ -1,0 +1,356 @@
+"""What a run prints: aligned, bounded, plain, and never a reason to lose the run."""
+
+import io
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microtrain.train.output import Header, Output, Summary, truth_lines
+from microtrain.train.rows import Rows, RowSchedule
+from microtrain.words import elapsed, number, plural, rate, size
+
+HEADER = {
+    "title": "microtrain 0.1.0  linreg",
+    "hosts": ["node07", "node07", "node08", "node08"],
+    "mpi": "MPICH 5.0.2",
+    "device": "cpu",
+    "dtype": "float32",
+    "blas_threads": 1,
+    "samples": {"train": 8000, "val": 2000},
+    "prediction": {"model": "2 parameters", "memory": "70 MB a rank"},
+    "steps": 2500,
+    "steps_per_epoch": 125,
+    "batch_size": 64,
+    "compile": "numpy: asked for",
+    "results": "runs/linreg/2026-11-21_13-35-07",
+}
+
+
+def test_header():
+    assert "\n".join(Header(**HEADER).lines()) == (
+        "microtrain 0.1.0  linreg\n"
+        "ranks    4 on 2 hosts (node07, node08), MPICH 5.0.2\n"
+        "device   cpu, float32, 1 BLAS thread a rank\n"
+        "data     8,000 train, 2,000 val\n"
+        "model    2 parameters\n"
+        "memory   70 MB a rank\n"
+        "train    2,500 steps: 20 epochs of 125 steps, batch size 64 over 4 ranks\n"
+        "compile  numpy: asked for\n"
+        "results  runs/linreg/2026-11-21_13-35-07"
+    )
+
+
+def test_header_of_one_process_does_not_speak_of_communication():
+    text = "\n".join(Header(**{**HEADER, "hosts": ["here"], "mpi": "", "steps": None}).lines())
+    assert "ranks    1 on 1 host (here)\n" in text
+    assert "until the time is over, epochs of 125 steps, batch size 64\n" in text
+
+
+def test_header_of_a_large_job_stays_short():
+    hosts = [f"n{i // 8}" for i in range(128)]
+    line = Header(**{**HEADER, "hosts": hosts}).lines()[1]
+    assert "128 on 16 hosts (n0, n1, n2, n3 and 12 more)" in line
+
+
+NAMES = ["train/loss", "val/loss", "val/a_rather_long_metric"]
+
+
+def test_rows_are_aligned_from_the_first_to_the_last():
+    rows = Rows(NAMES, "val/loss", total_steps=12500, steps_per_epoch=125)
+    lines = [
+        rows.heading(),
+        rows.row({"step": 1, "epoch": 0.008, "train/loss": 12.5}),
+        rows.row(
+            {
+                "step": 12500,
+                "epoch": 100.0,
+                "train/loss": -1.23456e-7,
+                "val/loss": 1e30,
+                "val/a_rather_long_metric": math.nan,
+                "samples_per_s": 123456789.0,
+                "comm_share": 1.0,
+            },
+            best=True,
+        ),
+    ]
+    assert lines == [
+        "  step   epoch   train/loss     val/loss   val/a_rather_long_metric  samples/s  comm",
+        "     1    0.01       12.500            -                          -          -     -",
+        "12,500  100.00  -1.2346e-07   1.0000e+30*                       nan     123.5M  100%",
+    ]
+
+
+VALUES = st.none() | st.floats()
+
+
+@given(total=st.none() | st.integers(1, 10**8), epoch=st.integers(1, 10**4), data=st.data())
+@settings(deadline=None)
+def test_every_row_is_as_wide_as_the_heading(total, epoch, data):
+    rows = Rows(NAMES, "train/loss", total, epoch)
+    step = data.draw(st.integers(1, total or 10**9))
+    values = {name: data.draw(VALUES) for name in NAMES}
+    values["samples_per_s"] = data.draw(st.floats(0, 9e13))
+    row = rows.row({"step": step, "epoch": step / epoch, **values}, best=data.draw(st.booleans()))
+    assert len(row) == len(rows.heading())
+
+
+def test_a_value_without_a_column_is_not_dropped():
+    rows = Rows(["train/loss"], "train/loss", 10, 1)
+    with pytest.raises(KeyError, match="val/loss"):
+        rows.row({"step": 1, "val/loss": 0.5})
+    with pytest.raises(ValueError, match="monitor 'val/loss' is none of"):
+        Rows(["train/loss"], "val/loss", 10, 1)
+
+
+def due_steps(total, per_epoch, every=None):
+    schedule = RowSchedule(total, per_epoch, every)
+    return [step for step in range(1, total + 1) if schedule.due(step)]
+
+
+@given(total=st.integers(1, 3000), per_epoch=st.integers(1, 3000))
+@settings(deadline=None)
+def test_at_most_200_rows_and_always_the_last(total, per_epoch):
+    due = due_steps(total, per_epoch)
+    assert 1 <= len(due) <= 200
+    assert len(due) >= min(total, 20)
+    assert due[-1] == total
+
+
+@given(
+    total=st.none() | st.integers(1, 2000),
+    per_epoch=st.integers(1, 300),
+    every=st.none() | st.integers(1, 50),
+)
+@settings(deadline=None)
+def test_no_row_is_due_before_the_next_step(total, per_epoch, every):
+    plain, asked = (RowSchedule(total, per_epoch, every) for _ in range(2))
+    end = total or 2000
+    due = [step for step in range(1, end + 1) if plain.due(step)]
+    found, step = [], 0
+    while step < end:
+        step = asked.next_step(step)
+        if step <= end and asked.due(step):
+            found.append(step)
+    assert found == due
+
+
+@pytest.mark.parametrize(
+    "total, per_epoch, every, expected",
+    [
+        (2500, 125, None, list(range(125, 2501, 125))),  # 20 epochs: one an epoch
+        (500, 1, None, list(range(5, 501, 5))),  # 500 epochs: every fifth
+        (40000, 1, None, [*range(500, 40001, 500)]),
+        (41000, 205, None, list(range(410, 41001, 410))),  # 200 epochs: every second
+        (200, 100, None, list(range(10, 201, 10))),  # 2 epochs: ten each
+        (7, 100, None, [1, 2, 3, 4, 5, 6, 7]),
+        (10, 5, 4, [4, 8, 10]),
+        (1000, 1, 1, list(range(1, 1001))),  # asked for: not bounded
+    ],
+)
+def test_rows_fall_on_round_places(total, per_epoch, every, expected):
+    assert due_steps(total, per_epoch, every) == expected
+
+
+@pytest.mark.parametrize("epochs", [3, 7, 19])
+@pytest.mark.parametrize("per_epoch", [1, 97, 100])
+def test_the_end_of_an_epoch_has_a_row(epochs, per_epoch):
+    ends = set(range(per_epoch, epochs * per_epoch + 1, per_epoch))
+    assert ends <= set(due_steps(epochs * per_epoch, per_epoch))
+
+
+def test_rows_of_a_run_without_a_known_end_thin_out():
+    schedule = RowSchedule(None, 1)
+    assert sum(schedule.due(step) for step in range(1, 20_000)) <= 200
+
+
+def test_a_schedule_goes_on_where_it_was_kept():
+    schedule = RowSchedule(400, 1)
+    rows = sum(schedule.due(step) for step in range(1, 101))
+    again = RowSchedule(400, 1)
+    again.restore(schedule.state())
+    assert again.state() == schedule.state() == {"rows": rows, "step_rate": 5}
+
+
+def test_summary():
+    summary = Summary(
+        status="finished",
+        steps=2500,
+        seconds=1.24,
+        samples_per_s=141020.4,
+        comm_share=0.031,
+        best=("val/loss", 0.249871, 2300),
+        results="runs/linreg/2026-11-21_13-35-07",
+        took="1.24 s, 70 MB of memory at most",
+        next_command="python -m microtrain evaluate runs/linreg",
+    )
+    assert "\n".join(summary.lines()) == (
+        "finished  2,500 steps in 1.24 s, 141,020 samples/s, 3% in communication\n"
+        "best      val/loss 0.24987 at step 2,300\n"
+        "results   runs/linreg/2026-11-21_13-35-07\n"
+        "took      1.24 s, 70 MB of memory at most\n"
+        "next      python -m microtrain evaluate runs/linreg"
+    )
+
+
+def test_summary_without_a_best_value_or_communication():
+    lines = Summary("diverged", 1, 0.5, math.nan, None, None, "runs/a", "as said", "x").lines()
+    assert lines == [
+        "diverged  1 step in 0.50 s, - samples/s",
+        "results   runs/a",
+        "took      as said",
+        "next      x",
+    ]
+
+
+def test_truth_is_shown_beside_what_was_learned():
+    lines = truth_lines([[2.0012]], [2.99811], {"weights": [2.0], "bias": 3.0, "noise": 0.5}, ["x"])
+    assert lines == [
+        "weight      learned        truth   difference",
+        "x            2.0012       2.0000    0.0012000",
+        "bias         2.9981       3.0000   -0.0018900",
+    ]
+
+
+def test_truth_of_many_weights_is_summed_up():
+    learned = [float(i) for i in range(100)]
+    truth = [*learned[:-1], 98.5]
+    names = [f"x{i + 1}" for i in range(100)]
+    lines = truth_lines(learned, None, {"weights": truth}, names)
+    assert len(lines) == 1 + 10 + 1
+    assert lines[-1] == "90 more weights, the largest difference is 0.50000"
+    with pytest.raises(ValueError):
+        truth_lines([1.0, 2.0], None, {"weights": [1.0]}, ["x"])
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (number(0.249871), "0.24987"),
+        (number(12345.678), "12346"),
+        (number(1), "1.0000"),
+        (number(0), "0.0000"),
+        (number(-1.5e-7), "-1.5000e-07"),
+        (number(99999.9), "1.0000e+05"),
+        (number(-1.23456e-300), "-1.235e-300"),
+        (number(math.nan), "nan"),
+        (number(-math.inf), "-inf"),
+        (rate(141020.4), "141,020"),
+        (rate(9999999.4), "9,999,999"),
+        (rate(9999999.5), "10.0M"),
+        (rate(12.34e9), "12.3G"),
+        (rate(math.inf), "-"),
+        (plural(1, "step"), "1 step"),
+        (plural(2500, "step"), "2,500 steps"),
+        (plural(1.5, "epoch"), "1.50 epochs"),
+        (size(8), "8 B"),
+        (size(404_440), "404 KB"),
+        (size(1_200_000), "1.2 MB"),
+        (size(4 * 10**9), "4 GB"),
+        (elapsed(0.8249), "0.82 s"),
+        (elapsed(9.996), "10.0 s"),
+        (elapsed(59.96), "1 min 00 s"),
+        (elapsed(125), "2 min 05 s"),
+        (elapsed(3599.6), "1 h 00 min"),
+        (elapsed(90061), "25 h 01 min"),
+    ],
+)
+def test_numbers_are_readable(text, expected):
+    assert text == expected
+
+
+@given(st.floats(min_value=1e-90, max_value=1e90))
+@settings(deadline=None)
+def test_numbers_keep_five_digits(value):
+    assert float(number(value)) == pytest.approx(value, rel=5.1e-5)
+    assert len(number(-value)) <= 11
+
+
+def test_rank_0_prints_and_logs_the_same_lines():
+    stream, log = io.StringIO(), []
+    Output(0, log.append, stream).say("a", "b\nc", "", "trailing  ")
+    assert stream.getvalue() == "a\nb\nc\n\ntrailing\n"
+    assert log == ["a", "b", "c", "", "trailing"]
+
+
+def test_other_ranks_are_silent_but_for_warnings():
+    stream, errors, log = io.StringIO(), io.StringIO(), []
+    output = Output(3, log.append, stream, errors)
+    output.say("row")
+    for _ in range(3):
+        output.warn("two GPUs")
+    assert stream.getvalue() == ""
+    assert log == []
+    assert errors.getvalue() == "warning (rank 3): two GPUs\n"
+
+
+def test_control_characters_of_names_are_spelled_out():
+    """A host, file or column name must not move the cursor of whoever reads the log."""
+    stream = io.StringIO()
+    Output(0, None, stream).say("\x1b[31mred\r\x07\t\x9b \udcff ä")
+    assert stream.getvalue() == "\\x1b[31mred\\r\\x07\\t\\x9b \\udcff ä\n"
+
+
+def test_a_terminal_without_the_letters_gets_escapes():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    Output(0, None, stream).say("Größe")
+    assert raw.getvalue() == b"Gr\\xf6\\xdfe\n"
+
+
+def test_closed_standard_streams_are_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    log = []
+    output = Output(0, log.append)
+    output.say("row")
+    output.warn("careful")
+    assert log == ["row", "warning (rank 0): careful"]
+
+
+PRINT = """
+import sys
+from microtrain.train.output import Output
+with open(sys.argv[1], "w") as file:
+    output = Output(0, lambda line: print(line, file=file))
+    for i in range(20_000):
+        output.say(f"row {i}")
+"""
+
+
+@pytest.fixture
+def full_disk():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "wb") as file:
+        yield file
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("reader", ["closed pipe", "full disk"])
+def test_losing_the_terminal_does_not_lose_the_run(tmp_path, full_disk, reader, unbuffered):
+    """`microtrain train ... | head`, and standard output on a full disk."""
+    log = tmp_path / "log.txt"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRINT, str(log)],
+        stdout=subprocess.PIPE if reader == "closed pipe" else full_disk,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    with process:
+        if process.stdout is not None:
+            assert process.stdout.readline() == "row 0\n"
+            process.stdout.close()
+        errors = process.stderr.read()
+        code = process.wait(60)
+    reason = "Broken pipe" if reader == "closed pipe" else "No space left on device"
+    expected = f"warning (rank 0): cannot print: {reason}; the run goes on, its rows are in log.txt"
+    assert (code, errors) == (0, expected + "\n")
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if line.startswith("row")] == [f"row {i}" for i in range(20_000)]
+    assert lines.count(expected) == 1

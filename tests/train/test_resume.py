@@ -1,0 +1,293 @@
+"""Exact resume: what was interrupted and resumed has the bits of what was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from resuming import RUN, facts, metrics, train, write_run
+
+from microtrain.errors import ConfigError
+from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
+from microtrain.runs.directory import newest_run
+
+CASES: dict[str, list[str]] = {
+    "dropout, batch norm, tail batch, momentum": [],
+    "adam": ["optimizer={type: adam, lr: 0.02, amsgrad: true}"],
+    "accumulate": ["train.accumulate=3"],
+    "schedule and clipping": [
+        "schedule={type: cosine, warmup: 5 steps}",
+        "train.clip_norm=0.5",
+        "optimizer={type: adamw, lr: 0.02}",
+    ],
+    "reproducible: world": [
+        "distributed={reproducible: world, shards: 4}",
+        "optimizer={type: adam, lr: 0.02}",
+    ],
+    "early stopping": [
+        "callbacks=[{type: microtrain.train.early_stopping:EarlyStopping, patience: 2}]",
+        "optimizer.lr=0.3",
+        "train.eval_every=2 steps",
+    ],
+    "compiled": ["train.compile=numpy"],
+    "compiled, accumulate": ["train.compile=numpy", "train.accumulate=3"],
+    "compiled, world": ["train.compile=numpy", "distributed={reproducible: world, shards: 4}"],
+    "skipping": ["train.nan=skip"],
+    "no order": ["train.shuffle=false", "train.drop_last=true"],
+    "by the epoch": ["train.eval_every=1 epoch", "checkpoint.every=1 epoch", "log.every=2 steps"],
+    "best kept apart": ["checkpoint={every: 7 steps, keep_last: 1, keep_best: 2}"],
+}
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    """Pictures and waiting for the disk take longer than these runs."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, native_code):
+    """The facts of uninterrupted runs, each made once."""
+    found = {}
+
+    def of(case):
+        if case not in found:
+            config = write_run(tmp_path_factory.mktemp("whole"))
+            trainer = train(config, *ALL[case])
+            found[case] = facts(trainer.path), trainer.step
+        return found[case]
+
+    return of
+
+
+SLOW_CASES: dict[str, list[str]] = {
+    "native": ["train.compile=numba"],
+    "native, accumulate": ["train.compile=numba", "train.accumulate=3", "train.nan=skip"],
+    "native, world": ["train.compile=numba", *CASES["compiled, world"][1:]],
+    "native, clipped": ["train.compile=numba", *CASES["schedule and clipping"]],
+}
+ALL = {**CASES, **SLOW_CASES}
+
+
+def differences(found, expected):
+    return {key: (value, expected[key]) for key, value in found.items() if value != expected[key]}
+
+
+@pytest.mark.parametrize(
+    ("case", "crashes"),
+    [(case, (4,)) for case in CASES]
+    + [pytest.param(case, range(1, 99), marks=pytest.mark.slow) for case in ALL],
+)
+def test_a_crash_after_any_step_is_as_if_it_had_not_been(tmp_path, whole, case, crashes):
+    expected, steps = whole(case)
+    config = write_run(tmp_path)
+    for crash in (step for step in crashes if step < steps):
+        first = train(config, *ALL[case], crash=crash)
+        assert first.step == crash
+        resumed = train(config, *ALL[case], resume=first.path)
+        assert differences(facts(resumed.path), expected) == {}, f"step {crash}"
+
+
+@pytest.mark.slow
+def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, native_code):
+    """A long run takes native code from its fourth step on, wherever it is taken up."""
+    pytest.importorskip("numba")
+    long = ("train.compile=auto", "train.duration=1000000 steps", "checkpoint.every=9 steps")
+    text = RUN.replace("net.py:Count]", "net.py:Count, ./net.py:Enough]")
+    expected = facts(train(write_run(tmp_path / "whole", text), *long).path)
+    assert (expected["executor"], expected["steps"]) == (
+        "numba",
+        111,
+    )  # the wish travels with a step
+    config = write_run(tmp_path, text)
+    for crash in (1, 3, 4, 5, 9, 10, 63, 64, 65, 109):
+        run = train(config, *long, crash=crash).path
+        train(config, *long, resume=run)
+        assert differences(facts(run), expected) == {}, f"step {crash}"
+
+
+def test_native_code_is_compiled_once_for_all_runs_of_a_configuration(tmp_path, native_code):
+    """Its text names nothing that differs between processes: ranks and resumed runs find it."""
+    pytest.importorskip("numba")
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "microtrain"
+    config = write_run(tmp_path)
+    found = []
+    for _ in range(4):
+        keep = [bytearray(n * 1000) for n in range(1, 200)]  # other addresses than before
+        train(
+            config,
+            "train.compile=numba",
+            "model=linear_regression",
+            "optimizer={type: adam, lr: 0.1}",
+        )
+        found.append(len(list(cache.glob("*.py"))))
+        del keep
+    assert found[0] == found[-1]
+
+
+# What a run goes on from --------------------------------------------------------------------------
+
+
+def newest(run):
+    return list_checkpoints(run / "checkpoints")[-1]
+
+
+def cut(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: random.Random(path.name).randrange(len(data))])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[random.Random(path.name).randrange(len(data))] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {"cut": cut, "a bit": flip, "removed": Path.unlink}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_the_checkpoint_before_a_damaged_one_is_used(tmp_path, whole, capfd, damage, name):
+    expected, _ = whole("adam")
+    config = write_run(tmp_path)
+    run = train(config, *CASES["adam"], crash=14).path
+    bad = newest(run)
+    DAMAGES[damage](bad / name)
+    assert train(config, *CASES["adam"], resume=run).step == 23
+    assert differences(facts(run), expected) == {}
+    told = capfd.readouterr().err
+    if (damage, name) != ("removed", MANIFEST):  # then it is no checkpoint
+        assert f"{bad}" in told and told.count("warning") == 1
+    assert f"after step {step_of(bad):,}" not in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_without_a_whole_checkpoint_begins_again(tmp_path, whole, damaged):
+    expected, _ = whole("adam")
+    config = write_run(tmp_path)
+    run = train(config, *CASES["adam"], crash=11 if damaged else 2).path
+    assert bool(list_checkpoints(run / "checkpoints")) == damaged
+    for path in list_checkpoints(run / "checkpoints"):
+        cut(path / "model.safetensors")
+    train(config, *CASES["adam"], resume=run)
+    assert differences(facts(run), expected) == {}
+    assert "after step 0" in (run / "log.txt").read_text()
+
+
+def test_damaged_checkpoints_of_late_steps_are_set_aside_twice(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=11).path
+    late = run / "checkpoints" / "step-1000000"  # sorts before step-999999, and before step-2
+    for _ in range(2):
+        shutil.copytree(newest(run), late)
+        assert train(config, crash=13, resume=run).step == 13
+        assert not late.exists()
+
+
+def test_a_longer_duration_goes_on(tmp_path, whole):
+    expected, _ = whole("dropout, batch norm, tail batch, momentum")
+    config = write_run(tmp_path)
+    run = train(config, "train.duration=9 steps").path
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    train(config, resume=run)
+    assert facts(run)["params_sha256"] == expected["params_sha256"]
+
+
+def test_a_shorter_duration_than_was_trained_is_refused(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=13).path
+    with pytest.raises(ConfigError, match=r"taken 12 steps, which is more than .*=9 steps"):
+        train(config, "train.duration=9 steps", resume=run)
+
+
+def test_another_monitor_looks_for_its_own_best(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=13).path
+    changed = ("checkpoint.monitor=val/r2", "checkpoint.mode=max")
+    train(config, *changed, resume=run)
+    best = json.loads((run / "run.json").read_text())["best"]
+    measured = {row["step"]: row["r2"] for row in metrics(run) if row["split"] == "val"}
+    assert best["name"] == "val/r2"
+    assert best["value"] == max(value for step, value in measured.items() if step > 12)
+    assert (run / "checkpoints" / "best").resolve().name == name_of(best["step"])
+
+
+def test_an_evaluation_that_overflows_is_no_best_and_no_obstacle(tmp_path):
+    config = write_run(tmp_path)
+    with np.load(tmp_path / "data.npz") as data:
+        x, y = data["x"], data["y"]
+    seen = train(config, "train.duration=1 step").data.val.arrays[1]
+    np.savez(tmp_path / "data.npz", x=x, y=np.where(y == seen[0], np.float32(1e25), y))
+    trainer = train(config, "train.duration=9 steps")
+    assert trainer.code == 0
+    assert json.loads((trainer.path / "run.json").read_text())["best"] is None
+
+
+def test_initial_values_are_not_wanted_again(tmp_path):
+    config = write_run(tmp_path)
+    source = train(config, "train.duration=3 steps", f"run_dir={tmp_path / 'first'}").path
+    given = f"train.init_from={source}"
+    expected = facts(train(config, given).path)
+    run = train(config, given, crash=7).path
+    early = train(config, given, crash=2).path
+    train(config, given, resume=early)  # nothing was saved: they are
+    shutil.rmtree(tmp_path / "first")
+    train(config, given, resume=run)
+    assert differences(facts(run), expected) == {}
+    assert differences(facts(early), expected) == {}
+
+
+@pytest.mark.parametrize("row", ["log.every=1 steps", "log.every=5 steps"])
+def test_the_step_at_which_a_run_is_stopped_has_one_row(tmp_path, row):
+    trainer = train(write_run(tmp_path), *CASES["early stopping"], row)
+    steps = [each["step"] for each in metrics(trainer.path) if each["split"] == "train"]
+    assert trainer.step < 23
+    assert steps == sorted(set(steps)) and steps[-1] == trainer.step
+    assert None not in [each["loss"] for each in metrics(trainer.path)]
+
+
+@pytest.mark.parametrize(("every", "least", "most"), [("60 min", 1, 1), ("0.0008 min", 2, 23)])
+def test_rows_by_the_clock_are_the_only_ones(tmp_path, monkeypatch, every, least, most):
+    monkeypatch.setattr("microtrain.train.wishes.POLL", 0.001)
+    slow = f"callbacks=[{tmp_path}/net.py:Slow]"  # 0.23 s, and 0.05 s from row to row
+    trainer = train(write_run(tmp_path), f"log.every={every}", "train.eval_every=2 steps", slow)
+    steps = [row["step"] for row in metrics(trainer.path) if row["split"] == "train"]
+    assert least <= len(steps) <= most and steps[-1] == 23
+
+
+def test_a_directory_that_a_killed_start_has_left_is_no_run(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, crash=7).path
+    left = run.with_name("9999-01-01_00-00-00")
+    left.mkdir()
+    shutil.copy(run / "config.yaml", left)
+    (run.parent / "latest").unlink()
+    (run.parent / "latest").symlink_to(left.name)
+    assert newest_run(run.parent) == run
+
+
+BAD_STATES = {
+    "a tuple": "{'x': (1, 2)}",
+    "not a number": "{'x': float('nan')}",
+    "a set": "{'x': {1}}",
+    "keys that are no text": "{1: 2}",
+}
+
+
+@pytest.mark.parametrize("case", BAD_STATES)
+def test_a_callback_whose_state_cannot_be_saved_is_found_at_the_start(tmp_path, case):
+    config = write_run(tmp_path)
+    with open(tmp_path / "net.py", "a") as file:
+        file.write(
+            f"class Bad(Count):\n    def state_dict(self):\n        return {BAD_STATES[case]}\n"
+        )
+    with pytest.raises(TypeError, match="callback Bad: state_dict"):
+        train(config, f"callbacks=[{tmp_path}/net.py:Bad]")

@@ -1,0 +1,129 @@
+"""The split has a seed of its own: runs over seeds share their rows; those of before do as then."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from resuming import facts, train, write_run
+from test_stops import differences
+
+from microtrain.cli.main import main
+from microtrain.config.load import load_config
+from microtrain.errors import ConfigError
+from microtrain.report.compare import compare
+from microtrain.runs.checkpoint import MANIFEST
+from microtrain.runs.record import Record
+
+THREE = "data.split={train: 0.75, val: 0.125, test: 0.125}"
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
+
+
+def rows(trainer):
+    return [part.arrays for part in (trainer.data.train, trainer.data.val, trainer.data.test)]
+
+
+def test_runs_over_seeds_share_their_rows(tmp_path):
+    config = write_run(tmp_path)
+    runs = [train(config, THREE, f"seed={seed}") for seed in range(3)]
+    for one in runs[1:]:
+        np.testing.assert_equal(rows(one), rows(runs[0]))
+    infos = [json.loads((run.path / "run.json").read_text()) for run in runs]
+    assert len({info["params_sha256"] for info in infos}) == 3
+    found = compare([Record.read(run.path) for run in runs])
+    assert found["data"]["equal"] is True
+    assert found["metrics"]["test/loss"]["better"] is not None
+
+
+def test_another_split_is_other_rows_and_no_run_is_called_better(tmp_path, capsys):
+    config = write_run(tmp_path)
+    runs = [train(config, THREE, f"data.split.seed={seed}") for seed in (0, 1)]
+    (*_, first), (*_, second) = map(rows, runs)
+    assert not np.array_equal(first[0], second[0])
+    assert main(["compare", *(str(run.path) for run in runs)]) == 0
+    said = capsys.readouterr().out
+    assert "data: different rows" in said and "no run is called better" in said
+    assert " by " not in said
+
+
+@pytest.mark.parametrize("seed", ["1.5", "-1", "null", "many"])
+def test_a_seed_that_is_none_is_refused(tmp_path, seed):
+    with pytest.raises(ConfigError, match=r"data\.split"):
+        load_config(write_run(tmp_path), [f"data.split.seed={seed}"], trust=True)
+
+
+def test_what_is_checked_says_how_rows_are_drawn(tmp_path, capsys):
+    config = str(write_run(tmp_path))
+    assert main(["check", config, "data.split.seed=4", "--trust"]) == 0
+    assert "train 0.75, val 0.25, drawn with seed 4" in capsys.readouterr().out
+
+
+# Runs of before ----------------------------------------------------------------------------------
+
+
+def of_before(run):
+    """Make `run`, whose split is drawn with its seed, one that does not know of a seed for it."""
+    for config in (run / "config.yaml", *run.glob("checkpoints/step-*/config.yaml")):
+        text = config.read_text()
+        assert len(re.findall(r"^    seed: ", text, re.M)) == 1
+        config.write_text(re.sub(r"^    seed: .*\n", "", text, flags=re.M))
+    for manifest in run.glob(f"checkpoints/step-*/{MANIFEST}"):
+        renew(manifest)
+
+
+def renew(manifest):
+    import hashlib
+
+    found = json.loads(manifest.read_text())
+    data = (manifest.parent / "config.yaml").read_bytes()
+    found["files"]["config.yaml"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest.write_text(json.dumps(found))
+
+
+THEN = (THREE, "seed=3")
+
+
+@pytest.fixture
+def whole(tmp_path):
+    return facts(train(write_run(tmp_path / "whole"), *THEN, "data.split.seed=3").path)
+
+
+@pytest.mark.parametrize("how", ["resume", "train --resume auto", "from its own configuration"])
+def test_a_run_of_before_goes_on_with_its_rows(tmp_path, whole, how, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = write_run(tmp_path)
+    run = train(config, *THEN, "data.split.seed=3", crash=14).path
+    of_before(run)
+    if how == "resume":
+        assert main(["resume", str(run), "--trust"]) == 0
+    elif how == "train --resume auto":
+        again = [str(config), *THEN, f"run_dir={tmp_path}/runs", "--resume", "auto"]
+        assert main(["train", *again]) == 0
+    else:
+        train(config, *THEN, resume=run)
+    assert differences(facts(run), whole) == {}
+    assert load_config(run / "config.yaml", trust=True).data.split.seed == 3
+
+
+def test_another_seed_for_a_run_of_before_is_refused(tmp_path):
+    config = write_run(tmp_path)
+    run = train(config, *THEN, "data.split.seed=3", crash=14).path
+    of_before(run)
+    with pytest.raises(ConfigError, match=r"data\.split\.seed: 3 in the run, 0 now"):
+        train(config, *THEN, "data.split.seed=0", resume=run)
+
+
+def test_a_run_of_before_is_evaluated_on_its_rows(tmp_path, capsys):
+    run = train(write_run(tmp_path), *THEN, "data.split.seed=3").path
+    of_before(run)
+    assert main(["evaluate", str(run), "--trust"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and out.splitlines()[-1].endswith("as recorded")
+    assert Record.read(run).config["data.split.seed"].value == 3
