@@ -28,7 +28,7 @@ def resume(
     may be set anew, such as train.duration='40 epochs' or checkpoint.every='5 min'.
     """
     from microtrain.distributed import world
-    from microtrain.distributed.agreement import together
+    from microtrain.distributed.agreement import from_root
     from microtrain.errors import ConfigError
 
     from ..config.load import load_config_everywhere
@@ -42,6 +42,6 @@ def resume(
                 raise ConfigError(f"a run goes on with its name, in its place; omit {override}")
         return str(open_run(run).path)
 
-    found = together(ranks, lambda: find() if ranks.rank == 0 else "")
+    found = from_root(ranks, find)
     settings = load_config_everywhere(ranks, f"{found}/config.yaml", overrides, trust=trust)
-    return train_run(settings, resume=ranks.broadcast_object(found), trace=trace, progress=progress)
+    return train_run(settings, resume=found, trace=trace, progress=progress)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..distributed.agreement import from_root
 from ..errors import ConfigError
 from .components import GIVEN
 from .resolved import as_yaml
@@ -46,18 +47,8 @@ def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Section:
 
     Raises ConfigError with all problems at once, on every rank.
     """
-    outcome: Any = None
     values, objects = _apart(settings)
-    if comm.rank == 0:
-        try:
-            outcome = _validated(values)
-        except ConfigError as error:
-            error.agreed = True
-            outcome = error
-    outcome = comm.broadcast_object(outcome)
-    if isinstance(outcome, ConfigError):
-        raise outcome
-    config: Section = outcome
+    config = from_root(comm, lambda: _validated(values))
     for (key, number), value in objects.items():
         component = config[key] if number is None else config[key][number]
         component.given = value

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..distributed.agreement import from_root
 from ..errors import ConfigError
 from .resolved import resolved_yaml
 from .section import Section
@@ -72,15 +73,4 @@ def load_config_everywhere(
     trust: bool | None = None,
 ) -> Section:
     """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
-    outcome: Any = None
-    if comm.rank == 0:
-        try:
-            outcome = load_config(path, overrides, trust=trust)
-        except ConfigError as error:
-            error.agreed = True  # every rank raises it: the job can end in good order
-            outcome = error
-    outcome = comm.broadcast_object(outcome)
-    if isinstance(outcome, ConfigError):
-        raise outcome
-    config: Section = outcome
-    return config
+    return from_root(comm, lambda: load_config(path, overrides, trust=trust))

@@ -1,39 +1,61 @@
 """Mistakes that only some ranks can see, settled by all: nobody is left waiting.
 
 A file missing on one host is an error on that host's ranks alone; the others would go on to the
-next collective and wait there. `together` lets all ranks learn of it and leave with one message.
+next collective and wait there. With `settled`, `together` and `from_root` all ranks learn of it and
+leave with one message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import UserError
 from .communicator import Communicator
 
-__all__ = ["agreed", "together"]
+__all__ = ["agreed", "from_root", "settled", "together"]
 
 T = TypeVar("T")
 E = TypeVar("E", bound=UserError)
 
 
-def together(comm: Communicator, function: Callable[[], T]) -> T:
-    """`function()` on every rank; a UserError on any of them is raised on all. Collective.
+@contextmanager
+def settled(comm: Communicator) -> Iterator[None]:
+    """A UserError that any rank raises in this block is raised on all at its end. Collective.
 
-    So a mistake that only some ranks can see ends the job in good order, with one message.
+    So a mistake that only some ranks can see ends the job in good order, with one message. A rank
+    that fails skips the rest of the block, so nothing in it may be collective.
     """
-    result: Any = None
     mine: UserError | None = None
     try:
-        result = function()
+        yield
     except UserError as error:
         mine = error
-    for rank, found in enumerate(comm.all_gather_object(mine)):
-        if found is not None:
+    for rank, theirs in enumerate(comm.all_gather_object(mine)):
+        if theirs is not None:
             if mine is None and rank:
-                found = type(found)(f"rank {rank}: {found}")
-            raise agreed(found if mine is None else mine) from None
+                theirs = type(theirs)(f"rank {rank}: {theirs}")
+            raise agreed(theirs if mine is None else mine) from None
+
+
+def together(comm: Communicator, function: Callable[[], T]) -> T:
+    """`function()` of every rank; a UserError on any of them is raised on all. Collective."""
+    with settled(comm):
+        return function()
+
+
+def from_root(comm: Communicator, function: Callable[[], T]) -> T:
+    """`function()` of rank 0, on every rank; or the UserError that it raises. Collective."""
+    outcome: Any = None, None
+    if comm.rank == 0:
+        try:
+            outcome = function(), None
+        except UserError as error:
+            outcome = None, error
+    result, failure = comm.broadcast_object(outcome)
+    if failure is not None:
+        raise agreed(failure)
     return result  # type: ignore[no-any-return]
 
 

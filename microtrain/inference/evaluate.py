@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..config.components import build
 from ..data import Prepared, Preprocessing, prepare
-from ..distributed.agreement import agreed, together
-from ..errors import ConfigError, DataError, UserError
+from ..distributed.agreement import agreed, from_root, together
+from ..errors import ConfigError, DataError
 from ..runs.directory import read_metrics
 from ..runs.provenance import params_sha256
 from ..train.build import build_loss, compare_data, data_hash, fractions
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
 __all__ = ["Evaluation", "evaluate_run"]
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -92,7 +90,7 @@ def evaluate_run(
     ConfigError for import paths without `trust` and a part that the run has not, DataError for what
     is missing, damaged, or does not fit the model any more.
     """
-    saved: Saved = from_first(
+    saved: Saved = from_root(
         comm, lambda: _without_optimizer(read_saved(path, checkpoint, trust=trust, warn=warn))
     )
     model = together(comm, lambda: TrainedModel(saved))
@@ -116,7 +114,7 @@ def evaluate_run(
     else:
         from .inputs import read_dataset
 
-        datasets = {data_file: from_first(comm, lambda: read_dataset(data_file, model, warn))}
+        datasets = {data_file: from_root(comm, lambda: read_dataset(data_file, model, warn))}
         part = None
     loss, metrics = build_loss(config), [build(one) for one in config.metrics]
     shared = config.distributed
@@ -154,21 +152,6 @@ def load_data_again(saved: Saved, model: TrainedModel) -> Prepared:
                 f"now: {listed(now or ['none'])}\nthen: {listed(then or ['none'])}"
             )
     return data
-
-
-def from_first(comm: Communicator, function: Callable[[], T]) -> T:
-    """What `function` returns (or the UserError it raises) on rank 0, on every rank. Collective."""
-    outcome: Any = None
-    if comm.rank == 0:
-        try:
-            outcome = function()
-        except UserError as error:
-            outcome = agreed(error)
-    outcome = comm.broadcast_object(outcome)
-    if isinstance(outcome, UserError):
-        raise agreed(outcome)
-    result: T = outcome
-    return result
 
 
 def _without_optimizer(saved: Saved) -> Saved:

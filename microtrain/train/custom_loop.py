@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backend import to_host
 from ..distributed import world
-from ..distributed.agreement import together
+from ..distributed.agreement import from_root, together
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
@@ -117,8 +117,7 @@ def restore(
         >>> start = state["epoch"] + 1 if state else 0
     """
     ranks = world() if comm is None else comm
-    found = together(ranks, lambda: _read(directory, optimizer) if ranks.rank == 0 else None)
-    checkpoint: Checkpoint | None = ranks.broadcast_object(found)
+    checkpoint = from_root(ranks, lambda: _read(directory, optimizer))
     if checkpoint is None:
         return None
     together(ranks, lambda: _take_over(checkpoint, model, optimizer))

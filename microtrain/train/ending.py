@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..distributed import warden
 from ..distributed.abort import exit_status
-from ..distributed.agreement import together
+from ..distributed.agreement import from_root, together
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
 from ..report.pictures import draw
@@ -69,7 +69,7 @@ def end(trainer: Trainer, stop: str, started: float) -> int:
         together(comm, lambda: _write_end(trainer, saved, None, None, seconds))
         problem, told = None, []
     else:
-        known: Any = comm.broadcast_object(together(comm, lambda: _known(trainer)))
+        known: Any = from_root(comm, lambda: _known(trainer))
         with _having(trainer, known.values):
             test = None if trainer.data.test is None else trainer._evaluate(trainer.data.test)
             problem = together(comm, lambda: _write_end(trainer, saved, known, test, seconds))

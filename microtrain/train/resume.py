@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..config.components import is_import_path
 from ..config.resolved import as_yaml
 from ..config.section import Section
-from ..distributed.agreement import together
+from ..distributed.agreement import from_root
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove
 from ..runs.checkpoint import (
@@ -57,10 +57,7 @@ def choose_run(config: Section, wish: str | os.PathLike[str] | None, comm: Commu
 
     Raises DataError on every rank where a run cannot be read.
     """
-    found = together(comm, lambda: _chosen(config, wish) if comm.rank == 0 else None)
-    chosen = comm.broadcast_object(found)
-    assert chosen is not None  # the first rank's
-    return chosen
+    return from_root(comm, lambda: _chosen(config, wish))
 
 
 def _chosen(config: Section, wish: str | os.PathLike[str] | None) -> Choice:
@@ -127,10 +124,10 @@ def split_as_then(config: Section, path: Path, comm: Communicator) -> None:
     """
 
     def seed() -> Any:
-        stored = {} if comm.rank else _flat(open_run(path).config_text, path)
+        stored = _flat(open_run(path).config_text, path)
         return None if _SPLIT_SEED in stored else stored.get("seed")
 
-    found = comm.broadcast_object(together(comm, seed))
+    found = from_root(comm, seed)
     if found is not None and config.data.split.origins.get("seed") == "default":
         config.data.split.fill("seed", found, "the run, which drew it with seed")
 

@@ -31,7 +31,7 @@ from ..config.resolved import resolved_yaml
 from ..config.section import Section
 from ..data import DataLoader
 from ..distributed import warden, watchdog, world
-from ..distributed.agreement import agreed, together
+from ..distributed.agreement import agreed, from_root, together
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import check_replicas
@@ -666,8 +666,7 @@ class Trainer:
         self._restored: dict[str, Any] | None = None
         if self._resume is None:
             return
-        found: Any = together(self.comm, lambda: take_up(self))
-        found = self.comm.broadcast_object(found)
+        found = from_root(self.comm, lambda: take_up(self))
         if found is None:  # nothing was saved
             together(self.comm, self._take_initial_values)
         else:

@@ -654,7 +654,7 @@ def test_ranks_share_the_result_and_the_error(directory):
     (directory / "bad.yaml").write_text(LINREG + "sed: 1\n")
     configs = in_process.run(3, lambda comm: load_config_everywhere(comm, "run.yaml", ["seed=4"]))
     assert [config.seed for config in configs] == [4, 4, 4]
-    assert configs[2].config.duration.steps(1) == 20
+    assert configs[2].train.duration.steps(1) == 20
 
     def failing(comm):
         with pytest.raises(ConfigError) as caught:
