@@ -126,7 +126,6 @@ LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 # Imports upwards, and those that close a circle, until they are gone.
 TO_BE_MENDED: list[tuple[str, str]] = [
-    ("runs.stored_state", "train.trainer"),
     ("train.ending", "inference.saved"),
     ("train.ending", "report.page"),
     ("train.ending", "report.pictures"),
@@ -137,13 +136,10 @@ TO_BE_MENDED: list[tuple[str, str]] = [
     ("ops.splitting", "ops.shapes"),
     ("distributed.watchdog", "distributed.mpi"),
     ("runs.checkpoint", "runs.directory"),
-    ("train.autopsy", "train.trainer"),
     ("train.callbacks", "train.trainer"),
-    ("train.forecast", "train.trainer"),
-    ("train.state", "train.trainer"),
+    ("train.checkpointing", "train.trainer"),
     ("train.telling", "train.trainer"),
     ("train.ending", "train.trainer"),
-    ("train.executor", "train.trainer"),
     ("train.resume", "train.trainer"),
     ("distributed.collectives", "distributed"),
     ("distributed.data_parallel", "distributed"),

@@ -88,9 +88,7 @@ def train_run(
     comm = together(ranks, lambda: connect(settings.distributed.backend))
     output = Output(comm.rank, progress=progress)
     if dry_run:
-        from ..train import forecast as prediction
-
-        output.say(*prediction.dry_run(kind.from_config(settings, comm, output)))
+        output.say(*kind.from_config(settings, comm, output).dry_run())
         return 0
     trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
     return trainer.train()

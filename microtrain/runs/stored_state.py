@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from .checkpoint import Checkpoint
-
-if TYPE_CHECKING:
-    from ..train.trainer import Trainer
 
 __all__ = ["check_loop", "check_run"]
 
@@ -46,9 +43,12 @@ _LOOP = {"loop": dict}
 _OPTIMIZER = {"options": [dict]}
 
 
-def check_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
-    """DataError where the run of `trainer` cannot go on from the state of a checkpoint."""
-    skipping = (trainer.skips is not None, "skips: whether train.nan is skip")
+def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping: bool) -> None:
+    """DataError where a run cannot go on from the state of a checkpoint.
+
+    groups: the parameter groups of its optimizer.
+    skipping: whether it skips updates that are not finite.
+    """
 
     def sound(state: dict[str, Any]) -> list[tuple[bool, str]]:
         _, weight = map(float.fromhex, state["progress"])
@@ -57,11 +57,11 @@ def check_run(checkpoint: Checkpoint, trainer: Trainer) -> None:
             (state["rows"]["step_rate"] > 0, "rows.step_rate: 0"),
             (weight >= 0, "progress: no sums of losses"),
             (all(len(c) == 2 and type(c[0]) is str for c in state["callbacks"]), "callbacks"),
-            ((state["skips"] is not None) == skipping[0], skipping[1]),
+            ((state["skips"] is not None) == skipping, "skips: whether train.nan is skip"),
             (not _misfit(state.get("stop"), _STOP, ""), "stop"),  # an earlier version has none
         ]
 
-    _check(checkpoint, _RUN | _OPTIMIZER, trainer.optimizer.param_groups, sound)
+    _check(checkpoint, _RUN | _OPTIMIZER, groups, sound)
 
 
 def check_loop(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]] | None) -> None:

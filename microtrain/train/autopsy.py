@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,10 +36,14 @@ from ..words import number, plural
 from .divergence import worst_gradient
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from ..data.loader import MicroBatches
+    from ..runs.directory import RunDirectory
+    from ..tensor import Tensor
+    from .state import Parts
 
 __all__ = ["apart", "autopsy"]
 
+Gradients: TypeAlias = "Callable[[bool, bool, tuple[Tensor, ...]], None]"
 SHOWN = 5  # samples in the message; autopsy.json has all
 
 _APPLIED = ("<operation ", function.__file__)  # where operations and Functions are called
@@ -56,42 +60,61 @@ _HINTS = {
 }  # fmt: skip
 
 
-def autopsy(trainer: Trainer, micro_batches: Any) -> str:
-    """What to say of the step that `micro_batches` were, whose update was refused; collective.
+def autopsy(
+    parts: Parts,
+    step: int,
+    micro_batches: MicroBatches,
+    gradients: Gradients,
+    run: RunDirectory | None,
+) -> str:
+    """What to say of the optimiser step `step`, whose update was refused; collective.
 
     Writes autopsy.json into the run directory. The gradients are overwritten.
+
+    Args:
+        parts: of the run.
+        step: as people count, from 1.
+        micro_batches: of that step.
+        gradients: what is done for a micro-batch, called as gradients(first, last, batch).
+        run: where it is written, None on all ranks but the first.
     """
-    loss, worst = trainer.model.loss, worst_gradient(trainer.model)
-    everyone = trainer.comm.all_gather_object(_Redo(trainer).findings(micro_batches))
+    loss, worst = parts.model.loss, worst_gradient(parts.model)
+    everyone = parts.comm.all_gather_object(_Redo(parts, gradients).findings(micro_batches))
     found = sorted((one for some in everyone for one in some), key=lambda one: one["at"])
     text = ""
-    if trainer.comm.rank == 0:
+    if parts.comm.rank == 0:
         try:
-            text = _report(trainer, loss, worst, found)
+            text = _report(parts, step, loss, worst, found, run)
         except Exception as error:  # the others wait for what is said of the first one
-            text = f"training diverged at step {trainer.step + 1:,}: the loss is {loss}\n{worst}\n"
+            text = f"training diverged at step {step:,}: the loss is {loss}\n{worst}\n"
             text += f"no autopsy: {type(error).__name__}: {error}"
-    return str(trainer.comm.broadcast_object(text))
+    return str(parts.comm.broadcast_object(text))
 
 
-def _report(trainer: Trainer, loss: Any, worst: str, found: list[dict[str, Any]]) -> str:
+def _report(
+    parts: Parts,
+    step: int,
+    loss: Any,
+    worst: str,
+    found: list[dict[str, Any]],
+    run: RunDirectory | None,
+) -> str:
     """The message; autopsy.json is written."""
-    step, run = trainer.step + 1, trainer._run
     lines = [f"training diverged at step {step:,}: the loss is {loss}"]
-    lines += _described(found[0]) if found else [_nothing(trainer)]
+    lines += _described(found[0]) if found else [_nothing(parts)]
     lines += [worst] if worst else []
-    if trainer.skips is not None:
+    if parts.skips is not None:
         lines.append(
-            f"train.nan: skip gives up: {trainer.skips.most} updates in a row were skipped before"
+            f"train.nan: skip gives up: {parts.skips.most} updates in a row were skipped before"
         )
     kept = [] if run is None else list_checkpoints(run.checkpoints)
     last = f"the last checkpoint is {kept[-1].name}" if kept else "no checkpoint was written"
     lines.append(
         f"the update was not made; the parameters are those after step {step - 1:,}, and {last}"
     )
-    hints = _hints(trainer, found)
+    hints = _hints(parts, found)
     report = {
-        "step": step, "loss": loss, "lr": trainer.optimizer.param_groups[0]["lr"],
+        "step": step, "loss": loss, "lr": parts.optimizer.param_groups[0]["lr"],
         "gradients": worst, "found": found, "hints": hints,
         "last_checkpoint": kept[-1].name if kept else None,
     }  # fmt: skip
@@ -112,9 +135,9 @@ class _Redo:
         count: operations seen so far; ranks that do the same count alike.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        module = trainer.model.module
+    def __init__(self, parts: Parts, gradients: Gradients) -> None:
+        self.parts, self.gradients = parts, gradients
+        module = parts.model.module
         self.layers: dict[Any, str] = {one: name for name, one in module.named_modules()}
         self.parameters = {id(p): name for name, p in module.named_parameters()}
         self.count = 0
@@ -125,7 +148,7 @@ class _Redo:
     def findings(self, micro_batches: Any) -> list[dict[str, Any]]:
         """At most one for each micro-batch; never raises for what the model does."""
         found: list[dict[str, Any]] = []
-        with apart(self.trainer.model):
+        with apart(self.parts.model):
             for nth, batch in enumerate(micro_batches):
                 self.batch, self.found = batch, None
                 self.first_row = batch.offset
@@ -134,7 +157,7 @@ class _Redo:
                 try:
                     self._data(batch)
                     sys.setprofile(self._returned)
-                    self.trainer.gradients(True, False, batch)
+                    self.gradients(True, False, batch)
                 except Exception as error:  # what is not finite may be refused by the user's code
                     sys.setprofile(before)
                     if self.found is None:
@@ -144,8 +167,8 @@ class _Redo:
                     sys.setprofile(before)
                 self.origins.clear()
                 if self.found is not None:
-                    at = [nth, self.found.pop("order"), self.trainer.comm.rank]
-                    found.append({"at": at, "rank": self.trainer.comm.rank, **self.found})
+                    at = [nth, self.found.pop("order"), self.parts.comm.rank]
+                    found.append({"at": at, "rank": self.parts.comm.rank, **self.found})
         return found
 
     def _data(self, batch: Any) -> None:
@@ -267,15 +290,15 @@ class _Redo:
         """Where rows of the batch stand in the training data, and in the data before the split."""
         if not rows:
             return {"samples": [], "data_rows": []}
-        loader, data, config = self.trainer.loader, self.trainer.data, self.trainer.config
+        loader, data, config = self.parts.loader, self.parts.data, self.parts.config
         epoch, batch = self.place
         start = batch * loader.batch_size + self.first_row
         count = len(data.train)
         order = epoch_order(count, loader.seed, epoch) if loader.shuffle else np.arange(count)
         samples = [int(order[start + row]) for row in rows]
-        parts = {part: share for part, share in config.data.split.items() if share}
+        shares = {part: share for part, share in config.data.split.items() if share}
         total = sum(len(part) for part in (data.train, data.val, data.test) if part is not None)
-        whole = np.arange(total)[split_rows(total, parts, config.seed, "data")["train"]]
+        whole = np.arange(total)[split_rows(total, shares, config.seed, "data")["train"]]
         return {"samples": samples, "data_rows": [int(whole[sample]) for sample in samples]}
 
 
@@ -344,14 +367,14 @@ def _described(one: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _nothing(trainer: Trainer) -> str:
-    if trainer.comm.size > 1:
+def _nothing(parts: Parts) -> str:
+    if parts.comm.size > 1:
         return "each rank's own loss and gradients are finite: their sum is not"
     return "done again, the step had no such value: the model does something else at every call"
 
 
-def _hints(trainer: Trainer, found: list[dict[str, Any]]) -> list[str]:
-    config, hints = trainer.config, []
+def _hints(parts: Parts, found: list[dict[str, Any]]) -> list[str]:
+    config, hints = parts.config, []
     if found and found[0]["stage"] == "data":
         return ["look at these rows of the data"]
     if found and found[0]["operation"] in _HINTS:

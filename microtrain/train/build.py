@@ -1,27 +1,37 @@
-"""What a run is made of, built and checked: device, data, model, loss and metrics."""
+"""What a run is made of, built and checked: device, data, model, loss, optimizer, loader."""
 
 from __future__ import annotations
 
 import hashlib
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from .. import backend
+from .. import backend, threads
+from ..backend import default_dtype
 from ..config.components import CLASSES, build, is_import_path
 from ..config.section import Section
 from ..creation import from_numpy
-from ..data import ArrayDataset, Prepared, prepare
-from ..distributed.data_parallel import difference
+from ..data import ArrayDataset, DataLoader, Prepared, prepare
+from ..distributed import watchdog
+from ..distributed.agreement import together
+from ..distributed.data_parallel import DataParallel, difference
+from ..distributed.shards import local_shards
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError, LaunchError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
+from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
+from .divergence import Guard, Skips
 from .evaluation import evaluate, evaluating
 from .losses import one_loss
 from .metrics import Metric
+from .model_state import model_arrays
+from .schedules import Rates, Schedule
+from .state import Parts, Plan, shards_of
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "build_model",
     "build_parts",
+    "build_run",
     "check_fit",
     "choose_device",
     "compare_data",
@@ -38,6 +49,98 @@ __all__ = [
 ]
 
 COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
+    "auto": "auto", True: "on", False: "off",
+}  # fmt: skip
+
+
+def build_run(config: Section, comm: Communicator, warn: Callable[[str], None]) -> Parts:
+    """All that a run is made of, compared between the ranks; collective.
+
+    Raises, on every rank, ConfigError, DataError and LaunchError for what cannot be had or does not
+    fit.
+    """
+    shared, train, shards = config.distributed, config.train, shards_of(config)
+    watchdog.configure(shared.warn_s, shared.timeout_s)
+    _limit_threads(config, warn)
+    if shards is not None:
+        together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
+    device = together(comm, lambda: choose_device(config, comm))
+    data = together(comm, lambda: load_data(config))
+    together(comm, lambda: compare_data(config, data, comm))
+    # The dtype is for what the user's own model creates; what is not finite is found later.
+    with default_dtype(config.dtype), np.errstate(all="ignore"):
+        module, loss, metrics = together(comm, lambda: build_parts(config, data, device))
+        together(comm, lambda: compare_models(config, module, comm))
+        together(comm, lambda: check_fit(config, data, module, loss, metrics, device))
+        together(comm, lambda: model_arrays(module))  # what cannot be saved is said at once
+        model = DataParallel(
+            module,
+            comm,
+            "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
+            sync_batchnorm=shared.sync_batchnorm,
+            overlap=OVERLAP[shared.overlap],
+            bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
+            compression=shared.compression,
+            shards=shards,
+        )
+        optimizer: Optimizer = together(
+            comm, lambda: build(config.optimizer, params=list(model.parameters()))
+        )
+
+    def make_loader() -> DataLoader:
+        return DataLoader(
+            data.train,
+            train.batch_size,
+            seed=config.seed,
+            shuffle=train.shuffle,
+            drop_last=train.drop_last,
+            comm=comm,
+            accumulate=train.accumulate,
+            shards=shards,
+        )
+
+    loader = together(comm, make_loader)
+    plan = Plan.of(config, len(loader))
+    return Parts(
+        config,
+        comm,
+        device,
+        data,
+        model,
+        loss,
+        metrics,
+        optimizer,
+        loader,
+        plan,
+        together(comm, lambda: build_rates(config, optimizer, plan)),
+        Guard(model, train.clip_norm),
+        Skips(model) if train.nan == "skip" else None,
+    )
+
+
+def _limit_threads(config: Section, warn: Callable[[str], None]) -> None:
+    """One BLAS thread in world mode: two add up in another order."""
+    wish = config.distributed.blas_threads
+    if shards_of(config) is not None:
+        count = threads.blas_threads()
+        if wish == "auto" and count > 1:
+            warn(f"reproducible: world computes with 1 BLAS thread, not {count}")
+        wish = 1
+    if wish != "auto":
+        threads.limit_blas_threads(wish)
+
+
+def build_rates(config: Section, optimizer: Optimizer, plan: Plan) -> Rates | None:
+    """What sets the rates of the configured schedule; None without one."""
+    if config.schedule is None:
+        return None
+    schedule = build(config.schedule)
+    if not isinstance(schedule, Schedule):
+        kind = type(schedule).__name__
+        raise ConfigError(f"schedule: {kind} is no subclass of microtrain.train.Schedule")
+    schedule.begin(plan.epoch, plan.total)
+    return Rates(schedule, optimizer.param_groups)
 
 
 def choose_device(config: Section, comm: Communicator) -> Any:

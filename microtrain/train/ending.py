@@ -17,9 +17,9 @@ from ..errors import DivergedError, LaunchError, UserError
 from ..report.pictures import draw
 from ..runs.directory import open_run
 from ..words import number
+from .checkpointing import contents, values
 from .forecast import peak_memory
 from .model_state import load_model_arrays
-from .state import contents, values
 from .telling import next_command, summed_up, truth
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def end(trainer: Trainer, stop: str, started: float) -> int:
     """
     trainer.output.end_bar()
     comm, seconds, peak = trainer.comm, time.perf_counter() - started, peak_memory()
-    trainer._ended = bool(trainer._asked_to_stop)
-    finished = trainer.step == trainer.total_steps or trainer._ended
+    trainer.state.ended = bool(trainer.state.stop)
+    finished = trainer.step == trainer.total_steps or trainer.state.ended
     if finished and trainer._progress.samples != trainer.samples:
         trainer._report_row({})  # the last step of a run has a row
     saved = together(comm, lambda: _save(trainer))

@@ -21,7 +21,7 @@ import linecache
 import os
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,8 @@ from .snapshot import Snapshot
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
     from ..tensor import Tensor
-    from .trainer import Trainer
+    from .output import Output
+    from .state import Parts, RunState
 
 __all__ = ["Execution"]
 
@@ -50,10 +51,17 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 class Execution:
     """Executes the micro-batches of a run: `execution(first, last, *batch)`.
 
-    `first` and `last` say which of its optimiser step a micro-batch is. What is done is
-    `trainer.gradients` and, after the last, `trainer.update`.
+    `first` and `last` say which of its optimiser step a micro-batch is.
+
+    Args:
+        parts, state: of the run.
+        output: where it says what it has chosen.
+        gradients: what is done for a micro-batch, called as gradients(first, last, batch).
+        update: what is done after the last.
+        forward: the loss of a batch, which fails as the user's own lines do.
 
     Attributes:
+        noted: called with `about()` when it changes.
         name: off, numpy or numba: what executes the steps now.
         since: the optimiser step from which on it does.
         reason: why, for people.
@@ -64,9 +72,19 @@ class Execution:
     Raises ConfigError on every rank where what the configuration asks for cannot be had.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer, self.comm = trainer, trainer.comm
-        self.wish = trainer.config.train.compile
+    def __init__(
+        self,
+        parts: Parts,
+        state: RunState,
+        output: Output,
+        gradients: Callable[[bool, bool, tuple[Tensor, ...]], None],
+        update: Callable[[], None],
+        forward: Callable[[tuple[Tensor, ...]], Tensor],
+    ) -> None:
+        self.parts, self.run_state, self.output, self.comm = parts, state, output, parts.comm
+        self.gradients, self.update, self.forward = gradients, update, forward
+        self.noted: Callable[[dict[str, Any]], None] = lambda about: None
+        self.wish = parts.config.train.compile
         together(self.comm, self._check)
         # Rank 0's choice: another host may have another environment.
         self.name, self.reason = self.comm.broadcast_object(self._first_choice())
@@ -74,9 +92,9 @@ class Execution:
         self.problem: str | None = None  # why this rank has gone on eagerly
         self._open = self.name != "off"  # whether there is anything to settle
         # An optimizer of the user's own may do anything: it is called.
-        package = type(trainer.optimizer).__module__.partition(".")[0]
+        package = type(parts.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
-        self._choosing = self.wish == "auto" and self.name == "numpy" and trainer.shards is None
+        self._choosing = self.wish == "auto" and self.name == "numpy" and parts.shards is None
         self.pending = self._choosing or self.name == "numba"
         self.rehearsing = self._resumed = False
         self._entered = 0  # recordings begun
@@ -101,7 +119,7 @@ class Execution:
                 raise
         else:
             if last and not self._whole and not self.rehearsing:
-                self.trainer.update()
+                self.update()
             return
         if self._stage == "begun":  # else it was done to its end
             # Other ranks may not do it again: they are asked only what they were not asked before.
@@ -111,7 +129,7 @@ class Execution:
             finally:
                 MODES.answers = []
         elif not self._whole and last and not self.rehearsing:
-            self.trainer.update()
+            self.update()
 
     def about(self) -> dict[str, Any]:
         """For run.json and the checkpoint."""
@@ -138,9 +156,9 @@ class Execution:
     # What is executed -----------------------------------------------------------------------------
 
     def _eagerly(self, first: bool, last: bool, *batch: Tensor) -> None:
-        self.trainer.gradients(first, last, batch)
+        self.gradients(first, last, batch)
         if last and (self._whole or not self.rehearsing):
-            self.trainer.update()
+            self.update()
 
     def rehearse(self, kinds: Sequence[MicroBatches]) -> None:
         """Choose the executor, and capture what native code does with these steps; collective.
@@ -155,7 +173,7 @@ class Execution:
         programs = self.compiled.programs if self.compiled else ()
         if programs and self._choosing:
             program = max(programs, key=lambda each: len(each.lines))
-            choice = choose("auto", program, self.trainer.total_steps or UNKNOWN)
+            choice = choose("auto", program, self.parts.plan.total or UNKNOWN)
         elif not self._choosing:
             choice = self.name, self.reason
         everyone = self.comm.all_gather_object((choice, not numba_absent()))
@@ -170,18 +188,18 @@ class Execution:
                 self._captured(kinds)
         self.settle()
         if self.name != "off":
-            self.trainer.note_execution()
+            self.noted(self.about())
         if self.name == "numba":  # else the header has said so
-            self.trainer.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
+            self.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
 
     def _captured(self, kinds: Sequence[MicroBatches]) -> None:
         """Two calls for each capture, undone: what they change is as it was."""
-        trainer = self.trainer
-        self.rehearsing = trainer.guard.rehearsing = True
+        parts = self.parts
+        self.rehearsing = parts.guard.rehearsing = True
         try:
             for micro_batches in kinds:
                 for _ in range(2):
-                    before = Snapshot(trainer.model, trainer.loss, False, trainer.optimizer)
+                    before = Snapshot(parts.model, parts.loss, False, parts.optimizer)
                     left = len(micro_batches)
                     first = True
                     for batch in micro_batches:
@@ -190,10 +208,10 @@ class Execution:
                         first = False
                     before.restore()
         finally:
-            self.rehearsing = trainer.guard.rehearsing = False
+            self.rehearsing = parts.guard.rehearsing = False
 
     def _compile(self, name: str) -> Any:
-        trainer = self.trainer
+        parts = self.parts
 
         def training_step(first: bool, last: bool, *batch: Tensor) -> None:
             """Called where it is recorded; replays come past it."""
@@ -201,11 +219,11 @@ class Execution:
             self._stage = "begun"
             self._recorders.add(MODES.recorder)
             self._answers = MODES.recorder.exchanged
-            before = self._before = Snapshot(trainer.model, trainer.loss, not first)
-            trainer.gradients(first, last, batch)
+            before = self._before = Snapshot(parts.model, parts.loss, not first)
+            self.gradients(first, last, batch)
             self._stage, self._before = "shared", None
             if last and self._whole:
-                trainer.update()
+                self.update()
             self._stage = "done"
             if changed := before.changed():
                 raise CaptureError(f"forward changes {changed}, which a replay would not")
@@ -216,7 +234,7 @@ class Execution:
         """Whether the run can go on without capture; if so, all is as before the micro-batch."""
         if self._entered == entered:
             if not isinstance(error, CaptureError):  # a replay failed, as the step itself would
-                self.trainer.train_step(batch)  # which names the user's line
+                self.forward(batch)  # which names the user's line
                 return False
             self._stage, self._answers = "begun", []  # refused before it was recorded
         elif self._stage == "shared":
@@ -234,10 +252,10 @@ class Execution:
         """ConfigError for what this rank cannot do."""
         if self.wish == "numba" and (why := numba_absent()):
             raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
-        if self.wish in ("numpy", "numba") and self.trainer.device is not None:
+        if self.wish in ("numpy", "numba") and self.parts.device is not None:
             raise ConfigError(
                 f"train.compile: {self.wish} captures steps on the CPU, but the device is "
-                f"{self.trainer.device}; choose auto, or device: cpu"
+                f"{self.parts.device}; choose auto, or device: cpu"
             )
 
     def _first_choice(self) -> tuple[str, str]:
@@ -248,11 +266,11 @@ class Execution:
             return "off", "MICROTRAIN_COMPILE=off"
         if self.wish != "auto":
             return self.wish, "asked for"
-        if self.trainer.device is not None:
-            return "off", f"the device is {self.trainer.device}"
-        if (self.trainer.total_steps or UNKNOWN) < FEW:
+        if self.parts.device is not None:
+            return "off", f"the device is {self.parts.device}"
+        if (self.parts.plan.total or UNKNOWN) < FEW:
             return "off", f"it does not pay in fewer than {FEW} steps"
-        if self.trainer.shards is not None:
+        if self.parts.shards is not None:
             return "numpy", "native code would be chosen by compile: numba"
         return "numpy", "native code where it pays, once a step is captured"
 
@@ -278,10 +296,10 @@ class Execution:
                 )
             )
         self._open, self.compiled, self.pending, self._choosing = False, None, False, False
-        self.name, self.since, self.reason = "off", self.trainer.step + 1, problem
-        self.trainer.note_execution()
+        self.name, self.since, self.reason = "off", self.run_state.step + 1, problem
+        self.noted(self.about())
         if self.comm.rank == 0:
-            self.trainer.output.warn(
+            self.output.warn(
                 "the step cannot be captured, so the run goes on as with train.compile=off (which "
                 f"silences this): {problem}"
             )

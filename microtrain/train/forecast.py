@@ -12,10 +12,11 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -29,14 +30,17 @@ from ..tensor import TENSORS
 from ..words import elapsed, plural, size
 from .autopsy import apart
 from .divergence import NotFinite
-from .executor import BEGIN
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from ..data.loader import MicroBatches
+    from ..optim import Optimizer
+    from ..tensor import Tensor
+    from .state import Parts, RunState
 
 __all__ = ["Prediction", "dry_run", "peak_memory", "predict"]
 
+Forward: TypeAlias = "Callable[[tuple[Tensor, ...]], Tensor]"
 STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 
 
@@ -70,30 +74,31 @@ class Prediction:
         return f"{size(peak)} of memory at most (predicted {size(self.peak)})"
 
 
-def predict(trainer: Trainer) -> Prediction:
-    """What the run of `trainer` will need; call it on every rank. Nothing of the trainer changes.
+def predict(parts: Parts, forward: Forward) -> Prediction:
+    """What a run of these parts will need; call it on every rank. Nothing of them changes.
 
-    A model that cannot do its pass here fails again, and better said, at the first step.
+    `forward` gives the loss of a batch. A model that cannot do its pass here fails again, and
+    better said, at the first step.
     """
-    storage = trainer.model.storage
+    storage = parts.model.storage
     weights = sum(buffer.data.nbytes for buffer in storage.buffers)
-    parts = (trainer.data.train, trainer.data.val, trainer.data.test)
-    arrays = [array for part in parts if part is not None for array in part.arrays]
+    data = (parts.data.train, parts.data.val, parts.data.test)
+    arrays = [array for part in data if part is not None for array in part.arrays]
     now = _resident()
     memory = {
         "parameters": weights,
         "gradients": sum(buffer.wide.nbytes for buffer in storage.buffers),
-        "optimizer": _optimizer_bytes(trainer),
+        "optimizer": _optimizer_bytes(parts.optimizer),
         "data": sum(array.nbytes for array in arrays),
     }
-    if trainer.shards is not None:
-        memory["shards"] = memory["gradients"] * trainer.shards // trainer.comm.size
+    if parts.shards is not None:
+        memory["shards"] = memory["gradients"] * parts.shards // parts.comm.size
     found = Prediction(
-        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        parameters=sum(p.numel() for p in parts.model.parameters()),
         memory=memory,
-        sent=memory["gradients"] if trainer.comm.size > 1 else 0,
+        sent=memory["gradients"] if parts.comm.size > 1 else 0,
     )
-    activations = _activations(trainer)
+    activations = _activations(parts, forward)
     if activations is not None:
         memory["activations"] = activations
     # What is there already (the program, data, parameters) and what comes to it.
@@ -102,43 +107,41 @@ def predict(trainer: Trainer) -> Prediction:
     return found
 
 
-def _optimizer_bytes(trainer: Trainer) -> int:
+def _optimizer_bytes(optimizer: Optimizer) -> int:
     """The states that the optimizer makes at its first step; a custom one's are not known."""
     total = 0
-    for group in trainer.optimizer.param_groups:
-        states = len(trainer.optimizer._wanted(group))
+    for group in optimizer.param_groups:
+        states = len(optimizer._wanted(group))
         total += states * sum(p.numel() * p._array.dtype.itemsize for p in group["params"])
     return total
 
 
-def _activations(trainer: Trainer) -> int | None:
+def _activations(parts: Parts, forward: Forward) -> int | None:
     """Bytes that a micro-batch keeps for its backward pass; None where its forward pass raises.
 
     0 on a GPU, which is not seen from here.
     """
-    loader = trainer.loader
-    rows = contiguous_slice(min(loader.batch_size, len(trainer.data.train)), loader.accumulate, 0)[
-        1
-    ]
+    loader = parts.loader
+    rows = contiguous_slice(min(loader.batch_size, len(parts.data.train)), loader.accumulate, 0)[1]
     rows = contiguous_slice(rows, loader.shards, 0)[1]
     # Copies, as the loader makes them: a part of the data would count as all of it.
-    batch: Any = tuple(from_numpy(a[:rows].copy()) for a in trainer.data.train.arrays)
-    before, here = Snapshot(trainer.model, trainer.loss, False), place()
+    batch: Any = tuple(from_numpy(a[:rows].copy()) for a in parts.data.train.arrays)
+    before, here = Snapshot(parts.model, parts.loss, False), place()
     try:
         with (
-            apart(trainer.model),
+            apart(parts.model),
             np.errstate(all="ignore"),
-            default_dtype(trainer.config.dtype),
+            default_dtype(parts.config.dtype),
         ):
             begin_batch(0)
-            most = _kept(trainer.train_step(batch))
-            trainer.model.cancel()
+            most = _kept(forward(batch))
+            parts.model.cancel()
     except Exception:
         return None
     finally:
         before.restore()
         begin_batch(*here)
-    return 0 if trainer.device is not None else most
+    return 0 if parts.device is not None else most
 
 
 def _kept(loss: Any) -> int:
@@ -173,37 +176,43 @@ def _kept(loss: Any) -> int:
     return sum(size for owner, size in found.items() if owner not in leaves)
 
 
-def dry_run(trainer: Trainer) -> list[str]:
+def dry_run(
+    parts: Parts,
+    state: RunState,
+    forward: Forward,
+    take_step: Callable[[MicroBatches], None],
+    settle: Callable[[], None],
+) -> list[str]:
     """Take some real steps, write nothing, and say what the run would take; collective.
 
-    The trainer cannot be used for a run afterwards.
+    The parts cannot be used for a run afterwards.
+
+    Args:
+        parts, state: of a run that has not begun.
+        forward: the loss of a batch.
+        take_step: takes an optimiser step.
+        settle: learns what other ranks have met; collective.
     """
-    found = predict(trainer)
+    found, plan = predict(parts, forward), parts.plan
     began, times = time.perf_counter(), []
-    with np.errstate(all="ignore"), default_dtype(trainer.config.dtype):
-        most = min(STEPS, trainer.total_steps or STEPS)
-        for micro_batches in islice(trainer.loader.steps(passes=None), most):
-            if trainer.execution.pending and trainer.step >= BEGIN - 1:
-                trainer.execution.rehearse(trainer.loader.kinds(trainer.total_steps or STEPS))
-            if trainer.rates is not None:
-                trainer.rates.set(trainer.step)
+    with np.errstate(all="ignore"), default_dtype(parts.config.dtype):
+        most = min(STEPS, plan.total or STEPS)
+        for micro_batches in islice(parts.loader.steps(passes=None), most):
             started = time.perf_counter()
-            last = len(micro_batches) - 1
             with suppress(NotFinite):  # a run would say so
-                for nth, batch in enumerate(micro_batches):
-                    trainer.execution(nth == 0, nth == last, *batch)
-            trainer.step += 1
+                take_step(micro_batches)
+            state.step += 1
             times.append(time.perf_counter() - started)
-            if trainer.step & (trainer.step - 1) == 0:
-                trainer.execution.settle()
-                enough = time.perf_counter() - began > SECONDS and trainer.step >= 8
-                if any(trainer.comm.all_gather_object(enough)):
+            if state.step & (state.step - 1) == 0:
+                settle()
+                enough = time.perf_counter() - began > SECONDS and state.step >= 8
+                if any(parts.comm.all_gather_object(enough)):
                     break
     # Steps that are recorded and compiled take longer, and are few.
     typical = statistics.median(times[len(times) // 2 :])
     facts = found.facts()
     lines = [f"{name:<9} {facts[name]}" for name in ("model", "memory")]
-    total = trainer.total_steps  # None where a clock ends the run
+    total = plan.total  # None where a clock ends the run
     if total:
         seconds = max(0, total - len(times)) * typical + sum(times)
         step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"

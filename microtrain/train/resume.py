@@ -98,8 +98,9 @@ def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
     place = run.path / "checkpoints"
     checkpoint = None
     try:
+        groups, skipping = trainer.optimizer.param_groups, trainer.skips is not None
         checkpoint = load_newest_checkpoint(
-            place, trainer.output.warn, lambda found: check_run(found, trainer)
+            place, trainer.output.warn, lambda found: check_run(found, groups, skipping)
         )
     except OtherFormat:
         raise
@@ -161,7 +162,7 @@ def go_on(trainer: Trainer, state: dict[str, Any] | None) -> None:
     run.write_config(trainer._config_text)
     trainer.output.say(f"resuming {run.path} after step {step:,}")
     ranks = run.info("ranks", trainer.comm.size)
-    if ranks != trainer.comm.size and trainer.shards is None:
+    if ranks != trainer.comm.size and trainer.parts.shards is None:
         trainer.output.warn(
             f"the run began on {ranks} ranks and goes on on {trainer.comm.size}: equal to "
             "rounding; bit for bit it would be under distributed.reproducible: world"

@@ -1,105 +1,140 @@
-"""All that a run is at one step, as a checkpoint keeps it; and back."""
+"""What a run is made of, where it is, and what is due when: the types that all share."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..errors import ConfigError, DataError
-from ..random import begin_batch, get_rng_state, place, set_rng_state
-from .custom_loop import optimizer_arrays, options, restore_optimizer
-from .model_state import load_model_arrays, model_arrays
+from ..config.duration import Duration
+from ..config.section import Section
+from .wishes import EVALUATE, SAVE
 
 if TYPE_CHECKING:
-    from ..nn import Module
-    from .trainer import Trainer
+    from ..data import DataLoader, Prepared
+    from ..distributed.communicator import Communicator
+    from ..distributed.data_parallel import DataParallel
+    from ..optim import Optimizer
+    from .divergence import Guard, Skips
+    from .metrics import Metric
+    from .schedules import Rates
 
-__all__ = ["contents", "restore", "values"]
-
-
-def contents(trainer: Trainer) -> dict[str, Any]:
-    """A copy of all that the run of `trainer` is, as `save_checkpoint` takes it."""
-    return {
-        "step": trainer.step,
-        "model": values(trainer.model),
-        "optimizer": optimizer_arrays(trainer.model, trainer.optimizer),
-        "state": _state(trainer),
-        "config_text": trainer._config_text,
-    }
+__all__ = ["Parts", "Plan", "RunState"]
 
 
-def values(model: Module) -> dict[str, Any]:
-    """A copy of what `model_arrays` gives."""
-    return {name: np.array(array) for name, array in model_arrays(model).items()}
+@dataclass(frozen=True)
+class Plan:
+    """Every duration of a configuration: in optimiser steps, or in seconds where a clock counts.
+
+    Attributes:
+        epoch: steps of one epoch.
+        total: steps of the run; None where a clock ends it.
+        evaluate, save, row: steps between two evaluations, checkpoints, rows; None where others
+            say when.
+        ends: seconds until the run ends, by name: `duration`, `max_time`.
+        intervals: seconds between two evaluations and two checkpoints, by their place in the
+            notes.
+    """
+
+    epoch: int
+    total: int | None
+    evaluate: int | None
+    save: int | None
+    row: int | None
+    ends: dict[str, float]
+    intervals: dict[int, float]
+
+    @classmethod
+    def of(cls, config: Section, epoch: int) -> Plan:
+        """The durations of a configuration whose epochs have so many steps."""
+        ends: dict[str, float] = {}
+        intervals: dict[int, float] = {}
+        total: int | None = None
+
+        def steps(text: str, clocked: str | int) -> int | None:
+            duration = Duration(text)
+            if duration.unit != "min":
+                return duration.steps(epoch, total)
+            seconds = float(duration.amount * 60)
+            if isinstance(clocked, str):
+                ends[clocked] = seconds
+            else:
+                intervals[clocked] = min(seconds, intervals.get(clocked, seconds))
+            return None
+
+        total = steps(config.train.duration, "duration")
+        if config.train.max_time is not None:
+            steps(config.train.max_time, "max_time")
+        evaluate = steps(config.train.eval_every, EVALUATE)
+        save = None if config.checkpoint.every == "auto" else steps(config.checkpoint.every, SAVE)
+        row = None if config.log.every == "auto" else steps(config.log.every, EVALUATE)
+        return cls(epoch, total, evaluate, save, row, ends, intervals)
 
 
-def _state(trainer: Trainer) -> dict[str, Any]:
-    """All that a resume needs beside the arrays; rank 0."""
-    assert trainer._run is not None
-    measured = trainer._measured
-    return {
-        "seed": trainer.config.seed,
-        **trainer._where(),
-        "seconds": time.perf_counter() - trainer._progress.started,
-        "metrics_bytes": trainer._run.metrics_bytes,
-        "monitor": trainer._monitor(),
-        "monitored": measured[1] if measured and measured[0] == trainer.step else None,
-        "best": trainer._best_as_dict(),
-        "random": get_rng_state(),
-        "progress": trainer._progress.state(),
-        "rows": trainer._schedule.state(),
-        "options": options(trainer.optimizer),
-        "callbacks": trainer.callbacks.state(),
-        "skips": None if trainer.skips is None else trainer.skips.state_dict(),
-        **trainer._data_state,
-        "compile": trainer.execution.state(),
-        "stop": _stop(trainer),
-    }
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of: built by `build_run`, alike on every rank, and never replaced.
+
+    Attributes:
+        config: the whole configuration.
+        comm: the ranks of the run.
+        device: None for the CPU.
+        data: its parts, prepared.
+        model: the `DataParallel` model.
+        loss: a callable of prediction and target.
+        metrics: what is measured beside it.
+        optimizer: of the model's parameters.
+        loader: of the training data.
+        plan: every duration.
+        rates: sets the rates of a schedule; None where they stay.
+        guard: what every update passes.
+        skips: the policy `train.nan: skip`; None where what is not finite ends the run.
+    """
+
+    config: Section
+    comm: Communicator
+    device: Any
+    data: Prepared
+    model: DataParallel
+    loss: Any
+    metrics: Sequence[Metric]
+    optimizer: Optimizer
+    loader: DataLoader
+    plan: Plan
+    rates: Rates | None
+    guard: Guard
+    skips: Skips | None
+
+    @property
+    def shards(self) -> int | None:
+        """Slices of every batch whatever the number of ranks, under `reproducible: world`."""
+        return shards_of(self.config)
 
 
-def _stop(trainer: Trainer) -> dict[str, Any] | None:
-    """Why the run is to end, or has ended, with the duration that this was decided under."""
-    reason = trainer._asked_to_stop
-    decided = {"reason": reason, "ended": trainer._ended}
-    return {**decided, "duration": str(trainer.config.train.duration)} if reason else None
+def shards_of(config: Section) -> int | None:
+    """What `distributed.shards` says, where it counts."""
+    shared = config.distributed
+    return int(shared.shards) if shared.reproducible == "world" else None
 
 
-def restore(trainer: Trainer, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
-    """Let `trainer` be where `contents` was taken; DataError for another model or other data."""
-    if trainer.total_steps is not None and state["step"] > trainer.total_steps:
-        raise ConfigError(
-            f"the run has taken {state['step']:,} steps, which is more than "
-            f"train.duration={trainer.config.train.duration} ({trainer.total_steps:,} steps); "
-            "give it a longer one"
-        )
-    if state["data_hash"] != trainer._data_state["data_hash"]:
-        raise DataError(
-            f"the data have changed since step {state['step']:,}: the run cannot go on with "
-            "other rows; put them back, or start a new run"
-        )
-    try:
-        load_model_arrays(trainer.model, model)
-        restore_optimizer(trainer.model, trainer.optimizer, optimizer, state["options"])
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise DataError(f"the checkpoint does not fit the model: {error}") from error
-    trainer.step, trainer.samples = state["step"], state["samples"]
-    trainer._elapsed = state["seconds"]
-    stop = state.get("stop")  # absent in a checkpoint of an earlier version
-    if stop is not None and stop["duration"] == str(trainer.config.train.duration):
-        trainer._asked_to_stop, trainer._ended = stop["reason"], stop["ended"]
-    if state["monitor"] == trainer._monitor():
-        if (best := state["best"]) is not None:
-            trainer._best = best["name"], best["value"], best["step"]
-        if state["monitored"] is not None:  # at the end it is saved once more
-            trainer._measured = trainer.step, state["monitored"]
-    draws = place()
-    set_rng_state(state["random"])
-    begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
-    trainer.loader.epoch = trainer.step // trainer.steps_per_epoch
-    trainer.execution.restore(state["compile"])
-    trainer.callbacks.restore(state["callbacks"])
-    if trainer.skips is not None:
-        trainer.skips.load_state_dict(state["skips"])
-    trainer._restored = state
+@dataclass
+class RunState:
+    """Where a run is.
+
+    Attributes:
+        step, samples: optimiser steps taken and samples seen, over all ranks.
+        elapsed: seconds that it took before a resume.
+        best: name, value and step of the best value of the monitored column.
+        measured: the last such value, and the step after which it was measured.
+        stop: why it is to end, once any rank was asked for that; equal on all ranks at each
+            checkpoint.
+        ended: whether it has ended because of that.
+    """
+
+    step: int = 0
+    samples: int = 0
+    elapsed: float = 0.0
+    best: tuple[str, float, int] | None = None
+    measured: tuple[int, float] | None = field(default=None)
+    stop: str = ""
+    ended: bool = False

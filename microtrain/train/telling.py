@@ -45,8 +45,8 @@ def header(trainer: Trainer, hosts: list[str]) -> Header:
 
 def _shared(trainer: Trainer) -> str:
     """What the header says of how the ranks work together."""
-    if trainer.shards is not None:
-        return f"{trainer.shards} shards: the same bits at every number of ranks that divides them"
+    if (shards := trainer.parts.shards) is not None:
+        return f"{shards} shards: the same bits at every number of ranks that divides them"
     notes = [f"overlap {trainer.model.overlap}"] if trainer.comm.size > 1 else []
     if trainer.config.distributed.compression != "none":
         notes.append(f"gradients in {trainer.config.distributed.compression}")
@@ -64,10 +64,10 @@ def summed_up(trainer: Trainer, finished: bool, stop: str, seconds: float, peak:
         status=("finished" if finished else "stopped") + (f" ({stop})" if stop else ""),
         steps=trainer.step,
         seconds=seconds,
-        in_all=" in all" if trainer._elapsed else "",
+        in_all=" in all" if trainer.state.elapsed else "",
         samples_per_s=trainer.samples / seconds if seconds else math.nan,
         comm_share=trainer.model.comm_seconds / seconds if trainer.comm.size > 1 else None,
-        best=trainer._best,
+        best=trainer.state.best,
         results=str(trainer.path),
         took=_took(trainer, seconds) + trainer._prediction.compared(peak),
         next_command=next_command(trainer, "evaluate" if finished else "resume"),
@@ -76,10 +76,10 @@ def summed_up(trainer: Trainer, finished: bool, stop: str, seconds: float, peak:
 
 def _took(trainer: Trainer, seconds: float) -> str:
     """The time of this part, where the run has others."""
-    if not trainer._elapsed:
+    if not trainer.state.elapsed:
         return f"{elapsed(seconds)}, "
     since = f"since the resume after step {trainer._restored['step']:,}"  # type: ignore[index]
-    return f"{elapsed(seconds - trainer._elapsed)} {since}, "
+    return f"{elapsed(seconds - trainer.state.elapsed)} {since}, "
 
 
 def next_command(trainer: Trainer, command: str) -> str:

@@ -17,62 +17,55 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from .. import threads
 from ..backend import MODES, default_dtype
 from ..config.components import build, load
-from ..config.duration import Duration
 from ..config.library import library_config
 from ..config.resolved import resolved_yaml
 from ..config.section import Section
-from ..data import DataLoader
 from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, from_root, together
 from ..distributed.communicator import alone
-from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import check_replicas
-from ..distributed.shards import local_shards
-from ..errors import ConfigError, DataError, DivergedError
+from ..errors import DataError, DivergedError
 from ..inference.signature import data_state
-from ..optim import Optimizer
 from ..runs.checkpoint import checkpoint_at, name_of
 from ..runs.directory import RunDirectory
 from ..runs.keeper import Saver
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
-from .build import build_parts, check_fit, choose_device, compare_data, compare_models, load_data
+from .build import build_run
 from .callbacks import Callbacks
-from .divergence import Guard, NotFinite, Skips, worst_gradient
+from .checkpointing import contents, restore
+from .divergence import NotFinite, worst_gradient
 from .ending import end, leave
 from .evaluation import evaluate
 from .executor import BEGIN, Execution
-from .forecast import predict
+from .forecast import dry_run, predict
 from .losses import one_loss
-from .model_state import load_model_arrays, model_arrays
+from .model_state import load_model_arrays
 from .output import Output
 from .progress import Progress
 from .resume import choose_run, go_on, split_as_then, take_up
 from .rows import Rows, RowSchedule
-from .schedules import Rates, Schedule
-from .state import contents, restore
+from .state import RunState
 from .telling import header, next_command
 from .trace import Trace
 from .wishes import EVALUATE, SAVE, STOP, Stopper
 
 if TYPE_CHECKING:
+    from ..data.loader import MicroBatches
     from ..distributed.communicator import Communicator
 
 __all__ = ["Trainer"]
 
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
-OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
-    "auto": "auto", True: "on", False: "off",
-}  # fmt: skip
 
 
 class Trainer:
@@ -179,88 +172,31 @@ class Trainer:
         trace: bool,
         resume: Path | None,
     ) -> None:
-        self.config = config
-        self.comm = comm
-        self.output = output
-        shared = config.distributed
-        watchdog.configure(shared.warn_s, shared.timeout_s)
-        self.shards: int | None = shared.shards if shared.reproducible == "world" else None
-        self._limit_threads()
-        if self.shards is not None:
-            shards = self.shards
-            together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
         if resume is not None:
             split_as_then(config, resume, comm)
-        self.device = together(comm, lambda: choose_device(config, comm))
-        self.data = together(comm, lambda: load_data(config))
-        together(comm, lambda: compare_data(config, self.data, comm))
+        self.output = output
+        self.parts = parts = build_run(config, comm, output.warn)
+        self.state = RunState()
+        self.config, self.comm, self.device, self.data = config, comm, parts.device, parts.data
+        self.model, self.loss, self.metrics = parts.model, parts.loss, parts.metrics
+        self.optimizer, self.loader, self.rates = parts.optimizer, parts.loader, parts.rates
+        self.guard, self.skips = parts.guard, parts.skips
+        self.steps_per_epoch, self.total_steps = parts.plan.epoch, parts.plan.total
         self._data_state = data_state(self.data)
-        # The dtype is for what the user's own model creates; what is not finite is found later.
-        with default_dtype(config.dtype), np.errstate(all="ignore"):
-            parts = together(comm, lambda: build_parts(config, self.data, self.device))
-            module, self.loss, self.metrics = parts
-            together(comm, lambda: compare_models(config, module, comm))
-            together(comm, lambda: check_fit(config, self.data, *parts, self.device))
-            together(comm, lambda: model_arrays(module))  # what cannot be saved is said at once
-            reduction = getattr(self.loss, "reduction", "mean")
-            self.model = DataParallel(
-                module,
-                comm,
-                "sum" if reduction == "sum" else "mean",
-                sync_batchnorm=shared.sync_batchnorm,
-                overlap=OVERLAP[shared.overlap],
-                bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
-                compression=shared.compression,
-                shards=self.shards,
-            )
-            self.optimizer: Optimizer = together(
-                comm, lambda: build(config.optimizer, params=list(self.model.parameters()))
-            )
-        self.loader = together(comm, self._make_loader)
-        self.steps_per_epoch = len(self.loader)
-        self._seconds: dict[str, float] = {}  # of what a clock ends
-        self._intervals: dict[int, float] = {}  # of what happens by the clock
-        self.total_steps = self._steps(config.train.duration, "duration")
-        if config.train.max_time is not None:
-            self._seconds["max_time"] = float(Duration(config.train.max_time).amount * 60)
-        self.eval_every = self._steps(config.train.eval_every, EVALUATE)
-        every = config.checkpoint.every
-        self._save_every = every if every == "auto" else self._steps(every, SAVE)
-        self._log_every = None
-        if config.log.every != "auto":
-            self._log_every = self._steps(config.log.every, EVALUATE)
-        self.step = 0
-        self.samples = 0
-        self._elapsed = 0.0  # seconds before a resume
         self._resume = resume
-        self._asked_to_stop = ""
-        self._ended = False  # by what was asked for, or by the clock of its duration
         self.callbacks = together(comm, self._make_callbacks)
         self._hear_epochs = self.callbacks.hear("on_epoch")
-        self.guard = Guard(self.model, config.train.clip_norm)
-        self.skips = Skips(self.model) if config.train.nan == "skip" else None
-        self.rates = None if config.schedule is None else together(comm, self._make_rates)
-        self.execution = Execution(self)
+        self.execution = Execution(
+            parts, self.state, output, self.gradients, self.update, self.train_step
+        )
+        self.execution.noted = self._note_execution
+        self._execute: Callable[..., None] = self.execution
         self._wants_trace = trace
         self._trace: Trace | None = None
-        self._best: tuple[str, float, int] | None = None
-        self._measured: tuple[int, float] | None = None  # the monitored value, and when
         self._run: RunDirectory | None = None
         self._saver: Saver | None = None
         if resume is None and self._nothing_to_do is None:
             together(comm, self._take_initial_values)
-
-    def _steps(self, text: str, clocked: str | int) -> int | None:
-        """A duration in steps; None for one by the clock, which is noted for `clocked`."""
-        duration = Duration(text)
-        if duration.unit != "min":
-            return duration.steps(self.steps_per_epoch, getattr(self, "total_steps", None))
-        seconds = float(duration.amount * 60)
-        if isinstance(clocked, str):
-            self._seconds[clocked] = seconds
-        else:
-            self._intervals[clocked] = min(seconds, self._intervals.get(clocked, seconds))
-        return None
 
     def _make_callbacks(self) -> Callbacks:
         found = []
@@ -280,38 +216,6 @@ class Trainer:
             load_model_arrays(self.model, checkpoint.model)
         except RuntimeError as error:
             raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
-
-    def _limit_threads(self) -> None:
-        """One BLAS thread in world mode: two add up in another order."""
-        wish = self.config.distributed.blas_threads
-        if self.shards is not None:
-            found = threads.blas_threads()
-            if wish == "auto" and found > 1:
-                self.output.warn(f"reproducible: world computes with 1 BLAS thread, not {found}")
-            wish = 1
-        if wish != "auto":
-            threads.limit_blas_threads(wish)
-
-    def _make_loader(self) -> DataLoader:
-        train = self.config.train
-        return DataLoader(
-            self.data.train,
-            train.batch_size,
-            seed=self.config.seed,
-            shuffle=train.shuffle,
-            drop_last=train.drop_last,
-            comm=self.comm,
-            accumulate=train.accumulate,
-            shards=self.shards,
-        )
-
-    def _make_rates(self) -> Rates:
-        schedule = build(self.config.schedule)
-        if not isinstance(schedule, Schedule):
-            kind = type(schedule).__name__
-            raise ConfigError(f"schedule: {kind} is no subclass of microtrain.train.Schedule")
-        schedule.begin(self.steps_per_epoch, self.total_steps)
-        return Rates(schedule, self.optimizer.param_groups)
 
     # Training -------------------------------------------------------------------------------------
 
@@ -344,7 +248,7 @@ class Trainer:
                 self.comm.barrier()
                 self._trace = Trace(self.comm.rank, socket.gethostname())
                 self.model.on_reduced = self._trace.add
-            started = time.perf_counter() - self._elapsed
+            started = time.perf_counter() - self.state.elapsed
             try:
                 self._report_header(hosts, processes)
                 # What is not finite is found and named below: NumPy need not warn of it.
@@ -360,6 +264,11 @@ class Trainer:
             if self._run is not None:
                 self._run.close()
 
+    def dry_run(self) -> list[str]:
+        """Take a few steps, write nothing; returns what the run needs. Collective, once."""
+        take = self.train_step, self.take_step, self.execution.settle
+        return dry_run(self.parts, self.state, *take)
+
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.
 
@@ -367,92 +276,80 @@ class Trainer:
         would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
         resume with another `train.duration` forgets it.
         """
-        self._asked_to_stop = self._asked_to_stop or reason
+        self.state.stop = self.state.stop or reason
         self._stopper.ask(reason)
 
     def _loop(self, started: float) -> int:
         self._rows = self._make_rows()
-        self._rows_by_clock = self._log_every is None and self.config.log.every != "auto"
-        every = sys.maxsize if self._rows_by_clock else self._log_every
+        self._rows_by_clock = self.parts.plan.row is None and self.config.log.every != "auto"
+        every = sys.maxsize if self._rows_by_clock else self.parts.plan.row
         self._schedule = RowSchedule(self.total_steps, self.steps_per_epoch, every)
         self._progress = progress = Progress(started, self.model)
         self._every_evaluation = every is None and (
             self.total_steps is None
-            or self.eval_every is None
-            or self.total_steps / self.eval_every <= RowSchedule.limit
+            or self.parts.plan.evaluate is None
+            or self.total_steps / self.parts.plan.evaluate <= RowSchedule.limit
         )
         if self._restored is not None:
             progress.restore(self._restored["progress"], self.samples)
             self._schedule.restore(self._restored["rows"])
         self.output.say("", self._rows.heading())
         self._look_at = self.output.start_bar(self.total_steps, self.step)
-        execute: Any = self.execution
         if self._trace is not None:
-            execute = self._trace.timed("pass", execute)
-        model, loader = self.model, self.loader
+            self._execute = self._trace.timed("pass", self.execution)
+        model, loader, state = self.model, self.loader, self.state
         path = None if self._run is None else self._run.path
         seconds = {
-            name: max(limit - (self._elapsed if name == "duration" else 0.0), 0.0)
-            for name, limit in self._seconds.items()
+            name: max(limit - (self.state.elapsed if name == "duration" else 0.0), 0.0)
+            for name, limit in self.parts.plan.ends.items()
         }
-        with Stopper(model, path, seconds, self._intervals) as self._stopper:
+        with Stopper(model, path, seconds, self.parts.plan.intervals) as self._stopper:
             stop = self._begin()
             self.callbacks.state()  # one that cannot be saved is found now, not at a checkpoint
             attend = self._next_attention()
             # Closed at once, whatever ends it: its end moves the stream of draws.
             with contextlib.closing(loader.steps(self.step % self.steps_per_epoch, None)) as steps:
-                while not stop and self.step != self.total_steps:
+                while not stop and state.step != self.total_steps:
                     micro_batches = next(steps)
-                    if self.execution.pending and self.step >= BEGIN - 1:
-                        self.execution.rehearse(loader.kinds(self.total_steps or sys.maxsize))
-                    if self.rates is not None:
-                        self.rates.set(self.step)
-                    if self.skips is not None:
-                        self.skips.begin()
-                    left = len(micro_batches)
-                    first = True
-                    rows_seen = loader.global_size
+                    rows = loader.global_size
                     try:
-                        for batch in micro_batches:
-                            left -= 1
-                            execute(first, not left, *batch)
-                            first = False
+                        self.take_step(micro_batches)
                     except NotFinite:
                         self._skip_or_stop(micro_batches)
                     else:
                         progress.add()
-                    self.step = step = self.step + 1
-                    self.samples += rows_seen
-                    if step == attend or any(model.noted):
+                    state.step += 1
+                    state.samples += rows
+                    if state.step == attend or any(model.noted):
                         stop = self._attend()
                         attend = self._next_attention()
         return end(self, stop, started)
 
     def _begin(self) -> str:
         """Call `on_start`; returns why a run that is resumed is at its end already, if it is."""
-        asked = self._asked_to_stop  # before the resume
-        if asked and not self._ended:
+        asked = self.state.stop  # before the resume
+        if asked and not self.state.ended:
             self._stopper.ask(asked)
         self.callbacks.call("on_start")
-        if self._restored is None or (asked and not self._ended):
+        if self._restored is None or (asked and not self.state.ended):
             return ""
         self._agree_to_stop()
-        self._ended = bool(self._asked_to_stop)
-        return self._asked_to_stop
+        self.state.ended = bool(self.state.stop)
+        return self.state.stop
 
     def _agree_to_stop(self) -> str:
         """Let all ranks know what any was asked for; returns why to stop, if anyone wants that."""
-        reasons = self.comm.all_gather_object((self._asked_to_stop, self._stopper.reason))
+        reasons = self.comm.all_gather_object((self.state.stop, self._stopper.reason))
         clock = "duration" if ("", "duration") in reasons else ""
-        self._asked_to_stop = next((asked for asked, _ in reasons if asked), clock)
-        return self._asked_to_stop or next((reason for _, reason in reasons if reason), "")
+        self.state.stop = next((asked for asked, _ in reasons if asked), clock)
+        return self.state.stop or next((reason for _, reason in reasons if reason), "")
 
     def _next_attention(self) -> int:
         """The next step after which there is more to do than to go on."""
         step = self.step
         due: list[float] = [self._schedule.next_step(step), 1 << step.bit_length()]
-        every = None if self._save_every == "auto" else self._save_every
-        intervals = (self.eval_every, every, self.steps_per_epoch if self._hear_epochs else None)
+        plan = self.parts.plan
+        intervals = (plan.evaluate, plan.save, self.steps_per_epoch if self._hear_epochs else None)
         due += [(step // every + 1) * every for every in intervals if every is not None]
         due += [n for n in (self.callbacks.next_step(step), self.total_steps) if n is not None]
         due.append(max(self._look_at, step + 1))
@@ -465,7 +362,7 @@ class Trainer:
         step, noted = self.step, self.model.noted
         last = step == self.total_steps
         evaluating = last or bool(
-            noted[EVALUATE] or (self.eval_every and not step % self.eval_every)
+            noted[EVALUATE] or (self.parts.plan.evaluate and not step % self.parts.plan.evaluate)
         )
         if evaluating or not step & (step - 1):
             self.execution.settle()
@@ -485,13 +382,13 @@ class Trainer:
             self.callbacks.call("on_epoch")
         if step >= self._look_at:
             self._look_at = self.output.look(step)
-        best = self._best is not None and self._best[2] == step
+        best = self.state.best is not None and self.state.best[2] == step
         best = best and self.config.checkpoint.keep_best > 0
-        every = self._save_every
-        saving = best or noted[SAVE] or (isinstance(every, int) and not step % every)
+        every = self.parts.plan.save
+        saving = bool(best or noted[SAVE] or (every and not step % every))
         stop = ""
         # Where a checkpoint is written, rank 0 must know what others were asked for.
-        if noted[STOP] or ((evaluating or saving) and self.comm.any(bool(self._asked_to_stop))):
+        if noted[STOP] or ((evaluating or saving) and self.comm.any(bool(self.state.stop))):
             stop = self._agree_to_stop()
             if not (noted[STOP] or evaluating):
                 stop = ""  # it travels with the next step
@@ -500,13 +397,29 @@ class Trainer:
             if saving:
                 self._stopper.done(SAVE)
                 saver.submit(contents(self), best)
-                before = self._asked_to_stop
+                before = self.state.stop
                 self._tell_of_save()
-                if self._asked_to_stop != before:  # a callback heard of it, and has had enough
+                if self.state.stop != before:  # a callback heard of it, and has had enough
                     saver.submit(contents(self), best)
             if saver.due(step):
                 self._stopper.note(SAVE)
         return stop
+
+    def take_step(self, micro_batches: MicroBatches) -> None:
+        """One optimiser step; NotFinite where its update was refused."""
+        step = self.state.step
+        if self.execution.pending and step >= BEGIN - 1:
+            self.execution.rehearse(self.loader.kinds(self.total_steps or sys.maxsize))
+        if self.rates is not None:
+            self.rates.set(step)
+        if self.skips is not None:
+            self.skips.begin()
+        left = len(micro_batches)
+        first = True
+        for batch in micro_batches:
+            left -= 1
+            self._execute(first, not left, *batch)
+            first = False
 
     # A step is these two; `execution` calls them, or replays what they did.
 
@@ -531,13 +444,14 @@ class Trainer:
             recorder.bookkeeping("stop unless finite", self.guard)
         self.optimizer.step()
 
-    def _skip_or_stop(self, micro_batches: Any) -> None:
+    def _skip_or_stop(self, micro_batches: MicroBatches) -> None:
         """Go on without the update of this step where the policy says so; else DivergedError."""
         skips, step = self.skips, self.step + 1
         if skips is None or not skips.skip(step):
             if self._saver is not None:
                 self._saver.wait()  # the last good checkpoint is named
-            raise agreed(DivergedError(autopsy(self, micro_batches)))
+            text = autopsy(self.parts, step, micro_batches, self.gradients, self._run)
+            raise agreed(DivergedError(text))
         if skips.worth_a_warning and self.comm.rank == 0:
             self.output.warn(
                 f"the update of step {step:,} was skipped (train.nan: skip), {skips.total:,} so "
@@ -554,6 +468,16 @@ class Trainer:
         return [tensor.to(device=self.device) for tensor in batch]
 
     # Observing ------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps taken."""
+        return self.state.step
+
+    @property
+    def samples(self) -> int:
+        """Samples seen, over all ranks."""
+        return self.state.samples
 
     @property
     def monitor(self) -> str:
@@ -576,7 +500,7 @@ class Trainer:
         # Here and not at every step: it reads all parameters.
         check_replicas(self.model.module, self.comm, f"step {self.step:,}")
         parts = self.model.module, self.loss, self.metrics
-        found = evaluate(*parts, dataset, self.comm, self.device, self.shards)
+        found = evaluate(*parts, dataset, self.comm, self.device, self.parts.shards)
         if self._trace is not None:
             self._trace.add("evaluate", started, time.perf_counter())
         return found
@@ -607,10 +531,10 @@ class Trainer:
         value = values.get(self.monitor)
         if value is None or not math.isfinite(value):
             return
-        self._measured = self.step, value
+        self.state.measured = self.step, value
         sign = 1 if self.config.checkpoint.mode == "min" else -1
-        if self._best is None or sign * value < sign * self._best[1]:
-            self._best = (self.monitor, value, self.step)
+        if self.state.best is None or sign * value < sign * self.state.best[1]:
+            self.state.best = (self.monitor, value, self.step)
 
     def _report_row(self, measured: dict[str, float]) -> float:
         """One line on the terminal and its values in metrics.jsonl; returns the loss in it."""
@@ -627,7 +551,7 @@ class Trainer:
             values["lr"] = details["lr"]
         if self.monitor == "train/loss":
             self._note_best(values)
-        best = self._best is not None and self._best[2] == self.step
+        best = self.state.best is not None and self.state.best[2] == self.step
         shown = {"step": self.step, "epoch": where["epoch"], **values, **speed}
         self.output.say(self._rows.row(shown, best=best))
         return loss
@@ -657,7 +581,7 @@ class Trainer:
             monitor,
             self.output.warn,
             run.sync,
-            epoch=self.steps_per_epoch if self._save_every == "auto" else None,
+            epoch=self.steps_per_epoch if self.config.checkpoint.every == "auto" else None,
         )
         return run
 
@@ -679,19 +603,19 @@ class Trainer:
                 self.callbacks.call("on_save", self.path / "checkpoints" / name_of(self.step))
 
     def _best_as_dict(self) -> dict[str, Any] | None:
-        if self._best is None:
+        if self.state.best is None:
             return None
-        return dict(zip(("name", "value", "step"), self._best, strict=True))
+        return dict(zip(("name", "value", "step"), self.state.best, strict=True))
 
     def _report_header(self, hosts: list[str], processes: list[int]) -> None:
-        self._prediction = predict(self)
+        self._prediction = predict(self.parts, self.train_step)
         if self._run is None:
             return
         about = self.execution.about()
         self._run.update(hosts=hosts, processes=processes, ranks=self.comm.size, compile=about)
         self.output.say(*header(self, hosts).lines())
 
-    def note_execution(self) -> None:
+    def _note_execution(self, about: dict[str, Any]) -> None:
         """Write down what executes the steps from now on."""
         if self._run is not None:
-            self._run.update(compile=self.execution.about())
+            self._run.update(compile=about)

@@ -19,8 +19,8 @@ from microtrain.report.page import write_report
 from microtrain.report.pictures import draw
 from microtrain.report.plots import Plots, line_label
 from microtrain.runs.provenance import params_sha256
+from microtrain.train.checkpointing import values
 from microtrain.train.output import Output
-from microtrain.train.state import values
 from microtrain.train.trainer import Trainer
 from microtrain.words import number
 

@@ -14,7 +14,7 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.random import get_rng_state, place
 from microtrain.train import ending
-from microtrain.train.forecast import Prediction, dry_run, peak_memory, predict
+from microtrain.train.forecast import Prediction, peak_memory, predict
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
@@ -68,9 +68,13 @@ def trainer_of(place: Path, *settings, comm=None):
     )
 
 
+def predicted(trainer):
+    return predict(trainer.parts, trainer.train_step)
+
+
 def test_what_is_counted_and_measured(tmp_path):
     trainer = trainer_of(tmp_path)
-    found = predict(trainer)
+    found = predicted(trainer)
     parameters = 20 * 256 + 256 + 2 * 256 + 256 * 3 + 3
     assert found.parameters == parameters
     assert found.memory["parameters"] == 4 * parameters
@@ -89,8 +93,8 @@ def test_what_is_counted_and_measured(tmp_path):
 
 
 def test_smaller_micro_batches_need_less(tmp_path):
-    whole = predict(trainer_of(tmp_path)).memory["activations"]
-    parts = predict(trainer_of(tmp_path, "train.accumulate=8")).memory["activations"]
+    whole = predicted(trainer_of(tmp_path)).memory["activations"]
+    parts = predicted(trainer_of(tmp_path, "train.accumulate=8")).memory["activations"]
     assert parts < whole / 4
 
 
@@ -103,7 +107,7 @@ def test_a_run_is_the_same_with_and_without(tmp_path, more):
         trainer = trainer_of(tmp_path, *more)
         if asked:
             before = get_rng_state(), place(), trainer.model.module.calls
-            predict(trainer)
+            predicted(trainer)
             assert (get_rng_state(), place(), trainer.model.module.calls) == before
         trainer.train()
         finals.append({k: v.numpy().copy() for k, v in trainer.model.state_dict().items()})
@@ -114,7 +118,7 @@ def test_a_run_is_the_same_with_and_without(tmp_path, more):
 def test_ranks_share_and_do_not_wait_for_each_other(tmp_path):
     def on_rank(comm):
         trainer = trainer_of(tmp_path, comm=comm)
-        found = predict(trainer)
+        found = predicted(trainer)
         assert found.sent == found.memory["gradients"]
         activations.append(found.memory["activations"])
         trainer.train()
@@ -126,7 +130,7 @@ def test_ranks_share_and_do_not_wait_for_each_other(tmp_path):
 
 def test_a_model_that_fails_says_so_at_the_first_step(tmp_path):
     trainer = trainer_of(tmp_path, "model=" + str(tmp_path / "model.py") + ":Fails")
-    found = predict(trainer)
+    found = predicted(trainer)
     assert "activations" not in found.memory
     assert found.facts().keys() == {"model", "memory"}
     with pytest.raises(ValueError, match="no"):
@@ -137,7 +141,7 @@ def test_a_model_that_fails_says_so_at_the_first_step(tmp_path):
     "more", [(), ("train.compile=numpy", "model.count=false", "schedule=cosine")]
 )
 def test_a_dry_run_takes_steps_and_writes_nothing(tmp_path, more):
-    lines = dry_run(trainer_of(tmp_path, *more))
+    lines = trainer_of(tmp_path, *more).dry_run()
     assert [line.split()[0] for line in lines] == ["model", "memory", "time", "measured"]
     assert "20 of 20 steps were taken" in lines[2]
     assert not (tmp_path / "runs").exists()
@@ -145,7 +149,7 @@ def test_a_dry_run_takes_steps_and_writes_nothing(tmp_path, more):
 
 def test_a_dry_run_of_several_ranks_ends_together(tmp_path):
     def on_rank(comm):
-        said.append(dry_run(trainer_of(tmp_path, comm=comm))[0])
+        said.append(trainer_of(tmp_path, comm=comm).dry_run()[0])
 
     said = []
     in_process.run(2, on_rank)
@@ -161,8 +165,8 @@ def test_the_last_line_compares():
 def test_the_data_are_no_activations(tmp_path):
     """A batch is a copy, as the loader makes it, and not the whole set it is a part of."""
     model = ("model=linear_regression", "train.batch_size=4")
-    few = predict(trainer_of(tmp_path, *model))
-    many = predict(trainer_of(tmp_path, *model, "data.samples=80000"))
+    few = predicted(trainer_of(tmp_path, *model))
+    many = predicted(trainer_of(tmp_path, *model, "data.samples=80000"))
     assert many.memory["activations"] == few.memory["activations"] < 4 * 20 * 4 * 4
     assert many.memory["data"] == 100 * few.memory["data"]
 
@@ -176,6 +180,6 @@ def test_the_peak_of_memory_is_in_bytes():
 
 
 def test_activations_are_those_of_the_numbers_that_are_saved(tmp_path):
-    wide = predict(trainer_of(tmp_path, "model.hidden=1024")).memory["activations"]
-    narrow = predict(trainer_of(tmp_path)).memory["activations"]
+    wide = predicted(trainer_of(tmp_path, "model.hidden=1024")).memory["activations"]
+    narrow = predicted(trainer_of(tmp_path)).memory["activations"]
     assert 3 < wide / narrow < 5

@@ -25,9 +25,9 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import LaunchError
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.directory import RunDirectory, newest_run
+from microtrain.train.checkpointing import contents
 from microtrain.train.output import Output
 from microtrain.train.resume import choose_run
-from microtrain.train.state import contents
 from microtrain.train.trainer import Trainer
 
 TESTED = "data.split={train: 0.75, val: 0.125, test: 0.125}"
@@ -284,7 +284,7 @@ def test_a_checkpoint_of_before_that_does_not_tell_of_a_stop(tmp_path, monkeypat
     """Early stopping looks at its own count at once, not at the next evaluation."""
     config, settings = configuration(tmp_path, "early stopping")
     monkeypatch.setattr("microtrain.train.ending._write_end", crash_before_run_json)
-    monkeypatch.setattr("microtrain.train.state._stop", lambda _: None)
+    monkeypatch.setattr("microtrain.train.checkpointing._stop", lambda _: None)
     with pytest.raises(ArithmeticError):
         run(config, settings, 1)
     monkeypatch.undo()
