@@ -386,12 +386,12 @@ JOB = """
 import json, sys
 from microtrain.distributed import world
 from microtrain.errors import UserError
-from microtrain.train import execution
+from microtrain.train import executor
 from microtrain.config.load import load_config_everywhere
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
-execution.FEW = 10
+executor.FEW = 10
 comm = world()
 for name, overrides in json.loads(sys.argv[1]).items():
     config = load_config_everywhere(comm, "run.yaml", [f"run_dir=runs_{name}", *overrides])
