@@ -10,7 +10,7 @@ import click
 from ..config.components import is_import_path
 from ..config.load import Section, load_config
 from ..config.resolved import as_yaml
-from ..train.build import fractions
+from ..train.parts import fractions
 
 LIMITS = ("clip_norm", "max_time")
 

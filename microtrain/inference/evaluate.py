@@ -16,8 +16,8 @@ from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.directory import read_metrics
 from ..runs.provenance import params_sha256
-from ..train.build import build_loss, compare_data, data_hash, fractions
 from ..train.evaluation import evaluate
+from ..train.parts import build_loss, compare_data, data_hash, fractions
 from ..words import listed, number
 from .model import TrainedModel
 from .saved import Saved, read_saved

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..data import Prepared, Preprocessing
 from ..errors import DataError
-from ..train.build import data_hash
+from ..train.parts import data_hash
 
 __all__ = ["Signature", "data_state"]
 

@@ -39,7 +39,6 @@ from ..runs.directory import RunDirectory
 from ..runs.keeper import Saver
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
-from .build import build_run
 from .callbacks import Callbacks
 from .checkpointing import contents, restore
 from .divergence import NotFinite, worst_gradient
@@ -50,6 +49,7 @@ from .forecast import dry_run, predict
 from .losses import one_loss
 from .model_state import load_model_arrays
 from .output import Output
+from .parts import build_run
 from .progress import Progress
 from .resume import choose_run, go_on, split_as_then, take_up
 from .rows import Rows, RowSchedule
