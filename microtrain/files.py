@@ -117,15 +117,15 @@ def make_directory(path: Place) -> None:
         os.mkdir(path)
 
 
-def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
+def write_whole(path: Path, content: bytes, *, sync: bool = True, mode: int | None = None) -> None:
     """Write a file beside and rename it: a reader never sees half of it, a link is replaced.
 
-    Without `sync` a power cut may leave it empty.
+    Without `sync` a power cut may leave it empty. `mode`: its permissions, None: the usual ones.
     """
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     try:
-        write_synced(partial, content, sync=sync)
+        write_synced(partial, content, sync=sync, mode=mode)
         partial.replace(path)
     except OSError:
         partial.unlink(missing_ok=True)  # on a full disk its space is wanted
@@ -134,9 +134,11 @@ def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
         sync_directory(path.parent)
 
 
-def write_synced(path: Path, content: bytes, *, sync: bool = True) -> None:
+def write_synced(path: Path, content: bytes, *, sync: bool = True, mode: int | None = None) -> None:
     """Write a new file and wait until the disk has it."""
     with open(path, "xb") as file:  # x: not what a link leads to
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(content)
         file.flush()
         if sync:

@@ -12,7 +12,7 @@ import click
     " is CSV from standard input.",
 )  # fmt: skip
 @click.option(
-    "--output", metavar="FILE", required=True, help="CSV, NPZ or Parquet by its name; - is CSV to"
+    "--output", metavar="FILE", required=True, help="CSV or NPZ by its name; - is CSV to"
     " standard output.",
 )  # fmt: skip
 @click.option(

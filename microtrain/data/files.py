@@ -1,28 +1,29 @@
-"""Data from files: csv, npz, parquet. What cannot be read as numbers is refused, and named.
-
-A wrong cell costs a user an hour when it trains silently and ten seconds when it is named. So
-nothing is skipped, filled in or guessed: a cell is a finite number, or, in a target column, a name.
-"""
+"""Data from files: csv, npz, parquet."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from csv import Error as CsvError
+from csv import reader as csv_reader
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..files import open_plain
-from .columns import Columns, take
+from ..spelling import did_you_mean
+from ..words import plural
 from .dataset import ArrayDataset
-from .table import Table, did_you_mean, has_decimal_comma, missing_name, number, shortened
+from .frame import Frame, has_decimal_comma, missing, other_delimiter, shortened
 
-__all__ = ["csv", "npz", "parquet"]
+__all__ = ["csv", "npz", "parquet", "parse_csv", "read_csv", "read_npz", "read_parquet"]
+
+Array = NDArray[Any]
 
 
 def csv(
@@ -54,130 +55,10 @@ def csv(
         >>> iris.classes
         ('setosa', 'versicolor', 'virginica')
     """
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ConfigError(
-            f"csv: delimiter must be one character, got {delimiter!r}; "
-            r'a tab is written "\t", in double quotes'
-        )
-    if features is not None:
-        if not features or len(set(features)) < len(features):
-            raise ConfigError(f"csv: features must name columns, each once, got {features}")
-        if target in features:
-            raise ConfigError(f"csv: the target {target!r} is also one of the features")
-    path = Path(path)
-    table = Table.read(path, _text(path), delimiter)
-    y, classes = _target(table, target, categorical)
-    names = table.inputs(target) if features is None else features
-    x = np.empty((len(table.rows), len(names)))
-    for j, name in enumerate(names):
-        x[:, j] = table.numbers(
-            name,
-            hint="fill such cells in or delete the rows; columns of text can be left out: "
-            "features: [...] names those to use",
-        )
-    return ArrayDataset(x, y, feature_names=names, target_name=target, classes=classes)
-
-
-def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDataset:
-    """Arrays saved by `numpy.savez`, read without pickle.
-
-    Args:
-        path: a .npz file.
-        inputs: the name of the input array, or of several.
-        target: the name of the target array.
-
-    Returns arrays as they are in the file. Raises DataError for a file that cannot be read, a name
-    that it does not hold, arrays that are not numbers or differ in their number of rows.
-
-    Example:
-        >>> np.savez("data.npz", x=x, y=y)
-        >>> data = npz(Path("data.npz"))
-    """
-    path = Path(path)
-    names = [*([inputs] if isinstance(inputs, str) else inputs), target]
-    if len(names) == 1:
-        raise ConfigError("npz: inputs must name at least one array, got []")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"npz: inputs and target must be different arrays, got {names}")
-    with open_npz(path) as file:
-        arrays = [file.numbers(name) for name in names]
-    if len({len(array) for array in arrays}) > 1:
-        shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
-        raise DataError(f"{path}: arrays have different numbers of rows: {shapes}")
-    return ArrayDataset(*arrays, target_name=target)
-
-
-class open_npz:
-    """A .npz file, open while it is read, without pickle; DataError for all that is wrong with it.
-
-    `names` are those of its arrays; nothing is read of an array that is not asked for.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Self:
-        self._file = _open(self.path)
-        try:
-            # Else NumPy takes it for a pickle, and says how to load one unsafely.
-            if not self._file.peek(2).startswith((b"PK", b"\x93N")):  # type: ignore[attr-defined]
-                raise DataError(
-                    f"{self.path} is not a readable npz file: numpy.savez(path, x=..., y=...) "
-                    "writes one, tables are data of type csv or parquet"
-                )
-            loaded = np.load(self._file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                raise DataError(
-                    f"{self.path} holds one unnamed array (npy); numpy.savez(path, x=..., y=...) "
-                    "writes npz"
-                )
-        except _unreadable() as error:
-            self._file.close()
-            raise DataError(f"{self.path} is not a readable npz file: {error}") from error
-        except BaseException:
-            self._file.close()
-            raise
-        self._arrays, self.names = loaded, list(loaded.files)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def array(self, name: str) -> NDArray[Any]:
-        """An array of whatever it holds."""
-        if name not in self.names:
-            raise DataError(missing_name(f"{self.path} has no array", name, "arrays", self.names))
-        try:
-            found = self._arrays[name]
-        except _unreadable() as error:
-            raise DataError(f'{self.path}: array "{name}" cannot be read: {error}') from error
-        if not isinstance(found, np.ndarray):  # a member that is no .npy
-            raise DataError(f'{self.path}: "{name}" is no array')
-        return found
-
-    def numbers(self, name: str) -> NDArray[Any]:
-        """An array of rows of numbers."""
-        found = self.array(name)
-        if found.ndim == 0 or found.dtype.kind not in "biuf":
-            raise DataError(
-                f'{self.path}: array "{name}" has shape {found.shape} and dtype {found.dtype}; '
-                "expected rows of booleans, integers or floats"
-            )
-        return found
-
-
-def _unreadable() -> tuple[type[Exception], ...]:
-    """What numpy.load raises for a file that is cut short, damaged, something else, or pickled.
-
-    MemoryError where a damaged header asks for more than there is; RuntimeError for an encrypted
-    member and an unknown compression.
-    """
-    from struct import error as struct_error  # late, as every module that only an error needs
-    from zipfile import BadZipFile
-    from zlib import error as zlib_error
-
-    named = (ValueError, OSError, EOFError, MemoryError, OverflowError, RuntimeError, KeyError)
-    return (*named, TypeError, SyntaxError, BadZipFile, zlib_error, struct_error)
+    _check_features("csv", target, features)
+    frame = read_csv(Path(path), delimiter)
+    hint = "categorical: true reads every cell of the target as the name of a class"
+    return _dataset(frame, target, features, categorical, hint)
 
 
 def parquet(path: Path, target: str, features: list[str] | None = None) -> ArrayDataset:
@@ -197,41 +78,203 @@ def parquet(path: Path, target: str, features: list[str] | None = None) -> Array
     Example:
         >>> data = parquet(Path("measured.parquet"), target="price")
     """
-    path = Path(path)
-    if features is not None:
-        if not features or len(set(features)) < len(features):
-            raise ConfigError(f"parquet: features must name columns, each once, got {features}")
-        if target in features:
-            raise ConfigError(f"parquet: the target {target!r} is also one of the features")
-    names = features if features is None else [*features, target]
-    (columns,) = parquet_parts(path, names)
-    if target not in columns.header:
-        raise DataError(missing_name(f"{path} has no column", target, "columns", columns.header))
-    names = [name for name in columns.header if name != target] if features is None else features
-    if not names:
-        raise DataError(f'{path} has no column beside the target "{target}"')
-    x, _ = take(columns, names)
-    if not columns.is_text(target):
-        y, classes = columns.numbers(target).reshape(-1, 1), None
-    else:
-        cells = columns.column(target)
-        if "" in cells:
-            raise DataError(f"{columns.place(cells.index(''), target)}: no value")
-        labels = sorted(set(cells))
-        if len(labels) > max(20, len(cells) // 2):
+    _check_features("parquet", target, features)
+    frame = read_parquet(Path(path), None if features is None else [*features, target])
+    return _dataset(frame, target, features)
+
+
+def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDataset:
+    """Arrays saved by `numpy.savez`, read without pickle.
+
+    Args:
+        path: a .npz file.
+        inputs: the name of the input array, or of several.
+        target: the name of the target array.
+
+    Returns arrays as they are in the file. Raises DataError for a file that cannot be read, a name
+    that it does not hold, arrays that are not numbers or differ in their number of rows.
+
+    Example:
+        >>> np.savez("data.npz", x=x, y=y)
+        >>> data = npz(Path("data.npz"))
+    """
+    names = [*([inputs] if isinstance(inputs, str) else inputs), target]
+    if len(names) == 1:
+        raise ConfigError("npz: inputs must name at least one array, got []")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"npz: inputs and target must be different arrays, got {names}")
+    arrays = read_npz(Path(path), names)
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.dtype.kind not in "biuf":
             raise DataError(
-                f'{path}, column "{target}": {len(labels)} different texts in {len(cells)} rows; '
-                f'is "{shortened(cells[0])}" the name of a class?'
+                f'{path}: array "{name}" has shape {array.shape} and dtype {array.dtype}; '
+                "expected rows of booleans, integers or floats"
             )
-        codes = {label: code for code, label in enumerate(labels)}
-        y, classes = np.array([codes[cell] for cell in cells], np.int64), labels
+    if len({len(array) for array in arrays.values()}) > 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise DataError(f"{path}: arrays have different numbers of rows: {shapes}")
+    return ArrayDataset(*arrays.values(), target_name=target)
+
+
+def _check_features(component: str, target: str, features: list[str] | None) -> None:
+    if features is not None and (not features or len(set(features)) < len(features)):
+        raise ConfigError(f"{component}: features must name columns, each once, got {features}")
+    if target in (features or ()):
+        raise ConfigError(f"{component}: the target {target!r} is also one of the features")
+
+
+def _dataset(
+    frame: Frame,
+    target: str,
+    features: list[str] | None,
+    categorical: bool = False,
+    hint: str = "",
+) -> ArrayDataset:
+    """Inputs and target of a table; `hint` says how to read a doubtful target as classes."""
+    y, classes = _target(frame, target, categorical, hint)
+    names = [name for name in frame.names if name != target] if features is None else features
+    if not names:
+        raise DataError(f'{frame.origin} has no column beside the target "{target}"')
+    if features is None and "" in names:
+        raise DataError(
+            f"{frame.origin}: column {frame.names.index('') + 1} has no name. Is it a row number "
+            "(pandas: to_csv(index=False) leaves it out)? features: [...] names those to use"
+        )
+    x = frame.matrix(
+        names,
+        hint="fill such cells in or delete the rows; columns of text can be left out: "
+        "features: [...] names those to use",
+    )
     return ArrayDataset(x, y, feature_names=names, target_name=target, classes=classes)
 
 
-def parquet_parts(
-    path: Path, wanted: Sequence[str] | None, rows: int | None = None
-) -> Iterator[Columns]:
-    """Columns of a Parquet file, those of `wanted` that it has (None: all), `rows` at a time.
+def _target(
+    frame: Frame, name: str, categorical: bool, hint: str
+) -> tuple[Array, list[str] | None]:
+    """The target column: numbers of shape (n, 1), or class codes of shape (n,) and their names."""
+    values = frame.values(name)
+    finite = [x for x in values if x is not None and math.isfinite(x)]
+    if finite and not categorical:
+        return frame.numbers(name, hint).reshape(-1, 1), None
+    cells = frame.texts(name)
+    bad = [
+        row
+        for row, (x, cell) in enumerate(zip(values, cells, strict=True))
+        if not cell
+        or (x is not None and not math.isfinite(x))
+        or (not categorical and has_decimal_comma(cell))
+    ]
+    if bad:
+        raise frame.refusal(name, bad, "expected a number or a name")
+    if len(finite) == len(cells):
+        fractions = [row for row, x in enumerate(finite) if not x.is_integer()]
+        if fractions:
+            raise frame.refusal(name, fractions, "expected a whole number as the code of a class")
+        cells = [str(int(x)) for x in finite]
+        labels = sorted(set(cells), key=int)
+    else:
+        labels = sorted(set(cells))
+    # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
+    if not categorical and len(labels) > max(20, len(cells) // 2):
+        raise DataError(
+            f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(cells)} rows; '
+            f'is "{shortened(cells[0])}" the name of a class?' + (f"\nhint: {hint}" if hint else "")
+        )
+    codes = {label: code for code, label in enumerate(labels)}
+    return np.array([codes[cell] for cell in cells], np.int64), labels
+
+
+def read_csv(path: Path, delimiter: str = ",") -> Frame:
+    """The table in a CSV file; raises as `parse_csv`, and DataError where it cannot be read."""
+    try:
+        with _open(path) as file:
+            return parse_csv(path, file.read(), delimiter)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def parse_csv(origin: object, content: bytes, delimiter: str = ",") -> Frame:
+    """The table that is the content of a CSV file, white space around cells left out.
+
+    Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
+    different lengths; ConfigError for a delimiter that is none.
+    """
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise ConfigError(
+            f"delimiter must be one character, got {delimiter!r}; "
+            r'a tab is written "\t", in double quotes'
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{origin}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8 text; "
+            "save the file as UTF-8"
+        ) from error
+    reader = csv_reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    lines, rows = [1], []  # as an editor counts: a quoted cell may span several
+    try:
+        for row in reader:
+            rows.append(row)
+            lines.append(reader.line_num + 1)
+    except CsvError as error:
+        raise DataError(f"{origin}, line {lines[-1]}: {error}") from error
+    names, *rows = rows or [[]]
+    if not names:
+        raise DataError(f"{origin}: the first line is empty; expected the names of the columns")
+    while rows and not rows[-1]:  # blank lines that end the file
+        rows.pop()
+    if not rows:
+        raise DataError(f"{origin} has a header but no rows: the data set is empty")
+    for line, row in zip(lines[1:], rows, strict=False):
+        if len(row) != len(names):
+            other = other_delimiter(names)
+            raise DataError(
+                f"{origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
+                f"expected {plural(len(names), 'cell')} as in the header"
+                + (f'\nhint: are its cells separated by "{other}"?' if other else "")
+            )
+    cells = ([cell.strip() for cell in column] for column in zip(*rows, strict=True))
+    columns = (np.array(column, object) for column in cells)
+    return Frame(origin, [name.strip() for name in names], columns, lines[1:])
+
+
+def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
+    """The arrays `names` of a .npz file, and those of `optional` that it has; without pickle.
+
+    Raises DataError for all that is wrong with it. Nothing is read of other arrays.
+    """
+    with _open(path) as file:
+        try:
+            # Else NumPy takes it for a pickle, and says how to load one unsafely.
+            if not file.peek(2).startswith((b"PK", b"\x93N")):  # type: ignore[attr-defined]
+                raise DataError(
+                    f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) "
+                    "writes one, tables are data of type csv or parquet"
+                )
+            stored = np.load(file, allow_pickle=False)
+        except _unreadable() as error:
+            raise DataError(f"{path} is not a readable npz file: {error}") from error
+        if isinstance(stored, np.ndarray):
+            raise DataError(
+                f"{path} holds one unnamed array (npy); numpy.savez(path, x=..., y=...) writes npz"
+            )
+        arrays = {}
+        for name in [*names, *(name for name in optional if name in stored.files)]:
+            if name not in stored.files:
+                raise DataError(missing(path, "array", name, stored.files))
+            try:
+                arrays[name] = stored[name]
+            except _unreadable() as error:
+                raise DataError(f'{path}: array "{name}" cannot be read: {error}') from error
+            if not isinstance(arrays[name], np.ndarray):  # a member that is no .npy
+                raise DataError(f'{path}: "{name}" is no array')
+        return arrays
+
+
+def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
+    """The columns of a Parquet file, those of `names` that it has; None: all.
 
     Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
     """
@@ -243,62 +286,37 @@ def parquet_parts(
             f"{path}: Parquet is read by pyarrow, which cannot be imported ({error}); "
             "install it with: pip install 'microtrain[data]'"
         ) from error
-    # Arrow's errors are ValueError, OSError, KeyError, NotImplementedError, MemoryError ...
-    wrong = (pyarrow.ArrowException, *_unreadable())
+    columns = []
     with _open(path) as file:
         try:
-            table = reader.ParquetFile(file)
-            asked = None if wanted is None else set(wanted)
-            names = [n for n in table.schema_arrow.names if asked is None or n in asked]
-            first = 0
-            batches = [table.read(names)] if rows is None else table.iter_batches(rows, None, names)
-            for batch in batches:
-                arrays = {}
-                for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    if pyarrow.types.is_dictionary(column.type):
-                        column = column.cast(column.type.value_type)
-                    arrays[name] = column.to_numpy(zero_copy_only=False)
-                part = Columns(str(path), arrays, first)
-                first += part.rows
-                yield part
-        except wrong as error:
+            stored = reader.ParquetFile(file)
+            existing = stored.schema_arrow.names
+            table = stored.read([n for n in existing if names is None or n in names])
+            for column in table.columns:
+                if pyarrow.types.is_dictionary(column.type):
+                    column = column.cast(column.type.value_type)
+                columns.append(column.to_numpy(zero_copy_only=False))
+        # Arrow's errors are ValueError, OSError, KeyError, NotImplementedError, MemoryError ...
+        except (pyarrow.ArrowException, *_unreadable()) as error:
             text = " ".join(str(error).split())
             raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
-    if not first:
+    if columns and not table.num_rows:
         raise DataError(f"{path} has no rows: the data set is empty")
+    return Frame(path, table.column_names, columns)
 
 
-def _target(table: Table, name: str, categorical: bool) -> tuple[NDArray[Any], list[str] | None]:
-    """The target column: numbers of shape (n, 1), or class codes of shape (n,) and their names."""
-    cells = table.column(name)
-    numbers = [number(cell) for cell in cells]
-    finite = [x for x in numbers if x is not None and math.isfinite(x)]
-    if finite and not categorical:
-        hint = "categorical: true reads every cell of the target as the name of a class"
-        return table.numbers(name, hint).reshape(-1, 1), None
-    commas = [] if categorical else [i for i, cell in enumerate(cells) if has_decimal_comma(cell)]
-    if commas:
-        raise table.refusal(name, commas, "expected a number or a name")
-    bad = [i for i, x in enumerate(numbers) if not (cells[i] and (x is None or math.isfinite(x)))]
-    if bad:
-        raise table.refusal(name, bad, "expected a number or a name")
-    if len(finite) == len(cells):
-        fractions = [i for i, x in enumerate(finite) if not x.is_integer()]
-        if fractions:
-            raise table.refusal(name, fractions, "expected a whole number as the code of a class")
-        cells = [str(int(x)) for x in finite]
-        labels = sorted(set(cells), key=int)
-    else:
-        labels = sorted(set(cells))
-    # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
-    if not categorical and len(labels) > max(20, len(cells) // 2):
-        raise DataError(
-            f'{table.path}, column "{name}": {len(labels)} different texts in {len(cells)} rows; '
-            f'is "{shortened(cells[0])}" the name of a class?\n'
-            "hint: categorical: true says yes"
-        )
-    codes = {label: code for code, label in enumerate(labels)}
-    return np.array([codes[cell] for cell in cells], np.int64), labels
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What is raised for a file that is cut short, damaged, something else, or pickled.
+
+    MemoryError where a damaged header asks for more than there is; RuntimeError for an encrypted
+    member and an unknown compression.
+    """
+    from struct import error as struct_error  # late, as every module that only an error needs
+    from zipfile import BadZipFile
+    from zlib import error as zlib_error
+
+    named = (ValueError, OSError, EOFError, MemoryError, OverflowError, RuntimeError, KeyError)
+    return (*named, TypeError, SyntaxError, BadZipFile, zlib_error, struct_error)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -306,43 +324,9 @@ def _open(path: Path) -> BinaryIO:
         return open_plain(path)
     except FileNotFoundError:
         where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
-        raise DataError(f"there is no file {path}{where}{_near(path)}") from None
+        near = ""
+        with contextlib.suppress(OSError):  # there is no such folder either
+            near = did_you_mean(path.name, sorted(other.name for other in path.parent.iterdir()))
+        raise DataError(f"there is no file {path}{where}{near}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise DataError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
-
-
-def _near(path: Path) -> str:
-    try:
-        return did_you_mean(path.name, sorted(other.name for other in path.parent.iterdir()))
-    except OSError:  # there is no such folder either, or it cannot be listed
-        return ""
-
-
-def _text(path: Path) -> str:
-    with _open(path) as file:
-        return decoded(path, file.read())
-
-
-@contextlib.contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """A text file to be read line by line; DataError naming the line that is not UTF-8."""
-    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        try:
-            yield text
-        except UnicodeDecodeError:
-            _text(path)  # which says where
-            raise
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def decoded(path: Path, content: bytes) -> str:
-    """`content` as text; DataError naming the line of `path` that is not UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8 text; "
-            "save the file as UTF-8"
-        ) from error

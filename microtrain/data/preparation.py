@@ -6,7 +6,7 @@ on the seed alone, and the statistics of the standardisation come from the train
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError
 from .dataset import ArrayDataset
 from .split import split_rows
 
-__all__ = ["Prepared", "Preprocessing", "prepare"]
+__all__ = ["Prepared", "Preprocessing", "cast", "check_finite", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,11 @@ def prepare(
         if name not in rows:
             return None
         x, *others = dataset[rows[name]]
-        with np.errstate(over="ignore"):  # _cast refuses what overflows
-            arrays = [_cast(array, dtype, origin) for array in (preprocessing.apply(x), *others)]
-        return dataset.with_arrays(*arrays)
+        with np.errstate(over="ignore"):  # cast refuses what overflows
+            arrays = (preprocessing.apply(x), *others)
+        return dataset.with_arrays(
+            *(cast(a, dtype if a.dtype.kind == "f" else np.int64, origin) for a in arrays)
+        )
 
     train = part("train")
     assert train is not None
@@ -188,7 +190,7 @@ def _checked(data: Any, origin: str) -> ArrayDataset:
     last = len(dataset.arrays) - 1
     for i, array in enumerate(dataset.arrays):
         name = "target" if i == last else "input" if last == 1 else f"input {i}"
-        _check_finite(array, name, dataset.feature_names if i == 0 else None, origin)
+        check_finite(array, f"{origin}: {name}", None if i else dataset.feature_names)
     if any(0 in array.shape[1:] for array in dataset.arrays):
         shapes = ", ".join(str(array.shape) for array in dataset.arrays)
         raise DataError(f"{origin}: an array has no columns; their shapes are {shapes}")
@@ -200,9 +202,8 @@ def _a(value: object) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def _check_finite(
-    array: NDArray[Any], name: str, columns: tuple[str, ...] | None, origin: str
-) -> None:
+def check_finite(array: NDArray[Any], name: str, columns: Sequence[str] | None = None) -> None:
+    """DataError naming row and column of the first value that is not finite."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
     bad = np.argwhere(~np.isfinite(array))
@@ -214,7 +215,7 @@ def _check_finite(
         where += f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
     more = f" ({len(bad) - 1} more such values)" if len(bad) > 1 else ""
     raise DataError(
-        f"{origin}: {name} {where} is {array[tuple(bad[0])]}, expected a finite number{more}\n"
+        f"{name} {where} is {array[tuple(bad[0])]}, expected a finite number{more}\n"
         "hint: rows count from 0; fill such values in or leave the rows out"
     )
 
@@ -241,16 +242,16 @@ def _out_features(target: NDArray[Any], classes: tuple[str, ...] | None) -> int 
     return int(target.shape[1]) if target.ndim == 2 else None
 
 
-def _cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
-    """Floats as `dtype`, integers and booleans as int64; refuses what does not fit."""
-    if array.dtype.kind != "f":
-        if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max() > 2**63 - 1:
-            raise DataError(f"{origin}: the integer {array.max()} does not fit int64")
-        return array.astype(np.int64, copy=False)
-    cast = array.astype(dtype, copy=False)
-    if not np.isfinite(cast).all():
+def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
+    """`array` as `dtype`; DataError for values that do not fit."""
+    dtype = np.dtype(dtype)
+    if array.dtype == np.uint64 and dtype == np.int64 and array.max(initial=0) > 2**63 - 1:
+        raise DataError(f"{origin}: the integer {array.max()} does not fit int64")
+    with np.errstate(over="ignore"):
+        result: NDArray[Any] = array.astype(dtype, copy=False)
+    if not np.isfinite(result).all():
         raise DataError(
-            f"{origin}: values up to {np.abs(array).max():g} do not fit {np.dtype(dtype)}; "
-            "rescale the data, or set dtype: float64"
+            f"{origin}: values up to {np.abs(array).max():g} do not fit {dtype}; rescale the data, "
+            "or train with dtype: float64"
         )
-    return cast
+    return result

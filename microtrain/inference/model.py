@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from ..autograd import no_grad
 from ..backend import default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
-from ..data.columns import Columns, take
+from ..data.frame import Frame, shortened
+from ..data.preparation import cast, check_finite
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..train.evaluation import ROWS
+from ..words import listed
 from .saved import Saved, read_saved, saved_model
 from .signature import Signature
 
@@ -205,29 +208,34 @@ class TrainedModel:
                 "hint: rows count from 0; are its inputs of the size the model was trained on?"
             )
 
+    def take_columns(self, table: Frame, note: Callable[[str], None]) -> Array:
+        """The columns of the input, found by their names; `note` is told of those left over."""
+        names, known = self.feature_names or (), {*(self.target_names or ())}
+        array = table.matrix(names, "a model takes numbers, as it was trained on them")
+        known.update(names)
+        if unused := [shortened(name) for name in table.names if name not in known]:
+            note(f"columns that the model does not use: {listed(unused)}")
+        return array
+
     def prepare(self, *inputs: Any) -> list[Array]:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
-        if len(inputs) == 1 and (columns := Columns.of(inputs[0])) is not None:
-            if len(self.signature.inputs) != 1 or self.feature_names is None:
+        wanted = self.signature.inputs
+        if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
+            if len(wanted) != 1 or self.feature_names is None:
                 raise DataError(
                     "the model was trained on arrays without column names; give arrays, not named "
                     "columns"
                 )
-            array, extra = take(columns, self.feature_names)
-            left = [name for name in extra if name not in (self.target_names or ())]
-            if left:
-                _warn(f"columns that the model does not use: {', '.join(left)}")
-            inputs = (array,)
-        wanted = self.signature.inputs
+            inputs = (self.take_columns(table, _warn),)
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
-        arrays = [self._array(i, value) for i, value in enumerate(inputs)]
+        arrays = [self._prepare(i, value) for i, value in enumerate(inputs)]
         if len({len(array) for array in arrays}) > 1:
             shapes = ", ".join(str(array.shape) for array in arrays)
             raise DataError(f"the inputs have different numbers of rows: {shapes}")
         return arrays
 
-    def _array(self, i: int, value: Any) -> Array:
+    def _prepare(self, i: int, value: Any) -> Array:
         """Input `i` as the module wants it."""
         shape, dtype = self.signature.inputs[i]
         name = "the input" if len(self.signature.inputs) == 1 else f"input {i}"
@@ -239,38 +247,16 @@ class TrainedModel:
             raise DataError(f"{name} is no array of numbers: {error}") from error
         if array.shape[1:] != shape or array.ndim == 0:
             rows = ", ".join(("rows", *map(str, shape)))
-            one = "; one row is written x[None]" if array.shape == shape else ""
-            raise DataError(f"{name} has shape {array.shape}, expected ({rows}){one}")
-        if not array.size and array.dtype.kind == "f":
-            array = array.astype(dtype)  # an empty list
-        if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-            raise DataError(f"{name} holds {array.max()}, which does not fit int64")
-        kinds = "biu" if dtype == "int64" else "biuf"
-        if array.dtype.kind not in kinds:
+            one_row = "; one row is written x[None]" if array.shape == shape else ""
+            raise DataError(f"{name} has shape {array.shape}, expected ({rows}){one_row}")
+        if array.dtype.kind not in ("biu" if dtype == "int64" and array.size else "biuf"):
             expected = "whole numbers" if dtype == "int64" else "numbers"
             raise DataError(f"{name} is an array of {array.dtype}, expected {expected}")
-        self._check_finite(name, array, i)
+        check_finite(array, f"{name},", None if i else self.feature_names)
         if i == 0:
             with np.errstate(over="ignore"):
                 array = self.preprocessing.apply(array)
-        with np.errstate(over="ignore"):
-            cast: Array = np.ascontiguousarray(array, dtype=dtype)
-        if not np.isfinite(cast).all():
-            raise DataError(f"{name} holds values that do not fit {dtype}; rescale them")
-        return cast
-
-    def _check_finite(self, name: str, array: Array, i: int) -> None:
-        if array.dtype.kind != "f" or np.isfinite(array).all():
-            return
-        bad = np.argwhere(~np.isfinite(array))[0]
-        where = f"row {bad[0]}"
-        if len(bad) == 2:
-            named = self.feature_names is not None and i == 0
-            where += f", column {self.feature_names[bad[1]] if named else bad[1]}"  # type: ignore[index]
-        raise DataError(
-            f"{name}, {where} is {array[tuple(bad)]}, expected a finite number\n"
-            "hint: rows count from 0; fill such values in or leave the rows out"
-        )
+        return np.ascontiguousarray(cast(array, dtype, name))
 
 
 def _softmax(scores: Array) -> Array:

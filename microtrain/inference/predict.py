@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, LaunchError
-from ..files import reason
+from ..files import reason, write_whole
 from .inputs import check_suffix, read_inputs
 from .model import TrainedModel
 
@@ -27,7 +25,7 @@ Array = NDArray[Any]
 
 def check_output(output: str, source: str, force: bool) -> str:
     """The suffix of the file to write; ConfigError where it cannot be, or must not be, written."""
-    suffix = check_suffix(output, "--output")
+    suffix = check_suffix(output, "--output", (".csv", ".npz"))
     if output == "-":
         return suffix
     path = Path(output)
@@ -58,40 +56,31 @@ def predict_file(
 ) -> int:
     """Write the predictions for every row of `source` in its order; returns their number.
 
-    CSV and Parquet get a column for each target (under its name, else `prediction`), with `proba`
+    CSV gets a column for each target (under its name, else `prediction`), with `proba`
     one `probability_<class>` for each class. NPZ gets `prediction`, and with `proba` `probability`
     and `classes`.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
     """
-    suffix = check_output(output, source, force)
     if proba:
         model.check_proba()
-    labels, chances, count = [], [], 0
-    for arrays in read_inputs(source, model, note, delimiter):
-        try:
-            labels.append(model.predict(*arrays))
-            if proba:
-                chances.append(model.predict_proba(*arrays))
-        except DataError as error:
-            first = f", rows from {count}" if count else ""
-            raise DataError(f"{source}{first}: {error}") from error
-        count += len(labels[-1])
-    prediction = np.concatenate(labels)
-    chance = np.concatenate(chances) if proba else None
+    arrays = read_inputs(source, model, note, delimiter)
+    try:
+        prediction = model.predict(*arrays)
+        chance = model.predict_proba(*arrays) if proba else None
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    suffix = check_output(output, source, force)
     if suffix == ".npz":
         content = _npz(model, prediction, chance)
     else:
-        columns = _columns(model, prediction, chance, output)
-        content = _csv(columns) if suffix == ".csv" else _parquet(columns)
+        content = _csv(_columns(model, prediction, chance, output))
     if output == "-":
         _to_stdout(content)
     else:
-        with _replacing(Path(output), force) as file:
-            for piece in content:
-                file.write(piece)
-    return count
+        _write(Path(output), content)
+    return len(prediction)
 
 
 def _columns(
@@ -113,21 +102,16 @@ def _columns(
     return columns
 
 
-def _csv(columns: dict[str, Array]) -> Iterator[bytes]:
+def _csv(columns: dict[str, Array]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    count = len(next(iter(columns.values())))
-    for first in range(0, count, 8192):
-        # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
-        part = [column[first : first + 8192].astype(str) for column in columns.values()]
-        writer.writerows(zip(*part, strict=True))
-        yield text.getvalue().encode()
-        text.seek(0)
-        text.truncate()
+    # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
 
 
-def _npz(model: TrainedModel, prediction: Array, chance: Array | None) -> Iterator[bytes]:
+def _npz(model: TrainedModel, prediction: Array, chance: Array | None) -> bytes:
     arrays = {"prediction": prediction}
     if chance is not None:
         arrays["probability"] = chance
@@ -135,27 +119,12 @@ def _npz(model: TrainedModel, prediction: Array, chance: Array | None) -> Iterat
             arrays["classes"] = model.labels
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
-    yield file.getvalue()
+    return file.getvalue()
 
 
-def _parquet(columns: dict[str, Array]) -> Iterator[bytes]:
+def _to_stdout(content: bytes) -> None:
     try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(
-            f"Parquet is written by pyarrow, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
-        ) from error
-    file = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), file)
-    yield file.getvalue()
-
-
-def _to_stdout(content: Iterator[bytes]) -> None:
-    try:
-        for piece in content:
-            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.write(content)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough (`| head`)
         sink = os.open(os.devnull, os.O_WRONLY)
@@ -165,27 +134,9 @@ def _to_stdout(content: Iterator[bytes]) -> None:
         raise LaunchError(f"cannot write to standard output: {reason(error)}") from error
 
 
-@contextlib.contextmanager
-def _replacing(path: Path, force: bool) -> Iterator[BinaryIO]:
-    """A new file that takes its place at `path` when all of it is on disk."""
+def _write(path: Path, content: bytes) -> None:
     path = path.resolve()  # what a link leads to is replaced, not the link
-    partial = ""
     try:
-        handle, partial = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(handle)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(partial, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
-        if path.exists() and not force:
-            raise ConfigError(f"--output {path} was written meanwhile; --force replaces it")
-        os.replace(partial, path)
-        partial = ""
+        write_whole(path, content, mode=path.stat().st_mode & 0o777 if path.exists() else None)
     except OSError as error:
         raise LaunchError(f"cannot write {path}: {reason(error)}") from error
-    finally:
-        if partial:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microtrain.data import csv, npz
-from microtrain.data.columns import Columns, take
-from microtrain.data.table import Table
+from microtrain.data import csv, npz, parquet
+from microtrain.data.files import read_csv
+from microtrain.data.frame import Frame
 from microtrain.errors import ConfigError, DataError
 
 IRIS = Path(__file__).parents[2] / "configs" / "data" / "iris.csv"
@@ -127,7 +127,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ("a,y\n1,2\nabc,3\n", {}, 'table.csv, line 3, column "a": expected a number, found the '
          'text "abc"\nhint: fill such cells in or delete the rows; columns of text'),
         ("a,y\n1,2\n,3\nx,3\n", {}, 'line 3, column "a": expected a number, found an empty cell '
-         "(1 more in this column)\nhint: fill it in or delete the row"),
+         "(1 more in this column)\nhint: fill it in or leave the row out"),
         ("a,y\n1,2\n \t,3\n", {}, "found an empty cell"),
         ("a,y\nnan,2\n", {}, 'line 2, column "a": expected a number, found "nan"'),
         ("a,y\n1,2\n2,-inf\n", {}, 'line 3, column "y": expected a number, found "-inf"'),
@@ -154,17 +154,18 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ("a,y\n1,1\n2,1.5\n", {"categorical": True}, 'line 3, column "y": expected a whole number '
          'as the code of a class, found "1.5"'),
         (MANY, {}, 'column "y": 28 different texts in 28 rows; is "2026-01-01" the name of a '
-         "class?\nhint: categorical: true says yes"),
+         "class?\nhint: categorical: true reads every cell of the target as the name"),
         # columns
-        ("a,label\n1,2\n", {"target": "labels"}, 'has no column "labels"; did you mean "label"?\n'
+        ("a,label\n1,2\n", {"target": "labels"}, 'has no column "labels"; did you mean label?\n'
          "columns: a, label"),
-        ("a,Y\n1,2\n", {}, 'has no column "y"; did you mean "Y"?'),
+        ("a,Y\n1,2\n", {}, 'has no column "y"; did you mean Y?'),
         ("a,y\n1,2\n", {"features": ["b"]}, 'has no column "b"\ncolumns: a, y'),
         (",".join(f"c{i}" for i in range(30)) + "\n" + ",".join("1" * 30), {"target": "zz"},
          "c19 ... (30 in all)"),
         ("1.5,2\n3,4\n", {}, "the first line holds numbers (1.5, 2)"),
-        ("a;y\n1;2\n", {}, 'has one column, "a;y"\nhint: set delimiter: ";"'),
-        ("a\ty\n1\t2\n", {}, r'hint: set delimiter: "\t"'),
+        ("a;y\n1;2\n", {}, 'has no column "y"\ncolumns: a;y\nhint: are its cells separated by '
+         '";"? Set the delimiter'),
+        ("a\ty\n1\t2\n", {}, r'hint: are its cells separated by "\t"? Set the delimiter'),
         (",a,y\n0,1,2\n", {}, "column 1 has no name. Is it a row number (pandas: to_csv(index="),
         ("a,a,y\n1,2,3\n", {}, 'has 2 columns named "a"'),
         ("a,y,y\n1,2,3\n", {}, 'has 2 columns named "y"'),
@@ -214,7 +215,7 @@ def test_many_classes_are_taken_when_asked_for(table):
 
 
 class Looked(list):
-    """A header that is not gone through for every column: a table may have 100,000."""
+    """Names that are not gone through for every column: a table may have 100,000."""
 
     def __contains__(self, _):
         raise AssertionError
@@ -223,12 +224,44 @@ class Looked(list):
 
 
 def test_a_column_is_found_without_a_search(tmp_path):
-    table = Table.read(tmp_path / "wide.csv", "a,b,y\n1,2,3\n", ",")
-    table.header = Looked(table.header)
-    assert [table.column(name) for name in ("a", "b", "y")] == [["1"], ["2"], ["3"]]
-    columns = Columns("here", {"a": [1.0], "b": [2.0]})
-    columns.header = Looked(columns.header)
-    assert take(columns, ["b", "a"])[0].tolist() == [[2.0, 1.0]]
+    (tmp_path / "wide.csv").write_text("a,b,y\n1,2,3\n")
+    frame = read_csv(tmp_path / "wide.csv")
+    frame.names = Looked(frame.names)
+    assert [frame.texts(name) for name in ("a", "b", "y")] == [["1"], ["2"], ["3"]]
+    assert frame.matrix(["b", "a"]).tolist() == [[2.0, 1.0]]
+
+
+# Tables in memory -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "column, message",
+    [
+        ([1, None, 2], 'row 1, column "a": expected a number, found an empty cell\n'
+         "hint: rows count from 0; fill it in"),
+        (np.array([1, " "], object), 'row 1, column "a": expected a number, found an empty cell'),
+        (["1", "2"], 'row 0, column "a": expected a number, found the text "1" (1 more in this'),
+        ([1.0, np.nan, np.inf], 'row 1, column "a": expected a number, found "nan" (1 more'),
+        (np.array([1, 10**400, {}]), 'row 1, column "a": expected a number, found "1000'),
+        (np.array([{}, "b"]), 'row 0, column "a": expected a number, found "{}" (1 more'),
+        (np.zeros(2, "M8[s]"), 'row 0, column "a": expected a number, found "1970-01-01T00:00:00"'),
+        (np.zeros(2, "m8[ns]"), 'row 0, column "a": expected a number'),
+        (np.ones(2, complex), 'row 0, column "a": expected a number'),
+        (np.ones((2, 3)), 'column "a" has shape (2, 3), expected one value a row'),
+        ([[1], [2, 3]], 'column "a": '),
+    ],
+)  # fmt: skip
+def test_values_in_memory_that_are_no_numbers(column, message):
+    with pytest.raises(DataError) as caught:
+        Frame("here", ["a"], [column]).numbers("a")
+    assert str(caught.value).startswith("here, ") and message in str(caught.value)
+
+
+def test_numbers_in_memory_are_taken_of_any_kind():
+    for column in ([1, 2.5], [True, 2], np.array([1, 2.5], object), np.arange(2, dtype=np.uint8)):
+        found = Frame("here", ["a"], [column]).numbers("a")
+        assert found.dtype == np.float64
+        assert found.tolist() == [float(value) for value in column]
 
 
 @pytest.mark.parametrize("read", [lambda path: csv(path, "y"), npz])
@@ -246,7 +279,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch, read):
     with pytest.raises(DataError) as caught:
         read(tmp_path / "irs.csv")
     text = str(caught.value)
-    assert text == f'there is no file {tmp_path / "irs.csv"}; did you mean "iris.csv"?'
+    assert text == f"there is no file {tmp_path / 'irs.csv'}; did you mean iris.csv?"
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
         read(Path("none") / "x.csv")
@@ -263,6 +296,51 @@ def test_a_file_without_permission(tmp_path):
     path.chmod(0)
     with pytest.raises(DataError, match=r"cannot read .*: Permission denied"):
         csv(path, "y")
+
+
+# Parquet --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Writes a Parquet file and reads it back: stored({...}, target=..., ...)."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as writer
+
+    def read(columns, target="y", **options):
+        writer.write_table(pyarrow.table(columns), tmp_path / "table.parquet")
+        return parquet(tmp_path / "table.parquet", target, **options)
+
+    return read
+
+
+def test_parquet_numbers_are_regressed_on_and_texts_are_classes(stored):
+    data = stored({"a": [1, 2], "b": [True, False], "y": [0.5, 2.0]})
+    assert [array.tolist() for array in data.arrays] == [[[1, 1], [2, 0]], [[0.5], [2.0]]]
+    data = stored({"a": [1, 2], "note": ["x", "y"], "y": ["2", "1"]}, features=["a"])
+    assert (data.classes, data.feature_names) == (("1", "2"), ("a",))
+    np.testing.assert_array_equal(data.arrays[1], [1, 0])
+
+
+@pytest.mark.parametrize(
+    "columns, options, message",
+    [
+        ({"a": [1, None], "y": [1, 2]}, {}, 'row 1, column "a": expected a number, found "nan"'),
+        ({"a": ["1"], "y": [1]}, {}, 'row 0, column "a": expected a number, found the text "1"'),
+        ({"a": [[1]], "y": [1]}, {}, 'row 0, column "a": expected a number, found "[1]"'),
+        ({"a": [1, 2], "y": ["b", None]}, {}, 'row 1, column "y": expected a number or a name'),
+        ({"a": [1], "y": [b"b"]}, {}, 'row 0, column "y": expected a number or a name'),
+        ({"a": [1], "y": [1]}, {"target": "Y"}, 'has no column "Y"; did you mean y?\ncolumns: a'),
+        ({"a": [1], "y": [1]}, {"features": ["b", "c"]}, 'lacks 2 columns\n  "b"\n  "c"\ncolumns'),
+        ({"y": [1]}, {}, 'has no column beside the target "y"'),
+        ({"a": np.zeros(0), "y": np.zeros(0)}, {}, "has no rows: the data set is empty"),
+    ],
+)  # fmt: skip
+def test_defects_of_parquet_files(stored, columns, options, message):
+    with pytest.raises(DataError) as caught:
+        stored(columns, **options)
+    assert message in str(caught.value)
+    assert "table.parquet" in str(caught.value)
 
 
 # npz ------------------------------------------------------------------------------------------
@@ -295,7 +373,7 @@ def test_npz_names(arrays):
     with pytest.raises(DataError) as caught:
         npz(path)
     assert str(caught.value) == f'{path} has no array "x"\narrays: images, labels'
-    with pytest.raises(DataError, match='"label"; did you mean "labels"'):
+    with pytest.raises(DataError, match='"label"; did you mean labels'):
         npz(path, inputs="images", target="label")
     with pytest.raises(ConfigError, match="at least one array"):
         npz(path, inputs=[])

@@ -95,17 +95,17 @@ def test_columns_are_found_by_name_in_any_order(iris):
 
 
 REFUSED = {
-    "a column missing": ({n: [1.0] for n in IRIS[1:]}, 'lacks a column .*\n  "sepal_length"'),
+    "a column missing": ({n: [1.0] for n in IRIS[1:]}, 'has no column "sepal_length"'),
     "two missing, one misspelt": (
         {"sepal_lenght": [1.0], "petal_length": [1.0], "petal_width": [1.0]},
-        r'2 columns .*\n  "sepal_length"; did you mean "sepal_lenght"\?\n  "sepal_width"',
+        r'lacks 2 columns\n  "sepal_length"; did you mean sepal_lenght\?\n  "sepal_width"',
     ),
-    "a text": ({**{n: [1.0] for n in IRIS[1:]}, IRIS[0]: ["x"]}, "texts, expected numbers"),
+    "a text": ({**{n: [1.0] for n in IRIS[1:]}, IRIS[0]: ["x"]}, 'found the text "x"'),
     "no value": ({**{n: [1.0] for n in IRIS[1:]}, IRIS[0]: [None]}, 'row 0, column "sepal_length"'),
     "other lengths": ({**{n: [1.0] for n in IRIS[1:]}, IRIS[0]: [1, 2]}, "numbers of rows"),
     "one row": (np.zeros(4), r"expected \(rows, 4\); one row is written x\[None\]"),
     "other columns": (np.zeros((3, 5)), r"shape \(3, 5\), expected \(rows, 4\)"),
-    "nan": (np.array([[0, 0, 0, 0], [0, np.nan, 0, 0]]), "row 1, column sepal_width is nan"),
+    "nan": (np.array([[0, 0, 0, 0], [0, np.nan, 0, 0]]), 'row 1, column "sepal_width" is nan'),
     "infinite": (np.full((1, 4), np.inf), "expected a finite number"),
     "too large for float32": (np.full((1, 4), 1e300), "do not fit float32"),
     "texts": (np.full((1, 4), "a"), "expected numbers"),

@@ -1,0 +1,221 @@
+"""A table in memory: named columns, and where each row stands, so that an error can say it.
+
+CSV and Parquet files, dicts and data frames all become a `Frame`. A wrong cell costs a user an hour
+when it trains silently and ten seconds when it is named. So nothing is skipped, filled in or
+guessed: a value is a finite number, or, in a target column, a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..spelling import did_you_mean
+from ..words import listed
+
+__all__ = ["Frame", "has_decimal_comma", "missing", "number", "shortened"]
+
+Array = NDArray[Any]
+_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+
+
+class Frame:
+    """Named columns of equal length, each of shape (rows,).
+
+    Args:
+        origin: the file, or what else names the table in errors.
+        names: of the columns; of those that are asked for, each must stand there once.
+        columns: anything that NumPy makes an array of.
+        lines: the line of a text file on which each row starts; a text in it may be a number. None:
+            rows count from 0, and a text is no number.
+
+    Raises DataError for columns of another shape, or of different lengths.
+    """
+
+    def __init__(
+        self,
+        origin: object,
+        names: Iterable[object],
+        columns: Iterable[Any],
+        lines: Sequence[int] | None = None,
+    ) -> None:
+        self.origin, self.lines = str(origin), lines
+        self.names = [str(name) for name in names]
+        self._columns = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
+        lengths = {name: len(array) for name, array in zip(self.names, self._columns, strict=True)}
+        if len(set(lengths.values())) > 1:
+            shown = listed([f"{name} {length}" for name, length in lengths.items()])
+            raise DataError(f"{origin}: columns have different numbers of rows: {shown}")
+        self._rows = max(lengths.values(), default=0)
+        self._positions: dict[str, list[int]] = {}
+        for position, name in enumerate(self.names):
+            if "\0" in name:
+                raise DataError(
+                    f"{origin}: the name of column {position + 1} has a NUL in it: {name!r:.60}"
+                )
+            self._positions.setdefault(name, []).append(position)
+
+    def _column(self, name: str, values: Any) -> Array:
+        try:
+            array = np.asarray(values)
+        except (ValueError, TypeError) as error:
+            raise DataError(f'{self.origin}, column "{name}": {error}') from error
+        if array.ndim != 1:
+            raise DataError(
+                f'{self.origin}, column "{name}" has shape {array.shape}, expected one value a row'
+            )
+        return array
+
+    @classmethod
+    def of(cls, value: Any) -> Frame | None:
+        """The columns of a dict, a data frame, a table or a structured array; None of all else."""
+        if isinstance(value, Mapping):
+            return cls("the columns", value.keys(), value.values())
+        names: Any = getattr(getattr(value, "dtype", None), "names", None)
+        for attribute in ("column_names", "columns"):  # of pyarrow; of pandas and polars
+            names = getattr(value, attribute, None) if names is None else names
+        if names is None or isinstance(value, type):
+            return None
+        return cls("the table", names, (value[name] for name in names))
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def column(self, name: str) -> Array:
+        """The values of a column as they are."""
+        self._require([name])
+        count = len(self._positions[name])
+        if count > 1:
+            raise DataError(f'{self.origin} has {count} columns named "{name}"')
+        return self._columns[self._positions[name][0]]
+
+    def texts(self, name: str) -> list[str]:
+        """A column as texts: whole numbers without a point, no value as an empty text."""
+        array = self.column(name)
+        if array.dtype.kind == "f" and np.isfinite(array).all() and (array % 1 == 0).all():
+            return [str(int(value)) for value in array]
+        return ["" if value is None else str(value).strip() for value in array.tolist()]
+
+    def values(self, name: str) -> list[float | None]:
+        """A column as floats: None for a text that is no number, NaN for what is neither."""
+        array = self.column(name)
+        if array.dtype.kind not in "biufOUS":
+            return [math.nan] * len(array)
+        return [self._value(cell) for cell in array]
+
+    def _value(self, cell: Any) -> float | None:
+        if isinstance(cell, str):
+            return None if self.lines is None else number(cell) if cell else math.nan
+        try:
+            return float(cell) if isinstance(cell, _NUMBERS) else math.nan
+        except OverflowError:
+            return math.inf
+
+    def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
+        """A column of finite numbers; DataError naming the first value that is not one."""
+        array = self.column(name)
+        text = "_" if self.lines is None else "".join(array)
+        if array.dtype.kind in "biuf" or (text.isascii() and "_" not in text):
+            with contextlib.suppress(ValueError):
+                fast: NDArray[np.float64] = array.astype(np.float64)
+                if np.isfinite(fast).all():
+                    return fast
+        values = self.values(name)
+        bad = [i for i, value in enumerate(values) if value is None or not math.isfinite(value)]
+        if bad:
+            raise self.refusal(name, bad, "expected a number", hint)
+        return np.array(values, np.float64)
+
+    def matrix(self, names: Sequence[str], hint: str = "") -> NDArray[np.float64]:
+        """Columns of finite numbers side by side, of shape (rows, names)."""
+        self._require(names)
+        matrix = np.empty((len(self), len(names)))
+        for position, name in enumerate(names):
+            matrix[:, position] = self.numbers(name, hint)
+        return matrix
+
+    def place(self, row: int, name: str) -> str:
+        """Where a value stands: `houses.csv, line 17, column "age"`."""
+        where = f"row {row}" if self.lines is None else f"line {self.lines[row]}"
+        return f'{self.origin}, {where}, column "{name}"'
+
+    def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
+        """The error for the values of column `name` in rows `bad`; it shows the first."""
+        cell = self.column(name)[bad[0]]
+        value = self._value(cell)
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            found, hint = "an empty cell", "fill it in or leave the row out"
+        elif value is None:
+            found = f'the text "{shortened(cell)}"'
+            if has_decimal_comma(cell):
+                hint = "numbers are written with a decimal point, not a comma"
+        else:
+            found = f'"{shortened(str(cell))}"'
+            hint = hint if math.isfinite(value) else "fill such values in or leave the rows out"
+        more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
+        hints = ["rows count from 0"] if self.lines is None else []
+        hints += [hint] if hint else []
+        return DataError(
+            f"{self.place(bad[0], name)}: {expected}, found {found}{more}"
+            + (f"\nhint: {'; '.join(hints)}" if hints else "")
+        )
+
+    def _require(self, names: Sequence[str]) -> None:
+        """DataError naming every column of `names` that there is not."""
+        absent = [name for name in names if name not in self._positions]
+        if not absent:
+            return
+        if self.names and all(number(name) is not None for name in self.names):
+            raise DataError(
+                f"{self.origin}: the first line holds numbers ({shortened(', '.join(self.names))}),"
+                f" expected the names of the columns: {listed(names)}"
+            )
+        other = other_delimiter(self.names)
+        hint = f'\nhint: are its cells separated by "{other}"? Set the delimiter' if other else ""
+        if len(absent) == 1:
+            raise DataError(missing(self.origin, "column", absent[0], self.names) + hint)
+        free = [name for name in self.names if name not in names]
+        lines = [f'  "{name}"{did_you_mean(name, free)}' for name in absent[:20]]
+        lines += [f"  and {len(absent) - 20} more"] * (len(absent) > 20)
+        raise DataError(
+            "\n".join([f"{self.origin} lacks {len(absent)} columns", *lines])
+            + f"\ncolumns: {listed(self.names) or 'none'}{hint}"
+        )
+
+
+def missing(origin: object, kind: str, name: str, existing: Collection[str]) -> str:
+    """That there is no such column or array, the nearest that exists, and all there are."""
+    near = did_you_mean(name, existing)
+    return f'{origin} has no {kind} "{name}"{near}\n{kind}s: {listed([*existing]) or "none"}'
+
+
+def number(text: str) -> float | None:
+    """The number, perhaps NaN or infinite, that a text holds, or None.
+
+    Python's float() also takes "1_000", and digits of other scripts; a table that says so means
+    something else.
+    """
+    try:
+        return float(text) if "_" not in text and text.isascii() else None
+    except ValueError:
+        return None
+
+
+def has_decimal_comma(text: str) -> bool:
+    return text.count(",") == 1 and number(text.replace(",", ".")) is not None
+
+
+def other_delimiter(names: Sequence[str]) -> str:
+    """What would cut a header of one cell, as YAML writes it; empty where nothing would."""
+    found = next((x for x in ";\t|," if len(names) == 1 and x in names[0]), "")
+    return found.replace("\t", r"\t")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
