@@ -94,13 +94,8 @@ class ArrayDataset:
 
     def with_arrays(self, *arrays: Any) -> ArrayDataset:
         """Other arrays under the same names: a part of the rows, or the rows prepared."""
-        return ArrayDataset(
-            *arrays,
-            feature_names=self.feature_names,
-            target_name=self.target_name,
-            classes=self.classes,
-            truth=self.truth,
-        )
+        names = ("feature_names", "target_name", "classes", "truth")
+        return ArrayDataset(*arrays, **{name: getattr(self, name) for name in names})
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{array.dtype}{list(array.shape)}" for array in self.arrays)

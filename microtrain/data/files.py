@@ -246,27 +246,23 @@ def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> 
     Raises DataError for all that is wrong with it. Nothing is read of other arrays.
     """
     with _open(path) as file:
-        try:
-            # Else NumPy takes it for a pickle, and says how to load one unsafely.
-            if not file.peek(2).startswith((b"PK", b"\x93N")):  # type: ignore[attr-defined]
-                raise DataError(
-                    f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) "
-                    "writes one, tables are data of type csv or parquet"
-                )
-            stored = np.load(file, allow_pickle=False)
-        except _unreadable() as error:
-            raise DataError(f"{path} is not a readable npz file: {error}") from error
-        if isinstance(stored, np.ndarray):
+        # What is no zip NumPy takes for a pickle, and says how to load one unsafely.
+        if file.peek(2)[:2] != b"PK":  # type: ignore[attr-defined]
             raise DataError(
-                f"{path} holds one unnamed array (npy); numpy.savez(path, x=..., y=...) writes npz"
+                f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) "
+                "writes one, tables are data of type csv or parquet"
             )
+        try:
+            stored = np.load(file, allow_pickle=False)
+        except Exception as error:  # of zipfile, zlib, struct, NumPy, or for want of memory
+            raise DataError(f"{path} is not a readable npz file: {error}") from error
         arrays = {}
         for name in [*names, *(name for name in optional if name in stored.files)]:
             if name not in stored.files:
                 raise DataError(missing(path, "array", name, stored.files))
             try:
                 arrays[name] = stored[name]
-            except _unreadable() as error:
+            except Exception as error:
                 raise DataError(f'{path}: array "{name}" cannot be read: {error}') from error
             if not isinstance(arrays[name], np.ndarray):  # a member that is no .npy
                 raise DataError(f'{path}: "{name}" is no array')
@@ -296,27 +292,12 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
                 if pyarrow.types.is_dictionary(column.type):
                     column = column.cast(column.type.value_type)
                 columns.append(column.to_numpy(zero_copy_only=False))
-        # Arrow's errors are ValueError, OSError, KeyError, NotImplementedError, MemoryError ...
-        except (pyarrow.ArrowException, *_unreadable()) as error:
+        except Exception as error:  # ArrowException, ValueError, OSError, KeyError, MemoryError ...
             text = " ".join(str(error).split())
             raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
     if columns and not table.num_rows:
         raise DataError(f"{path} has no rows: the data set is empty")
     return Frame(path, table.column_names, columns)
-
-
-def _unreadable() -> tuple[type[Exception], ...]:
-    """What is raised for a file that is cut short, damaged, something else, or pickled.
-
-    MemoryError where a damaged header asks for more than there is; RuntimeError for an encrypted
-    member and an unknown compression.
-    """
-    from struct import error as struct_error  # late, as every module that only an error needs
-    from zipfile import BadZipFile
-    from zlib import error as zlib_error
-
-    named = (ValueError, OSError, EOFError, MemoryError, OverflowError, RuntimeError, KeyError)
-    return (*named, TypeError, SyntaxError, BadZipFile, zlib_error, struct_error)
 
 
 def _open(path: Path) -> BinaryIO:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,29 +41,25 @@ class Batch(tuple[Any, ...]):
     global_size: int
 
 
-class MicroBatches(list[Batch]):
+class MicroBatches(Sequence[Batch]):
     """The micro-batches of one optimiser step; taking one places the random draws at it.
 
     Attributes:
         place: the epoch, and the number of the global batch in it.
     """
 
-    place: tuple[int, int]
+    def __init__(self, batches: list[Batch], place: tuple[int, int] = (0, 0)) -> None:
+        self._batches, self.place = batches, place
 
-    def __iter__(self) -> Iterator[Batch]:
-        return (self[number] for number in range(len(self)))
-
-    def __reversed__(self) -> Iterator[Batch]:
-        return (self[number] for number in reversed(range(len(self))))
+    def __len__(self) -> int:
+        return len(self._batches)
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        if isinstance(found, Batch):
-            begin_batch(found.offset, self.place)
-            return found
-        part = MicroBatches(found)
-        part.place = self.place
-        return part
+        if isinstance(index, slice):
+            return MicroBatches(self._batches[index], self.place)
+        batch = self._batches[index]
+        begin_batch(batch.offset, self.place)
+        return batch
 
 
 class DataLoader:
@@ -126,15 +122,12 @@ class DataLoader:
         self.shuffle = _flag("shuffle", shuffle)
         self.drop_last = _flag("drop_last", drop_last)
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
-        if comm is None:
-            comm = world()
-        self.comm = comm
-        self.shards = comm.size
+        self.comm = world() if comm is None else comm
+        self.shards = self.comm.size
         if shards is not None:
             self.shards = _whole_number("shards", shards, least=1)
-        self._each = local_shards(self.shards, comm)
-        self.offset = 0
-        self.global_size = 0
+        self._each = local_shards(self.shards, self.comm)
+        self.offset = self.global_size = 0
         self._epoch = 0
         self._pass: object | None = None  # stands for the pass under way, if there is one
         # `take` would copy the whole of a strided array at every batch: do it once, here. Slices
@@ -205,7 +198,8 @@ class DataLoader:
         if rest and not self.drop_last and steps >= len(self):
             wanted.append(rest)
         order = np.arange(rows) if self.shuffle else None
-        return [self._micro_batches(order, 0, self._cut(n, self.accumulate)) for n in wanted]
+        cuts = (self._cut(size, self.accumulate) for size in wanted)
+        return [MicroBatches(self._take(order, 0, cut)) for cut in cuts]
 
     def _new_pass(
         self, micro_batches: int, start: int = 0, passes: int | None = 1
@@ -234,26 +228,14 @@ class DataLoader:
                     cut = cuts.get(global_size)
                     if cut is None:
                         cut = cuts[global_size] = self._cut(global_size, micro_batches)
-                    batches = self._micro_batches(order, start, cut)
-                    batches.place = epoch, number
+                    batches = self._take(order, start, cut)
                     self.offset, self.global_size = batches[0].offset, global_size
-                    yield batches
+                    yield MicroBatches(batches, (epoch, number))
                 begin = 0
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
-
-    def _micro_batches(
-        self, order: NDArray[np.intp] | None, start: int, cut: list[tuple[int, int, int]]
-    ) -> MicroBatches:
-        batches = MicroBatches()
-        batches.place = 0, 0
-        for first, last, micro_size in cut:
-            batch = self._take(order, start + first, start + last)
-            batch.offset, batch.global_size = first, micro_size
-            batches.append(batch)
-        return batches
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
@@ -265,11 +247,19 @@ class DataLoader:
                 cut.append((start + first, start + last, stop - start))
         return cut
 
-    def _take(self, order: NDArray[np.intp] | None, start: int, stop: int) -> Batch:
-        if order is None:
-            return Batch([wrap(array[start:stop]) for array in self._arrays])
-        chosen = order[start:stop]
-        return Batch([wrap(array.take(chosen, 0)) for array in self._arrays])
+    def _take(
+        self, order: NDArray[np.intp] | None, start: int, cut: list[tuple[int, int, int]]
+    ) -> list[Batch]:
+        batches = []
+        for first, last, micro_size in cut:
+            rows = slice(start + first, start + last)
+            if order is None:
+                batch = Batch([wrap(array[rows]) for array in self._arrays])
+            else:
+                batch = Batch([wrap(array.take(order[rows], 0)) for array in self._arrays])
+            batch.offset, batch.global_size = first, micro_size
+            batches.append(batch)
+        return batches
 
     def __repr__(self) -> str:
         return (

@@ -31,22 +31,27 @@ class Preprocessing:
     scale: NDArray[np.float64]
 
     @classmethod
-    def identity(cls, shape: tuple[int, ...]) -> Preprocessing:
-        """Leaves features of this shape (one row's) as they are."""
-        return cls(np.zeros(shape), np.ones(shape))
+    def identity(cls, x: NDArray[Any], origin: str = "data") -> Preprocessing:
+        """Leaves rows like those of `x` as they are."""
+        return cls(np.zeros(x.shape[1:]), np.ones(x.shape[1:]))
 
     @classmethod
-    def standardizing(cls, x: NDArray[Any]) -> Preprocessing:
+    def standardizing(cls, x: NDArray[Any], origin: str = "data") -> Preprocessing:
         """Gives the rows of `x` mean 0 and standard deviation 1 per feature.
 
-        A feature that is constant in `x` is only shifted to 0: its scale is 1.
+        A feature that is constant in `x` is only shifted to 0: its scale is 1. DataError naming
+        `origin` for values so large that these are not finite.
         """
         x = x.astype(np.float64, copy=False)
         lowest = x.min(axis=0)
-        std = x.std(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = x.mean(axis=0), x.std(axis=0)
         # By its extremes: rounding gives a constant 0.1 a standard deviation of 1e-17.
         constant = (lowest == x.max(axis=0)) | (std == 0.0)
-        return cls(np.where(constant, lowest, x.mean(axis=0)), np.where(constant, 1.0, std))
+        mean, std = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
+        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
+            raise DataError(f"{origin}: input values are too large to standardise; rescale them")
+        return cls(mean, std)
 
     @property
     def is_identity(self) -> bool:
@@ -129,16 +134,15 @@ def prepare(
         )
     rows = split_rows(len(dataset), split, seed, origin)
     if preprocessing is None:
-        preprocessing = _preprocessing(inputs[0][rows["train"]], standardize, origin)
+        make = Preprocessing.standardizing if standardize else Preprocessing.identity
+        preprocessing = make(inputs[0][rows["train"]], origin)
     elif preprocessing.mean.shape != inputs[0].shape[1:]:
         raise DataError(
             f"{origin}: inputs have {inputs[0].shape[1:]} features a row, but the stored "
             f"preprocessing is for {preprocessing.mean.shape}"
         )
 
-    def part(name: str) -> ArrayDataset | None:
-        if name not in rows:
-            return None
+    def part(name: str) -> ArrayDataset:
         x, *others = dataset[rows[name]]
         with np.errstate(over="ignore"):  # cast refuses what overflows
             arrays = (preprocessing.apply(x), *others)
@@ -146,60 +150,44 @@ def prepare(
             *(cast(a, dtype if a.dtype.kind == "f" else np.int64, origin) for a in arrays)
         )
 
-    train = part("train")
-    assert train is not None
+    columns = int(target.shape[1]) if target.ndim == 2 else None
     return Prepared(
-        train=train,
-        val=part("val"),
-        test=part("test"),
+        train=part("train"),
+        val=part("val") if "val" in rows else None,
+        test=part("test") if "test" in rows else None,
         preprocessing=preprocessing,
         in_features=inputs[0].shape[1] if len(inputs) == 1 and inputs[0].ndim == 2 else None,
-        out_features=_out_features(target, classes),
+        out_features=columns if classes is None else len(classes),
         classes=classes,
     )
 
 
-def _preprocessing(x: NDArray[Any], standardize: bool, origin: str) -> Preprocessing:
-    if not standardize:
-        return Preprocessing.identity(x.shape[1:])
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = Preprocessing.standardizing(x)
-    if not (np.isfinite(found.mean).all() and np.isfinite(found.scale).all()):
-        raise DataError(f"{origin}: input values are too large to standardise; rescale the data")
-    return found
-
-
 def _checked(data: Any, origin: str) -> ArrayDataset:
     """`data` as an ArrayDataset with rows, a target, and finite values."""
-    if isinstance(data, ArrayDataset):
-        dataset = data
-    elif isinstance(data, tuple | list):
+    if isinstance(data, tuple | list):
         try:
-            dataset = ArrayDataset(*data)
+            data = ArrayDataset(*data)
         except (TypeError, ValueError) as error:
             raise DataError(f"{origin}: {error}") from error
-    else:
+    if not isinstance(data, ArrayDataset):
+        returned = "nothing" if data is None else f"a {type(data).__name__}"
         raise DataError(
-            f"{origin} returned {_a(data)}; expected arrays (inputs..., target) or an ArrayDataset"
+            f"{origin} returned {returned}; expected arrays (inputs..., target) or an ArrayDataset"
         )
+    dataset = data
     if len(dataset.arrays) < 2:
         raise DataError(f"{origin} returned one array; expected at least an input and a target")
+    shapes = ", ".join(str(array.shape) for array in dataset.arrays)
     if len(dataset) == 0:
-        shapes = ", ".join(str(array.shape) for array in dataset.arrays)
         raise DataError(f"{origin}: the data set is empty; its arrays have shapes {shapes}")
     last = len(dataset.arrays) - 1
     for i, array in enumerate(dataset.arrays):
         name = "target" if i == last else "input" if last == 1 else f"input {i}"
         check_finite(array, f"{origin}: {name}", None if i else dataset.feature_names)
     if any(0 in array.shape[1:] for array in dataset.arrays):
-        shapes = ", ".join(str(array.shape) for array in dataset.arrays)
         raise DataError(f"{origin}: an array has no columns; their shapes are {shapes}")
     columns = (a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in dataset.arrays)
     return dataset.with_arrays(*columns)
-
-
-def _a(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
 
 
 def check_finite(array: NDArray[Any], name: str, columns: Sequence[str] | None = None) -> None:
@@ -234,12 +222,6 @@ def _class_names(dataset: ArrayDataset, origin: str) -> tuple[str, ...] | None:
             "hint: make them floats, or name all classes: ArrayDataset(x, y, classes=[...])"
         )
     return tuple(str(code) for code in range(high + 1))
-
-
-def _out_features(target: NDArray[Any], classes: tuple[str, ...] | None) -> int | None:
-    if classes is not None:
-        return len(classes)
-    return int(target.shape[1]) if target.ndim == 2 else None
 
 
 def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:

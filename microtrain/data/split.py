@@ -33,17 +33,16 @@ def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> 
     for name, fraction in split.items():
         if name not in PARTS:
             raise ConfigError(f"{origin}: split has no part {name!r}; there are train, val, test")
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float | np.number):
-            raise ConfigError(f"{origin}: split {name} is a fraction of the rows, got {fraction!r}")
-        if not 0 < fraction <= 1:
+        no_number = isinstance(fraction, bool) or not isinstance(fraction, int | float | np.number)
+        if no_number or not 0 < fraction <= 1:
             raise ConfigError(
                 f"{origin}: split {name} is a fraction of the rows, above 0 and at most 1; "
-                f"got {fraction}"
+                f"got {fraction!r}"
             )
     if "train" not in split:
         raise ConfigError(f"{origin}: split needs a train part, got {{{shown}}}")
-    if abs(math.fsum(split.values()) - 1.0) > 1e-6:
-        total = math.fsum(split.values())
+    total = math.fsum(split.values())
+    if abs(total - 1.0) > 1e-6:
         raise ConfigError(f"{origin}: split {{{shown}}} adds up to {total:g}, expected 1")
     sizes = {
         name: math.floor(round(rows * fraction, 6))

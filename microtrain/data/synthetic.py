@@ -38,13 +38,12 @@ def synthetic_linear(
         >>> data = synthetic_linear(10000, [2.0], bias=3.0, noise=0.5)
     """
     name = "synthetic_linear"
-    _at_least_one(name, samples=samples)
+    _check(name, noise, samples=samples)
     if len(weights) == 0:
         raise ConfigError(f"{name}: weights must name at least one feature's weight, got []")
     for value in (*weights, bias):
         if not math.isfinite(value):
             raise ConfigError(f"{name}: weights and bias must be finite, got {value}")
-    _check_noise(name, noise)
     x = generator(seed, f"{name}/inputs").standard_normal((samples, len(weights)))
     # A sum instead of a matrix product: BLAS rounds differently with its number of threads.
     y = (x * np.array(weights, np.float64)).sum(axis=1, keepdims=True) + bias
@@ -73,7 +72,7 @@ def synthetic_random(samples: int, features: int, targets: int, seed: int = 0) -
         Raises ConfigError for a size below 1.
     """
     name = "synthetic_random"
-    _at_least_one(name, samples=samples, features=features, targets=targets)
+    _check(name, samples=samples, features=features, targets=targets)
     return ArrayDataset(
         generator(seed, f"{name}/inputs").standard_normal((samples, features)),
         generator(seed, f"{name}/targets").standard_normal((samples, targets)),
@@ -104,8 +103,7 @@ def synthetic_relu(
         Raises ConfigError for a size below 1 or a negative noise.
     """
     name = "synthetic_relu"
-    _at_least_one(name, samples=samples, features=features, hidden=hidden, targets=targets)
-    _check_noise(name, noise)
+    _check(name, noise, samples=samples, features=features, hidden=hidden, targets=targets)
     x = generator(seed, f"{name}/inputs").standard_normal((samples, features))
     teacher = generator(seed, f"{name}/teacher")
     w1 = teacher.standard_normal((features, hidden)) / math.sqrt(features)
@@ -128,12 +126,9 @@ def _feature_names(features: int) -> list[str]:
     return ["x"] if features == 1 else [f"x{i + 1}" for i in range(features)]
 
 
-def _at_least_one(name: str, **sizes: object) -> None:
+def _check(name: str, noise: float = 0.0, **sizes: object) -> None:
     for size, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ConfigError(f"{name}: {size} must be a whole number from 1 up, got {value!r}")
-
-
-def _check_noise(name: str, noise: float) -> None:
     if not (math.isfinite(noise) and noise >= 0):
         raise ConfigError(f"{name}: noise is a standard deviation from 0 up, got {noise}")

@@ -90,7 +90,10 @@ def test_without_a_split_all_rows_train_in_their_own_memory():
         ({"train": 1.0, "val": 0.0}, "split val is a fraction of the rows, above 0"),
         ({"train": 1.2, "val": -0.2}, "split train is a fraction"),
         ({"train": float("nan")}, "split train is a fraction"),
-        ({"train": "all"}, "split train is a fraction of the rows, got 'all'"),
+        (
+            {"train": "all"},
+            "split train is a fraction of the rows, above 0 and at most 1; got 'all'",
+        ),
         ({"train": True}, "got True"),
     ],
 )
