@@ -128,8 +128,6 @@ LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 TO_BE_MENDED: list[tuple[str, str]] = [
     ("train.ending", "inference.saved"),
     ("train.ending", "report.page"),
-    ("train.ending", "report.pictures"),
-    ("train.telling", "report.pictures"),
     ("train.trainer", "inference.signature"),
     ("autograd.engine", "autograd.graph"),
     ("ops.splitting", "ops.indexing"),

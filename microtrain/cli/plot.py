@@ -31,15 +31,17 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
     microtrain plot runs/linreg runs/other --metric loss --output both.svg
     """
     from microtrain.errors import LaunchError
-    from microtrain.files import make_directory
+    from microtrain.files import make_directory, reason
 
-    from ..report.curves import draw_runs
+    from ..report import figures
+    from ..report.curves import choose, curves
     from ..runs.record import Record
 
     records = [Record.read(run) for run in runs]
+    alone = len(records) == 1
     if output is not None:
         path = Path(os.path.expanduser(output))
-    elif len(records) > 1:
+    elif not alone:
         path = Path("curves.png")
     else:
         path = records[0].path / "plots" / "curves.png"
@@ -47,8 +49,8 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
             make_directory(path.parent)
         except OSError as error:
             raise LaunchError(
-                f"cannot write into {path.parent}: {error.strerror}; "
-                "choose a place with --output FILE"
+                f"cannot write a plot: {reason(error)}; choose a place with --output FILE"
             ) from error
-    draw_runs(records, path, metrics)
+    charts = curves(records, choose(records, metrics))
+    figures.write(figures.draw(charts, records[0].name if alone else ""), path)
     click.echo(path)

@@ -14,7 +14,6 @@ from ..distributed.abort import exit_status
 from ..distributed.agreement import from_root, together
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
-from ..report.pictures import draw
 from ..runs.directory import open_run
 from ..words import number
 from .checkpointing import contents, values
@@ -224,18 +223,4 @@ def _write_end(
 
     model = trainer.model.module
     with alone("rank 0 alone draws and writes the report"):
-        told = [final_report(run.path, model, trainer.data, trainer.device, known.chosen)]
-        try:
-            told.append(
-                draw(
-                    run,
-                    trainer.config,
-                    trainer.model,
-                    trainer.data,
-                    trainer.device,
-                    f"step {known.step:,}",
-                )
-            )
-        except Exception as error:  # a finished run stays finished whatever a picture meets
-            told.append(f"a picture could not be drawn: {type(error).__name__}: {error}")
-    return "; ".join(filter(None, told)) or None
+        return final_report(run.path, model, trainer.data, trainer.device, known.chosen)

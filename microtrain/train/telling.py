@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from .. import threads
 from ..config.components import is_import_path
-from ..report.pictures import line_of
 from ..words import elapsed
+from .learned_line import learned_line
 from .output import Header, Summary, truth_lines
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def next_command(trainer: Trainer, command: str) -> str:
 
 def truth(trainer: Trainer, which: str) -> list[str]:
     """Learned weights beside the true ones, where there are such; `which` says of which model."""
-    line, truth = line_of(trainer.model.module, trainer.data), trainer.data.train.truth
+    line, truth = learned_line(trainer.model.module, trainer.data), trainer.data.train.truth
     if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
         return []
     names = trainer.data.train.feature_names or [f"x{i}" for i in range(len(line[0]))]

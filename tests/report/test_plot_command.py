@@ -12,8 +12,9 @@ import pytest
 
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
-from microtrain.report import curves
+from microtrain.report import figures
 from microtrain.report.compare import compare, lines
+from microtrain.report.curves import choose, curves, run_names
 from microtrain.runs.directory import RunDirectory
 from microtrain.runs.record import Record, direction
 from microtrain.train import metrics
@@ -103,15 +104,15 @@ def test_a_damaged_run_is_one_message_and_exit_3(tmp_path, capsys, command, file
 def drawn(monkeypatch):
     """The figures that were drawn."""
     pytest.importorskip("matplotlib")
-    figures = []
-    new = curves.new_figure
+    made = []
+    draw = figures.draw
 
-    def keep(*size):
-        figures.append(new(*size))
-        return figures[-1]
+    def keep(*arguments):
+        made.append(draw(*arguments))
+        return made[-1]
 
-    monkeypatch.setattr(curves, "new_figure", keep)
-    return figures
+    monkeypatch.setattr(figures, "draw", keep)
+    return made
 
 
 @pytest.mark.parametrize("suffix, start", [(".png", PNG), (".svg", SVG), (".pdf", PDF)])
@@ -132,48 +133,48 @@ def test_a_run_alone_is_drawn_into_its_plots(tmp_path, capsys, drawn):
     assert texts == ["train", "validation", "best: 1.7500 at step 3"]
 
 
-def test_several_runs_share_panels_and_the_diverged_one_is_named(tmp_path, drawn):
+def test_several_runs_share_panels_and_the_diverged_one_is_named(tmp_path):
+    pytest.importorskip("matplotlib")
     paths = [
         make_run(tmp_path, "$a$"),
         make_run(tmp_path, "<b>", losses=(3.0, math.nan), status="diverged"),
         make_run(tmp_path, "c", losses=(), status="running", steps=None),
     ]
-    curves.draw_runs([Record.read(path) for path in paths], tmp_path / "all.svg", ["loss"])
-    (legend,) = drawn[0].legends
+    figure = figures.draw(curves([Record.read(path) for path in paths], ["loss"]))
+    (legend,) = figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
     expected = ["$a$", "<b> (diverged at step 3)", "c (running)", "train", "validation"]
     assert texts == expected
-    assert len({line.get_color() for line in drawn[0].axes[0].lines}) == 3
+    assert not any(text.get_parse_math() for text in legend.get_texts())
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 3
 
 
 @pytest.mark.parametrize("losses, scale", [((9.0, 0.1), "log"), ((9.0, 3.0), "linear")])
-def test_the_scale_follows_the_values_and_not_the_marks(tmp_path, drawn, losses, scale):
+def test_the_scale_follows_the_values_and_not_the_marks(tmp_path, losses, scale):
     path = make_run(tmp_path, losses=losses, status="diverged")
-    curves.draw_runs([Record.read(path)], tmp_path / "x.png", ["train/loss"])
-    assert drawn[0].axes[0].get_yscale() == scale
+    (chart,) = curves([Record.read(path)], ["train/loss"])
+    assert chart.log is (scale == "log")
 
 
 def test_runs_are_called_by_what_differs(tmp_path):
     a, b = make_run(tmp_path), make_run(tmp_path, lr="0.2  # command line")
-    names = curves.names_of([Record.read(a), Record.read(b)])
+    names = run_names([Record.read(a), Record.read(b)])
     assert names == ["optimizer.lr=0.1", "optimizer.lr=0.2"]
     again = make_run(tmp_path)
-    names = curves.names_of([Record.read(a), Record.read(again)])
+    names = run_names([Record.read(a), Record.read(again)])
     assert names == [f"line/{a.name}", f"line/{again.name}"]
-    assert len(set(curves.names_of([Record.read(a), Record.read(a)]))) == 1
+    assert len(set(run_names([Record.read(a), Record.read(a)]))) == 1
     other = make_run(tmp_path, "other")
-    assert curves.names_of([Record.read(a), Record.read(other)]) == ["line", "other"]
+    assert run_names([Record.read(a), Record.read(other)]) == ["line", "other"]
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path, drawn):
+def test_what_cannot_be_drawn_is_said(tmp_path):
     run = Record.read(make_run(tmp_path))
     empty = Record.read(make_run(tmp_path, losses=(), status="failed"))
     with pytest.raises(ConfigError, match='the metric "los"; did you mean loss'):
-        curves.draw_runs([run], tmp_path / "x.png", ["los"])
-    with pytest.raises(ConfigError, match=r"must end in \.png, \.svg, \.pdf"):
-        curves.draw_runs([run], tmp_path / "x.jpg")
+        choose([run], ["los"])
     with pytest.raises(DataError, match="no row of metrics was written in"):
-        curves.draw_runs([empty], tmp_path / "x.png")
+        choose([empty], [])
 
 
 def test_without_matplotlib_one_message_says_how_to_get_it(tmp_path, monkeypatch, capsys):

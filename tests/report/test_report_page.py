@@ -31,14 +31,13 @@ def page(tmp_path_factory):
 def digits(rng):
     truth = rng.integers(0, 3, 40)
     scores = np.eye(3)[truth] * 4 + rng.normal(size=(40, 3)) * 2
-    shape = (8, 8)
-    x = rng.random((40, 64))
-    return Samples("val", 40, x, truth, scores, ("0", NASTY, "2"), None, "class", shape)
+    return Samples("val", 40, truth, scores, ("0", NASTY, "2"), model=NASTY)
 
 
 def line(rng):
-    x = rng.normal(size=(60, 1))
-    return Samples("val", 500, x, 2 * x + 3, 2.1 * x + 3, None, (NASTY,), "y", None)
+    x = rng.normal(size=60)
+    y = 2 * x[:, None] + 3
+    return Samples("val", 500, y, 1.1 * y, x=x, feature=NASTY, true=(2.0, 3.0))
 
 
 @pytest.fixture(scope="module", params=["digits", "line", "diverged", "nothing"])

@@ -16,8 +16,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
-from microtrain.report.pictures import draw
-from microtrain.report.plots import Plots, line_label
+from microtrain.report.samples import scatter
 from microtrain.runs.provenance import params_sha256
 from microtrain.train.checkpointing import values
 from microtrain.train.output import Output
@@ -41,7 +40,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
 
 def train(tmp_path, *overrides, ranks=1):
@@ -137,19 +136,19 @@ def test_a_run_of_an_earlier_version_was_tested_at_its_last_step(tmp_path):
 
 
 def test_the_learned_line_is_of_that_model_too(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    labels = []
-    monkeypatch.setattr(Plots, "fit", lambda *_, fitted_label, **__: labels.append(fitted_label))
-    monkeypatch.setattr("microtrain.train.ending.draw", draw)
+    shown = []
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda _, seen: shown.append(seen))
     config, said = Path(__file__).parents[2] / "configs" / "linreg.yaml", io.StringIO()
     settings = load_config(config, [f"run_dir={tmp_path}", "train.duration=4 epochs"])
     trainer = Trainer.from_config(settings, output=Output(stream=said))
     trainer.train()
     model = mt.load(trainer.path)
     assert model.step < trainer.step
-    (label,) = labels
+    (samples,) = shown
     weight, bias = model.module.weight.item(), model.module.bias.item()
-    assert label == line_label(f"fitted (step {model.step})", weight, bias)
+    assert samples.model.startswith(f"checkpoint of step {model.step}, the best")
+    line = scatter(samples).curves[1]
+    assert line.name == f"predicted: y = {weight:.5g} x + {bias:.5g}"
     heading, x, *_ = said.getvalue().partition("weight  ")[2].splitlines()
     assert heading.endswith(f"(step {model.step}, the best)")
     assert x.split()[1] == number(weight)

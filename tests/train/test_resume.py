@@ -48,7 +48,7 @@ CASES: dict[str, list[str]] = {
 def fast(monkeypatch):
     """Pictures and waiting for the disk take longer than these runs."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
     monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
 
 

@@ -394,12 +394,12 @@ class Frozen(mt.nn.Module):
     def forward(self, x):
         return self.inner(x)
 
-class Breaks(mt.nn.Module):  # on the 200 points of a picture, which no batch has
+class Breaks(mt.nn.Module):  # on the 250 rows of a report, which no batch has
     def __init__(self, in_features):
         super().__init__()
         self.inner = mt.nn.Linear(in_features, 1)
     def forward(self, x):
-        assert len(x) != 200
+        assert len(x) != 250
         return self.inner(x)
 
 def float_loss():
@@ -448,17 +448,28 @@ def test_evaluate_makes_the_same_model_again(tmp_path):
     assert f"loss {last['loss']:.5g}" in again.stdout
 
 
-def test_a_picture_that_fails_does_not_fail_the_run(tmp_path):
-    pytest.importorskip("matplotlib")
+def test_a_model_that_fails_on_rows_of_the_report_does_not_fail_the_run(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     arguments = ("model=./parts.py:Breaks", "train.duration=1 epochs", "data.samples=1000")
     done = command(
         "train", CONFIGS / "linreg.yaml", *arguments, "data.split={train: 1}", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "a picture could not be drawn: AssertionError" in done.stderr
-    info = json.loads((run_of(tmp_path / "runs", "linreg") / "run.json").read_text())
+    run = run_of(tmp_path / "runs", "linreg")
+    assert "no predictions to show: AssertionError" in (run / "report.html").read_text()
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_fail_the_run(tmp_path, monkeypatch, capsys):
+    def fails(*_):
+        raise AssertionError("of matplotlib")
+
+    monkeypatch.setattr("microtrain.report.page.write_plots", fails)
+    train("linreg.yaml", tmp_path, "train.duration=1 epochs")
+    info = json.loads((run_of(tmp_path, "linreg") / "run.json").read_text())
     assert info["status"] == "finished"
+    said = "a picture could not be drawn: AssertionError: of matplotlib"
+    assert said in capsys.readouterr().err
 
 
 def test_a_run_without_a_checkpoint_is_named_by_its_status(tmp_path):

@@ -22,7 +22,7 @@ THREE = "data.split={train: 0.75, val: 0.125, test: 0.125}"
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
     monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
 
 

@@ -86,7 +86,7 @@ STEPS = {"the last step": 7, "early stopping": 6, "a callback, between them": 8,
 def fast(monkeypatch):
     """A killed process leaves all that it had written: waiting for the disk changes nothing."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("microtrain.train.ending.draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
 
 class Kill:

@@ -1,0 +1,148 @@
+"""Charts as pictures in files, with matplotlib.
+
+It is imported here alone and only when a picture is wanted. Figures are made without pyplot, so
+nothing global is touched and a user's own figures stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ConfigError, LaunchError
+from ..files import reason, write_whole
+from .chart import Chart
+from .curves import WORDS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FORMATS", "draw", "write"]
+
+FORMATS = (".png", ".svg", ".pdf")
+INK, GREY = "#222222", "#8a8a8a"
+_STYLES: dict[str, dict[str, Any]] = {
+    "train": {"color": "#2f6db3", "lw": 1.5, "ls": (0, (4, 1.5))},
+    "val": {"color": "#d9622b", "lw": 1.9},
+    "test": {"color": "#12876f", "lw": 1.9},
+    "plain": {"color": INK, "lw": 1.4, "ls": (0, (5, 4))},
+}
+# Okabe and Ito's colours, which people who see colours otherwise can tell apart, black left out.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
+    """A figure with a panel for each chart; `note` stands above the legend of a single run.
+
+    Raises LaunchError without matplotlib.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise LaunchError("matplotlib is not installed; pip install 'microtrain[plot]'") from None
+    columns = min(2, len(charts))
+    rows = math.ceil(len(charts) / columns)
+    size = (7.2 if columns == 1 else 11.5, 4.5 if rows == 1 else 3.6 * rows)
+    figure = Figure(figsize=size, dpi=150, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    runs = dict.fromkeys(curve.run for chart in charts for curve in chart.curves if curve.run)
+    colors = dict(zip(runs, cycle(_COLORS), strict=False))
+    for panel, chart in enumerate(charts, start=1):
+        axes = figure.add_subplot(rows, columns, panel)
+        _set_up(axes, chart, f"{title}: {chart.title}" if title else chart.title)
+        _draw(axes, chart, colors)
+        if not runs:
+            axes.legend(
+                frameon=False, loc="best", labelcolor=INK, title=note or None, alignment="left"
+            )
+    if runs:
+        _legend_of_runs(figure, charts, colors)
+    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
+        for text in [*legend.get_texts(), legend.get_title()]:
+            text.set_parse_math(False)  # a run named $x$ is a name
+    return figure
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Write PNG, SVG or PDF by the path's ending; whole or not at all.
+
+    Raises ConfigError for another ending, LaunchError where the file cannot be written.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"cannot write {path}: its name must end in {', '.join(FORMATS)}")
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower(), facecolor="white")
+    try:
+        write_whole(path, picture.getvalue())
+    except OSError as error:
+        raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
+
+
+def _set_up(axes: Axes, chart: Chart, heading: str) -> None:
+    left, right, low, high = chart.range
+    plain: dict[str, Any] = {"color": INK, "parse_math": False}  # a column named $x$ is a name
+    axes.set_title(heading, loc="left", fontsize=12, fontweight="bold", pad=10, **plain)
+    axes.set_xlabel(chart.x, **plain)
+    axes.set_ylabel(chart.y or chart.title, **plain)
+    axes.set_yscale("log" if chart.log else "linear")
+    axes.set_xlim(left, right)
+    axes.set_ylim(*(np.power(10.0, [low, high]) if chart.log else (low, high)))
+    for axis, ticks in ((axes.xaxis, chart.x_ticks()), (axes.yaxis, chart.y_ticks())):
+        axis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
+        axis.set_ticks([], minor=True)
+    axes.grid(True, color="#e6e6e6", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.tick_params(color=GREY, labelcolor=INK)
+
+
+def _draw(axes: Axes, chart: Chart, colors: dict[str, str]) -> None:
+    for curve in chart.curves:
+        x, y = chart.drawn(curve)
+        style = _STYLES[curve.look] | ({"color": colors[curve.run]} if curve.run else {})
+        if curve.dots:
+            few = len(x) <= 300
+            style |= {"ls": "none", "marker": "o", "ms": 5 if few else 3.5, "mew": 0}
+            style["alpha"] = 1 if len(x) == 1 else 0.65 if few else 0.4
+        elif len(x) <= 30 and curve.look != "plain":
+            style |= {"marker": "o", "ms": 4}
+        # Above a solid line that coincides with it, a dashed one is seen.
+        above = 2.5 if curve.look == "train" and not curve.dots else 2
+        axes.plot(x, y, label=curve.name, zorder=above, **style)
+    for mark in chart.marks:
+        if mark.y is None:
+            color = colors.get(mark.run, GREY)
+            axes.axvline(mark.x, color=color, ls=":", lw=1.5, label=mark.words)
+        else:
+            ring: dict[str, Any] = {"ms": 8, "mew": 2, "mfc": "white", "zorder": 5}
+            color = colors.get(mark.run, INK)
+            axes.plot([mark.x], [mark.y], "o", color=color, label=mark.words, **ring)
+
+
+def _legend_of_runs(figure: Figure, charts: Sequence[Chart], colors: dict[str, str]) -> None:
+    """A colour for each run, and what the lines of each look are."""
+    from matplotlib.lines import Line2D
+
+    looks = {(curve.look, curve.dots) for chart in charts for curve in chart.curves}
+    handles = [Line2D([], [], color=color, lw=1.9, label=run) for run, color in colors.items()]
+    for look, words in WORDS.items():
+        if (look, False) in looks:
+            handles.append(Line2D([], [], label=words, **_STYLES[look] | {"color": GREY}))
+        elif (look, True) in looks:
+            handles.append(Line2D([], [], color=GREY, ls="none", marker="o", ms=5, label=words))
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=1 if max(map(len, colors)) > 40 else 2,
+        frameon=False,
+        labelcolor=INK,
+    )
