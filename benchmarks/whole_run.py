@@ -86,7 +86,7 @@ def microtrain_run(ranks: int, epochs: int) -> Callable[[str], list[float]]:
     """`mpirun -n RANKS python -m microtrain train configs/linreg.yaml`; weight and bias."""
     from microtrain.distributed.launch import installed_mpi, matching_mpirun, mpiruns, plan
     from microtrain.runs.checkpoint import load_checkpoint
-    from microtrain.runs.directory import open_run
+    from microtrain.runs.record import Run
 
     program = [sys.executable, "-m", "microtrain", "train", str(CONFIG)]
     program.append(f"train.duration={epochs} epochs")
@@ -94,7 +94,7 @@ def microtrain_run(ranks: int, epochs: int) -> Callable[[str], list[float]]:
 
     def run(folder: str) -> list[float]:
         _done([*line.command, f"run_dir={folder}"], line.environment)
-        model = load_checkpoint(open_run(f"{folder}/linreg").checkpoints[-1]).model
+        model = load_checkpoint(Run.read(f"{folder}/linreg").checkpoints[-1]).model
         return [float(model["weight"].item()), float(model["bias"].item())]
 
     return run

@@ -32,7 +32,7 @@ from .distributed import launch
 from .errors import ConfigError
 from .random import begin_batch
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
-from .runs.directory import WALL_CLOCK, open_run, read_metrics
+from .runs.record import WALL_CLOCK, Run, read_metrics
 from .train.callbacks import Callback
 from .train.losses import one_loss
 from .train.parts import build_parts, load_data
@@ -168,7 +168,7 @@ class Verification:
             killed = self._job(path)
             if killed.returncode != -signal.SIGKILL:
                 raise _Failed(f"the run to be killed ended with exit code {killed.returncode}")
-            kept = open_run(self._runs(path) / "verify").checkpoints
+            kept = Run.read(self._runs(path) / "verify").checkpoints
             resumed = self._finished(path, 0, "--resume", "auto")
         except _Failed as error:
             return Result("resume", "FAILED", str(error), {"killed_after": at})
@@ -318,15 +318,15 @@ class _Left(NamedTuple):
 
 
 def _left(place: Path) -> _Left:
-    run = open_run(place)
+    run = Run.read(place)
     checkpoint = load_checkpoint(run.checkpoints[-1])
     optimizer = (checkpoint.path / "optimizer.safetensors").read_bytes()
     rows = [
         json.dumps({key: row[key] for key in row if key not in WALL_CLOCK})
-        for row in read_metrics(run.path / "metrics.jsonl")
+        for row in read_metrics(run.metrics_file)
     ]
     hashes = {
-        "parameters": run.info["params_sha256"],
+        "parameters": str(run.info.params_sha256),
         "optimizer states": hashlib.sha256(optimizer).hexdigest(),
     }
     return _Left(hashes, rows, checkpoint.model)

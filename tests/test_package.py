@@ -133,7 +133,6 @@ TO_BE_MENDED: list[tuple[str, str]] = [
     ("ops.splitting", "ops.indexing"),
     ("ops.splitting", "ops.shapes"),
     ("distributed.watchdog", "distributed.mpi"),
-    ("runs.checkpoint", "runs.directory"),
     ("train.callbacks", "train.trainer"),
     ("train.checkpointing", "train.trainer"),
     ("train.telling", "train.trainer"),

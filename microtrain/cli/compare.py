@@ -17,7 +17,7 @@ def compare(runs: tuple[str, ...], as_json: bool) -> None:
     if len(runs) < 2:
         raise click.UsageError("name two runs or more to compare")
     from ..report import compare as comparison
-    from ..runs.record import Record
+    from ..report.record import Record
 
     found = comparison.compare([Record.read(run) for run in runs])
     for line in [comparison.as_json(found)] if as_json else comparison.lines(found):

@@ -35,7 +35,7 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
 
     from ..report import figures
     from ..report.curves import choose, curves
-    from ..runs.record import Record
+    from ..report.record import Record
 
     records = [Record.read(run) for run in runs]
     alone = len(records) == 1

@@ -32,7 +32,7 @@ def resume(
     from microtrain.errors import ConfigError
 
     from ..config.load import load_config_everywhere
-    from ..runs.directory import open_run
+    from ..runs.record import Run
 
     ranks = world()
 
@@ -40,7 +40,7 @@ def resume(
         for override in overrides:
             if override.startswith(("name=", "run_dir=")):
                 raise ConfigError(f"a run goes on with its name, in its place; omit {override}")
-        return str(open_run(run).path)
+        return str(Run.read(run).path)
 
     found = from_root(ranks, find)
     settings = load_config_everywhere(ranks, f"{found}/config.yaml", overrides, trust=trust)

@@ -49,7 +49,7 @@ def _resolved(name: str, overrides: tuple[str, ...]) -> str:
 
     from ..config.inheritance import belongs_to_a_run, unreadable
     from ..config.load import load_config, resolved_yaml
-    from ..runs.directory import newest_run
+    from ..runs.record import newest_run
     from ..words import printable
 
     path = Path(name)

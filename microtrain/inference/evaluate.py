@@ -14,8 +14,8 @@ from ..config.components import build
 from ..data import Prepared, Preprocessing, prepare
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
-from ..runs.directory import read_metrics
 from ..runs.provenance import params_sha256
+from ..runs.record import read_metrics
 from ..train.evaluation import evaluate
 from ..train.parts import build_loss, compare_data, data_hash, fractions
 from ..words import listed, number
@@ -163,12 +163,12 @@ def _compare(found: Evaluation, saved: Saved, warn: Callable[[str], None]) -> No
     if saved.run is None:
         return
     step, info = saved.checkpoint.step, saved.run.info
-    if info.get("steps") == step and "params_sha256" in info:
+    if info.steps == step and info.params_sha256 is not None:
         named = list(saved.checkpoint.model.items())
-        if params_sha256(named) != info["params_sha256"]:
+        if params_sha256(named) != info.params_sha256:
             warn("the parameters are not those of which run.json has the sha256")
     try:
-        rows = read_metrics(saved.run.path / "metrics.jsonl")
+        rows = read_metrics(saved.run.metrics_file)
     except DataError as error:
         warn(f"nothing to compare with: {error}")
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..runs.checkpoint import (
     load_newest_checkpoint,
     peek_state,
 )
-from ..runs.directory import Run, open_run
+from ..runs.record import Run
 from ..train.model_state import load_model_arrays
 
 __all__ = ["Saved", "best_checkpoint", "read_saved", "saved_model"]
@@ -78,11 +78,10 @@ def read_saved(
             )
         found = load_checkpoint(given)
         return Saved(None, _config(given, trust), found, f"checkpoint of step {found.step:,}")
-    run = open_run(given)
+    run = Run.read(given)
     config = _config(run.path, trust)
     if not run.checkpoints:
-        status = run.info.get("status", "unknown")
-        raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
+        raise DataError(f"the run {run.path} has no checkpoint; its status is {run.info.status}")
     if isinstance(checkpoint, int):
         found = load_checkpoint(_of_step(run, checkpoint))
         return Saved(run, config, found, f"checkpoint of step {found.step:,}")
@@ -166,8 +165,8 @@ def _of_step(run: Run, step: int) -> Path:
 
 def _best(run: Run) -> tuple[int | None, str]:
     """Step and measure of the best value; run.json has it from the end of a run on."""
-    best: Any = run.info.get("best")
-    if run.info.get("status") == "running":
+    best: Any = run.info.best and asdict(run.info.best)
+    if run.info.status == "running":
         states = map(peek_state, reversed(run.checkpoints))
         best = next((state.get("best") for state in states if state), None)
     if not isinstance(best, dict) or type(best.get("step")) is not int:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config.resolved import as_yaml
-from ..runs.directory import RESERVED
-from ..runs.record import Record
+from ..runs.record import RESERVED
 from ..words import number, plural, printable, table
+from .record import Record
 
 __all__ = ["compare", "lines"]
 

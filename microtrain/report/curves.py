@@ -8,10 +8,11 @@ import numpy as np
 
 from ..config.resolved import as_yaml
 from ..errors import ConfigError, DataError
-from ..runs.record import SPLITS, Record
+from ..runs.record import SPLITS
 from ..spelling import did_you_mean
 from ..words import number
 from .chart import Chart, Curve, Mark
+from .record import Record
 
 __all__ = ["WORDS", "choose", "curves", "run_names", "speed"]
 

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config.resolved import as_yaml
+from ..config.stored import Setting
 from ..data import Prepared
 from ..errors import LaunchError
 from ..files import make_directory, reason, write_whole
-from ..runs.record import Record, Setting
 from ..words import elapsed, number, plural, rate
 from . import figures
 from .curves import curves, speed
+from .record import Record
 from .samples import Samples, confusion, scatter, take_samples, two_classes
 
 __all__ = ["final_report", "report_html", "write_plots", "write_report"]

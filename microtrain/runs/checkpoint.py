@@ -202,21 +202,6 @@ def load_newest_checkpoint(
     raise DataError(f"no usable checkpoint in {Path(directory)}: a run writes one at its last step")
 
 
-def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint at `path`, or the newest whole one of the run at `path` or newest below it.
-
-    Raises DataError where there is none.
-    """
-    place = Path(os.path.expanduser(path))
-    if os.path.exists(place / MANIFEST):
-        return load_checkpoint(place)
-    if not list_checkpoints(place):
-        from .directory import open_run  # which needs this module
-
-        place = open_run(path).path / "checkpoints"
-    return load_newest_checkpoint(place, warn)
-
-
 def peek_state(path: Path) -> dict[str, Any]:
     """The state of a checkpoint without checking it; empty where it cannot be read."""
     try:

@@ -17,11 +17,9 @@ import fcntl
 import json
 import math
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,30 +27,16 @@ from typing import Any, TextIO
 import numpy as np
 
 from ..errors import ConfigError, DataError, LaunchError
-from ..files import (
-    open_plain,
-    open_to_write,
-    parse_json,
-    read_json,
-    read_plain,
-    reason,
-    refuse_link,
-    write_whole,
-)
-from .checkpoint import list_checkpoints
+from ..files import open_to_write, reason, refuse_link, write_whole
 from .provenance import git_state, versions
+from .record import LEADING, WALL_CLOCK, read_run_json
 
-__all__ = ["STATUSES", "Gone", "Run", "RunDirectory", "newest_run", "open_run", "read_metrics"]
+__all__ = ["STATUSES", "Gone", "RunDirectory"]
 
 STATUSES = ("running", "finished", "stopped", "diverged", "failed")
-LEADING = ("split", "step", "epoch", "samples", "loss")
-WALL_CLOCK = ("time", "samples_per_s", "comm_share")
-RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
 _NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
-_DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
-_ROW = 2**20  # bytes, at most
 
 
 class Gone(LaunchError):
@@ -94,7 +78,7 @@ class RunDirectory:
             self._log = opened.enter_context(_open_to_append(self.path / "log.txt"))
             self._metrics = opened.enter_context(_open_to_append(self.metrics_file))
             info = self.path / "run.json"
-            self._info = _read_json(info) if info.exists() else {}
+            self._info = read_run_json(info) if info.exists() else {}
             self._opened = opened.pop_all()
 
     @classmethod
@@ -251,77 +235,6 @@ class RunDirectory:
         os.pwrite(self._lock, f"host {socket.gethostname()}, pid {os.getpid()}\n".encode(), 0)
 
 
-@dataclass(frozen=True)
-class Run:
-    """The reading side: what a run left behind, for evaluate, plot and report.
-
-    Attributes:
-        path: the run directory, links resolved.
-        config_text: its config.yaml.
-        info: its run.json.
-        checkpoints: its complete checkpoints, oldest first; may be empty.
-    """
-
-    path: Path
-    config_text: str
-    info: dict[str, Any]
-    checkpoints: list[Path]
-
-
-def open_run(path: str | Path) -> Run:
-    """Find a run to read: its directory, a `latest` link, or `<runs>/<name>` for its newest run.
-
-    Raises DataError (exit code 3) saying what is missing and what was looked for.
-    """
-    given = Path(os.path.expanduser(path))
-    try:
-        if not given.is_dir():
-            link = "it is a link to nothing" if given.is_symlink() else "there is no such directory"
-            raise DataError(
-                f"no run at {path}: {'it is a file' if given.exists() else link}\n"
-                f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
-            )
-        found = given if (given / "run.json").exists() else newest_run(given)
-        if found is None:
-            raise DataError(
-                f"no run in {path}: looked for {given / 'run.json'} and {given / '<time>/run.json'}"
-            )
-        if not (found / "config.yaml").exists():
-            raise DataError(f"the run {found} is not complete: it has no config.yaml")
-        return Run(
-            path=found.resolve(),
-            config_text=read_plain(found / "config.yaml").decode(),
-            info=_read_json(found / "run.json"),
-            checkpoints=list_checkpoints(found / "checkpoints"),
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        detail = reason(error) if isinstance(error, OSError) else "config.yaml is not UTF-8"
-        raise DataError(f"cannot read the run {path}: {detail}") from error
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
-
-    Raises DataError naming the line of anything else that is not a JSON object.
-    """
-    rows: list[dict[str, Any]] = []
-    try:
-        with open_plain(path) as file:
-            while len(line := file.readline(_ROW)) == _ROW or line.endswith(b"\n"):
-                try:
-                    row = parse_json(line)
-                except ValueError as error:
-                    row, why = None, f" ({error})"
-                else:
-                    why = ""
-                if not isinstance(row, dict):
-                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object{why}")
-                rows.append({k: math.nan if value is None else value for k, value in row.items()})
-    except OSError as error:
-        raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
-    return rows  # what follows the last newline is torn
-
-
 def _open_to_append(path: Path) -> TextIO:
     handle = open_to_write(path, os.O_WRONLY | os.O_APPEND)
     return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
@@ -352,26 +265,6 @@ def _point_latest_at(path: Path) -> None:
     with contextlib.suppress(OSError):  # a file system without links: open_run does without
         partial.symlink_to(path.name)
         partial.replace(latest)
-
-
-def newest_run(directory: Path) -> Path | None:
-    """What `latest` points at, else the run of the greatest time (and number) in its name."""
-    runs: dict[tuple[str, int], Path] = {}
-    for entry in directory.iterdir() if directory.is_dir() else ():
-        match = _DIRECTORY.fullmatch(entry.name)
-        if (match or entry.name == "latest") and (entry / "run.json").exists():
-            runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
-    return runs[max(runs)] if runs else None  # "latest" is greater than any digit
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise DataError(f"damaged file: {path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"damaged file: {path} holds no JSON object")
-    return content
 
 
 def _plain(value: Any) -> Any:

@@ -1,47 +1,48 @@
-"""What a run left behind, as plot, report and compare read it: checked, and never executed.
+"""What a run left behind, read back: checked as data, and never executed.
 
-A run directory may be someone else's, still being written, or damaged. Its files are read as data
-alone: no import path is followed, no model is built, and what is not of the expected kind is one
-DataError that names file and key.
+A run directory may be someone else's, still being written, or damaged. No import path in it is
+followed, and what is not of the expected kind is one DataError that names file and key.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..config.document import Node, read_file
 from ..errors import DataError
-from .checkpoint import peek_state
-from .directory import RESERVED, open_run, read_metrics
+from ..files import open_plain, parse_json, read_json, read_plain, reason
+from .checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    load_newest_checkpoint,
+    peek_state,
+)
+
+__all__ = ["Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics", "read_run_json"]
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
-__all__ = ["Info", "Record", "Setting", "direction"]
 
 SPLITS = ("train", "val", "test")
-_HIGHER = ("r2", "accuracy")
-_LOWER = ("loss", "mse", "rmse", "mae")
+LEADING = ("split", "step", "epoch", "samples", "loss")
+WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may change in a row
+RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
+_DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
+_LONGEST_ROW = 2**20  # bytes
 
 
-class Setting(NamedTuple):
-    """A value of the configuration, and where it came from ("" where the file does not say)."""
-
-    value: Any
-    origin: str
-
-
-class _Fields(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class Best(_Fields):
+@dataclass(frozen=True)
+class Best:
     """The best value of the monitored column."""
 
     name: str
@@ -49,23 +50,25 @@ class Best(_Fields):
     step: int
 
 
-class Git(_Fields):
+@dataclass(frozen=True)
+class Git:
     """The commit that a run was started from."""
 
     commit: str
     dirty: bool
 
 
-class Info(_Fields):
-    """run.json; all but the status may be absent, since a run is read at any moment of its life."""
+@dataclass(frozen=True)
+class RunInfo:
+    """run.json; any key may be absent, since a run is read at any moment of its life."""
 
-    status: str
+    status: str = "unknown"
     exit_code: int | None = None
     name: str = ""
     started: str = ""
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     git: Git | None = None
-    hosts: list[str] = Field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
     ranks: int = 1
     device: str | None = None
     compile: dict[str, Any] | None = None
@@ -75,7 +78,7 @@ class Info(_Fields):
     params_sha256: str | None = None
     data_hash: str | None = None
     error: str | None = None
-    timings: dict[str, Any] = Field(default_factory=dict)
+    timings: dict[str, Any] = field(default_factory=dict)
 
     def seconds(self, timing: str) -> float | None:
         """A timing in seconds, None where the run has not noted it."""
@@ -86,53 +89,42 @@ class Info(_Fields):
 
 
 @dataclass(frozen=True)
-class Record:
+class Run:
     """A run as it was written down.
 
     Attributes:
-        path: the run directory.
+        path: the run directory, links resolved.
         info: its run.json.
-        config: its resolved configuration, by dotted key.
-        rows: its metrics.jsonl, in order; not finite numbers are nan.
-        data_hash: of all rows that it was given, None where it left no checkpoint.
+        config_text: its config.yaml.
+        checkpoints: its complete checkpoints, oldest first; may be empty.
 
     Example:
-        >>> record = Record.read("runs/linreg")
-        >>> steps, values = record.curve("val/loss")
+        >>> run = Run.read("runs/linreg")
+        >>> steps, values = run.curve("val/loss")
     """
 
     path: Path
-    info: Info
-    config: dict[str, Setting]
-    rows: list[dict[str, Any]]
-    data_hash: str | None
+    info: RunInfo
+    config_text: str
+    checkpoints: list[Path]
 
     @classmethod
-    def read(cls, path: str | Path) -> Record:
-        """Read the run at `path`: its directory, or `<runs>/<name>` for its newest run.
+    def read(cls, path: str | Path) -> Self:
+        """Find and read a run: its directory, a `latest` link, or `<runs>/<name>` for its newest.
 
-        Raises DataError naming what is missing or damaged.
+        Raises DataError (exit code 3) saying what is missing or damaged, and what was looked for.
         """
-        run = open_run(path)
         try:
-            info = Info.model_validate(run.info)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise DataError(
-                f"damaged file: {run.path / 'run.json'}: {key}: {first['msg']}"
-            ) from None
-        metrics = run.path / "metrics.jsonl"
-        rows = read_metrics(metrics) if metrics.exists() else []
-        for number, row in enumerate(rows, start=1):
-            _check_row(row, f"{metrics}:{number}")
-        return cls(
-            run.path,
-            info,
-            _split_as_then(_settings(run.path / "config.yaml")),
-            rows,
-            info.data_hash or _data_hash(run.checkpoints),
-        )
+            directory = _find(path)
+            return cls(
+                path=directory.resolve(),
+                info=_read_info(directory / "run.json"),
+                config_text=read_plain(directory / "config.yaml").decode(),
+                checkpoints=list_checkpoints(directory / "checkpoints"),
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            detail = reason(error) if isinstance(error, OSError) else "config.yaml is not UTF-8"
+            raise DataError(f"cannot read the run {path}: {detail}") from error
 
     @property
     def name(self) -> str:
@@ -145,23 +137,24 @@ class Record:
         return f"{self.name}/{self.path.name}"
 
     @property
-    def monitor(self) -> str:
-        """The column whose best value counts."""
-        if self.info.best is not None:
-            return self.info.best.name
-        given = self.config.get("checkpoint.monitor", Setting(None, "")).value
-        return given or ("val/loss" if "val/loss" in self.columns else "train/loss")
+    def metrics_file(self) -> Path:
+        """Where its rows are."""
+        return self.path / "metrics.jsonl"
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its metrics.jsonl, in order; not finite numbers are nan. Raises DataError."""
+        rows = read_metrics(self.metrics_file) if self.metrics_file.exists() else []
+        for number, row in enumerate(rows, start=1):
+            _check_row(row, f"{self.metrics_file}:{number}")
+        return rows
 
     @cached_property
     def columns(self) -> list[str]:
         """What was measured, `train/loss` first: split and field, in the order of the rows."""
-        fields = list(
-            dict.fromkeys(key for row in self.rows for key in row if key not in RESERVED[:4])
-        )
-        shown = [field for field in fields if field == "loss" or field not in RESERVED]
-        found = {(row["split"], field) for row in self.rows for field in row}
-        ordered = sorted(shown, key=lambda field: field != "loss")
-        return [f"{split}/{f}" for f in ordered for split in SPLITS if (split, f) in found]
+        fields = dict.fromkeys(key for row in self.rows for key in row if key not in RESERVED)
+        present = {(row["split"], key) for row in self.rows for key in row}
+        return [f"{s}/{f}" for f in ("loss", *fields) for s in SPLITS if (s, f) in present]
 
     @property
     def fields(self) -> list[str]:
@@ -170,35 +163,102 @@ class Record:
 
     def curve(self, column: str) -> Series:
         """Steps and values of a column such as `val/loss`."""
-        split, _, field = column.partition("/")
-        pairs = [(r["step"], r[field]) for r in self.rows if r["split"] == split and field in r]
+        split, _, name = column.partition("/")
+        pairs = [(r["step"], r[name]) for r in self.rows if r["split"] == split and name in r]
         table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
 
-    def best(self, column: str) -> tuple[float, int] | None:
-        """The best value of a column and its step, the first of equals; None if none is better."""
-        steps, values = self.curve(column)
-        better = self.direction(column)
-        if better == 0 or not np.isfinite(values).any():
-            return None
-        values = np.where(np.isfinite(values), values, -better * math.inf)
-        place = int((better * values).argmax())
-        return float(values[place]), int(steps[place])
-
-    def direction(self, column: str) -> int:
-        """`direction` of the column; a metric of the user's own has one where it is monitored."""
-        known = direction(column.partition("/")[2])
-        if known == 0 and column == self.monitor:
-            mode = self.config.get("checkpoint.mode", Setting("min", "")).value
-            return 1 if mode == "max" else -1
-        return known
+    @cached_property
+    def data_hash(self) -> str | None:
+        """Of all rows that it was given, None where it left no checkpoint."""
+        states = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
+        return self.info.data_hash or next((one for one in states if isinstance(one, str)), None)
 
 
-def direction(field: str) -> int:
-    """1 where a higher value of a field is better, -1 where a lower one is, 0 if nobody knows."""
-    if field in _HIGHER or (field.startswith("top") and field[3:].isdigit()):
-        return 1
-    return -1 if field in _LOWER else 0
+def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint at `path`, or the newest whole one of the run at `path` or newest below it.
+
+    Raises DataError where there is none.
+    """
+    directory = Path(os.path.expanduser(path))
+    if os.path.exists(directory / MANIFEST):
+        return load_checkpoint(directory)
+    if not list_checkpoints(directory):
+        directory = Run.read(path).path / "checkpoints"
+    return load_newest_checkpoint(directory, warn)
+
+
+def newest_run(directory: Path) -> Path | None:
+    """What `latest` points at, else the run of the greatest time (and number) in its name."""
+    runs: dict[tuple[str, int], Path] = {}
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        match = _DIRECTORY.fullmatch(entry.name)
+        if (match or entry.name == "latest") and (entry / "run.json").exists():
+            runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
+    return runs[max(runs)] if runs else None  # "latest" is greater than any digit
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
+
+    Raises DataError naming the line of anything else that is not a JSON object.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with open_plain(path) as file:
+            while len(line := file.readline(_LONGEST_ROW)) == _LONGEST_ROW or line.endswith(b"\n"):
+                try:
+                    row, why = parse_json(line), ""
+                except ValueError as error:
+                    row, why = None, f" ({error})"
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object{why}")
+                rows.append({k: math.nan if value is None else value for k, value in row.items()})
+    except OSError as error:
+        raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
+    return rows  # what follows the last newline is torn
+
+
+def read_run_json(path: Path) -> dict[str, Any]:
+    """The object in a run.json, unchecked; DataError where there is none, OSError."""
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise DataError(f"damaged file: {path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"damaged file: {path} holds no JSON object")
+    return content
+
+
+def _find(path: str | Path) -> Path:
+    """The run directory that is meant by `path`."""
+    directory = Path(os.path.expanduser(path))
+    if not directory.is_dir():
+        link = "it is a link to nothing" if directory.is_symlink() else "there is no such directory"
+        raise DataError(
+            f"no run at {path}: {'it is a file' if directory.exists() else link}\n"
+            f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
+        )
+    run = directory if (directory / "run.json").exists() else newest_run(directory)
+    if run is None:
+        raise DataError(
+            f"no run in {path}: looked for {directory / 'run.json'} and "
+            f"{directory / '<time>/run.json'}"
+        )
+    if not (run / "config.yaml").exists():
+        raise DataError(f"the run {run} is not complete: it has no config.yaml")
+    return run
+
+
+def _read_info(path: Path) -> RunInfo:
+    from pydantic import TypeAdapter, ValidationError  # where runs are read, not where they train
+
+    try:
+        return TypeAdapter(RunInfo).validate_python(read_run_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"damaged file: {path}: {key}: {first['msg']}") from None
 
 
 def _check_row(row: dict[str, Any], where: str) -> None:
@@ -208,40 +268,3 @@ def _check_row(row: dict[str, Any], where: str) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if key != "split" and not ((number and abs(value) < 2**1023) or value != value):
             raise DataError(f"damaged file: {where}: {key}: expected a number")
-
-
-def _settings(path: Path) -> dict[str, Setting]:
-    """The leaves of config.yaml, with the comments behind them."""
-    problems: list[Any] = []
-    root = read_file(path, str(path), problems)
-    if root is None or problems:
-        raise DataError(f"damaged file: {path}: {problems[0].message}")
-    found: dict[str, Setting] = {}
-
-    def walk(node: Node, prefix: str) -> None:
-        for key, below in node.value.items():
-            if isinstance(below.value, dict) and below.value:
-                walk(below, f"{prefix}{key}.")
-                continue
-            line = below.place.source.lines[below.place.line - 1]
-            origin = line.rpartition("  # ")[2] if "  # " in line else ""
-            found[prefix + key] = Setting(below.plain(), origin)
-
-    walk(root, "")
-    return found
-
-
-def _split_as_then(config: dict[str, Setting]) -> dict[str, Setting]:
-    """A run of before the split had a seed of its own drew it with `seed`."""
-    if "data.split.train" in config and "seed" in config:
-        config.setdefault("data.split.seed", Setting(config["seed"].value, "as seed"))
-    return config
-
-
-def _data_hash(checkpoints: list[Path]) -> str | None:
-    """What the newest checkpoint says of the data; a damaged one says nothing."""
-    for path in reversed(checkpoints):
-        found = peek_state(path).get("data_hash")
-        if isinstance(found, str):
-            return found
-    return None

@@ -14,7 +14,7 @@ from ..distributed.abort import exit_status
 from ..distributed.agreement import from_root, together
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
-from ..runs.directory import open_run
+from ..runs.record import Run
 from ..words import number
 from .checkpointing import contents, values
 from .forecast import peak_memory
@@ -157,7 +157,7 @@ def _known(trainer: Trainer) -> _Known | None:
         return None
     from ..inference.saved import best_checkpoint  # imports PyYAML: rank 0 alone
 
-    found, chosen, fell_back = best_checkpoint(open_run(trainer._run.path), trainer.output.warn)
+    found, chosen, fell_back = best_checkpoint(Run.read(trainer._run.path), trainer.output.warn)
     if fell_back and trainer.config.checkpoint.keep_best:
         trainer.output.warn(f"{fell_back}; what is told of the run is of the {chosen}")
     model = None if found.step == trainer.step else found.model

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
-from ..runs.directory import RESERVED
+from ..runs.record import RESERVED
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..config.components import is_import_path
 from ..config.resolved import as_yaml
 from ..config.section import Section
+from ..config.stored import AS_SEED, read_settings
 from ..distributed.agreement import from_root
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove
@@ -23,7 +24,7 @@ from ..runs.checkpoint import (
     load_newest_checkpoint,
     step_of,
 )
-from ..runs.directory import Run, newest_run, open_run
+from ..runs.record import Run, newest_run
 from ..runs.stored_state import check_run
 from .wishes import STOP_FILE
 
@@ -43,7 +44,6 @@ FREE = (
 )  # fmt: skip
 
 
-_SPLIT_SEED = "data.split.seed"
 Choice = tuple[Path | None, str, int | None]
 
 
@@ -72,16 +72,16 @@ def _chosen(config: Section, wish: str | os.PathLike[str] | None) -> Choice:
             return None, f"no run of {config.name} in {config.run_dir} yet: a new one begins", None
     else:
         found = Path(wish)
-    run = open_run(found)
-    if run.info.get("status") == "finished" and _reached(run, config):
+    run = Run.read(found)
+    if run.info.status == "finished" and _reached(run, config):
         return None, f"the run {run.path} has finished; nothing is left to do", 0
     return run.path, "", None
 
 
 def _reached(run: Run, config: Section) -> bool:
     """Whether a finished run has done what `config` asks for; a longer duration goes on."""
-    stored = _flat(run.config_text, run.path).get("train.duration")
-    return stored is None or str(stored) == str(config.train.duration)
+    stored = read_settings(run.config_text, run.path / "config.yaml").get("train.duration")
+    return stored is None or str(stored.value) == str(config.train.duration)
 
 
 def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
@@ -89,7 +89,7 @@ def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged.
     """
-    if run.info.get("status") == "diverged":
+    if run.info.status == "diverged":
         raise DataError(
             f"the run {run.path} has diverged and would do so again; start a new one with another "
             "optimizer.lr, or train.init_from one of its checkpoints"
@@ -125,8 +125,9 @@ def split_as_then(config: Section, path: Path, comm: Communicator) -> None:
     """
 
     def seed() -> Any:
-        stored = _flat(open_run(path).config_text, path)
-        return None if _SPLIT_SEED in stored else stored.get("seed")
+        settings = read_settings(Run.read(path).config_text, path / "config.yaml")
+        split = settings.get("data.split.seed")
+        return split.value if split is not None and split.origin == AS_SEED else None
 
     found = from_root(comm, seed)
     if found is not None and config.data.split.origins.get("seed") == "default":
@@ -138,7 +139,7 @@ def take_up(trainer: Trainer) -> Any:
     run = trainer._run
     if run is None:
         return None
-    checkpoint = resume_point(open_run(run.path), trainer)
+    checkpoint = resume_point(Run.read(run.path), trainer)
     return checkpoint and (checkpoint.model, checkpoint.optimizer, checkpoint.state)
 
 
@@ -182,8 +183,10 @@ def compare_configs(stored: str, now: str, path: Path) -> None:
         stored, now: resolved configurations, as YAML.
         path: where `stored` is.
     """
-    before, after = _flat(stored, path), _flat(now, path)
-    before.setdefault(_SPLIT_SEED, before.get("seed"))  # as it was drawn before it had its own
+    before, after = (
+        {key: setting.value for key, setting in read_settings(text, path / "config.yaml").items()}
+        for text in (stored, now)
+    )
     lines = [
         f"  {key}: {_shown(before, key)} in the run, {_shown(after, key)} now"
         for key in dict.fromkeys([*before, *after])
@@ -205,26 +208,6 @@ def _moved(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _moved(each) for key, each in value.items()}
     return value.rpartition("/")[2] if isinstance(value, str) and is_import_path(value) else value
-
-
-def _flat(text: str, path: Path) -> dict[str, Any]:
-    """Every value of a resolved configuration by its dotted key."""
-    from ..config.document import lines_of, parse
-    from ..config.problems import Source  # these import PyYAML: rank 0 alone
-
-    problems: list[Any] = []
-    root = parse(text, Source(str(path / "config.yaml"), lines_of(text), path), problems)
-    if root is None:
-        raise DataError(f"damaged file: {path / 'config.yaml'}: {problems[0].message}")
-    found: dict[str, Any] = {}
-    waiting = [("", root.plain())]
-    while waiting:
-        prefix, value = waiting.pop(0)
-        if isinstance(value, dict) and value:
-            waiting += [(f"{prefix}.{key}" if prefix else str(key), value[key]) for key in value]
-        else:
-            found[prefix] = value
-    return found
 
 
 def _shown(values: dict[str, Any], key: str) -> str:

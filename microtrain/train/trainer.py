@@ -34,9 +34,10 @@ from ..distributed.communicator import alone
 from ..distributed.replicas import check_replicas
 from ..errors import DataError, DivergedError
 from ..inference.signature import data_state
-from ..runs.checkpoint import checkpoint_at, name_of
+from ..runs.checkpoint import name_of
 from ..runs.directory import RunDirectory
 from ..runs.keeper import Saver
+from ..runs.record import checkpoint_at
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
 from .callbacks import Callbacks

@@ -16,7 +16,7 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import load_checkpoint
-from microtrain.runs.directory import read_metrics
+from microtrain.runs.record import read_metrics
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 

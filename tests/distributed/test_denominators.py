@@ -18,7 +18,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed import Communicator, DataParallel, in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
-from microtrain.runs.directory import read_metrics
+from microtrain.runs.record import read_metrics
 from microtrain.train.evaluation import evaluate
 from microtrain.train.losses import bce, one_loss
 from microtrain.train.output import Output

@@ -15,8 +15,8 @@ from microtrain.errors import ConfigError, DataError
 from microtrain.report import figures
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
+from microtrain.report.record import Record, direction
 from microtrain.runs.directory import RunDirectory
-from microtrain.runs.record import Record, direction
 from microtrain.train import metrics
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,8 @@ from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, prepare
 from microtrain.errors import DataError, DivergedError, LaunchError
 from microtrain.report.page import final_report, report_html, write_report
+from microtrain.report.record import Record
 from microtrain.report.samples import Samples
-from microtrain.runs.record import Record
 from microtrain.train.trainer import Trainer
 
 VOID = {"meta", "br", "img", "input"}

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 import microtrain
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import save_checkpoint
-from microtrain.runs.directory import RunDirectory, open_run, read_metrics
+from microtrain.runs.directory import RunDirectory
 from microtrain.runs.provenance import git_state, params_sha256, versions
+from microtrain.runs.record import Run, read_metrics
 
 NOON = datetime(2026, 11, 21, 12, 0, 7, tzinfo=timezone(timedelta(hours=2)))
 
@@ -112,12 +113,12 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with RunDirectory.create("~/runs", "linreg", NOON) as run:
         assert run.path.parent == tmp_path / "runs" / "linreg"
-    assert open_run_after_config(run.path, "~/runs/linreg").path == run.path
+    assert read_after_config(run.path, "~/runs/linreg").path == run.path
 
 
-def open_run_after_config(path, given):
+def read_after_config(path, given):
     (path / "config.yaml").write_text("")
-    return open_run(given)
+    return Run.read(given)
 
 
 def test_a_locked_run_names_its_holder(run):
@@ -276,8 +277,8 @@ def test_a_disk_that_refuses_is_one_readable_message(tmp_path, method, arguments
     assert result.stdout.startswith(f"LaunchError {what}")
     assert "File too large" in result.stdout
     assert result.stderr == ""
-    run = open_run_after_config(next((tmp_path / "linreg").glob("2*")), tmp_path / "linreg")
-    assert run.info["status"] == "running"  # what was whole stays whole
+    run = read_after_config(next((tmp_path / "linreg").glob("2*")), tmp_path / "linreg")
+    assert run.info.status == "running"  # what was whole stays whole
 
 
 # Reading
@@ -294,11 +295,11 @@ def finished(run):
 
 
 @pytest.mark.parametrize("given", [".", "../latest", ".."])
-def test_open_run_takes_the_directory_the_link_or_the_name(finished, given):
-    opened = open_run(finished / given)
+def test_reading_takes_the_directory_the_link_or_the_name(finished, given):
+    opened = Run.read(finished / given)
     assert opened.path == finished.resolve()
     assert opened.config_text == "name: linreg\n"
-    assert opened.info["status"] == "finished"
+    assert opened.info.status == "finished"
     assert [path.name for path in opened.checkpoints] == ["step-000001"]
     [row] = read_metrics(opened.path / "metrics.jsonl")
     assert math.isnan(row["loss"])
@@ -311,13 +312,13 @@ def test_by_name_the_newest_run_is_opened_also_without_links(tmp_path):
     (tmp_path / "linreg" / "latest").unlink()
     (tmp_path / "linreg" / "notes").mkdir()
     (tmp_path / "linreg" / "2027-01-01_00-00-00").mkdir()  # no run.json: not a run
-    assert open_run(tmp_path / "linreg").path.name == "2026-11-21_12-00-07-12"
+    assert Run.read(tmp_path / "linreg").path.name == "2026-11-21_12-00-07-12"
 
 
-def test_open_run_says_what_is_missing(finished, tmp_path):
+def test_reading_says_what_is_missing(finished, tmp_path):
     def message(path):
         with pytest.raises(DataError) as caught:
-            open_run(path)
+            Run.read(path)
         assert caught.value.exit_code == 3
         return str(caught.value)
 

@@ -17,7 +17,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DivergedError
 from microtrain.nn.utils.clip_grad import flat_norm
 from microtrain.random import get_rng_state
-from microtrain.runs.directory import read_metrics
+from microtrain.runs.record import read_metrics
 from microtrain.train import ending
 from microtrain.train.divergence import Guard, NotFinite, Skips
 from microtrain.train.output import Output

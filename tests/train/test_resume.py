@@ -14,7 +14,7 @@ from resuming import RUN, facts, metrics, train, write_run
 
 from microtrain.errors import ConfigError
 from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
-from microtrain.runs.directory import newest_run
+from microtrain.runs.record import newest_run
 
 CASES: dict[str, list[str]] = {
     "dropout, batch norm, tail batch, momentum": [],

@@ -16,8 +16,8 @@ import pytest
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
-from microtrain.runs.directory import read_metrics
 from microtrain.runs.provenance import params_sha256
+from microtrain.runs.record import read_metrics
 from microtrain.train.evaluation import evaluate
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer

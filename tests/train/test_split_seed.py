@@ -14,8 +14,8 @@ from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.errors import ConfigError
 from microtrain.report.compare import compare
+from microtrain.report.record import Record
 from microtrain.runs.checkpoint import MANIFEST
-from microtrain.runs.record import Record
 
 THREE = "data.split={train: 0.75, val: 0.125, test: 0.125}"
 

@@ -24,7 +24,8 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import LaunchError
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.runs.directory import RunDirectory, newest_run
+from microtrain.runs.directory import RunDirectory
+from microtrain.runs.record import newest_run
 from microtrain.train.checkpointing import contents
 from microtrain.train.output import Output
 from microtrain.train.resume import choose_run

@@ -15,7 +15,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DivergedError
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.runs.directory import read_metrics
+from microtrain.runs.record import read_metrics
 from microtrain.train import executor as execution
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
