@@ -19,11 +19,8 @@ from ..errors import LaunchError
 from ..files import reason, remove
 from .checkpoint import list_checkpoints, peek_state, save_checkpoint
 from .directory import Gone
-from .pace import Pace
 
 __all__ = ["Saver", "monitored", "prune"]
-
-SECONDS = 0.1  # between two questions whether the disk has time
 
 
 class Saver:
@@ -53,15 +50,14 @@ class Saver:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
+        self._epoch = epoch
         self._failed = False  # the last one
         self._gone: Gone | None = None
-        self._epoch = epoch
-        self._pace: Pace | None = None
-        self._hurry = False
-        self._free_at = 0.0  # of time.monotonic
-        self._waiting: tuple[bool, dict[str, Any]] | None = None
-        self._lock = threading.Condition()
+        self._free_at = 0.0  # of time.monotonic: when `auto` may write again
+        self._waiting: dict[bool, dict[str, Any]] = {}  # a best one, and one that is newer
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._hurry = threading.Event()
 
     def next_step(self, step: int) -> float:
         """The first step after `step` at which to ask `due`; infinite where others say when.
@@ -70,18 +66,11 @@ class Saver:
         """
         if self._epoch is None:
             return math.inf
-        if self._pace is None:
-            self._pace = Pace(SECONDS, step)
-        return (
-            max(-(-self._pace.at // self._epoch), (step + 1) // self._epoch + 1) * self._epoch - 1
-        )
+        return ((step + 1) // self._epoch + 1) * self._epoch - 1
 
     def due(self, step: int) -> bool:
         """Whether one is to be written after the step that follows, and would be now."""
-        pace, epoch = self._pace, self._epoch
-        if pace is None or epoch is None or (step + 1) % epoch:
-            return False
-        if step + 1 < pace.at or not pace.passed(step):
+        if self._epoch is None or (step + 1) % self._epoch:
             return False
         return self._thread is None and time.monotonic() >= self._free_at
 
@@ -93,9 +82,9 @@ class Saver:
         if self._gone is not None:
             raise self._gone
         with self._lock:
-            while self._waiting is not None and self._waiting[0] and not best:
-                self._lock.wait()
-            self._waiting = best, contents
+            if best:  # nothing that waits is newer or better
+                self._waiting.clear()
+            self._waiting[best] = contents
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="saver")
                 self._thread.start()
@@ -107,26 +96,21 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
-        with self._lock:
-            thread, self._hurry = self._thread, True
-            self._lock.notify_all()
-        if thread is not None:
+        self._hurry.set()
+        if (thread := self._thread) is not None:
             thread.join()
-        self._hurry = False
+        self._hurry.clear()
 
     def _write(self) -> None:
         while True:
             with self._lock:
-                if self._waiting is None:
+                if not self._waiting:
                     self._thread = None
                     return
-                while self._epoch is not None and not self._hurry:
-                    left = self._free_at - time.monotonic()
-                    if left <= 0:
-                        break
-                    self._lock.wait(left)
-                (_, contents), self._waiting = self._waiting, None
-                self._lock.notify_all()
+            if self._epoch is not None:
+                self._hurry.wait(self._free_at - time.monotonic())
+            with self._lock:
+                contents = self._waiting.pop(next(iter(self._waiting)))  # the oldest
             began = time.monotonic()
             try:
                 self._save(contents)

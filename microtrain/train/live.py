@@ -6,10 +6,11 @@ never so, even if it looks so: Open MPI gives ranks a pseudo-terminal whose othe
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from typing import Any, Literal, TextIO
 
-from ..runs.pace import Pace
 from ..threads import launch_environment
 
 __all__ = ["Bar", "Wish", "why_none"]
@@ -17,6 +18,7 @@ __all__ = ["Bar", "Wish", "why_none"]
 Wish = Literal["auto", "on", "off"]
 
 SECONDS = 0.1  # between two drawings
+STEPS = 1000  # at most between two looks at the clock
 
 
 def why_none(stream: TextIO | None) -> str:
@@ -89,3 +91,30 @@ class Bar:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+class Pace:
+    """Says every so many seconds that they have passed, without a look at the clock at each step.
+
+    Attributes:
+        at: the step at which to ask next.
+    """
+
+    def __init__(self, seconds: float, step: int) -> None:
+        self._seconds = seconds
+        self._every = 1
+        self._step, self._time = step, time.monotonic()
+        self.at = step
+
+    def passed(self, step: int) -> bool:
+        """Whether the seconds have passed since this last said so."""
+        now = time.monotonic()
+        spent = now - self._time
+        passed = spent >= self._seconds
+        wanted = 2.0 * self._every
+        if passed:
+            wanted = (step - self._step) * self._seconds / spent
+            self._step, self._time = step, now
+        self._every = max(1, min(STEPS, 2 * self._every, math.ceil(wanted)))
+        self.at = step + self._every
+        return passed
