@@ -3,7 +3,8 @@
 While it is on, the creation number of a node carries the stack of the call that made it, and the
 engine looks at all that a node returns. While it is off in every thread nothing of this exists:
 `next_seq`, which numbers each node anyway, is exchanged in the globals of the code that makes nodes
-(`NUMBERING`), so that no operation tests for a mode. The engine reads the mode once a pass.
+(`NUMBERING`), so that no operation tests for a mode. The engine reads the mode once a pass. Where
+results are checked too, operations run a second version of their code, which shows them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -24,6 +25,32 @@ from .graph import NUMBERING, Node, next_seq
 OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation ")
 _LOCK = threading.Lock()
 _ON: set[int] = set()  # the threads in which it is on
+_CHECKING: set[int] = set()  # those in which results of operations are checked
+
+
+class AnomalyError(RuntimeError):
+    """An operation returned what it should not.
+
+    Attributes:
+        operation: its name, such as `log`, or the name of a Function.
+        arrays: what is wrong of what it returned.
+        backward: whether it was part of a backward pass.
+        seq: a creation number: of the node whose backward it was, or of a node made just now.
+        calls: code and line of each call that led to the operation or its node, outermost first.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        operation: str,
+        arrays: list[Any],
+        backward: bool,
+        seq: int,
+        calls: list[tuple[CodeType, int]],
+    ) -> None:
+        super().__init__(message)
+        self.operation, self.arrays, self.backward = operation, arrays, backward
+        self.seq, self.calls = seq, calls
 
 
 class detect_anomaly:
@@ -35,6 +62,8 @@ class detect_anomaly:
 
     Args:
         check_nan: False only remembers calls, for the notes.
+        check_forward: look at what every operation returns as well, and for infinities as well as
+            NaN. What comes from infinities that went in, as in a mask, is none of its doing.
 
     Example:
         >>> with mt.autograd.detect_anomaly():
@@ -42,8 +71,8 @@ class detect_anomaly:
         ...     loss.backward()
     """
 
-    def __init__(self, check_nan: bool = True) -> None:
-        self._state = _state(True, check_nan)
+    def __init__(self, check_nan: bool = True, *, check_forward: bool = False) -> None:
+        self._state = _state(True, check_nan, check_forward)
         self._before = MODES.anomaly
 
     def __enter__(self) -> None:
@@ -78,12 +107,12 @@ def is_anomaly_check_nan_enabled() -> bool:
 class _Anomaly:
     """What the mode is while it is on; `node` is the one whose backward runs."""
 
-    def __init__(self, check_nan: bool) -> None:
-        self.check_nan = check_nan
+    def __init__(self, check_nan: bool, check_forward: bool) -> None:
+        self.check_nan, self.check_forward = check_nan, check_forward
         self.node: Node | None = None
 
     def watch(self, backward: Callable[..., Any], node: Node, g: Any) -> Any:
-        """`backward(node, g)`; RuntimeError where it returns NaN, a note where it raises."""
+        """`backward(node, g)`; AnomalyError where it returns NaN, a note where it raises."""
         outer, self.node = self.node, node
         try:
             grads = backward(node, g)
@@ -95,36 +124,81 @@ class _Anomaly:
         finally:
             self.node = outer
         if self.check_nan:
-            for number, (value, edge) in enumerate(zip(grads, node._edges, strict=True)):
-                if value is not None and edge is not None and _has_nan(value):
-                    name, history = node._op.node_name, _history(node._seq)
-                    what = f"Function '{name}' returned nan values in its {number}th output."
-                    raise RuntimeError(f"{what} {history}".rstrip())
+            before = max(map(_severity, g if type(g) is list else [g])) if self.check_forward else 1
+            wanted = [
+                None if edge is None else value
+                for value, edge in zip(grads, node._edges, strict=True)
+            ]
+            bad = [number for number, value in enumerate(wanted) if _severity(value) > before]
+            if bad:
+                what = "nan" if _severity(wanted[bad[0]]) == 2 else "infinite"
+                raise AnomalyError(
+                    f"Function '{node._op.node_name}' returned {what} values in its {bad[0]}th "
+                    f"output. {_history(node._seq)}".rstrip(),
+                    getattr(node._op, "name", node._op.node_name),
+                    [wanted[number] for number in bad],
+                    True,
+                    node._seq,
+                    getattr(node._seq, "calls", []),
+                )
         return grads
 
+    def check(self, operation: str, outputs: Iterable[Any], inputs: Iterable[Any]) -> None:
+        """AnomalyError where `outputs` hold NaN or infinities that `inputs` do not."""
+        if not self.check_forward:
+            return
+        bad = [x for x in outputs if _severity(x)]
+        if not bad or max(map(_severity, bad)) <= max(map(_severity, inputs), default=0):
+            return
+        calls = calls_under_way()
+        what = "nan" if max(map(_severity, bad)) == 2 else "infinite"
+        raise AnomalyError(
+            f"Function '{operation}' returned {what} values. Traceback of the call (most recent "
+            f"call last):\n{_formatted(calls)}".rstrip(),
+            operation,
+            bad,
+            self.node is not None,
+            next_seq() if self.node is None else self.node._seq,
+            calls,
+        )
 
-def _has_nan(value: Any) -> bool:
+
+def _checked(operation: Any, output: Any, inputs: tuple[Any, ...]) -> Any:
+    """`output`, once the mode of this thread has seen it; what generated code calls."""
+    if MODES.anomaly is not None:
+        MODES.anomaly.check(operation.name, (output,), inputs)
+    return output
+
+
+def _severity(value: Any) -> int:
+    """2 where a Tensor or an array holds NaN, 1 where it holds infinities, else 0."""
     array = value._array if type(value) in TENSORS else value
-    found: bool = XP[type(array)].isnan(array).any().item()
-    return found
+    xp = XP.get(type(array))
+    if xp is None or array.dtype.kind != "f" or xp.isfinite(array).all().item():
+        return 0
+    return 2 if xp.isnan(array).any().item() else 1
 
 
-def _state(mode: bool, check_nan: bool) -> _Anomaly | None:
-    for name, value in (("mode", mode), ("check_nan", check_nan)):
+def _state(mode: bool, check_nan: bool, check_forward: bool = False) -> _Anomaly | None:
+    flags = {"mode": mode, "check_nan": check_nan, "check_forward": check_forward}
+    for name, value in flags.items():
         if type(value) is not bool:
             raise TypeError(
                 f"anomaly detection: {name} must be True or False, got {type(value).__name__}"
             )
-    return _Anomaly(check_nan) if mode else None
+    return _Anomaly(check_nan, check_forward) if mode else None
 
 
 def _set(state: _Anomaly | None) -> None:
     """Make `state` the mode of this thread; number nodes the slow way while any thread has one."""
     MODES.anomaly = state
     with _LOCK:
-        (_ON.discard if state is None else _ON.add)(threading.get_ident())
+        for threads, wanted in ((_ON, state), (_CHECKING, state and state.check_forward)):
+            (threads.add if wanted else threads.discard)(threading.get_ident())
         for scope in NUMBERING:
             scope["next_seq"] = _next_traced if _ON else next_seq
+            if ("checked" in scope) != bool(_CHECKING) and "OP" in scope:
+                scope["OP"].show_results(_checked if _CHECKING else None)
 
 
 # What a node remembers ------------------------------------------------------------------------
@@ -148,6 +222,13 @@ def _next_traced() -> int:
     if mode is None:  # it is another thread that detects anomalies
         return number
     traced = _Traced(number)
+    traced.calls = calls_under_way()
+    traced.inducer = None if mode.node is None else (mode.node._op.node_name, mode.node._seq)
+    return traced
+
+
+def calls_under_way() -> list[tuple[CodeType, int]]:
+    """The calls outside this package that are under way, the outermost first."""
     calls = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -155,9 +236,12 @@ def _next_traced() -> int:
         frame = frame.f_back
     calls.reverse()
     # A model built from YAML is called by the package alone.
-    traced.calls = [c for c in calls if not c[0].co_filename.startswith(OURS)] or calls
-    traced.inducer = None if mode.node is None else (mode.node._op.node_name, mode.node._seq)
-    return traced
+    return [call for call in calls if not call[0].co_filename.startswith(OURS)] or calls
+
+
+def _formatted(calls: list[tuple[CodeType, int]]) -> str:
+    frames = [(code.co_filename, line, code.co_name, None) for code, line in calls]
+    return "".join(traceback.StackSummary.from_list(frames).format())
 
 
 def _history(number: int) -> str:
@@ -166,9 +250,8 @@ def _history(number: int) -> str:
         return (
             "No forward pass information available: detect anomalies during the forward pass too.\n"
         )
-    calls = [(code.co_filename, line, code.co_name, None) for code, line in number.calls]
     text = "Traceback of the forward call that caused it (most recent call last):\n"
-    text += "".join(traceback.StackSummary.from_list(calls).format())
+    text += _formatted(number.calls)
     if number.inducer is not None:
         name, by = number.inducer
         text += f"Previous calculation was induced by {name}. {_history(by)}"

@@ -287,6 +287,8 @@ class Function:
                 f"{cls.__name__}.forward returned {type(returned).__name__}; expected a Tensor or "
                 "a tuple with Tensors"
             )
+        if MODES.anomaly is not None:
+            MODES.anomaly.check(cls.__name__, outputs, args)
         if not (before and wanted):
             return returned
         ctx._edges = tuple(edges)

@@ -401,9 +401,27 @@ class Operation:
         self.source, file = source, f"<operation {self.name}>"
         linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
         exec(compile(source, file, "exec"), scope)
-        self.apply.__code__ = scope["apply"].__code__
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
+        self.show_results(scope.get("checked"))
+
+    def show_results(self, checked: Callable[..., Any] | None) -> None:
+        """Let `apply` return `checked(OP, result, inputs)`; None: its result, as it is."""
+        scope = self._scope
+        if checked is None:
+            scope.pop("checked", None)
+        else:
+            scope["checked"] = checked
+        if "apply" not in scope:  # no code yet: it is generated so
+            return
+        code = scope["apply"].__code__
+        if checked is not None:
+            shown = f"return checked(OP, t, ({', '.join(self.inputs)},))\n"
+            other: dict[str, Any] = {}
+            source = self.source.replace("return t\n", shown)
+            exec(compile(source, code.co_filename, "exec"), {**scope}, other)
+            code = other["apply"].__code__
+        self.apply.__code__ = code
 
 
 def _first_call() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import subprocess
 import sys
 import threading
 import weakref
@@ -226,8 +227,71 @@ def test_nothing_of_it_is_left_while_it_is_off() -> None:
         if hasattr(op, "source"):
             assert id(op.apply.__globals__) in scopes
             assert "anomaly" not in op.source
+            assert op.apply.__code__ is op.apply.__globals__["apply"].__code__
     assert type((leaf(1.0) * 2).grad_fn._seq) is int
     assert (leaf(1.0) * 2).grad_fn._seq > seq
+
+
+# What operations return -----------------------------------------------------------------------
+
+FORWARD: dict[str, tuple[Callable[[mt.Tensor], mt.Tensor], str]] = {
+    "log": (lambda x: x.log() + 1, "'log' returned infinite values. "),
+    "no gradient": (lambda x: x + (x.detach() / 0), "'div' returned nan values. "),
+    "custom": (lambda x: Large.apply(x), "'Large' returned infinite values. "),
+    "gradient": (lambda x: x.sqrt(), "'SqrtBackward0' returned infinite values in its 0th output"),
+}
+
+
+class Large(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return mt.from_numpy(x.detach().numpy() + np.inf)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_operation_that_returns_what_is_not_finite_is_found(name: str) -> None:
+    function, text = FORWARD[name]
+    with pytest.raises(anomaly.AnomalyError) as raised, detect_anomaly(check_forward=True):
+        function(leaf(0.0)).sum().backward()
+    assert text in str(raised.value)
+    assert place_of(function, "lambda" if name != "custom" else "Large.apply") in str(raised.value)
+    assert raised.value.backward == (name == "gradient")
+    assert len(raised.value.arrays) == 1
+    assert np.isinf(leaf(0.0).log().item())  # it is over
+
+
+def test_infinities_that_go_in_may_come_out_but_no_nan() -> None:
+    x = leaf(1.0, 2.0)
+    with detect_anomaly(check_forward=True):
+        hidden = mt.where(mt.tensor([True, False]), x, -np.inf)
+        hidden.softmax(0).sum().backward()
+        with pytest.raises(RuntimeError, match="'sub' returned nan values"):
+            hidden - hidden
+
+
+def test_operations_whose_code_is_not_there_yet_are_checked_too() -> None:
+    script = (
+        "import microtrain as mt\n"
+        "with mt.autograd.detect_anomaly(check_forward=True):\n"
+        "    mt.zeros(1).log2()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert "AnomalyError: Function 'log2' returned infinite values." in done.stderr
+
+
+def test_a_thread_checks_results_for_itself() -> None:
+    found: list[float] = []
+    with detect_anomaly(check_forward=True):
+        thread = threading.Thread(target=lambda: found.append(leaf(0.0).log().item()))
+        thread.start()
+        thread.join()
+    assert found == [-np.inf]
 
 
 def test_a_thread_detects_for_itself() -> None:
