@@ -12,8 +12,8 @@ from microtrain.errors import ConfigError, LaunchError
 from microtrain.report.curves import curves
 from microtrain.report.figures import draw, write
 from microtrain.report.page import write_plots
+from microtrain.report.record import Record
 from microtrain.report.samples import Samples, scatter
-from microtrain.runs.record import Record
 
 pytest.importorskip("matplotlib")
 

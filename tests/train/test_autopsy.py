@@ -12,7 +12,6 @@ from microtrain.config.load import load_config
 from microtrain.data.split import split_rows
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DivergedError
-from microtrain.train import ending
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
@@ -85,12 +84,6 @@ WAYS = {
     "function": ("gradient", "div", "a division by 0"),
     "twice": ("output", "exp", "a power too large"),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    """They take longer than these runs."""
-    monkeypatch.setattr(ending, "draw", lambda *_: None)
 
 
 def diverge(comm, place, *settings):

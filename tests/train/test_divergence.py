@@ -18,7 +18,6 @@ from microtrain.errors import DivergedError
 from microtrain.nn.utils.clip_grad import flat_norm
 from microtrain.random import get_rng_state
 from microtrain.runs.record import read_metrics
-from microtrain.train import ending
 from microtrain.train.divergence import Guard, NotFinite, Skips
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
@@ -90,7 +89,7 @@ def same_bits(some, others):
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """They take longer than these runs."""
-    monkeypatch.setattr(ending, "draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
 
 NO_OUTLIER = "data.bad=[]"

@@ -13,7 +13,6 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.random import get_rng_state, place
-from microtrain.train import ending
 from microtrain.train.forecast import Prediction, peak_memory, predict
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
@@ -51,7 +50,7 @@ train: {duration: 20 steps, batch_size: 400, compile: "off"}
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
     """They take longer than these runs, and more memory."""
-    monkeypatch.setattr(ending, "draw", lambda *_: None)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
 
 def trainer_of(place: Path, *settings, comm=None):
