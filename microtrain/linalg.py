@@ -18,9 +18,10 @@ from .ops.factorisations import det as _det
 from .ops.factorisations import inverse as _inverse
 from .ops.factorisations import slogdet as _slogdet
 from .ops.factorisations import solve as solve
+from .ops.joining import checked_tensors
 from .ops.norms import norm as _norm
 from .ops.products import matrix_power as matrix_power
-from .ops.shapes import checked_tensors, normal_dims
+from .ops.shapes import normal_dims
 from .ops.triangles import diagonal as _diagonal
 
 __all__ = [

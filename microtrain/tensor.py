@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 
 from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, to_host
+from .formatting import tensor_text
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
 TENSORS: set[type] = set()
@@ -459,8 +460,6 @@ class Tensor:
         return object.__format__(self, spec)
 
     def __repr__(self) -> str:
-        from .formatting import tensor_text
-
         return tensor_text(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:

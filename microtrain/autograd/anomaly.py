@@ -9,20 +9,17 @@ results are checked too, operations run a second version of their code, which sh
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 from ..backend import MODES, XP
+from ..frames import calls_under_way
 from ..tensor import TENSORS
 from .graph import NUMBERING, Node, next_seq
 
-OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation ")
 _LOCK = threading.Lock()
 _ON: set[int] = set()  # the threads in which it is on
 _CHECKING: set[int] = set()  # those in which results of operations are checked
@@ -225,18 +222,6 @@ def _next_traced() -> int:
     traced.calls = calls_under_way()
     traced.inducer = None if mode.node is None else (mode.node._op.node_name, mode.node._seq)
     return traced
-
-
-def calls_under_way() -> list[tuple[CodeType, int]]:
-    """The calls outside this package that are under way, the outermost first."""
-    calls = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        calls.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    calls.reverse()
-    # A model built from YAML is called by the package alone.
-    return [call for call in calls if not call[0].co_filename.startswith(OURS)] or calls
 
 
 def _formatted(calls: list[tuple[CodeType, int]]) -> str:

@@ -17,17 +17,9 @@ from typing import Any
 
 from ..backend import MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
-from .graph import Node, edge_of, nodes_towards
+from .graph import edge_of, freed, nodes_towards
 from .hooks import run_hooks
-
-# The one operation that the engine needs, `sum_to(grad, shape)`; set when `ops` is imported.
-_sum_to: Any = None
-
-
-def set_sum_to(operation: Any) -> None:
-    """Tell the engine the operation that reduces a broadcast gradient."""
-    global _sum_to
-    _sum_to = operation
+from .unbroadcast import unbroadcast
 
 
 def run(
@@ -83,7 +75,7 @@ def run(
                     slot = None if extra is None else extra.slot
                     # What a rule has written into the slot itself has its shape.
                     if (slot is None or g is not slot.array) and g.shape != edge._array.shape:
-                        g = _reduce(g, edge._array.shape, node)
+                        g = unbroadcast(g, edge._array.shape, node)
                     if at_once and (extra is None or not extra.hooks):
                         if recorder is not None:
                             accumulate_into(edge, g, False)
@@ -100,7 +92,7 @@ def run(
                 elif kind is tuple:
                     target, number = edge
                     if g.shape != target._shapes[number]:
-                        g = _reduce(g, target._shapes[number], node)
+                        g = unbroadcast(g, target._shapes[number], node)
                     outputs = pending.get(target)
                     if outputs is None:
                         outputs = pending[target] = [None] * len(target._shapes)
@@ -108,7 +100,7 @@ def run(
                     outputs[number] = g if outputs[number] is None else outputs[number] + g
                 else:
                     if g.shape != edge._shape:
-                        g = _reduce(g, edge._shape, node)
+                        g = unbroadcast(g, edge._shape, node)
                     if edge in pending:
                         pending[edge] = pending[edge] + g
                     else:
@@ -171,26 +163,6 @@ def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
     return backward(node, g) if anomaly is None else anomaly.watch(backward, node, g)
 
 
-def _reduce(g: Any, shape: tuple[int, ...], node: Any) -> Any:
-    """Un-broadcast `g` to `shape`; an error names the node whose gradient does not fit."""
-    mine = g.shape
-    lead = len(mine) - len(shape)
-    if lead < 0 or any(s not in (m, 1) for s, m in zip(shape, mine[lead:], strict=True)):
-        name = "backward" if node is None else node._op.node_name
-        raise RuntimeError(
-            f"{name} returned a gradient of shape {tuple(mine)}; expected a shape that reduces to "
-            f"{shape}"
-        )
-    return _sum_to(g, shape)
-
-
-def freed(node: Any) -> RuntimeError:
-    return RuntimeError(
-        f"Trying to backward through the graph a second time ({node._op.node_name}): saved values "
-        "were freed by the first pass. Specify retain_graph=True there."
-    )
-
-
 def accumulate_into(tensor: Tensor, g: Any, create_graph: bool) -> None:
     """Add `g` to `.grad`: an array, or under `create_graph` a Tensor that keeps its graph."""
     extra = tensor._extra
@@ -224,39 +196,3 @@ def _capture(node: Any, g: Any, keys: set[Any], captured: dict[Any, Any]) -> Non
     for number, value in enumerate(g):
         if value is not None and (node, number) in keys:
             captured[node, number] = value
-
-
-def call_node(node: Node, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The gradients of a node's inputs as Tensors, for `node(grad)`."""
-    shapes = getattr(node, "_shapes", None) or (node._shape,)
-    if len(grads) != len(shapes):
-        raise TypeError(f"{node._op.node_name}: expected {len(shapes)} gradients, got {len(grads)}")
-    for g, shape in zip(grads, shapes, strict=True):
-        if g is not None and g.shape != shape:
-            raise RuntimeError(
-                f"{node._op.node_name}: expected a gradient of shape {shape}, got {g.shape}"
-            )
-    if node._saved is None:
-        raise freed(node)
-    record = MODES.grad and any(g is not None and g._rg for g in grads)
-    given = [g if g is None or record else g._array for g in grads]
-    g = given if hasattr(node, "_shapes") else given[0]
-    before = MODES.grad, MODES.direct
-    MODES.grad, MODES.direct = record, False
-    try:
-        op = node._op
-        found = op.backward_tensors(node, g) if record else op.backward_arrays(node, g)
-        reduced = [
-            v if v is None or edge is None else _reduce(v, _shape_of(edge), node)
-            for edge, v in zip(node._edges, found, strict=True)
-        ]
-    finally:
-        MODES.grad, MODES.direct = before
-    return tuple(v if v is None or record else wrap(normalise(v).copy()) for v in reduced)
-
-
-def _shape_of(edge: Any) -> tuple[int, ...]:
-    if type(edge) in TENSORS:
-        return edge.shape
-    shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
-    return shape

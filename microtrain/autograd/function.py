@@ -93,7 +93,7 @@ class FunctionCtx(Node):
             found.append(kept)
         return tuple(found)
 
-    def apply(self, *grads: Tensor) -> Any:
+    def apply(self, *grads: Tensor | None) -> Any:
         """What the class's own `backward` returns for these gradients, unchecked.
 
         `node(*grads)` is what the engine makes of it: None for inputs that need no gradient.

@@ -15,8 +15,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..tensor import TENSORS, Tensor
+from ..backend import MODES
+from ..tensor import TENSORS, Tensor, normalise, wrap
 from .hooks import NodeHooks, RemovableHandle
+from .unbroadcast import unbroadcast
 
 # Creation order is a topological order: a node is younger than everything it points to.
 next_seq = itertools.count(1).__next__
@@ -62,16 +64,41 @@ class Node:
         """For each input: the node it came from and that node's output number."""
         return tuple(_function_of(edge) for edge in self._edges)
 
-    def __call__(self, *grads: Tensor) -> Any:
+    def __call__(self, *grads: Tensor | None) -> Any:
         """The gradients of the inputs from those of the outputs: a Tensor, or a tuple of several.
 
         Raises TypeError for another number of gradients, RuntimeError for another shape or where
         the saved values were freed.
         """
-        from .engine import call_node
-
-        found = call_node(self, grads)
+        shapes = getattr(self, "_shapes", None) or (self._shape,)
+        name = self._op.node_name
+        if len(grads) != len(shapes):
+            raise TypeError(f"{name}: expected {len(shapes)} gradients, got {len(grads)}")
+        for g, shape in zip(grads, shapes, strict=True):
+            if g is not None and g.shape != shape:
+                raise RuntimeError(f"{name}: expected a gradient of shape {shape}, got {g.shape}")
+        if self._saved is None:
+            raise freed(self)
+        found = self._gradients(grads)
         return found[0] if len(found) == 1 else found
+
+    def _gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients of the inputs as Tensors; recorded where those given require it."""
+        record = MODES.grad and any(g is not None and g._rg for g in grads)
+        values = [g if g is None or record else g._array for g in grads]
+        arguments = values if hasattr(self, "_shapes") else values[0]
+        before = MODES.grad, MODES.direct
+        MODES.grad, MODES.direct = record, False
+        try:
+            op = self._op
+            rules = op.backward_tensors if record else op.backward_arrays
+            found = [
+                g if g is None or edge is None else unbroadcast(g, _shape_of(edge), self)
+                for edge, g in zip(self._edges, rules(self, arguments), strict=True)
+            ]
+        finally:
+            MODES.grad, MODES.direct = before
+        return tuple(g if g is None or record else wrap(normalise(g).copy()) for g in found)
 
     apply = __call__
 
@@ -124,6 +151,21 @@ class AccumulateGrad:
 
     def __repr__(self) -> str:
         return f"<AccumulateGrad at {id(self.variable):#x}>"
+
+
+def freed(node: Node) -> RuntimeError:
+    """The error of a second pass over a graph that the first has freed."""
+    return RuntimeError(
+        f"Trying to backward through the graph a second time ({node._op.node_name}): saved values "
+        "were freed by the first pass. Specify retain_graph=True there."
+    )
+
+
+def _shape_of(edge: Any) -> tuple[int, ...]:
+    if type(edge) in TENSORS:
+        return edge.shape
+    shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
+    return shape
 
 
 def _function_of(edge: Any) -> tuple[Any, int]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, STRUCTURE
+from ..frames import ENTRY
 from ..random import STREAM
 from ..tensor import TENSORS, Tensor
 from .program import PLAIN, one_place, owner_of
@@ -61,7 +62,7 @@ def enter({defaults}*more, **named):
         return owner()._find((*(a for a in ({given}) if a is not MISS), *more), named)
     {lines}
 """
-    exec(compile(source, "<entry of a captured step>", "exec"), text.scope)
+    exec(compile(source, ENTRY, "exec"), text.scope)
     return text.scope.pop("enter")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import FrameType
-
 import numpy as np
 
+from ..frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
 from ..random import begin_batch, place
 from .bookkeeping import END
@@ -17,15 +16,6 @@ EXCEPT = """\
         failed(program, origins, error)
         raise
 """  # behind the text of a replay, which is free where nothing is raised
-REPLAY = "<captured step>"  # what tracebacks call that text
-FIRST = 3  # the number of the first line of that text, behind `def` and `try`
-
-
-def place_in_replay(frame: FrameType) -> str:
-    """File and line of the user's code whose replay `frame` is; empty where none is known."""
-    number = (frame.f_lineno or 0) - FIRST
-    origins: list[Line | Host] = frame.f_globals.get("origins", [])
-    return origins[number].where if 0 <= number < len(origins) else ""
 
 
 def failed(program: Program, origins: list[Line | Host], error: BaseException) -> None:
@@ -35,7 +25,7 @@ def failed(program: Program, origins: list[Line | Host], error: BaseException) -
     has other words.
     """
     assert error.__traceback__ is not None
-    origin = origins[error.__traceback__.tb_lineno - FIRST]
+    origin = origins[error.__traceback__.tb_lineno - FIRST_LINE]
     for listener in program.running:
         listener.cancel()
     program.running.clear()

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..backend import NUMPY
+from ..frames import REPLAY
 from .bookkeeping import inline
-from .failure import EXCEPT, REPLAY, failed
+from .failure import EXCEPT, failed
 from .names import Names
 from .program import Host, Line, Program, owner_of
 from .reuse import reuse, works_on

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.engine import freed, run
-from ..autograd.graph import MEANS, NUMBERING, Node, edge_of, next_seq
+from ..autograd.engine import run
+from ..autograd.graph import MEANS, NUMBERING, Node, edge_of, freed, next_seq
 from ..backend import MODES, NUMPY
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of

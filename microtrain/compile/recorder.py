@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -22,6 +20,7 @@ import numpy as np
 from ..autograd import graph
 from ..backend import ARRAYS, INSTRUCTIONS, MODES, NUMPY, XP, alive
 from ..errors import CaptureError
+from ..frames import OPERATION, user_line
 from ..nn.module import MODULES, Module
 from ..optim.flat import owner
 from ..random import begin_batch, place
@@ -31,8 +30,6 @@ from .names import layers
 from .program import Host, Line, Program, owner_of
 from .traced import Traced, refuse
 
-_OURS = (str(Path(__file__).parents[1]) + os.sep, "<operation", "<string>")
-_OPERATION = "<operation "
 UNWRITTEN = {
     "input": "its argument",
     "constant": "a constant",
@@ -531,10 +528,7 @@ class Recorder:
 
     def _where(self) -> str:
         """File and line of the user's code that runs now."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-            frame = frame.f_back
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        return user_line(sys._getframe(1))
 
     def _what(self) -> str:
         """The layer and the operation that run now."""
@@ -542,8 +536,8 @@ class Recorder:
         operation = ""
         while frame is not None and not self.doing:
             code = frame.f_code
-            if not operation and code.co_filename.startswith(_OPERATION):
-                operation = code.co_filename[len(_OPERATION) : -1]
+            if not operation and code.co_filename.startswith(OPERATION):
+                operation = code.co_filename[len(OPERATION) : -1]
             if code is Module.__call__.__code__:
                 layer = self.layers.get(frame.f_locals["self"], "")
                 return f"{layer}: {operation}" if layer and operation else layer or operation

@@ -4,32 +4,12 @@
 otherwise it is rank 0 of 1 and nothing of MPI is loaded.
 """
 
-from __future__ import annotations
-
-import threading
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-from .. import threads
-from ..errors import ConfigError, LaunchError
-from . import mpi
 from .abort import agreed_exit
+from .collectives import all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter
 from .communicator import Communicator
-from .in_process import THIS_THREAD
-from .single import SingleCommunicator
-
-if TYPE_CHECKING:
-    from .collectives import (
-        all_gather,
-        all_reduce,
-        all_to_all,
-        broadcast,
-        gather,
-        reduce_scatter,
-    )
-    from .data_parallel import DataParallel
-    from .replicas import check_replicas
+from .connection import BACKENDS, connect, world
+from .data_parallel import DataParallel
+from .replicas import check_replicas
 
 __all__ = [
     "BACKENDS",
@@ -46,73 +26,3 @@ __all__ = [
     "reduce_scatter",
     "world",
 ]
-
-BACKENDS: Final = ("auto", "none", "mpi")
-
-# Imported when asked for: communication is used without Tensors, modules and optimizers as well.
-_LATER: Final = {
-    "DataParallel": "data_parallel",
-    "check_replicas": "replicas",
-    **dict.fromkeys(
-        ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"),
-        "collectives",
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f".{_LATER[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def world() -> Communicator:
-    """The communicator of this process: all ranks of the job. The same object at every call.
-
-    The first call under a launcher is collective: it initialises MPI, limits the BLAS threads of a
-    program that imported NumPy first, and makes an uncaught exception on any rank end the whole
-    job (see `microtrain.distributed.abort`). Raises LaunchError (exit code 5) when MPI is absent
-    or belongs to another launcher.
-
-    >>> comm = microtrain.distributed.world()
-    >>> if comm.rank == 0:
-    ...     print(f"ranks: {comm.size}, machines: {comm.num_nodes}")
-    ranks: 1, machines: 1
-    """
-    return THIS_THREAD.communicator or connect()
-
-
-def connect(backend: str = "auto") -> Communicator:
-    """The communicator that `distributed.backend` of the configuration asks for.
-
-    auto: MPI under a launcher of more than one process, or where the program has started MPI for
-    more than one itself; else none. none: a single process; LaunchError under a launcher of more.
-    mpi: MPI also without a launcher that microtrain knows. Raises ConfigError for another name,
-    LaunchError as `world` does.
-    """
-    if backend not in BACKENDS:
-        raise ConfigError(f"distributed.backend: expected {', '.join(BACKENDS)}, found {backend!r}")
-    launch = threads.LAUNCH
-    if backend == "none" and launch.parallel:
-        raise LaunchError(
-            f"distributed.backend is none, but {launch.launcher} started this process as rank "
-            f"{launch.rank} of {launch.size}: each rank would do the whole run\n"
-            "start it without a launcher, or set distributed.backend to auto"
-        )
-    # A launcher that microtrain does not know is noticed when the program has started MPI itself.
-    running = mpi.running()
-    in_use = running is not None and running.COMM_WORLD.size > 1
-    with _CONNECTING:  # threads that ask at the same time get the same communicator
-        return _connect(backend == "mpi" or launch.parallel or in_use)
-
-
-_CONNECTING: Final = threading.Lock()
-
-
-@cache
-def _connect(with_mpi: bool) -> Communicator:
-    if not with_mpi:
-        return SingleCommunicator()
-    comm = mpi.connect(threads.LAUNCH)
-    threads.limit_late(comm.local_size)
-    return comm

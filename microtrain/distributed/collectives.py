@@ -20,10 +20,10 @@ from ..autograd.function import Function
 from ..backend import MODES, XP, to_host
 from ..errors import CaptureError
 from ..ops.comparison import eq
-from ..ops.shapes import cat
+from ..ops.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
-from . import world
 from .communicator import Array, Communicator, Op, check_root
+from .connection import world
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"]
 

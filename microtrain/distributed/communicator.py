@@ -49,7 +49,9 @@ class Communicator(ABC):
     node_rank: int
     num_nodes: int
     _node: Communicator | None = None
-    _done = 0  # collectives, where somebody counts them
+    # What the watchdog sees: the call that this rank is in, and how many it has done.
+    _doing: tuple[str, tuple[Any, ...]] | None = None
+    _done = 0
 
     @abstractmethod
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
@@ -240,3 +242,17 @@ def check_root(call: str, root: Any, size: int) -> None:
     """Raise ValueError unless `root` is a rank."""
     if not (isinstance(root, int | np.integer) and 0 <= root < size):
         raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root!r}")
+
+
+def described(name: str, args: tuple[Any, ...]) -> str:
+    """A call of a communicator, as messages name it."""
+    if name == "split":
+        return name
+    first, *rest = args or (None,)
+    shape = f" of shape {first.shape}, {first.dtype}" if isinstance(first, np.ndarray) else ""
+    return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
+
+
+def ranks_named(ranks: list[int]) -> str:
+    """The ranks as messages name them: rank 1; ranks 1, 2."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -35,10 +35,10 @@ from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
 from ..optim.flat import LANE, Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
-from . import world
 from .batch_norm import Across
 from .communicator import Communicator
 from .compression import COMPRESSIONS, Compressor
+from .connection import world
 from .denominators import Denominators, correction, find
 from .overlap import BUCKET, Overlap, worth
 from .shards import Shards

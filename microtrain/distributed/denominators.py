@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..autograd import grad
-from ..autograd.engine import freed
-from ..autograd.graph import leaves_of
+from ..autograd.graph import freed, leaves_of
 from ..backend import MODES, XP
 from ..compile.outside import CompiledNode
 from ..errors import ConfigError

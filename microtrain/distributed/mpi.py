@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from ..errors import ConfigError, LaunchError
+from ..frames import user_place
 from ..threads import Launch
 from . import abort, warden, watchdog
 from .communicator import (
@@ -38,9 +39,10 @@ from .communicator import (
     check_reduction,
     check_root,
     check_rows,
+    described,
+    ranks_named,
     refuse_alone,
 )
-from .watchdog import described, place, ranks_named
 
 R = TypeVar("R")
 
@@ -123,9 +125,6 @@ class MpiCommunicator(Communicator):
         node.Free()
         #: The MPI and its version, in the library's own words.
         self.library: str = _library(MPI)
-        # What the watchdog sees: the call that this rank is in, and how many it has done.
-        self._doing: tuple[str, tuple[Any, ...]] | None = None
-        self._done = 0
         self._control = comm.Dup() if "comm" in _debug() else None
         ALIVE.add(self)
 
@@ -221,7 +220,7 @@ class MpiCommunicator(Communicator):
     def _compare(self) -> None:
         """RuntimeError on every rank unless all are at the same call."""
         assert self._doing is not None and self._control is not None
-        mine = described(*self._doing), place(sys._getframe(2))
+        mine = described(*self._doing), user_place(sys._getframe(2))
         everyone = self._control.allgather(mine)
         if all(call == everyone[0][0] for call, _ in everyone):
             return
@@ -323,7 +322,7 @@ def connect(launch: Launch) -> MpiCommunicator:
         _check_settings(MPI.COMM_WORLD)
         comm = MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
         if comm.size > 1:
-            watchdog.start(comm)
+            watchdog.start(comm, ALIVE, kill)
         warden.tell(limit=None, over=comm.size == 1)
     except BaseException as error:
         # Whoever catches it may leave as it likes.

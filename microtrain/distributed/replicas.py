@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..backend import to_host
-from . import world
 from .communicator import Communicator
+from .connection import world
 
 __all__ = ["check_replicas"]
 

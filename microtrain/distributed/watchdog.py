@@ -31,21 +31,16 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import numpy as np
-
-from ..compile.failure import REPLAY, place_in_replay
 from ..errors import ConfigError
 from ..files import make_directory, read_json, write_whole
+from ..frames import user_place
 from ..random import STREAM
 from . import abort, warden
-from .communicator import FORBIDDEN
-
-if TYPE_CHECKING:
-    from .communicator import Communicator
+from .communicator import FORBIDDEN, Communicator, described, ranks_named
 
 RECORD: Final = 1024  # bytes of the board for each rank
 PERIOD: Final = 1.0  # seconds between two looks, less where the limits are short
@@ -54,36 +49,6 @@ LIMITS: Final = (30.0, 600.0)  # seconds: warn_s and timeout_s where nobody has 
 ALONE: Final = 10  # a rank that is busy alone, by its own word, is waited for so many times longer
 LEFT: Final = ("the end of the program", 0)
 SIGHT: Final = 5.0  # seconds between two looks at other machines
-
-_PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + os.sep
-_OWN: Final = str(Path(__file__).resolve().parent) + os.sep
-# Where code lies that is nobody's script: launchers (runpy), what is generated, threads, libraries.
-_FOREIGN: Final = (
-    "<frozen ",
-    "<operation ",
-    "<entry of a captured step>",
-    os.path.dirname(os.__file__) + os.sep,
-)
-_INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
-
-
-def place(frame: FrameType | None) -> str:
-    """The file and line of the user's code that `frame` runs, as messages name it.
-
-    In a run from YAML there may be none: then that of the package's code above communication.
-    """
-    own = ""
-    while frame is not None:
-        name, line = frame.f_code.co_filename, str(frame.f_lineno)
-        if name == REPLAY:
-            name, _, line = place_in_replay(frame).rpartition(":")
-        here = f"{os.path.basename(name)}:{line}"
-        if name.startswith(_PACKAGE):
-            own = own or ("" if name.startswith(_OWN) else here)
-        elif name and not name.startswith(_FOREIGN) and _INSTALLED not in name:
-            return here
-        frame = frame.f_back
-    return own or "unknown code"
 
 
 def limits(warn_s: float, timeout_s: float) -> None:
@@ -110,12 +75,19 @@ def share(directory: Path | None) -> None:
         _WATCHDOG[0].board.directory = directory
 
 
-def start(comm: Communicator) -> None:
+def start(
+    comm: Communicator, communicators: Iterable[Communicator], kill: Callable[[int], None]
+) -> None:
     """Watch the ranks of `comm`, which is `world()`, from now on. Collective.
 
     The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or `LIMITS`.
+
+    Args:
+        comm: all ranks.
+        communicators: those of this process that are in use; they come and go.
+        kill: ends all ranks with an exit code.
     """
-    watchdog = Watchdog(comm)
+    watchdog = Watchdog(comm, communicators, kill)
     _WATCHDOG.append(watchdog)
     configure(*LIMITS)
     # Of the hooks of atexit, what is registered last runs first: this one when the threads have
@@ -205,8 +177,13 @@ class Board:
 class Watchdog:
     """The thread that watches, and what it knows."""
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(
+        self,
+        comm: Communicator,
+        communicators: Iterable[Communicator],
+        kill: Callable[[int], None],
+    ) -> None:
+        self.comm, self.communicators, self.kill = comm, communicators, kill
         self.warn_s = self.timeout_s = math.inf
         self.board = Board(comm)
         self.watched = threading.current_thread()
@@ -275,7 +252,7 @@ class Watchdog:
         return {
             "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
             "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
-            "at": place(frame), "left": self.left, "ending": self.ending,
+            "at": user_place(frame), "left": self.left, "ending": self.ending,
             "alone": FORBIDDEN.get(self.watched.ident or 0, self.closing),
         }  # fmt: skip
 
@@ -285,7 +262,7 @@ class Watchdog:
             self.look_back(elapsed)
             return
         # Threads may be in calls of communicators of their own: each waits by itself.
-        calls = [(c, c._done, doing) for c in _communicators() if (doing := c._doing)]
+        calls = [(c, c._done, doing) for c in list(self.communicators) if (doing := c._doing)]
         before = self.waits
         self.waits = {
             c: (done, before[c][1] + elapsed if before.get(c, (None,))[0] == done else 0.0)
@@ -387,34 +364,12 @@ class Watchdog:
         self.board.write(mine | {"ending": True})
         time.sleep(2.5 * self.period())
         text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{_stacks()}"
-        from .mpi import kill
-
-        abort.end_process(1, kill, text)
-
-
-def described(name: str, args: tuple[Any, ...]) -> str:
-    """A call of a communicator, as messages name it."""
-    if name == "split":
-        return name
-    first, *rest = args or (None,)
-    shape = f" of shape {first.shape}, {first.dtype}" if isinstance(first, np.ndarray) else ""
-    return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
-
-
-def _communicators() -> list[Any]:
-    from .mpi import ALIVE
-
-    return list(ALIVE)
+        abort.end_process(1, self.kill, text)
 
 
 def _where(record: dict[str, Any]) -> str:
     step = f" in step {record['step']}" if record["step"] else ""
     return f"{record['at']}{step}"
-
-
-def ranks_named(ranks: list[int]) -> str:
-    """The ranks as messages name them: rank 1; ranks 1, 2."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _stacks() -> str:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, dataclass_transform
 
+from ..frames import LAYER
 from .module import Module
 
 
@@ -44,7 +45,8 @@ def _forward(function: Callable[..., Any], cls: Any) -> Callable[..., Any]:
     fields = [field.name for field in dataclasses.fields(cls)]
     arguments = ", ".join([cls._inputs, *(f"{name}=self.{name}" for name in fields)])
     scope: dict[str, Any] = {"function": function}
-    exec(f"def forward(self, {cls._inputs}):\n    return function({arguments})", scope)
+    text = f"def forward(self, {cls._inputs}):\n    return function({arguments})"
+    exec(compile(text, f"{LAYER}{cls.__name__}>", "exec"), scope)
     forward: Callable[..., Any] = scope["forward"]
     forward.__doc__ = f"Apply `{function.__name__}` with the fields as further arguments."
     forward.__qualname__ = f"{cls.__qualname__}.forward"

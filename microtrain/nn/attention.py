@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ..creation import empty, zeros
+from ..ops.dropout import dropout as drop
 from ..ops.elementwise import where
 from ..tensor import Tensor, wrap
 from . import functional as F
@@ -146,9 +147,7 @@ class MultiheadAttention(Module):
             scores = q @ k.transpose(-2, -1) * (1 / math.sqrt(self.head_dim))
             weights = F.softmax(scores if mask is None else scores + mask, -1)
             if p > 0:
-                from ..ops.dropout import dropout
-
-                weights = dropout(weights, p, training=True)
+                weights = drop(weights, p, training=True)
             attended = weights @ v
             weights = weights.mean(1) if average_attn_weights else weights
         else:

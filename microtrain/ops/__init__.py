@@ -10,6 +10,7 @@ from . import (
     extrema,
     factorisations,
     gathering,
+    joining,
     masking,
     normalization,
     norms,
@@ -35,6 +36,7 @@ from .elementwise import div_rounded as div
 from .elementwise import sub_scaled as sub
 from .factorisations import *  # noqa: F403
 from .gathering import *  # noqa: F403
+from .joining import *  # noqa: F403
 from .linear_algebra import matmul, mm
 from .masking import *  # noqa: F403
 from .normalization import *  # noqa: F403
@@ -43,7 +45,6 @@ from .rearranging import *  # noqa: F403
 from .regression_losses import mse_loss
 from .sampling import *  # noqa: F403
 from .scans import *  # noqa: F403
-from .shapes import cat, stack
 from .sorting import *  # noqa: F403
 
 # Each of these lists its public names itself.
@@ -77,9 +78,9 @@ unsqueeze = public(shapes.unsqueeze)
 var = public(reductions.var)
 
 __all__ = [
-    "REGISTRY", "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to", "cat",
+    "REGISTRY", "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to",
     "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean", "methods",
-    "min", "mm", "mse_loss", "norm", "permute", "reshape", "softmax", "squeeze", "stack", "std",
+    "min", "mm", "mse_loss", "norm", "permute", "reshape", "softmax", "squeeze", "std",
     "sub", "sum", "t", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 __all__ += comparison.__all__
@@ -96,4 +97,5 @@ __all__ += factorisations.__all__
 __all__ += einstein.__all__
 __all__ += triangles.__all__
 __all__ += splitting.__all__
+__all__ += joining.__all__
 __all__ += normalization.__all__

@@ -10,6 +10,7 @@ from ..tensor import Tensor, wrap
 from .arguments import want_float, want_tensors
 from .coercion import cast, public
 from .comparison import logical_not
+from .dropout import dropout
 from .elementwise import where
 from .linear_algebra import matmul
 from .reductions import any as any_of
@@ -71,8 +72,6 @@ def scaled_dot_product_attention(
         scores = scores + cast(attn_mask, scores.dtype)
     weights = softmax_dim(scores, scores.ndim - 1)
     if dropout_p > 0:
-        from .dropout import dropout
-
         weights = dropout(weights, dropout_p, training=True)
     result = matmul(weights, value)
     return result if blind is None else where(blind, 0, result)

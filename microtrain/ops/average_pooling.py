@@ -11,11 +11,11 @@ from .arguments import numbers, want_flag, want_float
 from .coercion import public
 from .elementwise import clone, div
 from .indexing import part
+from .joining import cat
 from .padding import constant_pad
 from .pooling import adaptive_windows, pool_geometry, window_ends
 from .reductions import mean_dims
 from .registry import primitive
-from .shapes import cat
 from .windows import batched, unbatched
 
 __all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d"]

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from ..tensor import TENSORS
 from .elementwise import mul
+from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes, mm_matrices
 from .reductions import sum_dims
-from .shapes import checked_tensors, permute_dims, reshape_to
+from .shapes import permute_dims, reshape_to
 from .triangles import diagonal
 
 __all__ = ["einsum"]

@@ -13,10 +13,11 @@ import numpy as np
 from .arguments import want_float
 from .coercion import LinAlgError, examine, public
 from .elementwise import where
+from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes
 from .reductions import sum_dims
 from .registry import primitive
-from .shapes import broadcast_shape, checked_tensors, expand_to, matrix_transpose, reshape_to
+from .shapes import broadcast_shape, expand_to, matrix_transpose, reshape_to
 from .triangles import lower_triangle
 
 __all__ = ["cholesky", "det", "inverse", "logdet", "slogdet"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..autograd import differentiate, engine
+from ..autograd import differentiate, unbroadcast
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
 from ..backend import (
@@ -51,7 +51,7 @@ from . import elementwise as e
 from .coercion import NUMBERS, cast
 from .inplace import in_place, put
 
-engine.set_sum_to(shapes.sum_to)
+unbroadcast.set_sum_to(shapes.sum_to)
 
 
 def _reversed(operation: Callable[..., Any]) -> Callable[..., Any]:

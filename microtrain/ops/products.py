@@ -16,9 +16,10 @@ from .arguments import integer, integers
 from .coercion import cast, public
 from .elementwise import add, clone, contiguous_copy, mul, where
 from .factorisations import check_square, inverse
+from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes, matmul, mm, mm_matrices
 from .reductions import sum_dims
-from .shapes import checked_tensors, expand_to, normal_dim, permute_dims, reshape_to
+from .shapes import expand_to, normal_dim, permute_dims, reshape_to
 
 __all__ = [
     "addbmm", "addmm", "addmv", "baddbmm", "bmm", "dot", "ger", "inner", "kron", "matrix_power",

@@ -14,10 +14,10 @@ from .arguments import integer, integers, one_of
 from .coercion import public
 from .elementwise import clone, contiguous_copy
 from .indexing import gather_index
+from .joining import checked_tensors
 from .registry import primitive
 from .shapes import (
     broadcast_shape,
-    checked_tensors,
     expand_to,
     flatten,
     normal_dim,

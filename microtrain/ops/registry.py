@@ -36,6 +36,7 @@ from typing import Any
 
 from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
 from ..backend import ARRAYS, MODES, XP
+from ..frames import KERNEL, OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
 from .coercion import (
     REGISTRY,
@@ -398,7 +399,7 @@ class Operation:
         for i in rules:  # a global name is read faster than a dictionary entry
             scope[f"rule_{i}"] = rules[i]
             source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
-        self.source, file = source, f"<operation {self.name}>"
+        self.source, file = source, f"{OPERATION}{self.name}>"
         linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
         exec(compile(source, file, "exec"), scope)
         self.backward_arrays = scope["backward_arrays"]
@@ -476,10 +477,8 @@ def real_function(name: str, instruction: str, doc: str, rule: Callable[..., Any
 def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
     names = ", ".join(inputs)
     scope: dict[str, Any] = {}
-    exec(
-        f"def kernel(xp, {names}, out=None):\n    return xp.{instruction}({names}, out=out)",
-        scope,
-    )
+    text = f"def kernel(xp, {names}, out=None):\n    return xp.{instruction}({names}, out=out)"
+    exec(compile(text, f"{KERNEL}{instruction}>", "exec"), scope)
     kernel: Callable[..., Any] = scope["kernel"]
     kernel.__module__ = __name__
     return kernel

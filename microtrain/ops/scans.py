@@ -19,9 +19,10 @@ from .comparison import isnan, logical_not, logical_xor, ne
 from .elementwise import clone, div, exp, sub, where, zeros_like
 from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
 from .indexing import at_dim, part
+from .joining import cat
 from .reductions import in_single, sum_dims
 from .registry import primitive
-from .shapes import cat, normal_dim, normal_dims, reshape_to, restore_dims
+from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
 
 __all__ = [
     "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "diff", "logsumexp",

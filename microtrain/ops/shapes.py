@@ -1,4 +1,4 @@
-"""Operations that move elements without computing: reshape, permute, expand, join.
+"""Operations that move elements without computing: reshape, permute, expand.
 
 Those marked as views share memory with their input and cost nothing on replay.
 """
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import address
-from ..tensor import TENSORS
-from .registry import VIEW_IF_SHARED, Variadic, primitive
+from .registry import VIEW_IF_SHARED, primitive
 
 _VIEW = {"view": True}
 
@@ -273,80 +272,3 @@ sum_to_shape = primitive("sum_to_size", _sum_to, x=lambda g, x_shape: expand_to(
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     """The reverse of broadcasting: `x` itself where it has `shape` already."""
     return x if x.shape == shape else sum_to_shape(x, shape)
-
-
-# Joining ----------------------------------------------------------------------------------------
-
-
-def _cat(xp, tensors, *, dim, out=None):
-    return xp.concatenate(tensors, axis=dim, out=out)
-
-
-def _cat_rule(g, shapes, dim):
-    from .splitting import pieces
-
-    return pieces(g, dim, [shape[dim] for shape in shapes])
-
-
-_cat_operation = Variadic("cat", _cat, _cat_rule)
-
-
-def checked_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
-    """`tensors` as a tuple; TypeError unless all of them are Tensors, or all are arrays."""
-    found = tuple(tensors)
-    _cat_operation.check(found, name)
-    return found
-
-
-def listed_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
-    """`checked_tensors` of a list that is not empty."""
-    if type(tensors) in TENSORS:
-        raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
-    found = checked_tensors(name, tensors)
-    if not found:
-        error = ValueError if name == "cat" else RuntimeError  # PyTorch's kinds
-        raise error(f"{name}(): expected a non-empty list of Tensors")
-    return found
-
-
-def _fitting(tensors: tuple[Any, ...], dim: int) -> list[Any]:
-    """`tensors` with those of shape (0,) in the shape of the others, empty along `dim`."""
-    sizes = list(next(x.shape for x in tensors if x.shape != (0,)))
-    if sizes:
-        sizes[normal_dim(dim, len(sizes))] = 0
-    return [reshape_to(x, tuple(sizes)) if sizes and x.shape == (0,) else x for x in tensors]
-
-
-def cat(tensors: Any, dim: int = 0) -> Any:
-    """The Tensors joined along an existing dimension; they agree in all other sizes.
-
-    An empty Tensor of shape (0,) fits to all others.
-
-    Raises ValueError for an empty list, RuntimeError for a 0-d Tensor or sizes that do not agree.
-    """
-    tensors = listed_tensors("cat", tensors)
-    for number, tensor in enumerate(tensors):
-        if tensor.ndim != tensors[0].ndim and (0,) in (tensor.shape, tensors[0].shape):
-            return cat(_fitting(tensors, dim), dim)
-        if not tensor.ndim:
-            raise RuntimeError(
-                f"cat(): zero-dimensional tensor (at position {number}) cannot be concatenated; "
-                "use stack"
-            )
-    return _cat_operation.apply(tensors, dim=normal_dim(dim, tensors[0].ndim))
-
-
-def stack(tensors: Any, dim: int = 0) -> Any:
-    """Tensors of one shape joined along a new dimension before `dim`.
-
-    Raises RuntimeError for an empty list or shapes that differ.
-    """
-    tensors = listed_tensors("stack", tensors)
-    for number, tensor in enumerate(tensors):
-        if tensor.shape != tensors[0].shape:
-            raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at "
-                f"entry 0 and {list(tensor.shape)} at entry {number}"
-            )
-    at = normal_dim(dim, tensors[0].ndim + 1)
-    return cat([unsqueeze(x, at) for x in tensors], at)

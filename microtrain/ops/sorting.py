@@ -18,11 +18,12 @@ from .elementwise import clamp, to_dtype, where, zeros_like
 from .extrema import Chosen, chosen, has_elements, share
 from .gathering import take_along_dim
 from .indexing import at_dim, gather_along, index_put, part, places_along
+from .joining import cat
 from .masking import nonzero_rows
 from .reductions import any_dims, sum_dims
 from .registry import primitive
 from .scans import cumsum
-from .shapes import cat, normal_dim, permute_dims, reshape_to
+from .shapes import normal_dim, permute_dims, reshape_to
 
 __all__ = [
     "argsort", "bucketize", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",

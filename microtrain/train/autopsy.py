@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..autograd import graph
-from ..autograd.anomaly import AnomalyError, calls_under_way, detect_anomaly
+from ..autograd.anomaly import AnomalyError, detect_anomaly
 from ..backend import to_host
 from ..data.sampler import epoch_order
 from ..data.split import split_rows
+from ..frames import calls_under_way
 from ..nn import Module
 from ..runs.checkpoint import list_checkpoints
 from ..words import plural

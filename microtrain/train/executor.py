@@ -22,7 +22,6 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from ..compile.executors import UNKNOWN, choose, numba_absent
 from ..compile.traced import Traced
 from ..distributed.agreement import agreed, together
 from ..errors import CaptureError, ConfigError, UserError
+from ..frames import is_own
 from ..tensor import TENSORS
 from .snapshot import Snapshot
 
@@ -45,7 +45,6 @@ __all__ = ["Execution"]
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
 FEW = 300  # steps: a run that is no longer ends before it has earned back what capturing costs
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class Execution:
@@ -311,9 +310,9 @@ def _described(error: Exception) -> str:
     if not isinstance(error, CaptureError):
         text = f"{type(error).__name__}: {text}"
     frames = [
-        (frame.f_code.co_filename, line)
+        (file, line)
         for frame, line in walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith((_PACKAGE, "<"))
+        if not is_own(file := frame.f_code.co_filename) and file[0] != "<"
     ]
     if not frames:  # where the text begins with a line, that is of whoever called the library
         return re.sub(r"^\S+:\d+: ", "", text)

@@ -14,7 +14,7 @@ from typing import Any
 from ...autograd.grad_mode import no_grad
 from ...backend import XP
 from ...creation import tensor
-from ...ops import norms, shapes
+from ...ops import joining, norms
 from ...optim.flat import owner
 from ...optim.optimizer import refuse_switches
 from ...tensor import TENSORS, Tensor, wrap
@@ -145,7 +145,7 @@ def _total(
         total: Tensor = (
             found[0]
             if len(found) == 1
-            else norms.norm(shapes.stack([n.to(device=first) for n in found]), norm_type)
+            else norms.norm(joining.stack([n.to(device=first) for n in found]), norm_type)
         )
         if error_if_nonfinite and not bool(total.isfinite()):
             raise RuntimeError(

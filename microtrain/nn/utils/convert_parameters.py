@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...ops import shapes
+from ...ops import joining, shapes
 from ...tensor import Tensor
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """All elements, one Tensor after the other; recorded, as any concatenation."""
-    vector: Tensor = shapes.cat([shapes.reshape(param, -1) for param in parameters])
+    vector: Tensor = joining.cat([shapes.reshape(param, -1) for param in parameters])
     return vector
 
 
