@@ -25,14 +25,14 @@ from .backend import default_dtype
 from .config.components import is_import_path
 from .config.duration import Duration
 from .config.load import load_config
-from .config.resolved import resolved_yaml
+from .config.resolved import as_yaml, resolved_yaml
 from .config.section import Section
 from .creation import from_numpy
 from .distributed import launch
 from .errors import ConfigError
 from .random import begin_batch
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
-from .runs.record import WALL_CLOCK, Run, read_metrics
+from .runs.record import WALL_CLOCK, Run
 from .train.callbacks import Callback
 from .train.losses import one_loss
 from .train.parts import build_parts, load_data
@@ -97,7 +97,8 @@ class Verification:
 
     def __init__(self, config: Section, directory: Path, steps: int | None = None) -> None:
         self.config, self.directory, self.steps = config, directory, steps
-        self._jobs = 0
+        self._file = directory / "run.yaml"
+        self._file.write_text(resolved_yaml(config), encoding="utf-8")
         self._data = load_data(config)
         epoch = -(-len(self._data.train) // config.train.batch_size)
         duration = Duration(config.train.duration)
@@ -108,28 +109,28 @@ class Verification:
     def _length(self, most: int) -> int:
         return min(self.steps or most, self._all or most)
 
-    def _write(self, steps: int, callbacks: Sequence[Section] = ()) -> Path:
-        """A configuration of a short run that evaluates and saves often."""
-        config = _copied(self.config)
+    def _job(
+        self, name: str, steps: int, *more: str, ranks: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """A short run that evaluates and saves often, in a place of its own."""
         often = f"{_often(steps)} steps"
-        config.train.update(duration=f"{steps} steps", max_time=None, eval_every=often)
-        config.checkpoint["every"] = often
-        self._jobs += 1
-        path = self.directory / f"run{self._jobs}.yaml"
-        config.update(name="verify", run_dir=str(self._runs(path)))
-        config["callbacks"] = [*config.callbacks, *callbacks]
-        path.write_text(resolved_yaml(config), encoding="utf-8")
+        settings = {
+            "name": "verify",
+            "run_dir": str(self.directory / name),
+            "train.duration": f"{steps} steps",
+            "train.max_time": None,
+            "train.eval_every": often,
+            "checkpoint.every": often,
+        }
+        overrides = [f"{key}={as_yaml(value)}" for key, value in settings.items()]
         try:
-            load_config(path)
+            load_config(self._file, overrides)
         except ConfigError as error:
             raise ConfigError(
                 f"verify shortens the run to {steps} steps (--steps sets another number), which "
                 f"does not go with the rest\n{error}"
             ) from error
-        return path
-
-    def _job(self, path: Path, ranks: int = 0, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "microtrain", "train", str(path), *arguments]
+        command = [sys.executable, "-m", "microtrain", "train", str(self._file), *overrides, *more]
         environment = dict(os.environ)
         if ranks:
             mpirun = launch.matching_mpirun(launch.installed_mpi(), launch.mpiruns())
@@ -140,18 +141,15 @@ class Verification:
             errors="replace", check=False,
         )  # fmt: skip
 
-    def _finished(self, path: Path, ranks: int = 0, *arguments: str) -> _Left:
+    def _finished(self, name: str, steps: int, *more: str, ranks: int = 0) -> _Left:
         """Run to the end; _Failed with what it said otherwise."""
-        done = self._job(path, ranks, *arguments)
+        done = self._job(name, steps, *more, ranks=ranks)
         if done.returncode:
             words = [line for line in done.stderr.splitlines() if line.strip()]
             said = next((w for w in words if w.startswith("error:")), words[-1] if words else "")
             where = f" on {ranks} ranks" if ranks else ""
             raise _Failed(f"a run{where} ended with exit code {done.returncode}: {said}")
-        return _left(self._runs(path) / "verify")
-
-    def _runs(self, path: Path) -> Path:
-        return path.with_name(f"runs-of-{path.stem}")
+        return _left(self.directory / name / "verify")
 
     def resume(self) -> Result:
         """Killed at a random step and resumed, against uninterrupted: the same bits."""
@@ -159,34 +157,33 @@ class Verification:
         if steps < 2:
             return Result("resume", "left out", "a run of one step cannot be interrupted", {})
         at = random.SystemRandom().randrange(min(_often(steps) + 1, steps - 1), steps)
-        kill = Section(kind="callbacks")
         mark = str(self.directory / "killed")
-        kill.update(type=f"{__name__}:KillAt", step=at, mark=mark)
+        kill = {"type": f"{__name__}:KillAt", "step": at, "mark": mark}
+        killing = f"callbacks={as_yaml([*self.config.callbacks, kill])}"
         try:
-            whole = self._finished(self._write(steps))
-            path = self._write(steps, [kill])
-            killed = self._job(path)
+            whole = self._finished("whole", steps)
+            killed = self._job("killed-at", steps, killing)
             if killed.returncode != -signal.SIGKILL:
                 raise _Failed(f"the run to be killed ended with exit code {killed.returncode}")
-            kept = Run.read(self._runs(path) / "verify").checkpoints
-            resumed = self._finished(path, 0, "--resume", "auto")
+            kept = Run.read(self.directory / "killed-at" / "verify").checkpoints
+            resumed = self._finished("killed-at", steps, killing, "--resume", "auto")
         except _Failed as error:
             return Result("resume", "FAILED", str(error), {"killed_after": at})
         other = whole.other_than(resumed)
         start = step_of(kept[-1]) if kept else 0
-        story = f"kill -9 after step {at} of {steps}, resumed after step {start}"
         same = f"parameters {whole.hashes['parameters'][:12]}, {len(whole.rows)} rows of metrics"
         return Result(
             "resume",
             "FAILED" if other else "ok",
-            f"{story}: " + (f"other {', '.join(other)}" if other else f"the same bits ({same})"),
+            f"kill -9 after step {at} of {steps}, resumed after step {start}: "
+            + (f"other {', '.join(other)}" if other else f"the same bits ({same})"),
             {"killed_after": at, "resumed_after": start, "steps": steps, "differ": other,
              "uninterrupted": whole.hashes, "resumed": resumed.hashes},
         )  # fmt: skip
 
     def ranks(self, counts: Sequence[int]) -> Result:
         """The same run over several numbers of ranks."""
-        shared, dtype = self.config.distributed, self.config.dtype
+        shared = self.config.distributed
         world = shared.reproducible == "world"
         usable = [n for n in counts if not (world and shared.shards % n)]
         refused = [n for n in counts if n not in usable]
@@ -197,93 +194,78 @@ class Verification:
             return Result("ranks", "left out", "sync_batchnorm: false depends on the ranks", {})
         steps = self._length(STEPS if world else FEW)
         try:
-            found = {n: self._finished(self._write(steps), n) for n in usable}
+            runs = {n: self._finished(f"ranks-{n}", steps, ranks=n) for n in usable}
         except _Failed as error:
             return Result("ranks", "FAILED", str(error), {})
-        first = found[usable[0]]
-        who = f"{_and(usable)} ranks, {steps} steps: "
-        details: dict[str, Any] = {"hashes": {n: one.hashes for n, one in found.items()}}
-        parts = {n: other for n, one in found.items() if (other := first.other_than(one))}
-        if not parts:
-            return Result("ranks", "ok", f"{who}the same bits{aside}", details)
-        if world:
-            text = "; ".join(f"other {', '.join(other)} on {n}" for n, other in parts.items())
-            return Result("ranks", "FAILED", who + text + aside, {**details, "differ": parts})
-        limit = COMPRESSED if shared.compression != "none" else ROUNDING.get(dtype, 1e-2)
-        apart, name = max(first.distance(one) for one in found.values())
-        details["largest_relative_difference"] = apart
+        first = runs[usable[0]]
+        details: dict[str, Any] = {"hashes": {n: run.hashes for n, run in runs.items()}}
+        differ = {n: other for n, run in runs.items() if (other := first.other_than(run))}
+        outcome = "ok"
+        if not differ:
+            text = "the same bits"
+        elif world:
+            outcome, details["differ"] = "FAILED", differ
+            text = "; ".join(f"other {', '.join(other)} on {n}" for n, other in differ.items())
+        else:
+            apart, name = max(first.distance(run) for run in runs.values())
+            details["largest_relative_difference"] = apart
+            outcome, text = self._judged(apart, name)
+        return Result(
+            "ranks", outcome, f"{_and(usable)} ranks, {steps} steps: {text}{aside}", details
+        )
+
+    def _judged(self, apart: float, name: str) -> tuple[str, str]:
+        """Whether parameters `apart` by so much, `name` the most, are equal but for rounding."""
+        compressed = self.config.distributed.compression != "none"
+        limit = COMPRESSED if compressed else ROUNDING.get(self.config.dtype, 1e-2)
         text = f"parameters differ by {apart:.1e} of their largest value at most ({name})"
-        if not apart:
-            text = "the same parameters, but not all metrics"
-        if not apart <= limit:
-            hint = ""
-            if is_import_path(name := str(self.config.loss.type)):
-                hint = (
-                    f"; does the loss {name} divide by something other than the rows (a mask, "
-                    "weights)? Then let it return both: return losses.sum(), weights.sum()"
-                )
-            return Result(
-                "ranks", "FAILED", f"{who}{text}, more than rounding{hint}{aside}", details
+        if apart <= limit:
+            text = text if apart else "the same parameters, but not all metrics"
+            return "ok", f"{text}: rounding; distributed.reproducible: world gives the same bits"
+        if is_import_path(loss := str(self.config.loss.type)):
+            text += (
+                f", more than rounding; does the loss {loss} divide by something other than the "
+                "rows (a mask, weights)? Then let it return both: return losses.sum(), "
+                "weights.sum()"
             )
-        hint = "rounding; distributed.reproducible: world gives the same bits"
-        return Result("ranks", "ok", f"{who}{text}: {hint}{aside}", details)
+            return "FAILED", text
+        return "FAILED", f"{text}, more than rounding"
 
     # Gradients ------------------------------------------------------------------------------------
 
     def gradients(self) -> Result:
         """Autograd against central differences in float64, entry by entry of each parameter."""
-        config = _copied(self.config)
-        if config.trainer is not None:
+        if self.config.trainer is not None:
             return Result("grad", "left out", "a trainer of one's own has a step of its own", {})
-        config["dtype"] = "float64"
+        config = load_config(self._file, ["dtype=float64"])
+        bad: dict[str, str] = {}
         with default_dtype("float64"), np.errstate(all="ignore"):
             module, loss, _ = build_parts(config, self._data, None)
             module.train()
             rows = self._data.train[:ROWS]
-            arrays = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in rows]
-            *inputs, target = map(from_numpy, arrays)
-            rng = np.random.default_rng(0)
-            bad: dict[str, str] = {}
-            checked = 0
-            for name, param in module.named_parameters():
-                if not param.requires_grad:
-                    continue
-                size = param.numel()
-                places = np.sort(rng.choice(size, min(size, ENTRIES), replace=False))
-                checked += len(places)
-                holders = [
-                    (vars(one), key)
-                    for one in module.modules()
-                    for key, value in vars(one).items()
-                    if value is param
-                ]
+            *inputs, target = (
+                from_numpy(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in rows
+            )
 
-                def shifted(
-                    by: Any, param: Any = param, places: Any = places, holders: Any = holders
-                ) -> Any:
-                    flat = param.detach().reshape(-1).scatter_add(0, from_numpy(places), by)
-                    moved = flat.reshape(param.shape)
-                    begin_batch(0)  # the same masks each time
-                    try:
-                        for attributes, key in holders:
-                            attributes[key] = moved
-                        return one_loss(loss(module(*inputs), target))
-                    finally:
-                        for attributes, key in holders:
-                            attributes[key] = param
+            def loss_now(_: Any) -> Any:
+                begin_batch(0)  # the same masks each time
+                return one_loss(loss(module(*inputs), target))
 
-                zeros = from_numpy(np.zeros(len(places))).requires_grad_()
+            trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+            for name, parameter in trained.items():
                 try:
-                    gradcheck(shifted, zeros)
+                    gradcheck(loss_now, parameter, entries=ENTRIES)
                 except GradcheckError as error:
                     bad[name] = " ".join(str(error).split())
-        details = {"parameters": len(list(module.parameters())), "entries": checked, "differ": bad}
+        checked = sum(min(parameter.numel(), ENTRIES) for parameter in trained.values())
+        count = len(list(module.parameters()))
+        details = {"parameters": count, "entries": checked, "differ": bad}
         if bad:
             name, why = next(iter(bad.items()))
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             text = f"the gradient of {name}{more} is not that of the loss: {why}"
             return Result("grad", "FAILED", text, details)
-        text = f"{checked} entries of {details['parameters']} parameters agree with differences"
+        text = f"{checked} entries of {count} parameters agree with differences"
         return Result("grad", "ok", text, details)
 
 
@@ -321,24 +303,12 @@ def _left(place: Path) -> _Left:
     run = Run.read(place)
     checkpoint = load_checkpoint(run.checkpoints[-1])
     optimizer = (checkpoint.path / "optimizer.safetensors").read_bytes()
-    rows = [
-        json.dumps({key: row[key] for key in row if key not in WALL_CLOCK})
-        for row in read_metrics(run.metrics_file)
-    ]
+    rows = [json.dumps({key: row[key] for key in row if key not in WALL_CLOCK}) for row in run.rows]
     hashes = {
         "parameters": str(run.info.params_sha256),
         "optimizer states": hashlib.sha256(optimizer).hexdigest(),
     }
     return _Left(hashes, rows, checkpoint.model)
-
-
-def _copied(section: Section) -> Section:
-    """A copy whose sections are its own."""
-    copy = Section(kind=section.kind)
-    copy.origins = dict(section.origins)
-    for key, value in section.items():
-        copy[key] = _copied(value) if isinstance(value, Section) else value
-    return copy
 
 
 def _and(numbers: Sequence[int]) -> str:

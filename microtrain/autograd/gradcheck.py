@@ -33,6 +33,7 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
+    entries: int | None = None,
 ) -> bool:
     """Whether autograd and central differences agree on the Jacobian of `func` at `inputs`.
 
@@ -45,6 +46,7 @@ def gradcheck(
         atol: agreement is |analytical - numerical| <= atol + rtol * |numerical|.
         rtol: see `atol`.
         raise_exception: False returns False instead of raising GradcheckError.
+        entries: of an input with more than so many, only so many are moved, always the same.
 
     Raises:
         GradcheckError: the Jacobians differ (names output, input and the first such entry), a
@@ -61,7 +63,7 @@ def gradcheck(
     given = _tuple(inputs)
     names = [f"input {number}" for number in range(len(given))]
     try:
-        _check(func, given, names, "output {}".format, eps, atol, rtol)
+        _check(func, given, names, "output {}".format, eps, atol, rtol, entries=entries)
     except GradcheckError:
         if raise_exception:
             raise
@@ -145,6 +147,7 @@ def _check(
     atol: float,
     rtol: float,
     every_output: bool = False,
+    entries: int | None = None,
 ) -> None:
     """Compare the two Jacobians of each pair of an output and an input that requires grad."""
     wanted = _wanted(inputs)
@@ -166,39 +169,56 @@ def _check(
         outputs = _outputs(func, inputs)
         every_output = every_output or not _differentiable(outputs)
         analytical = [_analytical(out, tensors) for out in outputs]
+        moved = {number: _chosen(x.numel(), entries) for number, x in wanted.items()}
         numerical = [
-            _numerical(func, inputs, x, names[number], outputs, eps) for number, x in wanted.items()
+            _numerical(func, inputs, x, moved[number], names[number], outputs, eps)
+            for number, x in wanted.items()
         ]
         for n, out in enumerate(outputs):
             if not (every_output or out.requires_grad):
                 continue
             for i, (number, x) in enumerate(wanted.items()):
-                a, b = analytical[n][i], numerical[i][n]
+                a, b = analytical[n][i][:, moved[number]], numerical[i][n]
                 wrong = np.argwhere(~np.isclose(a, b, rtol=rtol, atol=atol))
                 if len(wrong):
                     row, column = wrong[0]
+                    place = _entry(moved[number][column], x)
                     raise GradcheckError(
                         f"Jacobian mismatch for {name_output(n)} with respect to {names[number]}, "
                         f"{len(wrong)} of {a.size} entries; the first at entry "
-                        f"{_entry(row, out)} of the output, {_entry(column, x)} of the input: "
+                        f"{_entry(row, out)} of the output, {place} of the input: "
                         f"numerical {b[row, column]:.9g}, analytical {a[row, column]:.9g} "
                         f"(eps={eps:g}, atol={atol:g}, rtol={rtol:g})"
                     )
             _check_zero(out, tensors, name_output(n), [names[number] for number in wanted])
 
 
+def _chosen(count: int, entries: int | None) -> Any:
+    """The numbers of the entries to move, of so many."""
+    if entries is None or entries >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, entries, replace=False))
+
+
 def _numerical(
-    func: _Func, inputs: tuple[Any, ...], x: Tensor, name: str, outputs: _Tensors, eps: float
+    func: _Func,
+    inputs: tuple[Any, ...],
+    x: Tensor,
+    moved: Any,
+    name: str,
+    outputs: _Tensors,
+    eps: float,
 ) -> list[Any]:
-    """For each output its Jacobian with respect to `x`: (entries of the output, entries of x)."""
+    """For each output its Jacobian with respect to `x`: (entries of the output, `moved` of x)."""
 
     def moved_to(value: float) -> tuple[float, list[Any]]:
         x._array[index] = value
         found = [_host(out).ravel() for out in _outputs(func, inputs)]
         return x._array[index].item(), found  # what the dtype of x has made of `value`
 
-    jacobians = [np.zeros((out.numel(), x.numel())) for out in outputs]
-    for column, index in enumerate(np.ndindex(x.shape)):
+    jacobians = [np.zeros((out.numel(), len(moved))) for out in outputs]
+    for column, number in enumerate(moved):
+        index = _entry(number, x)
         here = x._array[index].item()
         try:
             above, high = moved_to(here + eps)

@@ -310,3 +310,24 @@ def test_the_verdict_is_that_of_torch(name):
     if second is not None:
         assert gradgradcheck(function, x, raise_exception=False) is second
         assert torch.autograd.gradgradcheck(function, theirs, raise_exception=False) is second
+
+
+def test_some_entries_of_a_large_input() -> None:
+    calls = []
+
+    def func(x):
+        calls.append(1)
+        return (x * x).sum()
+
+    large, small = leaf(50, 40), leaf(3)
+    assert gradcheck(func, large, entries=8)
+    assert len(calls) == 1 + 2 * 8
+    assert gradcheck(func, small, entries=8)
+    wrong = rule(lambda x: (x * x).sum(), lambda x, g: 2 * x * g + (x > 0))
+    with pytest.raises(
+        GradcheckError, match=r"8 of 8 entries; the first at entry \(\) of the"
+    ) as e:
+        gradcheck(wrong.apply, large, entries=8)
+    row, column = map(int, re.search(r"\((\d+), (\d+)\) of the input", str(e.value)).groups())
+    numerical = float(re.search(r"numerical ([\d.]+)", str(e.value))[1])
+    assert numerical == pytest.approx(2 * large.detach().numpy()[row, column], rel=1e-6)
