@@ -33,7 +33,7 @@ class Header:
         mpi: name and version of the MPI library, "" without one.
         blas_threads: threads of each rank.
         samples: rows of each part of the data, `{"train": 8000, "val": 2000}`.
-        prediction: what the run will need: model and memory.
+        prediction: what can be counted: model and memory.
         steps: optimiser steps of the run, None where only a clock ends it.
         steps_per_epoch, batch_size: of the whole job (a global batch).
         compile: what executes the steps, and why.
@@ -96,7 +96,7 @@ class Summary:
         comm_share: share of the time in communication, 0 to 1; None with one rank.
         best: (name, value, step) of the monitored value, None without one.
         results: the run directory.
-        took: time, and memory beside what was predicted.
+        took: time and memory.
         next_command: what to type next.
     """
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from .. import threads
 from ..config.components import is_import_path
-from ..words import elapsed
+from ..words import elapsed, size
+from .forecast import sizes
 from .learned_line import learned_line
 from .output import Header, Summary, truth_lines
 
@@ -33,7 +34,7 @@ def header(trainer: Trainer, hosts: list[str]) -> Header:
         dtype=trainer.config.dtype,
         blas_threads=threads.blas_threads(),
         samples={name: len(part) for name, part in parts.items() if part is not None},
-        prediction=trainer._prediction.facts(),
+        prediction=sizes(trainer.parts),
         steps=trainer.total_steps,
         steps_per_epoch=trainer.steps_per_epoch,
         batch_size=trainer.config.train.batch_size,
@@ -69,7 +70,7 @@ def summed_up(trainer: Trainer, finished: bool, stop: str, seconds: float, peak:
         comm_share=trainer.model.comm_seconds / seconds if trainer.comm.size > 1 else None,
         best=trainer.state.best,
         results=str(trainer.path),
-        took=_took(trainer, seconds) + trainer._prediction.compared(peak),
+        took=_took(trainer, seconds) + f"{size(peak)} of memory at most",
         next_command=next_command(trainer, "evaluate" if finished else "resume"),
     )
 

@@ -46,7 +46,7 @@ from .divergence import NotFinite, worst_gradient
 from .ending import end, leave
 from .evaluation import evaluate
 from .executor import BEGIN, Execution
-from .forecast import dry_run, predict
+from .forecast import dry_run
 from .losses import one_loss
 from .model_state import load_model_arrays
 from .output import Output
@@ -267,8 +267,7 @@ class Trainer:
 
     def dry_run(self) -> list[str]:
         """Take a few steps, write nothing; returns what the run needs. Collective, once."""
-        take = self.train_step, self.take_step, self.execution.settle
-        return dry_run(self.parts, self.state, *take)
+        return dry_run(self.parts, self.state, self.take_step, self.execution.settle)
 
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.
@@ -609,7 +608,6 @@ class Trainer:
         return dict(zip(("name", "value", "step"), self.state.best, strict=True))
 
     def _report_header(self, hosts: list[str], processes: list[int]) -> None:
-        self._prediction = predict(self.parts, self.train_step)
         if self._run is None:
             return
         about = self.execution.about()

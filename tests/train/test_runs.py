@@ -556,7 +556,7 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
 
     from microtrain import backend
     from microtrain.errors import LaunchError
-    from microtrain.train import build as parts
+    from microtrain.train import parts
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
     monkeypatch.setattr(backend, "use_gpu", lambda index: index)
