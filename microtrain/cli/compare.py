@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 
@@ -16,9 +18,12 @@ def compare(runs: tuple[str, ...], as_json: bool) -> None:
     """
     if len(runs) < 2:
         raise click.UsageError("name two runs or more to compare")
-    from ..report import compare as comparison
+    from ..report.compare import compare as compare_runs
+    from ..report.compare import lines
     from ..report.record import Record
 
-    found = comparison.compare([Record.read(run) for run in runs])
-    for line in [comparison.as_json(found)] if as_json else comparison.lines(found):
-        click.echo(line)
+    comparison = compare_runs([Record.read(run) for run in runs])
+    if as_json:
+        click.echo(json.dumps(comparison, indent=2, allow_nan=False, default=str))
+    else:
+        click.echo("\n".join(lines(comparison)))

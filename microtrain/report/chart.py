@@ -165,7 +165,7 @@ def _pairs(curve: Curve) -> list[list[float | None]]:
     """Points for the script, in which JSON's null stands for what is not finite."""
     x, y = thinned(*curve.points)
     return [
-        [a, float(f"{b:.6g}") if math.isfinite(b) else None]
+        [float(f"{a:.9g}"), float(f"{b:.6g}") if math.isfinite(b) else None]
         for a, b in zip(x.tolist(), y.tolist(), strict=True)
     ]
 

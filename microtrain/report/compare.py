@@ -6,9 +6,8 @@ Values are compared to the last bit: runs that agree in all of them are the same
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config.resolved import as_yaml
@@ -32,7 +31,6 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
     hashes = [record.data_hash for record in records]
     params = [record.info.params_sha256 for record in records]
     apart = _first_difference(records)
-    equal_params = _equal(params)
     return {
         "runs": [
             {
@@ -50,79 +48,9 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
         "data": {"equal": _equal(hashes), "hashes": hashes},
         "metrics": _metrics(records, judged=_equal(hashes) is not False),
         "first_difference": apart,
-        "params": {"equal": equal_params, "sha256": params},
-        "identical": bool(equal_params) and apart is None,
+        "params": {"equal": _equal(params), "sha256": params},
+        "identical": bool(_equal(params)) and apart is None,
     }
-
-
-def lines(found: dict[str, Any]) -> list[str]:
-    """The comparison as text, one fact a line, aligned, never wrapped."""
-    runs = found["runs"]
-    names = _letters(len(runs))
-    text = table(
-        [
-            (name, run["path"], run["status"], _steps(run["steps"]))
-            for name, run in zip(names, runs, strict=True)
-        ]
-    )
-    text += ["", *_verdict(found), ""]
-    config = found["config"]
-    own = [key for key in config if key not in _PLACES]
-    if own:
-        text += [f"configuration: {plural(len(own), 'value')} {'differ' + 's' * (len(own) == 1)}"]
-        text += table([("", *names), *((key, *_cells(config[key])) for key in own)], indent=2)
-    else:
-        text += ["configuration: equal" + (", but for name and place" if config else "")]
-    data = found["data"]
-    text += ["data: " + {True: "equal", False: "different rows", None: "unknown"}[data["equal"]]]
-    if data["equal"] is None:
-        text[-1] += " (a hash of them is in the checkpoint of a run)"
-    around = found["surroundings"]
-    if around:
-        text += ["surroundings that differ:"]
-        shown = [(key, *map(_text, around[key])) for key in around]
-        text += table([("", *names), *shown], indent=2)
-    else:
-        text += ["surroundings: equal versions, commit, hosts and ranks"]
-    if found["metrics"]:
-        text += ["", *_metric_lines(found["metrics"], names)]
-        if data["equal"] is False:
-            text += ["the rows differ, so no run is called better; data.split.seed keeps a split"]
-    return [printable(line.rstrip()) for line in text]
-
-
-def _verdict(found: dict[str, Any]) -> list[str]:
-    many = len(found["runs"]) > 2
-    if found["identical"]:
-        rows = "all rows of metrics and the hash of the parameters are equal"
-        return [f"bit for bit the same {'runs' if many else 'run'}: {rows}"]
-    params = found["params"]["equal"]
-    words = {True: "equal", False: "different", None: "unknown (not every run has finished)"}
-    end = f"the parameters at the end are {words[params]}"
-    silent = [n for n, run in zip(_letters(len(found["runs"])), found["runs"], strict=True)
-              if not run["rows"]]  # fmt: skip
-    if silent:
-        return [f"{', '.join(silent)}: no row of metrics was written; {end}"]
-    apart = found["first_difference"]
-    if apart is None:
-        return [f"all rows of metrics are equal; {end}"]
-    step = f"step {apart['step']:,}"
-    if apart["columns"]:
-        columns = ", ".join(apart["columns"][:3]) + (" ..." if len(apart["columns"]) > 3 else "")
-        where = f"the metrics differ from {step} on ({columns})"
-    else:
-        where = f"the metrics are equal where all runs have rows, which they have not at {step}"
-    return [f"{where}; {end}", *_why(found)]
-
-
-def _why(found: dict[str, Any]) -> list[str]:
-    """A reason that is often overlooked, where nothing else explains the difference."""
-    if any(key not in _PLACES for key in found["config"]) or found["data"]["equal"] is False:
-        return []
-    changed = list(found["surroundings"])
-    if "ranks" in changed:
-        return ["runs on other numbers of ranks are the same bits with reproducible: world alone"]
-    return [f"the configurations are equal; what differs: {', '.join(changed)}"] if changed else []
 
 
 def _equal(values: Sequence[Any]) -> bool | None:
@@ -130,22 +58,21 @@ def _equal(values: Sequence[Any]) -> bool | None:
 
 
 def _config(records: Sequence[Record]) -> dict[str, list[dict[str, Any] | None]]:
-    keys = dict.fromkeys(key for record in records for key in record.config)
-    found: dict[str, list[dict[str, Any] | None]] = {}
-    for key in keys:
-        settings = [record.config.get(key) for record in records]
-        texts = {"" if setting is None else as_yaml(setting.value) for setting in settings}
-        if len(texts) > 1:
-            found[key] = [None if s is None else s._asdict() for s in settings]
-    return found
+    rows = {
+        key: [record.config.get(key) for record in records]
+        for key in dict.fromkeys(key for record in records for key in record.config)
+    }
+    return {
+        key: [setting and setting._asdict() for setting in row]
+        for key, row in rows.items()
+        if len({setting and as_yaml(setting.value) for setting in row}) > 1
+    }
 
 
 def _surroundings(records: Sequence[Record]) -> dict[str, list[Any]]:
-    rows: dict[str, list[Any]] = {}
-    packages = dict.fromkeys(name for record in records for name in record.info.versions)
-    for name in packages:
-        rows[name] = [record.info.versions.get(name) for record in records]
     infos = [record.info for record in records]
+    packages = dict.fromkeys(name for info in infos for name in info.versions)
+    rows: dict[str, list[Any]] = {n: [info.versions.get(n) for info in infos] for n in packages}
     rows["git"] = [
         info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
         for info in infos
@@ -158,37 +85,31 @@ def _surroundings(records: Sequence[Record]) -> dict[str, list[Any]]:
 
 def _metrics(records: Sequence[Record], judged: bool) -> dict[str, dict[str, Any]]:
     """By column; values of other rows are not judged, nor are those of other losses."""
-    columns = dict.fromkeys(column for record in records for column in record.columns)
-    found: dict[str, dict[str, Any]] = {}
-    for column in columns:
-        last, best = [], []
-        for record in records:
-            values = record.curve(column)[1]
-            last.append(float(values[-1]) if len(values) else None)
-            best.append(record.best(column))
+    losses = {
+        repr([(key, s.value) for key, s in record.config.items() if key.startswith("loss.")])
+        for record in records
+    }
+    metrics: dict[str, dict[str, Any]] = {}
+    for column in dict.fromkeys(column for record in records for column in record.columns):
+        curves = [record.curve(column)[1] for record in records]
+        last = [float(values[-1]) if len(values) else math.nan for values in curves]
+        best = [record.best(column) or (None, None) for record in records]
         higher = next(filter(None, (record.direction(column) for record in records)), 0)
-        if column.endswith("/loss") and len({_loss(record) for record in records}) > 1:
+        if not judged or (column.endswith("/loss") and len(losses) > 1):
             higher = 0  # values of other losses say nothing of each other
-        found[column] = {
-            "last": [None if v is None or not math.isfinite(v) else v for v in last],
-            "best": [b and b[0] for b in best],
-            "best_step": [b and b[1] for b in best],
-            **_better([b and b[0] for b in best], higher if judged else 0),
+        ranking = sorted(
+            ((higher * value, i) for i, (value, _) in enumerate(best) if value is not None),
+            reverse=True,
+        )
+        sure = higher != 0 and len(ranking) > 1 and ranking[0][0] > ranking[1][0]
+        metrics[column] = {
+            "last": [value if math.isfinite(value) else None for value in last],
+            "best": [value for value, _ in best],
+            "best_step": [step for _, step in best],
+            "better": ranking[0][1] if sure else None,
+            "by": ranking[0][0] - ranking[1][0] if sure else None,
         }
-    return found
-
-
-def _loss(record: Record) -> str:
-    return repr([(k, s.value) for k, s in record.config.items() if k.startswith("loss.")])
-
-
-def _better(values: Sequence[float | None], higher: int) -> dict[str, Any]:
-    """Which run is best, and how far before the next one; None where nobody can say."""
-    known = [(higher * value, i) for i, value in enumerate(values) if value is not None]
-    known.sort(reverse=True)
-    if higher == 0 or len(known) < 2 or known[0][0] == known[1][0]:
-        return {"better": None, "by": None}
-    return {"better": known[0][1], "by": known[0][0] - known[1][0]}
+    return metrics
 
 
 def _first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
@@ -202,69 +123,111 @@ def _first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     ]
     everywhere = set(tables[0]).intersection(*tables[1:])
     for step, split in sorted(everywhere):
-        rows = [table[step, split] for table in tables]
+        rows = [rows[step, split] for rows in tables]
         fields = dict.fromkeys(field for row in rows for field in row)
-        other = [f for f in fields if len({row.get(f) for row in rows}) > 1]
+        other = [f"{split}/{f}" for f in fields if len({row.get(f) for row in rows}) > 1]
         if other:
-            return {"step": step, "columns": [f"{split}/{field}" for field in other]}
+            return {"step": step, "columns": other}
     lacking = set().union(*tables) - everywhere
     return {"step": min(lacking)[0], "columns": []} if lacking else None
 
 
-def _values(row: dict[str, Any]) -> dict[str, str]:
+def _values(row: Mapping[str, Any]) -> dict[str, str]:
     """Texts, which say of two floats whether they are the same, nan too."""
     fields = ["loss", *(key for key in row if key not in RESERVED), "epoch", "samples"]
     return {field: repr(row[field]) for field in fields if field in row}
 
 
-def _metric_lines(metrics: dict[str, dict[str, Any]], names: Sequence[str]) -> list[str]:
-    heading = [""]
-    for name in names:
-        heading += [f"{name} last", f"{name} best", "at step"]
-    rows = [(*heading, "better")]
-    for column, found in metrics.items():
+# In words -----------------------------------------------------------------------------------------
+
+
+def lines(comparison: Mapping[str, Any]) -> list[str]:
+    """The comparison as text, one fact a line, aligned, never wrapped."""
+    runs = comparison["runs"]
+    names = [chr(ord("A") + i) if len(runs) <= 26 else str(i + 1) for i in range(len(runs))]
+    steps = ["" if run["steps"] is None else plural(run["steps"], "step") for run in runs]
+    paths, states = ([run[key] for run in runs] for key in ("path", "status"))
+    text = table(list(zip(names, paths, states, steps, strict=True)))
+    text += ["", *_verdict(comparison, names), ""]
+    config = {key: row for key, row in comparison["config"].items() if key not in _PLACES}
+    if config:
+        text += [f"configuration: {plural(len(config), 'value')} differ{'s' * (len(config) == 1)}"]
+        cells = ((key, *map(_setting, row)) for key, row in config.items())
+        text += table([("", *names), *cells], indent=2)
+    else:
+        text += ["configuration: equal" + ", but for name and place" * bool(comparison["config"])]
+    unknown = "unknown (a hash of them is in the checkpoint of a run)"
+    words = {True: "equal", False: "different rows", None: unknown}
+    text += [f"data: {words[comparison['data']['equal']]}"]
+    if comparison["surroundings"]:
+        text += ["surroundings that differ:"]
+        cells = ((key, *map(_short, row)) for key, row in comparison["surroundings"].items())
+        text += table([("", *names), *cells], indent=2)
+    else:
+        text += ["surroundings: equal versions, commit, hosts and ranks"]
+    if comparison["metrics"]:
+        text += ["", *_metric_table(comparison["metrics"], names)]
+        if comparison["data"]["equal"] is False:
+            text += ["the rows differ, so no run is called better; data.split.seed keeps a split"]
+    return [printable(line.rstrip()) for line in text]
+
+
+def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Whether they are the same run; else from where on they are not, and why."""
+    if comparison["identical"]:
+        rows = "all rows of metrics and the hash of the parameters are equal"
+        return [f"bit for bit the same run{'s' * (len(names) > 2)}: {rows}"]
+    words = {True: "equal", False: "different", None: "unknown (not every run has finished)"}
+    end = f"the parameters at the end are {words[comparison['params']['equal']]}"
+    runs = zip(names, comparison["runs"], strict=True)
+    silent = [name for name, run in runs if not run["rows"]]
+    if silent:
+        return [f"{', '.join(silent)}: no row of metrics was written; {end}"]
+    apart = comparison["first_difference"]
+    if apart is None:
+        return [f"all rows of metrics are equal; {end}"]
+    step, columns = f"step {apart['step']:,}", apart["columns"]
+    if columns:
+        where = f"the metrics differ from {step} on ({', '.join(columns[:3])}"
+        where += " ...)" if len(columns) > 3 else ")"
+    else:
+        where = f"the metrics are equal where all runs have rows, which they have not at {step}"
+    return [f"{where}; {end}", *_why(comparison)]
+
+
+def _why(comparison: Mapping[str, Any]) -> list[str]:
+    """A reason that is often overlooked, where nothing else explains the difference."""
+    changed = list(comparison["surroundings"])
+    if set(comparison["config"]) - set(_PLACES) or comparison["data"]["equal"] is False:
+        return []
+    if "ranks" in changed:
+        return ["runs on other numbers of ranks are the same bits with reproducible: world alone"]
+    return [f"the configurations are equal; what differs: {', '.join(changed)}"] if changed else []
+
+
+def _metric_table(metrics: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    columns = (column for name in names for column in (f"{name} last", f"{name} best", "at step"))
+    rows = [["", *columns, "better"]]
+    for column, row in metrics.items():
         cells = [column]
-        for last, best, step in zip(found["last"], found["best"], found["best_step"], strict=True):
-            cells += ["-" if v is None else number(v) for v in (last, best)]
-            cells.append("-" if step is None else f"{step:,}")
-        verdict = ""
-        if found["better"] is not None:
-            verdict = f"{names[found['better']]} by {number(found['by'])}"
-        elif len({*found["best"]}) == 1 and found["best"][0] is not None:
-            verdict = "equal"
-        rows.append((*cells, verdict))
+        for last, best, step in zip(row["last"], row["best"], row["best_step"], strict=True):
+            cells += ["-" if value is None else number(value) for value in (last, best)]
+            cells += ["-" if step is None else f"{step:,}"]
+        if row["better"] is not None:
+            cells += [f"{names[row['better']]} by {number(row['by'])}"]
+        elif len({*row["best"]}) == 1 and row["best"][0] is not None:
+            cells += ["equal"]
+        rows.append(cells)
     return table(rows)
 
 
-def _letters(count: int) -> list[str]:
-    return [chr(ord("A") + i) if count <= 26 else str(i + 1) for i in range(count)]
+def _setting(setting: Mapping[str, Any] | None) -> str:
+    if setting is None:
+        return "-"
+    return _short(as_yaml(setting["value"])) + (f" ({setting['origin']})" * bool(setting["origin"]))
 
 
-def _steps(steps: int | None) -> str:
-    return "" if steps is None else plural(steps, "step")
-
-
-def _cells(settings: Sequence[dict[str, Any] | None]) -> list[str]:
-    cells = []
-    for setting in settings:
-        if setting is None:
-            cells.append("-")
-            continue
-        origin = f" ({setting['origin']})" if setting["origin"] else ""
-        cells.append(_short(as_yaml(setting["value"])) + origin)
-    return cells
-
-
-def _text(value: Any) -> str:
-    return "-" if value is None else _short(str(value))
-
-
-def _short(text: str) -> str:
+def _short(value: object) -> str:
     """A long value with its middle left out: what differs is often at the end."""
-    half = _WIDEST // 2
+    text, half = "-" if value is None else str(value), _WIDEST // 2
     return text if len(text) <= _WIDEST else f"{text[: half - 2]} ... {text[-half + 3 :]}"
-
-
-def as_json(found: dict[str, Any]) -> str:
-    """The comparison as JSON."""
-    return json.dumps(found, indent=2, allow_nan=False, default=str)

@@ -44,30 +44,26 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     Raises LaunchError without matplotlib.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise LaunchError("matplotlib is not installed; pip install 'microtrain[plot]'") from None
     columns = min(2, len(charts))
     rows = math.ceil(len(charts) / columns)
     size = (7.2 if columns == 1 else 11.5, 4.5 if rows == 1 else 3.6 * rows)
-    figure = Figure(figsize=size, dpi=150, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     runs = dict.fromkeys(curve.run for chart in charts for curve in chart.curves if curve.run)
     colors = dict(zip(runs, cycle(_COLORS), strict=False))
-    for panel, chart in enumerate(charts, start=1):
-        axes = figure.add_subplot(rows, columns, panel)
-        _set_up(axes, chart, f"{title}: {chart.title}" if title else chart.title)
-        _draw(axes, chart, colors)
-        if not runs:
-            axes.legend(
-                frameon=False, loc="best", labelcolor=INK, title=note or None, alignment="left"
-            )
-    if runs:
-        _legend_of_runs(figure, charts, colors)
-    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
-        for text in [*legend.get_texts(), legend.get_title()]:
-            text.set_parse_math(False)  # a run named $x$ is a name
+    with rc_context(fname=Path(__file__).with_name("figures.mplstyle")):
+        figure = Figure(figsize=size, dpi=150, facecolor="white", layout="constrained")
+        for panel, chart in enumerate(charts, start=1):
+            axes = figure.add_subplot(rows, columns, panel)
+            axes.set_title(f"{title}: {chart.title}" if title else chart.title)
+            _scale(axes, chart)
+            _draw(axes, chart, colors)
+            if not runs:
+                axes.legend(title=note or None, alignment="left")
+        if runs:
+            _legend_of_runs(figure, charts, colors)
     return figure
 
 
@@ -86,23 +82,17 @@ def write(figure: Figure, path: Path) -> None:
         raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
 
 
-def _set_up(axes: Axes, chart: Chart, heading: str) -> None:
+def _scale(axes: Axes, chart: Chart) -> None:
+    """The axes as the page has them."""
     left, right, low, high = chart.range
-    plain: dict[str, Any] = {"color": INK, "parse_math": False}  # a column named $x$ is a name
-    axes.set_title(heading, loc="left", fontsize=12, fontweight="bold", pad=10, **plain)
-    axes.set_xlabel(chart.x, **plain)
-    axes.set_ylabel(chart.y or chart.title, **plain)
-    axes.set_yscale("log" if chart.log else "linear")
+    axes.set_xlabel(chart.x)
+    axes.set_ylabel(chart.y or chart.title)
     axes.set_xlim(left, right)
+    axes.set_yscale("log" if chart.log else "linear")
     axes.set_ylim(*(np.power(10.0, [low, high]) if chart.log else (low, high)))
     for axis, ticks in ((axes.xaxis, chart.x_ticks()), (axes.yaxis, chart.y_ticks())):
         axis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
         axis.set_ticks([], minor=True)
-    axes.grid(True, color="#e6e6e6", lw=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(GREY)
-    axes.tick_params(color=GREY, labelcolor=INK)
 
 
 def _draw(axes: Axes, chart: Chart, colors: dict[str, str]) -> None:
@@ -129,7 +119,7 @@ def _draw(axes: Axes, chart: Chart, colors: dict[str, str]) -> None:
 
 
 def _legend_of_runs(figure: Figure, charts: Sequence[Chart], colors: dict[str, str]) -> None:
-    """A colour for each run, and what the lines of each look are."""
+    """A colour for each run, and what the lines and dots of each look are."""
     from matplotlib.lines import Line2D
 
     looks = {(curve.look, curve.dots) for chart in charts for curve in chart.curves}
@@ -139,10 +129,5 @@ def _legend_of_runs(figure: Figure, charts: Sequence[Chart], colors: dict[str, s
             handles.append(Line2D([], [], label=words, **_STYLES[look] | {"color": GREY}))
         elif (look, True) in looks:
             handles.append(Line2D([], [], color=GREY, ls="none", marker="o", ms=5, label=words))
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=1 if max(map(len, colors)) > 40 else 2,
-        frameon=False,
-        labelcolor=INK,
-    )
+    columns = 1 if max(map(len, colors)) > 40 else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 import os
+import pkgutil
 import resource
 import shutil
 import warnings
@@ -180,8 +181,10 @@ def warm_up() -> None:
     """Import what the commands import late: trials are forked from here."""
     for path, _ in COMMANDS.values():
         importlib.import_module(path.partition(":")[0])
-    for name in ("schema", "plots", "report", "compare", "prediction", "predict", "validate"):
-        importlib.import_module(f"microtrain.train.{name}")
+    for area in ("config", "runs", "train", "inference", "report"):
+        package = importlib.import_module(f"microtrain.{area}")
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     importlib.import_module("matplotlib.backends.backend_agg")
     importlib.import_module("matplotlib.backends.backend_svg")
 
