@@ -26,7 +26,7 @@ from .config.components import is_import_path
 from .config.duration import Duration
 from .config.load import load_config
 from .config.resolved import as_yaml, resolved_yaml
-from .config.section import Section
+from .config.schema import Config
 from .creation import from_numpy
 from .distributed import launch
 from .errors import ConfigError
@@ -95,7 +95,7 @@ class Verification:
         steps: how many the runs have at most; None chooses.
     """
 
-    def __init__(self, config: Section, directory: Path, steps: int | None = None) -> None:
+    def __init__(self, config: Config, directory: Path, steps: int | None = None) -> None:
         self.config, self.directory, self.steps = config, directory, steps
         self._file = directory / "run.yaml"
         self._file.write_text(resolved_yaml(config), encoding="utf-8")
@@ -159,7 +159,8 @@ class Verification:
         at = random.SystemRandom().randrange(min(_often(steps) + 1, steps - 1), steps)
         mark = str(self.directory / "killed")
         kill = {"type": f"{__name__}:KillAt", "step": at, "mark": mark}
-        killing = f"callbacks={as_yaml([*self.config.callbacks, kill])}"
+        callbacks = [{"type": c.type, **c.arguments} for c in self.config.callbacks]
+        killing = f"callbacks={as_yaml([*callbacks, kill])}"
         try:
             whole = self._finished("whole", steps)
             killed = self._job("killed-at", steps, killing)

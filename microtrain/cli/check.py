@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from ..config.components import is_import_path
-from ..config.load import Section, load_config
+from ..config.load import load_config
 from ..config.resolved import as_yaml
-from ..train.parts import fractions
+from ..config.schema import Component
 
 LIMITS = ("clip_norm", "max_time")
 
@@ -27,19 +27,19 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     run = load_config(config, overrides, trust=trust or None)
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
-    split = fractions(run.data.split)
     drawn = f", drawn with seed {run.data.split.seed}" if run.data.split.seed else ""
     rows = {
         "name": run.name,
-        "data": _in_words(run.data),
-        "split": ", ".join(f"{part} {share:g}" for part, share in split.items()) + drawn,
+        "data": _in_words(run.data) + ", standardized" * run.data.standardize,
+        "split": ", ".join(f"{part} {share:g}" for part, share in run.data.split.shares.items())
+        + drawn,
         "model": _in_words(run.model),
         "loss": _in_words(run.loss),
         "metrics": ", ".join(map(_in_words, run.metrics)) or "none besides the loss",
         "optimizer": _in_words(run.optimizer),
         "schedule": _in_words(run.schedule) if run.schedule else "",
         "train": f"{train.duration}, {train.batch_size} samples a step over all ranks{cut}",
-        "limits": ", ".join(f"{key} {train[key]}" for key in LIMITS if train[key] is not None),
+        "limits": ", ".join(f"{k} {v}" for k in LIMITS if (v := getattr(train, k)) is not None),
         "trainer": run.trainer or "",
         "callbacks": ", ".join(map(_in_words, run.callbacks)),
         "start": f"parameters of {train.init_from}" if train.init_from else "",
@@ -52,14 +52,14 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")
 
 
-def _in_words(component: Section) -> str:
+def _in_words(component: Component) -> str:
     """Its name, and the arguments that are not the defaults."""
     name = component.type
     if is_import_path(name):
         name = Path(name).name
     given = [
         f"{key} {as_yaml(value)}"
-        for key, value in component.items()
-        if key not in ("type", "split") and component.origins[key] != "default"
+        for key, value in component.arguments.items()
+        if key in component.origins
     ]
-    return f"{name} ({', '.join(given)})" if given else str(name)
+    return f"{name} ({', '.join(given)})" if given else name

@@ -12,7 +12,7 @@ import click
 
 from microtrain.errors import ConfigError
 
-from ..config.components import REGISTERED, is_import_path
+from ..config.components import REGISTERED, is_import_path, settable
 from ..spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
     from microtrain.files import read_plain
 
-    from ..config.inheritance import belongs_to_a_run, unreadable
+    from ..config.compose import belongs_to_a_run, unreadable
     from ..config.load import load_config, resolved_yaml
     from ..runs.record import newest_run
     from ..words import printable
@@ -76,7 +76,7 @@ def _everything() -> str:
         page.write_dl([(kind, ", ".join(names)) for kind, names in REGISTERED.items() if names])
     with page.section("Keys (microtrain show SECTION or SECTION.KEY)"):
         page.write_dl(
-            [(section or "a file", ", ".join(m.model_fields)) for section, m in SECTIONS.items()]
+            [(name or "a file", ", ".join(settable(s, ""))) for name, s in SECTIONS.items()]
         )
     return page.getvalue()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 if TYPE_CHECKING:
-    from ..config.section import Section
+    from ..config.schema import Config
 
 
 progress_option = click.option(
@@ -60,7 +60,7 @@ def train(
 
 
 def train_run(
-    settings: Section,
+    settings: Config,
     *,
     resume: str | None = None,
     dry_run: bool = False,
@@ -79,7 +79,7 @@ def train_run(
     ranks = world()
     kind: Any = Trainer
     if settings.trainer is not None:
-        kind = together(ranks, lambda: load("trainer", settings.trainer))
+        kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
     place, message, code = choose_run(settings, resume, ranks)
     if message and ranks.rank == 0:
         click.echo(message)

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from ..errors import ConfigError
 from ..spelling import did_you_mean
 from .problems import quoted
-from .section import Section
+from .schema import Component
 
 # Where a target is numbers and classes are wanted.
 CLASSES = (
@@ -85,8 +85,6 @@ GIVEN = "python:"
 # What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
 FROM_DATA = ("in_features", "out_features", "classes")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
-# Keys that stand beside a data component's arguments and are the section's own.
-SECTION_KEYS = {"data": ("split", "standardize")}
 # Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
 
@@ -173,29 +171,29 @@ def _given(kind: str, name: str) -> Callable[..., Any]:
     return refuse
 
 
-def build(component: Section, **filled: Any) -> Any:
-    """Make what a component section describes: an optimizer, a model, a data set ...
+def build(component: Component, **filled: Any) -> Any:
+    """Make what a component of a configuration describes: an optimizer, a model, a data set ...
 
     `filled` holds what the run knows; it is used where the constructor has such a parameter and
-    the section does not set it. Sizes that come from the data are noted in the section, so that
-    the resolved configuration shows them. Raises ConfigError when a registered component refuses
-    a value or an argument is still missing; errors in the user's own code are left as they are.
+    the configuration does not set it. Sizes that come from the data are noted in the component, so
+    that the resolved configuration shows them. Raises ConfigError when a registered component
+    refuses a value or an argument is still missing; errors in the user's own code are left as they
+    are.
 
     Example:
         >>> optimizer = build(config.optimizer, params=model.parameters())
     """
-    kind, name = component.kind, component["type"]
-    if component.given is not None:  # an object, or for an optimizer what makes it
-        return component.given(filled["params"]) if kind == "optimizer" else component.given
-    own = ("type", *SECTION_KEYS.get(kind, ()))
-    arguments = {key: value for key, value in component.items() if key not in own}
+    kind, name, instance = component.kind, component.type, component.instance
+    if instance is not None:  # an object, or for an optimizer what makes it
+        return instance(filled["params"]) if kind == "optimizer" else instance
+    arguments = dict(component.arguments)
     target = load(kind, name, arguments)
     accepted = parameters(target)
     for key, value in filled.items():
         if key in accepted and key not in arguments:
             arguments[key] = value
             if key in FROM_DATA:
-                component.fill(key, value, "from the data")
+                component.arguments[key], component.origins[key] = value, "from the data"
     missing = [key for key, p in accepted.items() if _required(p) and key not in arguments]
     if missing:
         way_out = f"; {CLASSES}" if "classes" in missing else ""
@@ -235,6 +233,11 @@ def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Paramet
         for key, parameter in parameters(target).items()
         if parameter.kind is not parameter.VAR_KEYWORD and key not in apart
     }
+
+
+def is_open_ended(target: Callable[..., Any]) -> bool:
+    """Whether a callable takes any argument by name."""
+    return any(p.kind is p.VAR_KEYWORD for p in parameters(target).values())
 
 
 def _required(parameter: inspect.Parameter) -> bool:

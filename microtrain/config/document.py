@@ -1,9 +1,9 @@
 """Reads YAML into a tree whose every key and value knows its line and column.
 
-PyYAML splits the text into events with positions; what they mean is decided here, because PyYAML
-follows YAML 1.1, where `1e-3` is text, `on` is true, `010` is 8, `1:30` is 90 and the last of two
-equal keys silently wins. Here: the YAML 1.2 core schema, text keys, each key once, one document,
-no tags (a tag can name code), and bounds on size, depth and repetition.
+PyYAML finds the structure; what scalars mean is decided here, because PyYAML follows YAML 1.1,
+where `1e-3` is text, `on` is true, `010` is 8, `1:30` is 90 and the last of two equal keys silently
+wins. Here: the YAML 1.2 core schema, text keys, each key once, one document, no tags (a tag can
+name code), and bounds on size, depth and repetition.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import yaml
 
 from ..files import open_plain
 from .problems import Place, Problem, Source, describe, quoted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import yaml
-
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
-MAX_ALIASES = 100
 MAX_NODES = 20_000  # after aliases are followed: nested aliases multiply
 
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -42,26 +38,16 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what PyYAML counts as
 
 @dataclass(frozen=True)
 class Node:
-    """A value of the tree: a scalar, a list of nodes, or a dict from text keys to nodes.
-
-    `environment` names the variables of the environment that the value was made from.
-    """
+    """A value of the tree: a scalar, a list of nodes, or a dict from text keys to nodes."""
 
     value: Any
     place: Place
     key: Place | None = None
-    environment: str = ""
 
     @property
     def where(self) -> Place:
         """What to underline: the value, or its key where the value is empty or many lines."""
         return self.key if self.key is not None and self.place.width == 0 else self.place
-
-    @property
-    def origin(self) -> str:
-        """Where the value came from, in words."""
-        made_from = f", environment {self.environment}" if self.environment else ""
-        return f"{self.where}{made_from}"
 
     def plain(self) -> Any:
         """The tree without its positions: dicts, lists and scalars."""
@@ -75,8 +61,8 @@ class Node:
 class _Unreadable(Exception):
     """Reading cannot go on after this problem."""
 
-    def __init__(self, message: str, place: Place | None = None) -> None:
-        self.problem = Problem("", message, place)
+    def __init__(self, message: str, mark: Any) -> None:
+        self.message, self.mark = message, mark
 
 
 def read_file(
@@ -102,8 +88,8 @@ def read_file(
         return None
     root = parse(text, replace(source, lines=lines_of(text)), problems)
     if root is not None and not isinstance(root.value, dict):
-        found = "an empty file" if root.value is None else describe(root.value)
-        message = f"expected keys and values such as `name: linreg`, got {found}"
+        content_is = "an empty file" if root.value is None else describe(root.value)
+        message = f"expected keys and values such as `name: linreg`, got {content_is}"
         problems.append(Problem("", message, root.place))
         return None
     return root
@@ -116,12 +102,28 @@ def parse(
 
     `path` and `column` are where `text` starts: the dotted path, the column on the first line.
     """
-    composer = _Composer(source, problems, column)
+    loader = None
     try:
-        return composer.document(text, path)
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return Node(None, Place(source, 1, 1, 0))
+        return _Tree(source, problems, column, loader.tagged).node(root, path)
     except _Unreadable as error:
-        problems.append(replace(error.problem, path=error.problem.path or path))
-        return None
+        message, line, at = error.message, error.mark.line, error.mark.column
+    except yaml.reader.ReaderError as error:
+        *before, last = lines_of(text[: error.position])
+        message = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML"
+        line, at = len(before), len(last)
+    except yaml.MarkedYAMLError as error:
+        mark: Any = error.problem_mark or error.context_mark
+        message, line, at = _reason(error), mark.line, mark.column
+    except (ValueError, OverflowError):  # PyYAML on "\UFFFFFFFF"
+        message = "not valid YAML: an escape beyond Unicode"
+        line, at = loader.line if loader else 0, 0
+    place = Place(source, line + 1, at + 1 + (0 if line else column))
+    problems.append(Problem(path, message, place))
+    return None
 
 
 def lines_of(text: str) -> tuple[str, ...]:
@@ -150,92 +152,77 @@ def scalar(text: str) -> Any:
     return value
 
 
-class _Composer:
-    """Builds nodes from PyYAML's events, following aliases and keeping to the limits."""
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, within the limits, and notes which of them have a tag."""
 
-    def __init__(self, source: Source, problems: list[Problem], column: int) -> None:
-        self.source, self.problems, self.first_column = source, problems, column
-        self.anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes below
-        self.open_anchors: set[str] = set()
-        self.nodes = self.aliases = 0
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.tagged: dict[yaml.Node, str] = {}
+        self.open_anchors: list[str | None] = []  # of the nodes that are being composed
+        self.nodes = 0
 
-    def document(self, text: str, path: str) -> Node:
-        import yaml
-
-        events = self._events(text)
-        root = None
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                if root is not None:
-                    message = "a second YAML document starts here; one file is one run"
-                    raise _Unreadable(message, self._place(event))
-                root = self._node(next(events), events, path, 0)
-        return root or Node(None, Place(self.source, 1, 1, 0))
-
-    def _events(self, text: str) -> Iterator[yaml.Event]:
-        """PyYAML's events; its errors as problems with a place."""
-        import yaml
-
-        last = Place(self.source, 1, 1)
-        try:
-            for event in yaml.parse(text, Loader=yaml.SafeLoader):
-                last = self._place(event)
-                yield event
-        except yaml.reader.ReaderError as error:
-            lines = _LINE_BREAK.split(text[: error.position])
-            place = Place(self.source, len(lines), self._column(len(lines), len(lines[-1])))
-            character = f"U+{ord(text[error.position]):04X}"
-            message = f"the character {character} cannot stand in YAML"
-            raise _Unreadable(message, place) from error
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            place = self._at(mark.line, mark.column, 1) if mark else last
-            raise _Unreadable(f"not valid YAML: {_reason(error)}", place) from error
-        except (ValueError, OverflowError) as error:  # PyYAML on "\UFFFFFFFF"
-            raise _Unreadable("not valid YAML: an escape beyond Unicode", last) from error
-
-    def _node(self, event: yaml.Event, events: Iterator[yaml.Event], path: str, depth: int) -> Node:
-        import yaml
-
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor, mark = event.anchor, event.start_mark
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
+            if anchor in self.open_anchors:
+                raise _Unreadable(f"*{anchor} stands inside &{anchor}: no end", mark)
+            if anchor not in self.anchors:
+                raise _Unreadable(f"*{anchor} has no &{anchor} before it", mark)
+            return super().compose_node(parent, index)
         self.nodes += 1
-        if depth > MAX_DEPTH:
-            raise _Unreadable(f"nested deeper than {MAX_DEPTH} levels", self._place(event))
+        if len(self.open_anchors) > MAX_DEPTH:
+            raise _Unreadable(f"nested deeper than {MAX_DEPTH} levels", mark)
         if self.nodes > MAX_NODES:
-            raise _Unreadable(f"more than {MAX_NODES} values", self._place(event))
-        assert isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent))
-        anchor, before = event.anchor, self.nodes - 1
-        if anchor:
-            self.open_anchors.add(anchor)
-        if event.tag is not None:
-            message = f"tags such as {quoted(event.tag)[1:-1]} are not allowed; write plain values"
-            self._problem(path, message, self._place(event))
-        if isinstance(event, yaml.ScalarEvent):
-            node = self._scalar(event, path)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            items: list[Node] = []
-            while not isinstance(item := next(events), yaml.SequenceEndEvent):
-                items.append(self._node(item, events, _join(path, len(items)), depth + 1))
-            node = Node(items, self._place(event, item))
-        else:
-            node = self._mapping(event, events, path, depth)
-        if anchor:
-            self.open_anchors.discard(anchor)
-            self.anchors[anchor] = node, self.nodes - before
+            raise _Unreadable(f"more than {MAX_NODES} values", mark)
+        self.open_anchors.append(anchor)
+        node = super().compose_node(parent, index)
+        self.open_anchors.pop()
+        if event.tag is not None and node is not None:
+            self.tagged[node] = event.tag
         return node
 
-    def _mapping(
-        self, start: yaml.Event, events: Iterator[yaml.Event], path: str, depth: int
-    ) -> Node:
-        import yaml
 
+class _Tree:
+    """Turns PyYAML's nodes into a tree of ours."""
+
+    def __init__(
+        self, source: Source, problems: list[Problem], column: int, tagged: dict[yaml.Node, str]
+    ) -> None:
+        self.source, self.problems, self.first_column = source, problems, column
+        self.tagged, self.nodes = tagged, 0
+
+    def node(self, node: yaml.Node, path: str) -> Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _Unreadable("too much repetition by aliases", node.start_mark)
+        place = self._place(node)
+        if node in self.tagged:
+            tag = quoted(self.tagged[node])[1:-1]
+            message = f"tags such as {tag} are not allowed; write plain values"
+            self._problem(path, message, place)
+        if isinstance(node, yaml.MappingNode):
+            return Node(self._mapping(node, path), place)
+        if isinstance(node, yaml.SequenceNode):
+            items = [self.node(item, _join(path, i)) for i, item in enumerate(node.value)]
+            return Node(items, place)
+        value: Any = node.value
+        quoted_or_block = node.style  # type: ignore[attr-defined]
+        if quoted_or_block and any("\ud800" <= c <= "\udfff" for c in value):
+            self._problem(path, "half of a surrogate pair is not a character", place)
+        try:
+            return Node(value if quoted_or_block else scalar(value), place)
+        except ValueError as error:
+            self._problem(path, str(error), place)
+            return Node(value, place)
+
+    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Node]:
         entries: dict[str, Node] = {}
-        while not isinstance(event := next(events), yaml.MappingEndEvent):
-            key = self._node(event, events, path, depth + 1)
-            name, place = key.value, key.place if key.place.width else self._place(event)
+        for key_node, value_node in node.value:
+            key = self.node(key_node, path)
+            name, place = key.value, key.place
             below = _join(path, name if isinstance(name, str) else "?")
-            value = self._node(next(events), events, below, depth + 1)
+            value = self.node(value_node, below)
             if not isinstance(name, str):
                 message = f"a key is text, got {describe(name)}"
                 scalar_key = isinstance(name, (bool, int, float))
@@ -250,53 +237,22 @@ class _Composer:
                 self._problem(below, f"this key stands twice, first{line}", place)
             else:
                 entries[name] = replace(value, key=place)
-        return Node(entries, self._place(start, event))
-
-    def _scalar(self, event: yaml.ScalarEvent, path: str) -> Node:
-        place = self._place(event)
-        value: Any = event.value
-        if event.style:  # quoted, or a block of text
-            if any("\ud800" <= c <= "\udfff" for c in value):
-                self._problem(path, "half of a surrogate pair is not a character", place)
-            return Node(value, place)
-        try:
-            return Node(scalar(value), place)
-        except ValueError as error:
-            self._problem(path, str(error), place)
-            return Node(value, place)
-
-    def _alias(self, event: yaml.AliasEvent) -> Node:
-        self.aliases += 1
-        name = event.anchor
-        if name in self.open_anchors:
-            raise _Unreadable(f"*{name} stands inside &{name}: no end", self._place(event))
-        if name not in self.anchors:
-            raise _Unreadable(f"*{name} has no &{name} before it", self._place(event))
-        node, size = self.anchors[name]
-        self.nodes += size
-        if self.aliases > MAX_ALIASES or self.nodes > MAX_NODES:
-            raise _Unreadable("too much repetition by aliases", self._place(event))
-        return node
+        return entries
 
     def _problem(self, path: str, message: str, place: Place) -> None:
         self.problems.append(Problem(path, message, place))
 
-    def _place(self, start: yaml.Event, end: yaml.Event | None = None) -> Place:
-        """From one event to the end of the other, as far as that is on the same line."""
-        first, last = start.start_mark, (end or start).end_mark
-        assert first is not None and last is not None
-        place = self._at(first.line, first.column, 0)
-        if first.line == last.line:
-            return replace(place, width=last.column - first.column)
-        if end is not None:
-            return place
-        return replace(place, width=len(self.source.lines[first.line]) - place.column + 1)
-
-    def _at(self, line: int, column: int, width: int) -> Place:
-        return Place(self.source, line + 1, self._column(line + 1, column), width)
-
-    def _column(self, line: int, column: int) -> int:
-        return column + 1 + (self.first_column if line == 1 else 0)
+    def _place(self, node: yaml.Node) -> Place:
+        """From start to end, as far as that is on one line."""
+        start, end = node.start_mark, node.end_mark
+        column = start.column + 1 + (self.first_column if start.line == 0 else 0)
+        if start.line == end.line:
+            width = end.column - start.column
+        elif isinstance(node, yaml.ScalarNode):
+            width = len(self.source.lines[start.line]) - column + 1
+        else:
+            width = 0
+        return Place(self.source, start.line + 1, column, width)
 
 
 def _join(path: str, key: object) -> str:
@@ -306,12 +262,14 @@ def _join(path: str, key: object) -> str:
 def _reason(error: yaml.MarkedYAMLError) -> str:
     """PyYAML's explanation, on one line, in plainer words for the commonest mistakes."""
     problem = error.problem or str(error)
+    if problem == "but found another document":
+        return "a second YAML document starts here; one file is one run"
     if r"'\t'" in problem:
-        return "a tab cannot indent; use spaces"
+        return "not valid YAML: a tab cannot indent; use spaces"
     if problem == "mapping values are not allowed here":
-        return 'an unexpected ":"; indent by the same number of spaces, or quote the text'
-    line = error.problem_mark.get_snippet() if error.problem_mark else ""
-    if problem.endswith("but got '{'") and "${" in (line or ""):
-        return 'a value with ${...} inside braces or brackets stands in quotes: "${env:NAME}"'
+        return (
+            'not valid YAML: an unexpected ":"; indent by the same number of spaces, or quote '
+            "the text"
+        )
     context = f" {error.context}" if error.context else ""
-    return quoted(f"{problem}{context}".replace('"', "'"))[1:-1]
+    return "not valid YAML: " + quoted(f"{problem}{context}".replace('"', "'"))[1:-1]

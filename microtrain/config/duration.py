@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 FORM = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(epochs?|steps?|%|min)"
 
@@ -23,6 +25,8 @@ class Duration(str):
     >>> Duration("5%").steps(steps_per_epoch=125, total_steps=2500)
     125
     """
+
+    EXPECTED = "a duration such as `20 epochs`, `500 steps`, `5%` or `10 min`"
 
     amount: Fraction
     unit: str
@@ -41,6 +45,19 @@ class Duration(str):
         duration = super().__new__(cls, f"{number}{'' if unit == '%' else ' '}{unit}{plural}")
         duration.amount, duration.unit = amount, unit
         return duration
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """How pydantic reads a text that is annotated as a duration."""
+        from pydantic_core import core_schema
+
+        text = core_schema.str_schema(pattern=rf"^\s*{FORM}\s*$")
+        return core_schema.no_info_after_validator_function(cls, text)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Callable[[Any], Any]) -> Any:
+        """The JSON Schema of such a text."""
+        return {**handler(schema), "title": cls.EXPECTED}
 
     def steps(self, steps_per_epoch: int, total_steps: int | None = None) -> int:
         """The duration in optimiser steps, rounded up; `5%` is a part of `total_steps`.

@@ -1,43 +1,34 @@
 """Configurations made in Python: `Trainer(model, data, loss=..., optimizer=..., ...)`.
 
-They go through the one schema that YAML goes through, so a run from Python is refused, resumed and
+They go through the one check that YAML goes through, so a run from Python is refused, resumed and
 reported like any other. What is given as an object stands in its place in the configuration by the
 name `python:Type`; only Python can make it again.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import from_root
 from ..errors import ConfigError
 from .components import GIVEN
-from .resolved import as_yaml
-from .section import Section
+from .schema import COMPONENTS, LISTS, OWN_KEYS, Config, Train
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
 __all__ = ["library_config"]
 
-_GIVEN = "microtrain.config.library:given"
-_KINDS = ("data", "model", "loss", "optimizer", "schedule")
-_LISTS = ("metrics", "callbacks")
 NAME = "Trainer(...)"
+_OTHERWISE = {
+    "loss": "a function of prediction and target",
+    "optimizer": "what makes one of the parameters, lambda params: SGD(params, lr=0.1)",
+}
 
 
-def given() -> NoReturn:
-    """Stands for an object while a configuration is checked."""
-    raise AssertionError("an object that was given is not built")
-
-
-given.on_step = given  # type: ignore[attr-defined] # so it stands for a callback, too
-
-
-def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Section:
+def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Config:
     """The whole configuration of a run; collective.
 
     Args:
@@ -48,12 +39,11 @@ def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Section:
     Raises ConfigError with all problems at once, on every rank.
     """
     values, objects = _apart(settings)
-    config = from_root(comm, lambda: _validated(values))
+    config = from_root(comm, lambda: _checked(values))
     for (key, number), value in objects.items():
-        component = config[key] if number is None else config[key][number]
-        component.given = value
-        name = getattr(value, "__name__", None) or type(value).__name__
-        component.fill("type", f"{GIVEN}{name}", NAME)
+        component = vars(config)[key]
+        component = component if number is None else component[number]
+        component.instance = value
     return config
 
 
@@ -64,54 +54,56 @@ def _apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]
     def named(key: str, number: int | None, value: Any) -> Any:
         if value is None or isinstance(value, str | Mapping):
             return value
-        if key in ("loss", "optimizer") and not callable(value):
-            ways = {
-                "loss": "a function of prediction and target",
-                "optimizer": "what makes one of the parameters, lambda params: SGD(params, lr=0.1)",
-            }
+        if key in _OTHERWISE and not callable(value):
             raise ConfigError(
                 f"{NAME}: {key} is a {type(value).__name__}; expected a name, a dict such as "
-                f'{{"type": ...}}, or {ways[key]}'
+                f'{{"type": ...}}, or {_OTHERWISE[key]}'
             )
         objects[key, number] = value
-        return {"type": _GIVEN}
+        return {"type": GIVEN + (getattr(value, "__name__", None) or type(value).__name__)}
 
-    values: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key in _KINDS:
-            values[key] = named(key, None, value)
-        elif key in _LISTS:
-            values[key] = [named(key, number, each) for number, each in enumerate(value)]
-        else:
-            values[key] = value
+    values = dict(settings)
+    for key in values.keys() & {*COMPONENTS}:
+        values[key] = named(key, None, values[key])
+    for key in values.keys() & {*LISTS}:
+        values[key] = [named(key, number, each) for number, each in enumerate(values[key])]
     data = values["data"]
-    parts = {key: values.pop(key) for key in ("split", "standardize") if key in values}
-    values["data"] = {**({"type": data} if isinstance(data, str) else data), **parts}
-    return values, objects
-
-
-def _validated(values: dict[str, Any]) -> Section:
-    from .document import lines_of, parse
-    from .overrides import with_components  # these import pydantic: the first rank alone
-    from .problems import Problem, Source, report
-    from .schema import Config, Train
-    from .validate import validate
-
+    own = {key: values.pop(key) for key in OWN_KEYS["data"] if key in values}
+    values["data"] = {**({"type": data} if isinstance(data, str) else data), **own}
     train = dict(values.pop("train", {}))
     for key in [*values]:
-        if key in Train.model_fields and key not in Config.model_fields:
+        if key in Train.__dataclass_fields__:
             if key in train:
                 raise ConfigError(f"{NAME}: {key} is given twice, at the top and in train")
             train[key] = values.pop(key)
-    text = ""
-    for key, value in {**values, "train": train}.items():
+    return {**values, "train": train}, objects
+
+
+def _checked(values: dict[str, Any]) -> Config:
+    from .check import checked  # these import pydantic: the first rank alone
+    from .compose import with_components
+    from .document import Node
+    from .problems import Place, Problem, Source, report
+
+    place = Place(Source(NAME, (), Path.cwd(), is_file=False), 1, 1)
+
+    def tree(value: Any) -> Node:
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return Node({k: Node(tree(v).value, place, place) for k, v in value.items()}, place)
+        if isinstance(value, list | tuple):
+            return Node([tree(each) for each in value], place)
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise TypeError(type(value).__name__)
+        return Node(value, place)
+
+    problems: list[Problem] = []
+    entries = {}
+    for key, value in values.items():
         try:
-            text += f"{key}: {as_yaml(value)}\n"
+            entries[key] = tree(value)
         except TypeError as error:
             raise ConfigError(f"{NAME}: {key} is no plain value: {error}") from error
-    problems: list[Problem] = []
-    root = parse(text, Source(NAME, lines_of(text), Path(os.getcwd())), problems)
-    config = None if root is None else validate(with_components(root), problems, trust=True)
+    config = checked(with_components(Node(entries, place)), problems, trust=True)
     if config is None:
         raise ConfigError(report(problems, NAME, "the keys are those of a YAML file"))
     return config

@@ -17,32 +17,31 @@ from typing import TYPE_CHECKING
 from ..distributed.agreement import from_root
 from ..errors import ConfigError
 from .resolved import resolved_yaml
-from .section import Section
+from .schema import Config
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = ["Section", "load_config", "load_config_everywhere", "resolved_yaml"]
+__all__ = ["Config", "load_config", "load_config_everywhere", "resolved_yaml"]
 
 
 def load_config(
     path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool | None = None
-) -> Section:
+) -> Config:
     """The configuration in the YAML file at `path`, after `overrides` such as `optimizer.lr=0.1`.
 
-    Every default is filled in, durations are `Duration`s, components are Sections for `build`.
-    Paths of files inside it are absolute: those in the file were relative to the file's directory,
-    those in overrides to the working directory.
+    Every default is filled in, durations are `Duration`s, components are for `build`. Paths of
+    files inside it are absolute: those in the file were relative to the file's directory, those in
+    overrides to the working directory.
 
     A file in the directory of a run may be someone else's, here and as a `base:`: it runs no code,
-    unless `trust` is True, and reads neither another file nor the environment (`${env:NAME}`) at
-    all. `trust=False` treats any file like that. Raises ConfigError with all problems at once.
+    unless `trust` is True, and reads no other file at all. `trust=False` treats any file like that.
+    Raises ConfigError with all problems at once.
     """
-    from . import overrides as command_line
+    from .check import checked
+    from .compose import override, read_stored, read_with_bases, unreadable
     from .document import Node
-    from .inheritance import read_stored, read_with_bases, unreadable
     from .problems import Place, Problem, Source, report
-    from .validate import validate
 
     name, path = str(path), Path(path)
     problems: list[Problem] = []
@@ -54,12 +53,12 @@ def load_config(
         raise ConfigError(unreadable(path, name, error)) from error
     if root is not None:
         for text in overrides:
-            root = command_line.override(root, text, problems)
+            root = override(root, text, problems)
         if "name" not in root.value:
             stem = Source("the file's name", (path.stem,), path.parent, is_file=False)
             place = Place(stem, 1, 1, len(path.stem))
             root.value["name"] = Node(path.stem, place, place)
-        config = validate(root, problems, trust=trust)
+        config = checked(root, problems, trust=trust)
     if config is None:
         raise ConfigError(report(problems, name, f"microtrain check {name}"))
     return config
@@ -71,6 +70,6 @@ def load_config_everywhere(
     overrides: Sequence[str] = (),
     *,
     trust: bool | None = None,
-) -> Section:
+) -> Config:
     """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
     return from_root(comm, lambda: load_config(path, overrides, trust=trust))

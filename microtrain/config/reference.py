@@ -1,21 +1,21 @@
 """What can be written into a configuration, in words: keys of sections, arguments of components.
 
-Keys come from the schema, arguments from signatures and docstrings, so nothing is said twice.
-`microtrain show`, the JSON Schema and docs/configuration.md are three views of this.
+Keys and arguments come from signatures and docstrings, so nothing is said twice. `microtrain show`,
+the JSON Schema and docs/configuration.md are three views of this.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
-from . import arguments, components, schema
+from . import components
 from .resolved import as_yaml
+from .schema import OWN_KEYS, SECTIONS, Data
+from .values import hints_of, in_words, is_plain, json_schema_of
 
 NEEDED = "needed"
 FROM_DATA = "from the data"
@@ -23,23 +23,27 @@ FROM_DATA = "from the data"
 
 @dataclass(frozen=True)
 class Key:
-    """One key: where it stands, what it expects, its default in YAML, and what it means."""
+    """One key: where it stands, its JSON Schema, its default in YAML, and what it means."""
 
     path: str
-    expects: str
+    schema: dict[str, Any]
     default: str
     meaning: str
+
+    @property
+    def expects(self) -> str:
+        """What its value must be, in words."""
+        return in_words(self.schema)
 
 
 @dataclass(frozen=True)
 class Component:
-    """What a registered name stands for; `hints` are the arguments' types."""
+    """What a registered name stands for."""
 
     kind: str
     name: str
     text: str
     arguments: tuple[Key, ...]
-    hints: dict[str, Any]
 
     @property
     def summary(self) -> str:
@@ -47,37 +51,49 @@ class Component:
         return " ".join(self.text.partition("\n\n")[0].split())
 
 
-# Defaults that only the run or the file knows.
-_OTHERWISE = {"name": "the file's name", "checkpoint.monitor": "val/loss or train/loss"}
-_EXPECTS = {"base": "the path of a YAML file", "trainer": "an import path: ./file.py:Name"}
+# Defaults that only the run or the file knows, and those that are sections.
+_OTHERWISE = {
+    "": {"name": "the file's name", "metrics": "[]", "callbacks": "[]"}
+    | dict.fromkeys(("checkpoint", "log", "distributed"), "its defaults"),
+    "checkpoint": {"monitor": "val/loss or train/loss"},
+    "data": {"split": "{train: 1.0}"},
+}
 
 
 def keys(section: str) -> list[Key]:
     """The keys of a section: "" for the file itself, "train", "data.split" ..."""
-    model = schema.Data if section == "data" else schema.SECTIONS[section]
-    return [
-        _key(f"{section}.{name}" if section else name, field)
-        for name, field in model.model_fields.items()
-    ]
+    target = Data if section == "data" else SECTIONS[section]
+    parameters = components.settable(target, "")
+    if section == "data":
+        parameters = {key: parameters[key] for key in ("type", *OWN_KEYS["data"])}
+    return _keys(target, parameters, _OTHERWISE.get(section, {}), f"{section}." if section else "")
+
+
+def _keys(
+    target: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    otherwise: Mapping[str, str],
+    prefix: str = "",
+) -> list[Key]:
+    """What can be given to `target`; `otherwise` are defaults in words."""
+    hints, meanings = hints_of(target, parameters), argument_docs(target)
+    found = []
+    for name, parameter in parameters.items():
+        default = otherwise.get(name)
+        if default is None:
+            needed = parameter.default is parameter.empty
+            default = NEEDED if needed else as_yaml(parameter.default)
+        schema = json_schema_of(hints.get(name, Any))
+        value = parameter.default
+        if is_plain(value):
+            schema["default"] = list(value) if isinstance(value, tuple) else value
+        found.append(Key(prefix + name, schema, default, meanings.get(name, "")))
+    return found
 
 
 def every_key() -> dict[str, Key]:
     """All keys of all sections, by dotted path."""
-    return {key.path: key for section in (*schema.SECTIONS, "data") for key in keys(section)}
-
-
-def _key(path: str, field: Any) -> Key:
-    default = NEEDED
-    if not field.is_required():
-        value = field.default
-        if isinstance(value, BaseModel):
-            value = value.model_dump(exclude_unset=True) or None
-        default = as_yaml(value) if value is not None else "null"
-        if isinstance(field.default, BaseModel) and value is None:
-            default = "its defaults"
-    default = _OTHERWISE.get(path, default)
-    expects = _EXPECTS.get(path, schema.expectation(field))
-    return Key(path, expects, default, field.description or "")
+    return {key.path: key for section in (*SECTIONS, "data") for key in keys(section)}
 
 
 def registered(kind: str) -> list[Component]:
@@ -88,22 +104,10 @@ def registered(kind: str) -> list[Component]:
 def component(kind: str, name: str) -> Component:
     """What a registered name stands for. Raises ConfigError for an unknown one."""
     target = components.load(kind, name)
-    settable = components.settable(target, name)
-    own = components.is_import_path(name)
-    hints = (arguments.hints_of if own else arguments.hints_of_registered)(target, settable)
-    meanings = argument_docs(target)
-    found = []
-    for key, parameter in settable.items():
-        if key in components.FILLED_IN.get(kind, ()):
-            default = "the run's seed" if key == "seed" else FROM_DATA
-        elif parameter.default is parameter.empty:
-            default = NEEDED
-        else:
-            default = as_yaml(parameter.default)
-        expects = arguments.range_phrase(key, hints.get(key, Any))
-        found.append(Key(key, expects, default, meanings.get(key, "")))
-    text = inspect.getdoc(target) or ""
-    return Component(kind, name, text, tuple(found), hints)
+    filled_in = components.FILLED_IN.get(kind, ())
+    known = {key: "the run's seed" if key == "seed" else FROM_DATA for key in filled_in}
+    arguments = _keys(target, components.settable(target, name), known)
+    return Component(kind, name, inspect.getdoc(target) or "", tuple(arguments))
 
 
 def argument_docs(target: Callable[..., Any]) -> dict[str, str]:

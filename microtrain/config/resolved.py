@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
-from .section import Section
+from .schema import OWN_KEYS, Component, Config
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
 _WORDS = ("null", "true", "false")
 
 
-def resolved_yaml(config: Section) -> str:
+def resolved_yaml(config: Config) -> str:
     """`config` as YAML, one value a line, its origin (file and line, default ...) as a comment."""
-    rows = list(_rows(config, 0))
+    rows = list(_rows("", config, config.origins))
     width = min(max(len(text) for text, _ in rows), 60)
     lines = [f"{text:<{width}}  # {origin}" if origin else text for text, origin in rows]
     return "# Every value of this run; the comments say where each came from.\n" + "".join(
@@ -27,21 +28,36 @@ def resolved_yaml(config: Section) -> str:
     )
 
 
-def _rows(section: Section, depth: int) -> Iterator[tuple[str, str]]:
-    """Each line and the origin of its value."""
-    for key, value in section.items():
-        start = "  " * depth + f"{_scalar(key)}:"
-        if isinstance(value, Section):
+def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each line of a section and the origin of its value."""
+    for key, value, origin in _entries(path, section, origins):
+        below = f"{path}.{key}" if path else key
+        start = f"{_scalar(key)}:"
+        if is_dataclass(value):
             yield start, ""
-            yield from _rows(value, depth + 1)
-        elif isinstance(value, list) and value and isinstance(value[0], Section):
+            for row, source in _rows(below, value, origins):
+                yield f"  {row}", source
+        elif isinstance(value, list) and value and isinstance(value[0], Component):
             yield start, ""
             for item in value:
-                for i, (row, origin) in enumerate(_rows(item, depth + 2)):
-                    bullet = "  " * (depth + 1) + "- " + row.lstrip()
-                    yield (row if i else bullet), origin
+                for i, (row, source) in enumerate(_rows("", item, {})):
+                    yield f"    {row}" if i else f"  - {row}", source
         else:
-            yield f"{start} {as_yaml(value)}", section.origins.get(key, "")
+            yield f"{start} {as_yaml(value)}", origin
+
+
+def _entries(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and origin of all that stands in a section or component."""
+    own = [*vars(section)]
+    if isinstance(section, Component):
+        for key, value in {"type": section.type, **section.arguments}.items():
+            yield key, value, section.origins.get(key, "default")
+        own = [*OWN_KEYS.get(section.kind, ())]
+    for key in own:
+        value = vars(section)[key]
+        absent = path == "data.split" and value is None  # only the parts that there are
+        if not absent and key not in ("base", "origins"):  # the base has been read
+            yield key, value, origins.get(f"{path}.{key}" if path else key, "default")
 
 
 def as_yaml(value: Any) -> str:

@@ -1,244 +1,97 @@
 """Every section and key of the YAML, with its type, range, default and meaning: the one list.
 
-pydantic checks the values. `Expects` is what a message says of a key ("expected a whole number of
-at least 1, got ..."); the description says what the key means, for `microtrain show`, the JSON
-Schema of editors and the reference in docs/. Keys whose feature is not built yet stand here too,
-so that they are refused by name (`NOT_YET`) and never ignored. Only rank 0 imports this module.
+A section is a dataclass, checked like any callable with annotated arguments: `values.py` checks
+the values, the docstring says what a key means, for `microtrain show`, the JSON Schema of editors
+and the reference in docs/. Every rank holds a `Config`; no module here needs pydantic.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, Field
-from pydantic import ConfigDict as ModelConfig
-from pydantic.fields import FieldInfo
+from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
-from .duration import FORM, Duration
+from ..spelling import did_you_mean
+from .duration import Duration
 
 
 @dataclass(frozen=True)
 class Expects:
-    """What a value must be, in words that follow `expected`."""
+    """What a value must be, in words that follow `expected`; a text may have a form, a regexp."""
 
-    text: str
+    words: str
+    pattern: str = ""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        schema = handler(source)
+        return {**schema, "pattern": self.pattern} if self.pattern else schema
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(schema), "title": self.words}
 
 
-Count = Annotated[int, Field(ge=1), Expects("a whole number of at least 1")]
-Seed = Annotated[int, Field(ge=0, lt=2**63), Expects("a whole number from 0 to 2**63 - 1")]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Expects("a number greater than 0")]
-Flag = Annotated[bool, Expects("true or false")]
-Text = Annotated[str, Field(min_length=1), Expects("a text")]
-PathText = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$"), Expects("a path")]
-Fraction = Annotated[
-    float, Field(gt=0, le=1, allow_inf_nan=False), Expects("a fraction above 0, at most 1")
-]
+def _not_a_share(duration: Duration) -> bool:
+    return duration.unit != "%"
+
+
+def _part_of_a_run(duration: Duration) -> bool:
+    return duration.unit != "%" or duration.amount <= 100
+
+
+def _a_time(duration: Duration) -> bool:
+    return duration.unit == "min"
+
+
+Count = Annotated[int, Ge(1)]
+Seed = Annotated[int, Ge(0), Lt(2**63), Expects("a whole number from 0 to 2**63 - 1")]
+Positive = Annotated[float, Gt(0)]
+Text = Annotated[str, MinLen(1)]
+PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
+Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
 Name = Annotated[
     str,
-    Field(pattern=r"^\w[\w .-]{0,99}$"),
-    Expects("a name for a directory: letters, digits, spaces, . _ -"),
+    Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
 ]
-_SHAPE = Field(json_schema_extra={"pattern": rf"^\s*{FORM}\s*$"})
-
-
-def _part_of_the_run(text: str) -> Duration:
-    duration = Duration(text)
-    if duration.unit == "%" and duration.amount > 100:
-        raise ValueError("more than the whole run")
-    return duration
-
-
-def _whole_run(text: str) -> Duration:
-    duration = Duration(text)
-    if duration.unit == "%":
-        raise ValueError("a percentage of what?")
-    return duration
-
-
-def _clock(text: str) -> Duration:
-    duration = Duration(text)
-    if duration.unit != "min":
-        raise ValueError("not a time")
-    return duration
-
-
-Span = Annotated[
-    str,
-    AfterValidator(_part_of_the_run),
-    _SHAPE,
-    Expects("a duration such as `20 epochs`, `500 steps`, `5%` or `10 min`"),
-]
+Span = Annotated[Duration, Predicate(_part_of_a_run)]
 WholeRun = Annotated[
-    str,
-    AfterValidator(_whole_run),
-    _SHAPE,
+    Duration,
+    Predicate(_not_a_share),
     Expects("a duration such as `20 epochs`, `500 steps` or `10 min`"),
 ]
-Clock = Annotated[
-    Annotated[str, AfterValidator(_clock), _SHAPE] | None, Expects("a time such as `10 min`")
-]
-MaybeFraction = Annotated[Fraction | None, Expects("a fraction above 0, at most 1, or null")]
-MaybePositive = Annotated[Positive | None, Expects("a number greater than 0, or null")]
-MaybeText = Annotated[Text | None, Expects("a text, or null")]
-MaybePath = Annotated[PathText | None, Expects("a path, or null")]
-AutoSpan = Annotated[Literal["auto"] | Span, Expects("auto, or a duration such as `100 steps`")]
-AutoFlag = Annotated[Literal["auto"] | bool, Expects("auto, true or false")]
-AutoCount = Annotated[Literal["auto"] | Count, Expects("auto, or a whole number above 0")]
-AutoPositive = Annotated[Literal["auto"] | Positive, Expects("auto, or a number greater than 0")]
+Time = Annotated[Duration, Predicate(_a_time), Expects("a time such as `10 min`")]
+Auto: TypeAlias = Literal["auto"]
+EVERY_EPOCH = Duration("1 epoch")
+AutoSpan = Annotated[Auto | Span, Expects("auto, or a duration such as `100 steps`")]
 
 
-class Section(BaseModel):
-    """Unknown keys are refused and no value is converted, except a whole number to a float."""
+@dataclass
+class Component:
+    """What a name or import path makes, and the arguments it is made with: `build(component)`.
 
-    model_config = ModelConfig(extra="forbid", strict=True, validate_default=True)
+    `component.lr` is the argument `lr`, as `component.arguments["lr"]` is.
 
+    Attributes:
+        kind: data, model, loss, metrics, optimizer, schedule or callbacks.
+        type: a registered name, an import path, or `python:Name` for an object from Python.
+        arguments: those that are given or have plain defaults.
+        origins: where arguments that are no defaults came from: `linreg.yaml:6`, `command line`.
+        instance: an object from Python that stands for it; of an optimizer, what makes it.
+    """
 
-class Component(Section):
-    """`{type: NAME, ...arguments}`; the arguments are checked against NAME's own signature."""
+    kind: str
+    type: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict, compare=False)
+    instance: Any = field(default=None, compare=False)
 
-    model_config = ModelConfig(extra="allow")
-
-    type: Text = Field(description="A registered name, or an import path such as ./file.py:Name.")
-
-
-class Split(Section):
-    """Fractions of the samples, which add up to 1, and the seed that they are drawn with."""
-
-    train: Fraction = Field(description="What the model is trained on.")
-    val: MaybeFraction = Field(default=None, description="What it is measured on during training.")
-    test: MaybeFraction = Field(
-        default=None, description="What it is measured on once, at the end."
-    )
-    seed: Seed = Field(
-        default=0,
-        description="Which samples go where, whatever `seed` is: runs over seeds share their test "
-        "rows.",
-    )
-
-
-class Data(Component):
-    """Where the samples come from, and what is done to them on the way."""
-
-    split: Annotated[Split, Expects("fractions such as {train: 0.8, val: 0.1, test: 0.1}")] = Field(
-        default=Split(train=1.0), description="The shares for training, validation and test."
-    )
-    standardize: Flag = Field(
-        default=False,
-        description="Bring every input column to mean 0 and deviation 1, as they are in the "
-        "training part.",
-    )
-
-
-class Train(Section):
-    """One optimiser step takes `batch_size` samples over all ranks."""
-
-    duration: WholeRun = Field(description="How long to train.")
-    batch_size: Count = Field(description="Samples of one optimiser step, over all ranks.")
-    accumulate: Count = Field(
-        default=1, description="Micro-batches that each batch is cut into, to need less memory."
-    )
-    clip_norm: MaybePositive = Field(
-        default=None,
-        description="The largest norm that the gradient of a step may have; null: any.",
-    )
-    eval_every: Span = Field(
-        default="1 epoch", description="How often metrics are measured; always at the end, too."
-    )
-    max_time: Clock = Field(
-        default=None,
-        description="Stop after this long, so that the run can be resumed; null: never.",
-    )
-    shuffle: Flag = Field(default=True, description="Draw a new order of the samples every epoch.")
-    drop_last: Flag = Field(
-        default=False,
-        description="Leave out the samples at the end of an epoch that fill no batch.",
-    )
-    nan: Annotated[Literal["stop", "skip"], Expects("stop or skip")] = Field(
-        default="stop",
-        description="What to do about a loss or gradient that is not finite: end the run, or "
-        "leave out the step.",
-    )
-    compile: Annotated[
-        Literal["auto", "numpy", "numba", "off"], Expects("auto, numpy, numba or off")
-    ] = Field(
-        default="auto", description="What executes the steps; off runs your Python at every step."
-    )
-    init_from: MaybePath = Field(
-        default=None,
-        description="A run or checkpoint whose parameters the model starts from; relative to this "
-        "file.",
-    )
-
-
-class Checkpoint(Section):
-    """When checkpoints are written and which are kept; one is always written at the end."""
-
-    every: AutoSpan = Field(
-        default="auto",
-        description="How often a checkpoint is written; auto: at the ends of epochs, as often as "
-        "takes a twentieth of the time at most.",
-    )
-    keep_last: Count = Field(default=2, description="How many of the newest are kept.")
-    keep_best: Annotated[int, Field(ge=0), Expects("a whole number of at least 0")] = Field(
-        default=1, description="How many of the best by `monitor` are kept besides."
-    )
-    monitor: MaybeText = Field(
-        default=None,
-        description="The value that says which is best, such as val/loss or val/r2; null: "
-        "val/loss, or train/loss without validation data.",
-    )
-    mode: Annotated[Literal["min", "max"], Expects("min or max")] = Field(
-        default="min", description="Whether the lowest or the highest `monitor` is best."
-    )
-
-
-class Log(Section):
-    """Rows of the report."""
-
-    every: AutoSpan = Field(
-        default="auto", description="How often a row is printed; auto: at most 200 rows a run."
-    )
-
-
-class Distributed(Section):
-    """How the ranks work together."""
-
-    backend: Annotated[
-        Literal["auto", "none", "mpi", "threads", "nccl"], Expects("auto, none or mpi")
-    ] = Field(default="auto", description="What connects the ranks; auto: MPI under a launcher.")
-    bucket_mb: AutoPositive = Field(
-        default="auto", description="Megabytes of gradients that travel in one piece."
-    )
-    overlap: AutoFlag = Field(
-        default="auto", description="Send gradients while the backward pass still computes others."
-    )
-    compression: Annotated[Literal["none", "fp16", "bf16"], Expects("none, fp16 or bf16")] = Field(
-        default="none", description="The format in which gradients travel."
-    )
-    sync_batchnorm: Flag = Field(
-        default=True,
-        description="Batch norm with the statistics of the whole batch, not of each rank's.",
-    )
-    reproducible: Annotated[Literal["run", "world"], Expects("run or world")] = Field(
-        default="run",
-        description="Where results have the same bits: run, at one number of ranks; world, at "
-        "every number that divides `shards`.",
-    )
-    shards: Count = Field(
-        default=8, description="Pieces a batch is cut into by `reproducible: world`."
-    )
-    warn_s: Positive = Field(
-        default=30.0, description="Seconds after which a waiting rank says for whom."
-    )
-    timeout_s: Positive = Field(
-        default=600.0, description="Seconds of waiting after which the run ends."
-    )
-    blas_threads: AutoCount = Field(
-        default="auto",
-        description="Threads of each rank's linear algebra; auto: its share of the cores.",
-    )
-    share_gpu: Flag = Field(default=False, description="Let several ranks of a host use one GPU.")
+    def __getattr__(self, key: str) -> Any:
+        arguments = self.__dict__.get("arguments", {})  # absent while a copy is made
+        if key not in arguments:
+            raise AttributeError(f"no key {key}{did_you_mean(key, arguments)}")
+        return arguments[key]
 
 
 A_COMPONENT = "a registered name, ./file.py:Name, or {type: NAME, ...arguments}"
@@ -246,57 +99,199 @@ AnyComponent = Annotated[Component, Expects(A_COMPONENT)]
 KEYS = Expects("keys and values, indented below it")
 
 
-class Config(Section):
-    """One YAML file: one run."""
+@dataclass(kw_only=True)
+class Split:
+    """Fractions of the samples, which add up to 1, and the seed that they are drawn with.
 
-    name: Name = Field(description="What the run is called; the file's name unless given.")
-    seed: Seed = Field(
-        default=0, description="Where all random numbers start: data, parameters, order, dropout."
+    Args:
+        train: What the model is trained on.
+        val: What it is measured on during training.
+        test: What it is measured on once, at the end.
+        seed: Which samples go where, whatever `seed` is: runs over seeds share their test rows.
+    """
+
+    train: Fraction
+    val: Fraction | None = None
+    test: Fraction | None = None
+    seed: Seed = 0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The parts that there are, with their fractions."""
+        parts = {"train": self.train, "val": self.val, "test": self.test}
+        return {part: share for part, share in parts.items() if share is not None}
+
+
+@dataclass(kw_only=True)
+class Data(Component):
+    """Where the samples come from, and what is done to them on the way.
+
+    Args:
+        type: A registered name, or an import path such as ./file.py:Name.
+        split: The shares for training, validation and test.
+        standardize: Bring every input column to mean 0 and deviation 1, as they are in the
+            training part.
+    """
+
+    split: Annotated[Split, Expects("fractions such as {train: 0.8, val: 0.1, test: 0.1}")] = field(
+        default_factory=lambda: Split(train=1.0)
     )
-    device: Annotated[Literal["auto", "cpu", "cuda"], Expects("auto, cpu or cuda")] = Field(
-        default="auto", description="Where to compute; auto: a GPU where there is one."
+    standardize: bool = False
+
+
+@dataclass(kw_only=True)
+class Train:
+    """One optimiser step takes `batch_size` samples over all ranks.
+
+    Args:
+        duration: How long to train.
+        batch_size: Samples of one optimiser step, over all ranks.
+        accumulate: Micro-batches that each batch is cut into, to need less memory.
+        clip_norm: The largest norm that the gradient of a step may have; null: any.
+        eval_every: How often metrics are measured; always at the end, too.
+        max_time: Stop after this long, so that the run can be resumed; null: never.
+        shuffle: Draw a new order of the samples every epoch.
+        drop_last: Leave out the samples at the end of an epoch that fill no batch.
+        nan: What to do about a loss or gradient that is not finite: end the run, or leave out the
+            step.
+        compile: What executes the steps; off runs your Python at every step.
+        init_from: A run or checkpoint whose parameters the model starts from; relative to this
+            file.
+    """
+
+    duration: WholeRun
+    batch_size: Count
+    accumulate: Count = 1
+    clip_norm: Positive | None = None
+    eval_every: Span = EVERY_EPOCH
+    max_time: Annotated[Time | None, Expects("a time such as `10 min`")] = None
+    shuffle: bool = True
+    drop_last: bool = False
+    nan: Literal["stop", "skip"] = "stop"
+    compile: Literal["auto", "numpy", "numba", "off"] = "auto"
+    init_from: Annotated[Annotated[str, Path] | None, Expects("a path, or null")] = None
+
+
+@dataclass(kw_only=True)
+class Checkpoint:
+    """When checkpoints are written and which are kept; one is always written at the end.
+
+    Args:
+        every: How often a checkpoint is written; auto: at the ends of epochs, as often as takes a
+            twentieth of the time at most.
+        keep_last: How many of the newest are kept.
+        keep_best: How many of the best by `monitor` are kept besides.
+        monitor: The value that says which is best, such as val/loss or val/r2; null: val/loss, or
+            train/loss without validation data.
+        mode: Whether the lowest or the highest `monitor` is best.
+    """
+
+    every: AutoSpan = "auto"
+    keep_last: Count = 2
+    keep_best: Annotated[int, Ge(0)] = 1
+    monitor: Text | None = None
+    mode: Literal["min", "max"] = "min"
+
+
+@dataclass(kw_only=True)
+class Log:
+    """Rows of the report.
+
+    Args:
+        every: How often a row is printed; auto: at most 200 rows a run.
+    """
+
+    every: AutoSpan = "auto"
+
+
+@dataclass(kw_only=True)
+class Distributed:
+    """How the ranks work together.
+
+    Args:
+        backend: What connects the ranks; auto: MPI under a launcher.
+        bucket_mb: Megabytes of gradients that travel in one piece.
+        overlap: Send gradients while the backward pass still computes others.
+        compression: The format in which gradients travel.
+        sync_batchnorm: Batch norm with the statistics of the whole batch, not of each rank's.
+        reproducible: Where results have the same bits: run, at one number of ranks; world, at
+            every number that divides `shards`.
+        shards: Pieces a batch is cut into by `reproducible: world`.
+        warn_s: Seconds after which a waiting rank says for whom.
+        timeout_s: Seconds of waiting after which the run ends.
+        blas_threads: Threads of each rank's linear algebra; auto: its share of the cores.
+        share_gpu: Let several ranks of a host use one GPU.
+    """
+
+    backend: Literal["auto", "none", "mpi"] = "auto"
+    bucket_mb: Auto | Positive = "auto"
+    overlap: Annotated[Auto | bool, Expects("auto, true or false")] = "auto"
+    compression: Literal["none", "fp16", "bf16"] = "none"
+    sync_batchnorm: bool = True
+    reproducible: Literal["run", "world"] = "run"
+    shards: Count = 8
+    warn_s: Positive = 30.0
+    timeout_s: Positive = 600.0
+    blas_threads: Auto | Count = "auto"
+    share_gpu: bool = False
+
+
+@dataclass(kw_only=True)
+class Config:
+    """One YAML file: one run.
+
+    Args:
+        name: What the run is called; the file's name unless given.
+        seed: Where all random numbers start: data, parameters, order, dropout.
+        device: Where to compute; auto: a GPU where there is one.
+        dtype: The type of parameters and data.
+        data: Where the samples come from.
+        model: What is trained.
+        loss: What training makes small.
+        metrics: What else is measured of the model, of the validation data if any.
+        optimizer: How a step changes the parameters.
+        schedule: How the learning rate changes during the run; null: not at all.
+        train: How long and in which steps to train.
+        checkpoint: When checkpoints are written and which are kept.
+        log: What is reported during the run.
+        distributed: How the ranks work together.
+        callbacks: What else happens during the run.
+        run_dir: The directory of all runs, in the working directory unless absolute.
+        base: A YAML file, relative to this one, whose keys hold where this has none.
+        trainer: The import path of a class of your own that inherits from Trainer.
+
+    Attributes:
+        origins: where keys that are no defaults came from, by dotted path: "train.batch_size".
+    """
+
+    name: Name
+    seed: Seed = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    data: Annotated[Data, Expects(A_COMPONENT)]
+    model: AnyComponent
+    loss: AnyComponent
+    metrics: Annotated[list[Component], Expects("a list such as [r2]")] = field(
+        default_factory=list
     )
-    dtype: Annotated[Literal["float32", "float64"], Expects("float32 or float64")] = Field(
-        default="float32", description="The type of parameters and data."
+    optimizer: AnyComponent
+    schedule: AnyComponent | None = None
+    train: Annotated[Train, KEYS]
+    checkpoint: Annotated[Checkpoint, KEYS] = field(default_factory=Checkpoint)
+    log: Annotated[Log, KEYS] = field(default_factory=Log)
+    distributed: Annotated[Distributed, KEYS] = field(default_factory=Distributed)
+    callbacks: Annotated[list[Component], Expects("a list of callbacks")] = field(
+        default_factory=list
     )
-    data: Annotated[Data, Expects(A_COMPONENT)] = Field(description="Where the samples come from.")
-    model: AnyComponent = Field(description="What is trained.")
-    loss: AnyComponent = Field(description="What training makes small.")
-    metrics: Annotated[list[AnyComponent], Expects("a list such as [r2]")] = Field(
-        default=[], description="What else is measured of the model, of the validation data if any."
-    )
-    optimizer: AnyComponent = Field(description="How a step changes the parameters.")
-    schedule: AnyComponent | None = Field(
-        default=None, description="How the learning rate changes during the run; null: not at all."
-    )
-    train: Annotated[Train, KEYS] = Field(description="How long and in which steps to train.")
-    checkpoint: Annotated[Checkpoint, KEYS] = Field(
-        default=Checkpoint(), description="When checkpoints are written and which are kept."
-    )
-    log: Annotated[Log, KEYS] = Field(default=Log(), description="What is reported during the run.")
-    distributed: Annotated[Distributed, KEYS] = Field(
-        default=Distributed(), description="How the ranks work together."
-    )
-    callbacks: Annotated[list[AnyComponent], Expects("a list of callbacks")] = Field(
-        default=[], description="What else happens during the run."
-    )
-    run_dir: PathText = Field(
-        default="runs",
-        description="The directory of all runs, in the working directory unless absolute.",
-    )
-    base: MaybeText = Field(
-        default=None,
-        description="A YAML file, relative to this one, whose keys hold where this has none.",
-    )
-    trainer: MaybeText = Field(
-        default=None,
-        description="The import path of a class of your own that inherits from Trainer.",
-    )
+    run_dir: PathText = "runs"
+    base: Annotated[Text | None, Expects("the path of a YAML file")] = None
+    trainer: Annotated[Text | None, Expects("an import path: ./file.py:Name")] = None
+    origins: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
 
 COMPONENTS = ("data", "model", "loss", "optimizer", "schedule")
 LISTS = ("metrics", "callbacks")  # of components
-SECTIONS: dict[str, type[BaseModel]] = {
+SECTIONS: dict[str, type] = {
     "": Config,
     "data.split": Split,
     "train": Train,
@@ -304,47 +299,5 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "log": Log,
     "distributed": Distributed,
 }
-
-
-# Features that are not built yet: the values of a key that work today. All else is refused.
-NOT_YET: dict[str, tuple[object, ...]] = {
-    "distributed.backend": ("auto", "none", "mpi"),
-}
-
-
-def refused(path: str, value: object) -> str | None:
-    """Why the value of the key at `path` does not work yet, or None if it does (or is wrong)."""
-    works = NOT_YET.get(path)
-    if works is None or any(value == each and type(value) is type(each) for each in works):
-        return None
-    named = [str(each) for each in works if each is not None]
-    way_out = f"so far only {', '.join(named)}" if named else "leave this key out"
-    return f"not yet available; {way_out}"
-
-
-def expectation(field: FieldInfo) -> str:
-    """What a key's value must be, in words."""
-    found = [each.text for each in field.metadata if isinstance(each, Expects)]
-    return found[0] if found else A_COMPONENT
-
-
-def expected(loc: tuple[str | int, ...]) -> tuple[int, str]:
-    """How many parts of pydantic's error location name a key, and what that key expects.
-
-    The rest of a location names branches of a union, which are not the user's business.
-    """
-    model: type[BaseModel] = Config
-    for depth, part in enumerate(loc, 1):
-        below = loc[depth] if depth < len(loc) else None
-        if isinstance(part, int):  # an item of a list of components
-            model, text = Component, A_COMPONENT
-        else:
-            field = model.model_fields[part]
-            text = expectation(field)
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                model = field.annotation
-            elif not isinstance(below, int):
-                return depth, text
-        if below is None or not (isinstance(below, int) or below in model.model_fields):
-            return depth, text
-    raise AssertionError(f"no key at {loc}")
+# Keys that stand beside a component's arguments and are the section's own.
+OWN_KEYS = {"data": ("split", "standardize")}

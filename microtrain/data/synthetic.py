@@ -7,19 +7,28 @@ the inputs as they are, and more samples only add rows. Arrays are float64; the 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..random import generator
 from .dataset import ArrayDataset
 
+Count = Annotated[int, Ge(1)]
+Seed = Annotated[int, Ge(0)]
+NotNegative = Annotated[float, Ge(0)]
 __all__ = ["synthetic_linear", "synthetic_random", "synthetic_relu"]
 
 
 def synthetic_linear(
-    samples: int, weights: list[float], bias: float = 0.0, noise: float = 0.0, seed: int = 0
+    samples: Count,
+    weights: list[float],
+    bias: float = 0.0,
+    noise: NotNegative = 0.0,
+    seed: Seed = 0,
 ) -> ArrayDataset:
     """A line, or a plane: y = x @ weights + bias + noise * N(0, 1), with x ~ N(0, 1).
 
@@ -56,7 +65,9 @@ def synthetic_linear(
     )
 
 
-def synthetic_random(samples: int, features: int, targets: int, seed: int = 0) -> ArrayDataset:
+def synthetic_random(
+    samples: Count, features: Count, targets: Count, seed: Seed = 0
+) -> ArrayDataset:
     """Inputs and targets that have nothing to do with each other, all N(0, 1).
 
     The data of PyTorch's two-layer tutorial: a large enough network learns them by heart.
@@ -82,7 +93,12 @@ def synthetic_random(samples: int, features: int, targets: int, seed: int = 0) -
 
 
 def synthetic_relu(
-    samples: int, features: int, hidden: int, targets: int, noise: float = 0.0, seed: int = 0
+    samples: Count,
+    features: Count,
+    hidden: Count,
+    targets: Count,
+    noise: NotNegative = 0.0,
+    seed: Seed = 0,
 ) -> ArrayDataset:
     """Targets computed by a random two-layer ReLU network, so that a student can reach zero loss.
 

@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import read_metrics
 from ..train.evaluation import evaluate
-from ..train.parts import build_loss, compare_data, data_hash, fractions
+from ..train.parts import build_loss, compare_data, data_hash
 from ..words import listed, number
 from .model import TrainedModel
 from .saved import Saved, read_saved
@@ -136,7 +136,7 @@ def load_data_again(saved: Saved, model: TrainedModel) -> Prepared:
     origin = f"data ({config.data.type})"
     data = prepare(
         build(config.data, seed=config.seed),
-        split=fractions(config.data.split),
+        split=config.data.split.shares,
         dtype=np.dtype(config.dtype),
         seed=config.data.split.seed,
         origin=origin,

@@ -89,7 +89,7 @@ def _read(
         if data.type == "npz":
             names = [data.inputs] if isinstance(data.inputs, str) else list(data.inputs)
         return read_npz(Path(path), names, optional=_targets({}, model))
-    delimiter = delimiter or data.get("delimiter", ",")
+    delimiter = delimiter or data.arguments.get("delimiter", ",")
     if path == "-":
         content = sys.stdin.buffer.read() if sys.stdin is not None else b""
         return parse_csv("standard input", content, delimiter)

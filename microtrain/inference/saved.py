@@ -12,7 +12,7 @@ from typing import Any
 from ..backend import default_dtype
 from ..config.components import build
 from ..config.load import load_config
-from ..config.section import Section
+from ..config.schema import Config
 from ..errors import ConfigError, DataError
 from ..nn import Module
 from ..random import get_rng_state, manual_seed, set_rng_state
@@ -44,7 +44,7 @@ class Saved:
     """
 
     run: Run | None
-    config: Section
+    config: Config
     checkpoint: Checkpoint
     chosen: str
     fell_back: str = ""
@@ -141,7 +141,7 @@ def saved_model(saved: Saved, model: Module | None = None, **sizes: int | None) 
     return module.eval()
 
 
-def _config(directory: Path, trust: bool) -> Section:
+def _config(directory: Path, trust: bool) -> Config:
     # Nothing is trained here, so no compiler need be there.
     return load_config(directory / "config.yaml", ["train.compile=off"], trust=trust)
 

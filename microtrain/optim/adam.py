@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
 from .optimizer import Optimizer, Run, refuse_switches
+
+if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
+    from annotated_types import Ge, Gt, Lt
 
 
 class Adam(Optimizer):
@@ -49,10 +52,10 @@ class Adam(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        lr: Annotated[float, Gt(0)] = 1e-3,
+        betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
+        eps: Annotated[float, Ge(0)] = 1e-8,
+        weight_decay: Annotated[float, Ge(0)] = 0.0,
         amsgrad: bool = False,
         *,
         foreach: bool | None = None,
@@ -176,10 +179,10 @@ class AdamW(Adam):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        lr: Annotated[float, Gt(0)] = 1e-3,
+        betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
+        eps: Annotated[float, Ge(0)] = 1e-8,
+        weight_decay: Annotated[float, Ge(0)] = 1e-2,
         amsgrad: bool = False,
         *,
         maximize: bool = False,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
 from .optimizer import Optimizer, Run, refuse_switches
+
+if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
+    from annotated_types import Ge, Gt
 
 
 class SGD(Optimizer):
@@ -47,10 +50,10 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
-        momentum: float = 0.0,
+        lr: Annotated[float, Gt(0)] = 1e-3,
+        momentum: Annotated[float, Ge(0)] = 0.0,
         dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: Annotated[float, Ge(0)] = 0.0,
         nesterov: bool = False,
         *,
         maximize: bool = False,

@@ -6,10 +6,11 @@ from typing import Any
 
 _PUBLIC = {
     "Callback": "microtrain.train.callbacks",
+    "Component": "microtrain.config.schema",
+    "Config": "microtrain.config.schema",
     "Duration": "microtrain.config.duration",
     "EarlyStopping": "microtrain.train.early_stopping",
     "Schedule": "microtrain.train.schedules",
-    "Section": "microtrain.config.section",
     "Trainer": "microtrain.train.trainer",
     "build": "microtrain.config.components",
     "every": "microtrain.train.callbacks",
@@ -18,10 +19,11 @@ _PUBLIC = {
 
 __all__ = [
     "Callback",
+    "Component",
+    "Config",
     "Duration",
     "EarlyStopping",
     "Schedule",
-    "Section",
     "Trainer",
     "build",
     "every",

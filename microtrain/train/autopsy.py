@@ -28,7 +28,6 @@ from ..nn import Module
 from ..runs.checkpoint import list_checkpoints
 from ..words import plural
 from .divergence import worst_gradient
-from .parts import fractions
 
 if TYPE_CHECKING:
     from ..data.loader import Batch, MicroBatches
@@ -238,7 +237,7 @@ def _in_the_data(parts: Parts, place: tuple[int, int], offset: int, rows: list[i
     order = epoch_order(count, loader.seed, epoch) if loader.shuffle else np.arange(count)
     total = sum(len(part) for part in (data.train, data.val, data.test) if part is not None)
     split = config.data.split
-    whole = np.arange(total)[split_rows(total, fractions(split), split.seed, "data")["train"]]
+    whole = np.arange(total)[split_rows(total, split.shares, split.seed, "data")["train"]]
     start = batch * loader.batch_size + offset
     return [int(whole[order[start + row]]) for row in rows]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
@@ -46,8 +48,8 @@ class EarlyStopping(Callback):
         self,
         monitor: str | None = None,
         mode: Literal["min", "max"] | None = None,
-        patience: int = 10,
-        min_delta: float = 0.0,
+        patience: Annotated[int, Ge(1)] = 10,
+        min_delta: Annotated[float, Ge(0)] = 0.0,
     ) -> None:
         if mode not in (None, "min", "max"):
             raise ValueError(f"mode is min or max, got {mode!r}")

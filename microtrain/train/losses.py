@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
 
 from ..creation import tensor
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
 from ..ops.losses import mean_loss
 from ..tensor import TENSORS, Tensor
 
+Positive = Annotated[float, Gt(0)]
 __all__ = ["bce", "cross_entropy", "huber", "mae", "mse", "one_loss"]
 
 
@@ -42,7 +45,7 @@ def mae(reduction: Literal["mean", "sum"] = "mean") -> L1Loss:
     return L1Loss(reduction=reduction)
 
 
-def huber(reduction: Literal["mean", "sum"] = "mean", delta: float = 1.0) -> HuberLoss:
+def huber(reduction: Literal["mean", "sum"] = "mean", delta: Positive = 1.0) -> HuberLoss:
     """The squared difference halved within `delta`, beyond it `delta` times the absolute one.
 
     Args:
@@ -54,7 +57,7 @@ def huber(reduction: Literal["mean", "sum"] = "mean", delta: float = 1.0) -> Hub
 
 def bce(
     reduction: Literal["mean", "sum"] = "mean",
-    pos_weight: float | Sequence[float] | None = None,
+    pos_weight: Positive | Sequence[Positive] | None = None,
 ) -> BCEWithLogitsLoss:
     """The binary cross entropy of scores with targets from 0.0 to 1.0, in one shape.
 
@@ -70,8 +73,8 @@ def bce(
 
 def cross_entropy(
     reduction: Literal["mean", "sum"] = "mean",
-    label_smoothing: float = 0.0,
-    weight: Sequence[float] | None = None,
+    label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0,
+    weight: Sequence[Annotated[float, Ge(0)]] | None = None,
     ignore_index: int = -100,
 ) -> CrossEntropyLoss:
     """The cross entropy of scores (n, classes) with class indices (n,), averaged or summed.

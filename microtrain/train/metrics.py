@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
@@ -170,7 +171,7 @@ class TopK(Metric):
 
     higher_is_better = True
 
-    def __init__(self, k: int = 5) -> None:
+    def __init__(self, k: Annotated[int, Ge(1)] = 5) -> None:
         if type(k) is not int or k < 1:
             raise ConfigError(f"topk: k must be an integer of at least 1, got {k!r}")
         self.k = k

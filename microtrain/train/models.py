@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from ..nn import Linear, Module, ReLU, Sequential, Sigmoid, Tanh, init
 from ..tensor import Tensor
 
 __all__ = ["linear_regression", "logistic_regression", "mlp", "two_layer_relu"]
 
+Count = Annotated[int, Ge(1)]
 _ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": Sigmoid}
 
 
-def linear_regression(in_features: int, out_features: int = 1, bias: bool = True) -> Linear:
+def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = True) -> Linear:
     """`y = x @ weight.T + bias`: (n, in_features) to (n, out_features).
 
     Args:
@@ -26,7 +29,7 @@ def linear_regression(in_features: int, out_features: int = 1, bias: bool = True
     )
 
 
-def logistic_regression(in_features: int, classes: int) -> Linear:
+def logistic_regression(in_features: Count, classes: Count) -> Linear:
     """One linear score a class, for `loss: cross_entropy`: (n, in_features) to (n, classes).
 
     Args:
@@ -37,9 +40,9 @@ def logistic_regression(in_features: int, classes: int) -> Linear:
 
 
 def mlp(
-    in_features: int,
-    hidden: list[int],
-    out_features: int,
+    in_features: Count,
+    hidden: list[Count],
+    out_features: Count,
     activation: Literal["relu", "tanh", "sigmoid"] = "relu",
 ) -> Sequential:
     """Linear layers with an activation between: (n, in_features) to (n, out_features).
@@ -62,7 +65,7 @@ def mlp(
 class TwoLayerReLU(Module):
     """`relu(x @ w1) @ w2`, the network of PyTorch's tutorial: no bias, weights from N(0, 1)."""
 
-    def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
+    def __init__(self, in_features: Count, hidden: Count, out_features: Count) -> None:
         super().__init__()
         self.linear1 = Linear(
             _positive("in_features", in_features), _positive("hidden", hidden), False
@@ -77,7 +80,7 @@ class TwoLayerReLU(Module):
         return self.linear2(hidden.relu())  # type: ignore[no-any-return]
 
 
-def two_layer_relu(in_features: int, hidden: int, out_features: int) -> TwoLayerReLU:
+def two_layer_relu(in_features: Count, hidden: Count, out_features: Count) -> TwoLayerReLU:
     """`relu(x @ w1) @ w2` with weights from N(0, 1): (n, in_features) to (n, out_features).
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from .. import backend, threads
 from ..backend import default_dtype
 from ..config.components import CLASSES, build, is_import_path
-from ..config.section import Section
+from ..config.schema import Config
 from ..creation import from_numpy
 from ..data import ArrayDataset, DataLoader, Prepared, prepare
 from ..distributed import watchdog
@@ -54,7 +54,7 @@ OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
 }  # fmt: skip
 
 
-def build_run(config: Section, comm: Communicator, warn: Callable[[str], None]) -> Parts:
+def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -> Parts:
     """All that a run is made of, compared between the ranks; collective.
 
     Raises, on every rank, ConfigError, DataError and LaunchError for what cannot be had or does not
@@ -119,7 +119,7 @@ def build_run(config: Section, comm: Communicator, warn: Callable[[str], None]) 
     )
 
 
-def _limit_threads(config: Section, warn: Callable[[str], None]) -> None:
+def _limit_threads(config: Config, warn: Callable[[str], None]) -> None:
     """One BLAS thread in world mode: two add up in another order."""
     wish = config.distributed.blas_threads
     if shards_of(config) is not None:
@@ -131,7 +131,7 @@ def _limit_threads(config: Section, warn: Callable[[str], None]) -> None:
         threads.limit_blas_threads(wish)
 
 
-def build_rates(config: Section, optimizer: Optimizer, plan: Plan) -> Rates | None:
+def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | None:
     """What sets the rates of the configured schedule; None without one."""
     if config.schedule is None:
         return None
@@ -143,7 +143,7 @@ def build_rates(config: Section, optimizer: Optimizer, plan: Plan) -> Rates | No
     return Rates(schedule, optimizer.param_groups)
 
 
-def choose_device(config: Section, comm: Communicator) -> Any:
+def choose_device(config: Config, comm: Communicator) -> Any:
     """None for the CPU, or the GPU of this rank: one for each rank of a host.
 
     Raises LaunchError where a GPU is asked for and absent, or there are fewer than local ranks.
@@ -166,19 +166,14 @@ def choose_device(config: Section, comm: Communicator) -> Any:
     return backend.use_gpu(comm.local_rank % count)
 
 
-def fractions(split: Section) -> dict[str, float]:
-    """The share of each part that `data.split` names."""
-    return {part: share for part, share in split.items() if share and part != "seed"}
-
-
-def load_data(config: Section) -> Prepared:
+def load_data(config: Config) -> Prepared:
     """The configured data, split, standardised and cast."""
     data = config.data
     origin = f"data ({data.type})"
     loaded = build(data, seed=config.seed)
     prepared = prepare(
         loaded,
-        split=fractions(data.split),
+        split=data.split.shares,
         standardize=data.standardize,
         dtype=np.dtype(config.dtype),
         seed=data.split.seed,
@@ -190,7 +185,7 @@ def load_data(config: Section) -> Prepared:
     return prepared
 
 
-def compare_data(config: Section, data: Prepared, comm: Communicator) -> None:
+def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
     """DataError unless every rank has loaded the same rows: the batches are cut from them."""
     everyone = comm.all_gather_object((len(data.train), data_hash(data)))
     for rank, (rows, found) in enumerate(everyone):
@@ -202,7 +197,7 @@ def compare_data(config: Section, data: Prepared, comm: Communicator) -> None:
             )
 
 
-def compare_models(config: Section, module: Module, comm: Communicator) -> None:
+def compare_models(config: Config, module: Module, comm: Communicator) -> None:
     """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
     if what := difference(comm, module, {}):
         raise ConfigError(
@@ -221,7 +216,7 @@ def data_hash(data: Prepared) -> str:
     return digest.hexdigest()
 
 
-def build_model(config: Section, data: Prepared) -> Module:
+def build_model(config: Config, data: Prepared) -> Module:
     """The configured model, with the sizes that the configuration leaves to the data.
 
     Raises ConfigError where it is not a Module with parameters.
@@ -238,7 +233,7 @@ def build_model(config: Section, data: Prepared) -> Module:
     return module
 
 
-def build_parts(config: Section, data: Prepared, device: Any) -> tuple[Module, Any, list[Metric]]:
+def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, Any, list[Metric]]:
     """Model, loss and metrics; the model's initial values are equal on all ranks."""
     manual_seed(config.seed)
     module = build_model(config, data)
@@ -246,14 +241,14 @@ def build_parts(config: Section, data: Prepared, device: Any) -> tuple[Module, A
     return module, build_loss(config, device), [build(one) for one in config.metrics]
 
 
-def build_loss(config: Section, device: Any = None) -> Any:
+def build_loss(config: Config, device: Any = None) -> Any:
     """The loss; what a module keeps, such as class weights, in the dtype of the model."""
     loss = build(config.loss)
     return loss.to(config.dtype, device) if isinstance(loss, Module) else loss
 
 
 def check_fit(
-    config: Section, data: Prepared, module: Module, loss: Any, metrics: list[Metric], device: Any
+    config: Config, data: Prepared, module: Module, loss: Any, metrics: list[Metric], device: Any
 ) -> None:
     """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.components import is_import_path
 from ..config.resolved import as_yaml
-from ..config.section import Section
+from ..config.schema import Config
 from ..config.stored import AS_SEED, read_settings
 from ..distributed.agreement import from_root
 from ..errors import ConfigError, DataError, LaunchError
@@ -47,7 +47,7 @@ FREE = (
 Choice = tuple[Path | None, str, int | None]
 
 
-def choose_run(config: Section, wish: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
+def choose_run(config: Config, wish: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
     """The run directory to go on with, what to say of it, and an exit code if none is needed.
 
     Args:
@@ -60,7 +60,7 @@ def choose_run(config: Section, wish: str | os.PathLike[str] | None, comm: Commu
     return from_root(comm, lambda: _chosen(config, wish))
 
 
-def _chosen(config: Section, wish: str | os.PathLike[str] | None) -> Choice:
+def _chosen(config: Config, wish: str | os.PathLike[str] | None) -> Choice:
     if wish is None:
         return None, "", None
     if wish == "auto":
@@ -78,7 +78,7 @@ def _chosen(config: Section, wish: str | os.PathLike[str] | None) -> Choice:
     return run.path, "", None
 
 
-def _reached(run: Run, config: Section) -> bool:
+def _reached(run: Run, config: Config) -> bool:
     """Whether a finished run has done what `config` asks for; a longer duration goes on."""
     stored = read_settings(run.config_text, run.path / "config.yaml").get("train.duration")
     return stored is None or str(stored.value) == str(config.train.duration)
@@ -118,7 +118,7 @@ def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
     return checkpoint
 
 
-def split_as_then(config: Section, path: Path, comm: Communicator) -> None:
+def split_as_then(config: Config, path: Path, comm: Communicator) -> None:
     """Let `config` draw the split as the run at `path` did, where that is of before it had a seed.
 
     Then it was drawn with `seed`. One that the user has given stays, and is compared. Collective.
@@ -130,8 +130,9 @@ def split_as_then(config: Section, path: Path, comm: Communicator) -> None:
         return split.value if split is not None and split.origin == AS_SEED else None
 
     found = from_root(comm, seed)
-    if found is not None and config.data.split.origins.get("seed") == "default":
-        config.data.split.fill("seed", found, "the run, which drew it with seed")
+    if found is not None and "data.split.seed" not in config.origins:
+        config.data.split.seed = found
+        config.origins["data.split.seed"] = "the run, which drew it with seed"
 
 
 def take_up(trainer: Trainer) -> Any:

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
 
 from ..config.duration import Duration
+from ..config.schema import Expects
 from ..distributed.agreement import agreed
 from ..errors import ConfigError
 from ..optim.lr_scheduler.curves import cosine, line
 
 __all__ = ["Constant", "Cosine", "Linear", "Schedule", "Step"]
+
+Lasting = Annotated[str, Duration, Expects("a duration such as `5%` or `100 steps`")]
 
 
 class Schedule:
@@ -43,7 +48,7 @@ class Schedule:
 
     needs_end = False  # whether its curve is stretched over the run
 
-    def __init__(self, warmup: str | None = None) -> None:
+    def __init__(self, warmup: Lasting | None = None) -> None:
         self.warmup = None if warmup is None else _duration("warmup", warmup)
         self.warmup_steps = 0
 
@@ -110,7 +115,9 @@ class Step(Schedule):
     Raises ValueError for what is no duration, and for a gamma that is not above 0.
     """
 
-    def __init__(self, every: str, gamma: float = 0.1, warmup: str | None = None) -> None:
+    def __init__(
+        self, every: Lasting, gamma: Annotated[float, Gt(0)] = 0.1, warmup: Lasting | None = None
+    ) -> None:
         super().__init__(warmup)
         self.every = _duration("every", every)
         if not gamma > 0:
@@ -143,7 +150,9 @@ class Cosine(Schedule):
 
     needs_end = True
 
-    def __init__(self, warmup: str | None = None, min_lr: float = 0.0) -> None:
+    def __init__(
+        self, warmup: Lasting | None = None, min_lr: Annotated[float, Ge(0)] = 0.0
+    ) -> None:
         super().__init__(warmup)
         if not min_lr >= 0:
             raise ValueError(f"min_lr must be a number of at least 0, got {min_lr!r}")
@@ -170,7 +179,9 @@ class Linear(Schedule):
 
     needs_end = True
 
-    def __init__(self, warmup: str | None = None, end: float = 0.0) -> None:
+    def __init__(
+        self, warmup: Lasting | None = None, end: Annotated[float, Ge(0), Le(1)] = 0.0
+    ) -> None:
         super().__init__(warmup)
         if not 0 <= end <= 1:
             raise ValueError(f"end must be a number from 0 to 1, got {end!r}")

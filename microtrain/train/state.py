@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..config.duration import Duration
-from ..config.section import Section
+from ..config.schema import Config
 from .wishes import EVALUATE, SAVE
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Plan:
     intervals: dict[int, float]
 
     @classmethod
-    def of(cls, config: Section, epoch: int) -> Plan:
+    def of(cls, config: Config, epoch: int) -> Plan:
         """The durations of a configuration whose epochs have so many steps."""
         ends: dict[str, float] = {}
         intervals: dict[int, float] = {}
@@ -91,7 +91,7 @@ class Parts:
         skips: the policy `train.nan: skip`; None where what is not finite ends the run.
     """
 
-    config: Section
+    config: Config
     comm: Communicator
     device: Any
     data: Prepared
@@ -111,7 +111,7 @@ class Parts:
         return shards_of(self.config)
 
 
-def shards_of(config: Section) -> int | None:
+def shards_of(config: Config) -> int | None:
     """What `distributed.shards` says, where it counts."""
     shared = config.distributed
     return int(shared.shards) if shared.reproducible == "world" else None

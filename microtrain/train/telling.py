@@ -85,7 +85,7 @@ def _took(trainer: Trainer, seconds: float) -> str:
 
 def next_command(trainer: Trainer, command: str) -> str:
     """What to type next, as this run itself was started."""
-    if trainer.config.model.given is not None:  # which only Python can make again
+    if trainer.config.model.instance is not None:  # which only Python can make again
         where = repr(str(trainer.path))
         if command == "resume":
             return f"Trainer(..., resume={where}).train()"

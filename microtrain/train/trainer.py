@@ -27,7 +27,7 @@ from ..backend import MODES, default_dtype
 from ..config.components import build, load
 from ..config.library import library_config
 from ..config.resolved import resolved_yaml
-from ..config.section import Section
+from ..config.schema import Config
 from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, from_root, together
 from ..distributed.communicator import alone
@@ -123,7 +123,7 @@ class Trainer:
         resume: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        if isinstance(model, Section):
+        if isinstance(model, Config):
             raise TypeError("Trainer: a configuration is taken by Trainer.from_config(config)")
         parts = {"model": model, "data": data, "loss": loss, "optimizer": optimizer}
         ranks = world() if comm is None else comm
@@ -138,7 +138,7 @@ class Trainer:
     @classmethod
     def from_config(
         cls,
-        config: Section,
+        config: Config,
         comm: Communicator | None = None,
         output: Output | None = None,
         *,
@@ -167,7 +167,7 @@ class Trainer:
 
     def _set_up(
         self,
-        config: Section,
+        config: Config,
         comm: Communicator,
         output: Output,
         trace: bool,
@@ -202,7 +202,7 @@ class Trainer:
     def _make_callbacks(self) -> Callbacks:
         found = []
         for component in self.config.callbacks:
-            made = component.given or load("callbacks", component.type)
+            made = component.instance or load("callbacks", component.type)
             # What `every` has decorated is a callback already, as is an object.
             found.append(build(component) if isinstance(made, type) else made)
         return Callbacks(found, self)

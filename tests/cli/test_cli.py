@@ -82,7 +82,7 @@ def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path)
     assert out == ""
     assert err.startswith(f"error: 2 problems in {path}\n")
     assert "unknown key; did you mean batch_size?\n" in err
-    assert err.endswith(f"\nhint: train takes: {', '.join(Train.model_fields)}\n")
+    assert err.endswith(f"\nhint: train takes: {', '.join(Train.__dataclass_fields__)}\n")
     assert os.listdir(tmp_path) == ["run.yaml"]
 
 

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import operator
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.config.duration import Duration
-from microtrain.config.load import Section, load_config, load_config_everywhere, resolved_yaml
-from microtrain.config.schema import NOT_YET, Config
+from microtrain.config.load import load_config, load_config_everywhere, resolved_yaml
+from microtrain.config.schema import Config, Split
 from microtrain.distributed import in_process, world
 from microtrain.errors import ConfigError
 
@@ -65,7 +67,7 @@ def test_every_default_of_the_documentation(directory):
         "float32",
         "runs",
     )
-    assert dict(config.train) == {
+    assert vars(config.train) == {
         "duration": "20 epochs",
         "batch_size": 64,
         "accumulate": 1,
@@ -78,14 +80,14 @@ def test_every_default_of_the_documentation(directory):
         "compile": "auto",
         "init_from": None,
     }
-    assert dict(config.checkpoint) == {
+    assert vars(config.checkpoint) == {
         "every": "auto",
         "keep_last": 2,
         "keep_best": 1,
         "monitor": "val/loss",
         "mode": "min",
     }
-    assert dict(config.distributed) == {
+    assert vars(config.distributed) == {
         "backend": "auto",
         "bucket_mb": "auto",
         "overlap": "auto",
@@ -98,11 +100,11 @@ def test_every_default_of_the_documentation(directory):
         "blas_threads": "auto",
         "share_gpu": False,
     }
-    assert config.log == {"every": "auto"}
+    assert vars(config.log) == {"every": "auto"}
     assert config.data.standardize is False
-    assert config.data.split == {"train": 0.8, "val": 0.2, "seed": 0}
-    assert config.optimizer == {
-        "type": "sgd",
+    assert config.data.split == Split(train=0.8, val=0.2)
+    assert config.optimizer.type == "sgd"
+    assert config.optimizer.arguments == {
         "lr": 0.1,
         "momentum": 0.0,
         "dampening": 0.0,
@@ -110,13 +112,12 @@ def test_every_default_of_the_documentation(directory):
         "nesterov": False,
         "maximize": False,
     }
-    assert config.metrics == [{"type": "r2"}]
-    assert list(config) == [key for key in Config.model_fields if key != "base"]
+    assert [(metric.type, metric.arguments) for metric in config.metrics] == [("r2", {})]
 
 
 def test_without_validation_data_the_training_loss_is_monitored(directory):
     config = load(changed(", split: {train: 0.8, val: 0.2}", ""))
-    assert config.data.split == {"train": 1.0, "seed": 0}
+    assert config.data.split == Split(train=1.0)
     assert config.checkpoint.monitor == "train/loss"
 
 
@@ -134,25 +135,22 @@ def test_durations_are_durations(directory):
 
 def test_the_result_is_plain_and_travels(directory):
     config = load(LINREG)
-    assert json.loads(json.dumps(config)) == config
     for copied in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config)):
         assert copied == config
         assert copied.train.duration.steps(5) == 100
         assert copied.optimizer.kind == "optimizer"
         assert copied.optimizer.origins == config.optimizer.origins
-
-    def kinds(value):
-        yield type(value).__module__.partition(".")[0]
-        for below in value.values() if isinstance(value, dict) else ():
-            yield from kinds(below)
-
-    assert set(kinds(config)) <= {"microtrain", "builtins"}
+        assert copied.origins == config.origins
+    modules = re.findall(rb"[a-z_]+(?:\.[a-z_]+)*", pickle.dumps(config))
+    assert not {b"pydantic", b"yaml"} & {module.partition(b".")[0] for module in modules}
 
 
 def test_a_wrong_attribute_has_a_suggestion(directory):
     config = load(LINREG)
-    with pytest.raises(AttributeError, match=r"no key batchsize; did you mean batch_size\?"):
-        _ = config.train.batchsize
+    with pytest.raises(AttributeError, match=r"no key momentun; did you mean momentum\?"):
+        _ = config.optimizer.momentun
+    with pytest.raises(AttributeError, match="batchsize"):
+        _ = config.train.batchsize  # which mypy finds
 
 
 # Origins
@@ -161,19 +159,11 @@ def test_a_wrong_attribute_has_a_suggestion(directory):
 def test_origins(directory):
     config = load(LINREG, "optimizer.lr=0.5", "train.shuffle=false")
     assert config.data.origins["samples"] == "run.yaml:2"
-    assert config.data.split.origins["val"] == "run.yaml:2"
-    assert config.train.origins["batch_size"] == "run.yaml:9"
-    assert config.train.origins["shuffle"] == "command line"
-    assert config.optimizer.origins == {
-        "type": "run.yaml:6",
-        "lr": "command line",
-        "momentum": "default",
-        "dampening": "default",
-        "weight_decay": "default",
-        "nesterov": "default",
-        "maximize": "default",
-    }
-    assert config.origins["seed"] == "default"
+    assert config.origins["data.split.val"] == "run.yaml:2"
+    assert config.origins["train.batch_size"] == "run.yaml:9"
+    assert config.origins["train.shuffle"] == "command line"
+    assert config.optimizer.origins == {"type": "run.yaml:6", "lr": "command line"}
+    assert "seed" not in config.origins  # a default
 
 
 def test_the_resolved_file_shows_origins_and_is_a_configuration(directory):
@@ -231,16 +221,14 @@ def test_any_value_is_written_so_that_it_reads_back(value):
         (["loss=huber"], "loss.delta", 1.0),
         (["loss={type: bce, reduction: sum}"], "loss.reduction", "sum"),
         (["loss=cross_entropy"], "loss.label_smoothing", 0.0),
-        (["data.split={train: 1}"], "data.split", {"train": 1.0, "seed": 0}),
-        (["data.split.val=null", "data.split.train=1"], "data.split", {"train": 1.0, "seed": 0}),
+        (["data.split={train: 1}"], "data.split", Split(train=1.0)),
+        (["data.split.val=null", "data.split.train=1"], "data.split", Split(train=1.0)),
         (["log.every=10 steps"], "log.every", "10 steps"),  # a section the file does not have
         (["  name = x"], "name", "x"),
     ],
 )
 def test_overrides(overrides, path, value, directory):
-    found = load(LINREG, *overrides)
-    for key in path.split("."):
-        found = found[key]
+    found = operator.attrgetter(path)(load(LINREG, *overrides))
     assert found == value
     assert isinstance(found, type(value))
 
@@ -251,7 +239,7 @@ def test_an_override_changes_one_of_two_aliases(directory):
         load(text.replace("{type: mse}", "{type: mse, reduction: sum}"))
     config = load(text, "loss.reduction=sum")
     assert config.loss.reduction == "sum"
-    assert config.metrics == [{"type": "mse"}]
+    assert [(metric.type, metric.arguments) for metric in config.metrics] == [("mse", {})]
 
 
 @pytest.mark.parametrize(
@@ -371,7 +359,7 @@ WRONG = [
     ("loss: mse", "loss: «{reduction: sum}»", "loss.type", "the key type is missing"),
     ("loss: mse", "loss: «msee»", "loss.type", "did you mean mse?"),
     ("loss: mse", "loss: {type: «3»}", "loss.type", "expected a text, got 3"),
-    ("mse", "{type: mse, reduction: «max»}", "loss.reduction", "one of mean, sum"),
+    ("mse", "{type: mse, reduction: «max»}", "loss.reduction", "expected mean or sum"),
     ("mse", "{type: huber, delta: «0»}", "loss.delta", "greater than 0, got 0"),
     ("mse", "{type: cross_entropy, label_smoothing: «2»}", "loss.label_smoothing", "from 0 to 1"),
     ("mse", "{type: mae, «delta»: 1}", "loss.delta", "unknown key"),
@@ -456,17 +444,6 @@ def test_long_and_wide_lines_have_the_caret_in_place(directory):
     assert pointers[1].startswith("    | " + " " * (start + 4 + len(": 1, ")) + "^ ")
 
 
-# Features that are not built yet
-
-
-@pytest.mark.parametrize("path", sorted(NOT_YET))
-def test_what_is_not_built_is_refused_and_what_works_anyway_accepted(path, directory):
-    refused = {"distributed.backend": "threads"}.get(path, "other.yaml")
-    assert "not yet available" in refusal(LINREG, f"{path}={refused}")
-    for works in NOT_YET[path]:
-        assert load(LINREG, f"{path}={json.dumps(works)}")
-
-
 # What other parts of the trainer build arrives checked
 
 
@@ -485,9 +462,7 @@ def test_what_is_not_built_is_refused_and_what_works_anyway_accepted(path, direc
     ],
 )
 def test_keys_of_the_loop(override, path, value, directory):
-    found = load(LINREG, override)
-    for key in path.split("."):
-        found = found[key]
+    found = operator.attrgetter(path)(load(LINREG, override))
     assert found == value
     if path.endswith(("every", "duration", "max_time")):
         assert isinstance(found, Duration)
@@ -520,14 +495,11 @@ def test_trainer_and_callbacks_of_the_users_own(directory):
     (directory / "mine.py").write_text(TRAINERS)
     config = load(LINREG, "trainer=./mine.py:Mine", "callbacks=[./mine.py:Watch, ./mine.py:report]")
     assert config.trainer == f"{directory}/mine.py:Mine"
-    assert config.callbacks == [
-        {"type": f"{directory}/mine.py:Watch", "patience": 3},
-        {"type": f"{directory}/mine.py:report"},
+    assert [(callback.type, callback.arguments) for callback in config.callbacks] == [
+        (f"{directory}/mine.py:Watch", {"patience": 3}),
+        (f"{directory}/mine.py:report", {}),
     ]
-    assert (config.callbacks[0].kind, config.callbacks[0].origins["patience"]) == (
-        "callbacks",
-        "default",
-    )
+    assert (config.callbacks[0].kind, config.callbacks[0].origins.keys()) == ("callbacks", {"type"})
     assert "did you mean Mine?" in refusal(LINREG, "trainer=./mine.py:Mien")
     assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:Other")
     assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:plain")
@@ -674,7 +646,7 @@ def test_only_rank_0_reads(tmp_path):
     if comm.rank == 0:
         path.write_text(LINREG)
     config = load_config_everywhere(comm, path, ["seed=3"])
-    assert isinstance(config, Section)
+    assert isinstance(config, Config)
     assert comm.all_gather_object(config) == [config] * comm.size
     with pytest.raises(ConfigError, match="expected a whole number"):
         load_config_everywhere(comm, path, ["seed=x"])
@@ -737,12 +709,3 @@ def test_minutes_and_percentages_of_nothing_have_no_steps():
     for duration in ("10 min", "5%"):
         with pytest.raises(ValueError, match="has no number of steps"):
             Duration(duration).steps(steps_per_epoch=10)
-
-
-def test_the_json_schema_of_editors_comes_from_the_same_models():
-    schema = Config.model_json_schema()
-    assert list(schema["properties"]) == list(Config.model_fields)
-    train = schema["$defs"]["Train"]
-    assert train["additionalProperties"] is False
-    assert train["properties"]["batch_size"]["minimum"] == 1
-    assert train["properties"]["eval_every"]["default"] == "1 epoch"

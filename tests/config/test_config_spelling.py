@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from microtrain.config.components import REGISTERED, SECTION_KEYS, load, settable
+from microtrain.config.components import REGISTERED, load, settable
 from microtrain.config.load import load_config
-from microtrain.config.schema import LISTS, SECTIONS
+from microtrain.config.schema import LISTS, OWN_KEYS, SECTIONS
 from microtrain.errors import ConfigError
 from microtrain.spelling import closest, did_you_mean
 
@@ -41,7 +41,7 @@ def slips_of(known):
 def keys_of_components():
     for kind, names in REGISTERED.items():
         for name in names:
-            own = SECTION_KEYS.get(kind, ())
+            own = OWN_KEYS.get(kind, ())
             yield kind, name, [*own, *settable(load(kind, name), name)]
 
 
@@ -75,7 +75,7 @@ def in_one_file(tmp_path, cases, head, indent):
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))
 def test_every_slip_in_every_key_of_a_section(section, tmp_path):
-    cases = slips_of(SECTIONS[section].model_fields)
+    cases = slips_of(settable(SECTIONS[section], ""))
     parts = section.split(".") if section else []
     head = [f"{'  ' * i}{part}:" for i, part in enumerate(parts)]
     in_one_file(tmp_path, cases, head, "  " * len(parts))

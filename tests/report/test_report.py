@@ -144,7 +144,7 @@ def test_a_run_at_any_moment_has_a_report(tmp_path, status):
 
 def trained(tmp_path, *overrides):
     config = load_config(f"{os.path.dirname(__file__)}/../../configs/linreg.yaml", overrides)
-    config["run_dir"] = str(tmp_path)
+    config.run_dir = str(tmp_path)
     Trainer.from_config(config, mt.distributed.world()).train()
     return tmp_path / "linreg"
 

@@ -286,7 +286,7 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
     "wrong type": (["optimizer.lr=fast"], 2, ["optimizer.lr", '"fast"']),
     "batch size zero": (["train.batch_size=0"], 2, ["train.batch_size", "at least 1"]),
     "import path absent": (["model=nowhere:Net"], 2, ["there is no module nowhere"]),
-    "not yet available": (["distributed.backend=nccl"], 2, ["not yet available"]),
+    "no such backend": (["distributed.backend=nccl"], 2, ["expected auto, none or mpi"]),
     "missing data file": (
         ["data={type: csv, path: gone.csv, target: y}"],
         3,

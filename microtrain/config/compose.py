@@ -1,0 +1,217 @@
+"""Puts the tree of a configuration together: a file over its base, overrides over the file.
+
+`base: other.yaml` names one parent a file. What a file says is laid over what its base says:
+mappings key by key, everything else whole. A component of another `type` replaces that of the base
+whole, for the arguments of one mean nothing to the other. An override `optimizer.lr=3e-3` is YAML
+like the file: its value has the same types, its mistakes the same messages, with the override as
+the source line. Every value still knows where it came from, and relative paths start there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from ..spelling import did_you_mean
+from .components import absolute
+from .document import Node, lines_of, parse, read_file
+from .problems import Place, Problem, Source, describe, quoted
+from .schema import COMPONENTS, LISTS
+
+MOST_BASES = 20
+MOST_LINKS = 40  # from one to the next, as Linux follows them
+
+
+def with_components(root: Node) -> Node:
+    """The tree with every bare component name spelled out: `sgd` is `{type: sgd}`."""
+    entries = dict(root.value)
+    for name in COMPONENTS:
+        if name in entries:
+            entries[name] = _spelled_out(entries[name])
+    for name in LISTS:
+        if name in entries and isinstance(entries[name].value, list):
+            items = [_spelled_out(node) for node in entries[name].value]
+            entries[name] = replace(entries[name], value=items)
+    return replace(root, value=entries)
+
+
+def _spelled_out(node: Node) -> Node:
+    if not isinstance(node.value, str):
+        return node
+    return replace(node, value={"type": Node(node.value, node.place, node.key or node.place)})
+
+
+# Files and their bases
+
+
+def read_with_bases(
+    path: Path, name: str, problems: list[Problem], below: tuple[Path, ...] = ()
+) -> Node | None:
+    """The tree of the file at `path` over those of its bases, or None where it has none.
+
+    Bare component names are spelled out. A file that a run has written is taken as `read_stored`
+    takes it. `name` is how the user wrote the path, `below` are the files that build upon it.
+    Raises OSError or ValueError where the file itself cannot be read.
+    """
+    if belongs_to_a_run(path):
+        return read_stored(path, name, problems)
+    root = read_file(path, name, problems)
+    if root is None:
+        return None
+    root = with_components(root)
+    base = root.value.get("base")
+    if base is None or not isinstance(base.value, str) or not base.value:
+        return root  # the schema says what is wrong
+    root = replace(root, value={key: node for key, node in root.value.items() if key != "base"})
+    parent_path = path.parent / os.path.expanduser(base.value)
+    parent_name = os.path.normpath(os.path.join(os.path.dirname(name), base.value))
+    below = (*below, path.resolve())
+    parent, message = None, ""
+    try:
+        if len(below) > MOST_BASES:
+            message = f"more than {MOST_BASES} bases"
+        elif parent_path.resolve() in below:
+            message = f"a circle of bases: {quoted(parent_name)[1:-1]} builds upon this file"
+        else:
+            parent = read_with_bases(parent_path, parent_name, problems, below)
+    except (OSError, ValueError) as error:
+        message = unreadable(parent_path, parent_name, error)
+    if message:
+        problems.append(Problem("base", message, base.where))
+    return root if parent is None else _merged(parent, root, "")
+
+
+def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
+    """The tree of a configuration that a run wrote, which is whole: nothing else is looked at.
+
+    It may come from someone else, so it cannot read another file.
+    """
+    of_a_run = belongs_to_a_run(path)
+    root = read_file(path, name, problems, foreign=of_a_run)
+    if root is None:
+        return None
+    if of_a_run:
+        _split_as_then(root)
+    if (base := root.value.get("base")) is not None:
+        message = "the configuration of a run is whole and has no base"
+        problems.append(Problem("base", message, base.where))
+    return with_components(root)
+
+
+def _split_as_then(root: Node) -> None:
+    """A run of before the split had a seed of its own drew it with `seed`."""
+    data = root.value.get("data")
+    split = data and isinstance(data.value, dict) and data.value.get("split")
+    if split and isinstance(split.value, dict) and "seed" in root.value:
+        split.value.setdefault("seed", root.value["seed"])
+
+
+def belongs_to_a_run(path: Path) -> bool:
+    """Whether the file at `path` lies in the directory of a run or of a checkpoint.
+
+    So does what leads there through links, and what leads out of there.
+    """
+    for _ in range(MOST_LINKS):
+        directory = path.parent.resolve()
+        if any(map(_is_a_run, {directory, *directory.parents, *path.absolute().parents})):
+            return True
+        if not path.is_symlink():
+            return False
+        path = path.parent / os.readlink(path)
+    return True
+
+
+def _is_a_run(directory: Path) -> bool:
+    has = [os.path.lexists(directory / n) for n in ("config.yaml", "run.json", "manifest.json")]
+    return has[0] and any(has[1:])
+
+
+def unreadable(path: Path, name: str, error: Exception) -> str:
+    """Why the YAML file at `path` cannot be read, and what may have been meant."""
+    if os.path.isdir(path):
+        return f"{name} is a directory; name a YAML file in it"
+    if isinstance(error, FileNotFoundError):
+        near = ""
+        if os.path.isdir(path.parent):
+            files = sorted(map(str, path.parent.glob("*.y*ml")))
+            near = did_you_mean(str(path), files)
+        return f"there is no file {name}{near}"
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"cannot read {name}: {reason}"
+
+
+def _merged(parent: Node, child: Node, path: str) -> Node:
+    """`child` over `parent`, both at the dotted path `path`."""
+    if not isinstance(parent.value, dict) or not isinstance(child.value, dict):
+        return child
+    if path in COMPONENTS and "type" in child.value and _type(parent) != _type(child):
+        return child
+    entries = dict(parent.value)
+    for key, node in child.value.items():
+        below = f"{path}.{key}" if path else key
+        entries[key] = _merged(entries[key], node, below) if key in entries else node
+    return replace(child, value=entries)
+
+
+def _type(component: Node) -> object:
+    node = component.value.get("type")
+    if node is None or not isinstance(node.value, str):
+        return None
+    return absolute(node.value, node.place.source.directory)
+
+
+# Overrides
+
+
+def override(root: Node, text: str, problems: list[Problem]) -> Node:
+    """The tree after the override `text`, or as it was, with a problem, where that is wrong."""
+    source = Source("command line", lines_of(text), Path.cwd(), is_file=False)
+    path, equals, value_text = text.partition("=")
+    start = 1 + len(source.lines[0]) - len(source.lines[0].lstrip())
+    path = path.strip()
+    keys = path.split(".")
+    if not equals or not all(key and key.isprintable() for key in keys):
+        message = "an override is KEY=VALUE such as optimizer.lr=0.01"
+        problems.append(Problem("", message, Place(source, 1, 1, len(text))))
+        return root
+    try:
+        if keys[0] == "base":
+            raise _NoSuchPlace("base is a key of the file; give the file that has it")
+        value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
+        if value is None:
+            return root
+        places = []
+        for key in keys:
+            places.append(Place(source, 1, start, len(key)))
+            start += len(key) + 1
+        return with_components(_assign(root, keys, value, places))
+    except _NoSuchPlace as error:
+        problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
+        return root
+
+
+class _NoSuchPlace(Exception):
+    """There is nothing that an override could change."""
+
+
+def _assign(node: Node, keys: list[str], value: Node, places: list[Place], at: int = 0) -> Node:
+    """A copy of `node` with the value at `keys[at:]`; an alias elsewhere keeps the old one."""
+    if at == len(keys):
+        return replace(value, key=places[-1])
+    key, name = keys[at], ".".join(keys[:at])
+    if isinstance(node.value, list):
+        count = len(node.value)
+        if not key.isdecimal() or int(key) >= count:
+            there = f"the items 0 to {count - 1}" if count else "no items"
+            raise _NoSuchPlace(f"{name} has {there}; give it whole: {name}='[...]'")
+        items = list(node.value)
+        items[int(key)] = _assign(items[int(key)], keys, value, places, at + 1)
+        return replace(node, value=items)
+    if not isinstance(node.value, dict):
+        raise _NoSuchPlace(f"{name} is {describe(node.value)} without keys")
+    child = node.value.get(key)
+    if child is None or (child.value is None and at + 1 < len(keys)):
+        child = Node([] if key in LISTS else {}, places[at], places[at])
+    entries = {**node.value, key: _assign(child, keys, value, places, at + 1)}
+    return replace(node, value=entries)
