@@ -128,7 +128,6 @@ LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 TO_BE_MENDED: list[tuple[str, str]] = [
     ("train.ending", "inference.saved"),
     ("train.ending", "report.page"),
-    ("train.trainer", "inference.signature"),
     ("train.callbacks", "train.trainer"),
     ("train.checkpointing", "train.trainer"),
     ("train.telling", "train.trainer"),

@@ -58,16 +58,7 @@ def evaluate(
         if comm.rank == 0:
             output.warn(text)
 
-    found, step = evaluate_run(
-        run,
-        part,
-        comm=comm,
-        warn=warn,
-        trust=trust,
-        checkpoint=checkpoint,
-        data_file=data_file,
+    found = evaluate_run(
+        run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint, data_file=data_file
     )
-    if as_json:
-        output.say(json.dumps(found.to_json(step)))
-    else:
-        output.say(*found.lines())
+    output.say(*([json.dumps(found.to_json())] if as_json else found.lines()))

@@ -47,23 +47,19 @@ def predict(
 
     if launch_environment().rank:
         return  # one process is enough; under a launcher the others have nothing to do
+    from microtrain.words import plural
+
     from ..inference.model import TrainedModel
     from ..inference.predict import check_output, predict_file
     from ..inference.saved import read_saved
 
-    told: set[str] = set()
-
     def note(text: str) -> None:
-        if text not in told:
-            told.add(text)
-            click.echo(f"note: {text}", err=True)
+        click.echo(f"note: {text}", err=True)
 
     check_output(output, source, force)
-    saved = read_saved(run, checkpoint, trust=trust, warn=note)
-    if saved.fell_back:
-        note(f"{saved.fell_back}")
-    model = TrainedModel(saved)
+    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
     count = predict_file(model, source, output, note, proba=proba, force=force, delimiter=delimiter)
-    rows = "1 row" if count == 1 else f"{count:,} rows"
     where = "standard output" if output == "-" else output
-    click.echo(f"{rows} predicted by the {saved.chosen}: {where}", err=output == "-")
+    click.echo(
+        f"{plural(count, 'row')} predicted by the {model.chosen}: {where}", err=output == "-"
+    )

@@ -48,4 +48,4 @@ def _predict(run: str, trust: bool) -> Samples | None:
     saved = read_saved(run, "best", trust=trust, warn=Output().warn)
     model = TrainedModel(saved)
     with default_dtype(saved.config.dtype):
-        return take_samples(model.module, load_data_again(saved, model), named=saved.chosen)
+        return take_samples(model.module, load_data_again(model), named=saved.chosen)

@@ -105,28 +105,9 @@ def _targets(table: Frame | dict[str, Array], model: TrainedModel) -> tuple[str,
 
 
 def _inputs(table: Frame | dict[str, Array], model: TrainedModel, note: Note) -> tuple[Array, ...]:
-    targets = _targets(table, model)
-    if isinstance(table, dict):
-        return tuple(array for name, array in table.items() if name not in targets)
-    shape = model.signature.inputs[0][0]
-    if len(model.signature.inputs) != 1 or len(shape) != 1:
-        raise DataError(
-            f"{table.origin}: the model takes arrays, not columns of numbers; give them as .npz"
-        )
-    if model.feature_names is not None:
+    if isinstance(table, Frame):
         return (model.take_columns(table, note),)
-    names = [name for name in table.names if name not in targets]
-    if len(names) != shape[0]:
-        raise DataError(
-            f"{table.origin} has {len(names)} columns, but the model was trained on {shape[0]} "
-            "columns without names; expected these, in their order"
-        )
-    if all(number(name) is not None for name in names):
-        raise DataError(
-            f"{table.origin}: the first line holds numbers; expected the names of the columns"
-        )
-    note("the model was trained on columns without names: they are taken in their order")
-    return (table.matrix(names),)
+    return tuple(array for name, array in table.items() if name not in _targets(table, model))
 
 
 def _target(table: Frame | dict[str, Array], model: TrainedModel, path: str) -> Array:
@@ -149,11 +130,10 @@ def _target(table: Frame | dict[str, Array], model: TrainedModel, path: str) -> 
         table = Frame(path, names, [array])
     if model.classes is None:
         return cast(table.matrix(names), model.config.dtype, path)
-    codes: dict[str, int] = {label: code for code, label in enumerate(model.classes)}
+    codes = {label: code for code, label in enumerate(model.classes)}
+    cells = table.texts(names[0])
     if model.labels.dtype == np.int64:  # 3, 3.0 and 03 are one class
-        cells = [_whole(cell) for cell in table.texts(names[0])]
-    else:
-        cells = table.texts(names[0])
+        cells = [_whole(cell) for cell in cells]
     for row, cell in enumerate(cells):
         if cell not in codes:
             raise DataError(

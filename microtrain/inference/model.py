@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..autograd import no_grad
 from ..backend import default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
@@ -20,9 +19,11 @@ from ..data.frame import Frame, shortened
 from ..data.preparation import cast, check_finite
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
-from ..train.evaluation import ROWS
+from ..random import get_rng_state, manual_seed, set_rng_state
+from ..train.evaluation import ROWS, evaluating
+from ..train.model_state import load_model_arrays
 from ..words import listed
-from .saved import Saved, read_saved, saved_model
+from .saved import Saved, read_saved
 from .signature import Signature
 
 __all__ = ["TrainedModel", "load"]
@@ -61,10 +62,7 @@ def load(
         ...                "petal_length": [1.4], "petal_width": [0.2]})
         array(['setosa'], dtype='<U10')
     """
-    saved = read_saved(path, checkpoint, trust=trust, warn=_warn)
-    if saved.fell_back:
-        _warn(f"{saved.fell_back}; this is the {saved.chosen}")
-    return TrainedModel(saved, model)
+    return TrainedModel(read_saved(path, checkpoint, trust=trust, warn=_warn), model)
 
 
 class TrainedModel:
@@ -86,19 +84,12 @@ class TrainedModel:
         self.config = saved.config
         self.path: Path = saved.checkpoint.path
         self.step, self.chosen = saved.checkpoint.step, saved.chosen
-        self.signature = found = Signature.of(saved.checkpoint.state, self.path)
-        self.preprocessing, self.feature_names = found.preprocessing, found.feature_names
-        self.classes, self.target_names = found.classes, found.target_names
-        columns = found.inputs[0][0]
-        self.module: Module = saved_model(
-            saved,
-            model,
-            in_features=columns[0] if len(found.inputs) == 1 and len(columns) == 1 else None,
-            out_features=found.out_features,
-            classes=None if found.classes is None else len(found.classes),
-        )
-        given = self.config.loss.type.startswith(GIVEN)
-        self._loss = None if given else build(self.config.loss)
+        self.signature = signature = Signature.of(saved.checkpoint.state, self.path)
+        self.preprocessing, self.feature_names = signature.preprocessing, signature.feature_names
+        self.classes, self.target_names = signature.classes, signature.target_names
+        self.module = _module(saved, signature, model)
+        in_python = self.config.loss.type.startswith(GIVEN)
+        self._loss = None if in_python else build(self.config.loss)
 
     def __call__(self, *inputs: Any) -> Any:
         """The module on Tensors that are prepared already."""
@@ -126,11 +117,11 @@ class TrainedModel:
         predictions that are none.
         """
         outputs = self._outputs(inputs)
-        if self.classes is None:
-            values = _sigmoid(outputs) if self._binary else outputs
-            return values[:, 0] if values.shape[1:] == (1,) else values
-        labels: Array = self.labels[outputs.argmax(axis=1)]
-        return labels
+        if self.classes is not None:
+            labels: Array = self.labels[outputs.argmax(axis=1)]
+            return labels
+        values = _sigmoid(outputs) if isinstance(self._loss, BCEWithLogitsLoss) else outputs
+        return values[:, 0] if values.shape[1:] == (1,) else values
 
     def predict_proba(self, *inputs: Any) -> Array:
         """Probabilities: of each class, shape (n, classes); with the loss `bce`, as `predict`.
@@ -138,11 +129,7 @@ class TrainedModel:
         Raises ConfigError for a regression, and for a loss that says nothing of probabilities.
         """
         self.check_proba()
-        outputs = self._outputs(inputs)
-        if self.classes is None:
-            values = _sigmoid(outputs)
-            return values[:, 0] if values.shape[1:] == (1,) else values
-        return _softmax(outputs)
+        return self.predict(*inputs) if self.classes is None else _softmax(self._outputs(inputs))
 
     def check_proba(self) -> None:
         """ConfigError where the model has no probabilities to give."""
@@ -152,10 +139,6 @@ class TrainedModel:
                 f"the model of {self.config.name} is {kind} (its loss is {self.config.loss.type}): "
                 "there are no probabilities to give"
             )
-
-    @property
-    def _binary(self) -> bool:
-        return isinstance(self._loss, BCEWithLogitsLoss)
 
     @property
     def labels(self) -> Array:
@@ -170,30 +153,18 @@ class TrainedModel:
         arrays = self.prepare(*inputs)
         count = len(arrays[0])
         parts = []
-        training = self.module.training
-        self.module.eval()
-        try:
-            with no_grad(), default_dtype(self.config.dtype), np.errstate(all="ignore"):
-                for first in range(0, max(count, 1), ROWS):
-                    rows = [from_numpy(array[first : first + ROWS]) for array in arrays]
-                    parts.append(to_host(self._apply(rows)._array))
-        finally:
-            self.module.train(training)
+        with evaluating(self.module), default_dtype(self.config.dtype), np.errstate(all="ignore"):
+            for first in range(0, max(count, 1), ROWS):
+                rows = [from_numpy(array[first : first + ROWS]) for array in arrays]
+                try:
+                    parts.append(to_host(self.module(*rows)._array))
+                except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                    if is_import_path(self.config.model.type):
+                        raise  # the user's own code
+                    raise DataError(
+                        f"model {self.config.model.type} cannot take the data: {error}"
+                    ) from error
         outputs = np.concatenate(parts)
-        self._check(outputs, count)
-        return outputs
-
-    def _apply(self, rows: list[Any]) -> Any:
-        try:
-            return self.module(*rows)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            if is_import_path(self.config.model.type):
-                raise  # the user's own code
-            raise DataError(
-                f"model {self.config.model.type} cannot take the data: {error}"
-            ) from error
-
-    def _check(self, outputs: Array, count: int) -> None:
         if len(outputs) != count:
             raise DataError(f"the model gave {len(outputs)} predictions for {count} rows")
         if self.classes is not None and outputs.shape[1:] != (len(self.classes),):
@@ -207,12 +178,18 @@ class TrainedModel:
                 f"the prediction for row {row} is not a finite number\n"
                 "hint: rows count from 0; are its inputs of the size the model was trained on?"
             )
+        return outputs
 
     def take_columns(self, table: Frame, note: Callable[[str], None]) -> Array:
         """The columns of the input, found by their names; `note` is told of those left over."""
-        names, known = self.feature_names or (), {*(self.target_names or ())}
-        array = table.matrix(names, "a model takes numbers, as it was trained on them")
-        known.update(names)
+        if self.feature_names is None or len(self.signature.inputs) != 1:
+            raise DataError(
+                f"{table.origin}: the model was trained on arrays without column names; give "
+                "arrays (in a file .npz), not named columns"
+            )
+        hint = "a model takes numbers, as it was trained on them"
+        array = table.matrix(self.feature_names, hint)
+        known = {*self.feature_names, *(self.target_names or ())}
         if unused := [shortened(name) for name in table.names if name not in known]:
             note(f"columns that the model does not use: {listed(unused)}")
         return array
@@ -221,11 +198,6 @@ class TrainedModel:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
         wanted = self.signature.inputs
         if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
-            if len(wanted) != 1 or self.feature_names is None:
-                raise DataError(
-                    "the model was trained on arrays without column names; give arrays, not named "
-                    "columns"
-                )
             inputs = (self.take_columns(table, _warn),)
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
@@ -237,7 +209,7 @@ class TrainedModel:
 
     def _prepare(self, i: int, value: Any) -> Array:
         """Input `i` as the module wants it."""
-        shape, dtype = self.signature.inputs[i]
+        shape, dtype = self.signature.inputs[i].shape, self.signature.inputs[i].dtype
         name = "the input" if len(self.signature.inputs) == 1 else f"input {i}"
         if callable(getattr(value, "detach", None)):
             value = value.detach().numpy()
@@ -247,16 +219,48 @@ class TrainedModel:
             raise DataError(f"{name} is no array of numbers: {error}") from error
         if array.shape[1:] != shape or array.ndim == 0:
             rows = ", ".join(("rows", *map(str, shape)))
-            one_row = "; one row is written x[None]" if array.shape == shape else ""
-            raise DataError(f"{name} has shape {array.shape}, expected ({rows}){one_row}")
-        if array.dtype.kind not in ("biu" if dtype == "int64" and array.size else "biuf"):
-            expected = "whole numbers" if dtype == "int64" else "numbers"
+            single = "; one row is written x[None]" if array.shape == shape else ""
+            raise DataError(f"{name} has shape {array.shape}, expected ({rows}){single}")
+        whole = dtype == "int64" and array.size > 0  # an empty list is of floats
+        if array.dtype.kind not in ("biu" if whole else "biuf"):
+            expected = "whole numbers" if whole else "numbers"
             raise DataError(f"{name} is an array of {array.dtype}, expected {expected}")
         check_finite(array, f"{name},", None if i else self.feature_names)
         if i == 0:
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore"):  # cast refuses what overflows
                 array = self.preprocessing.apply(array)
         return np.ascontiguousarray(cast(array, dtype, name))
+
+
+def _module(saved: Saved, signature: Signature, model: Module | None) -> Module:
+    """The model with the values of its checkpoint, on the CPU, in evaluation mode.
+
+    Random numbers of this process go on as if nothing had been built. DataError where the values do
+    not fit.
+    """
+    config, checkpoint, shape = saved.config, saved.checkpoint, signature.inputs[0].shape
+    sizes = {
+        "in_features": shape[0] if len(signature.inputs) == len(shape) == 1 else None,
+        "out_features": signature.out_features,
+        "classes": None if signature.classes is None else len(signature.classes),
+    }
+    before = get_rng_state()
+    manual_seed(config.seed)  # a model may hold random values that are no parameters
+    try:
+        with default_dtype(config.dtype):
+            known = {name: size for name, size in sizes.items() if size is not None}
+            module = build(config.model, **known) if model is None else model
+            if not isinstance(module, Module):
+                kind = type(module).__name__
+                raise ConfigError(f"model {config.model.type} made a {kind}; expected a Module")
+            module.to(config.dtype)
+    finally:
+        set_rng_state(before)
+    try:
+        load_model_arrays(module, checkpoint.model)
+    except RuntimeError as error:
+        raise DataError(f"{checkpoint.path} does not fit the model: {error}") from error
+    return module.eval()
 
 
 def _softmax(scores: Array) -> Array:

@@ -71,11 +71,23 @@ def predict_file(
         chance = model.predict_proba(*arrays) if proba else None
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    suffix = check_output(output, source, force)
-    if suffix == ".npz":
-        content = _npz(model, prediction, chance)
+    if check_output(output, source, force) == ".npz":
+        results = {"prediction": prediction}
+        if chance is not None:
+            results["probability"] = chance
+        if chance is not None and model.classes is not None:
+            results["classes"] = model.labels
+        file = io.BytesIO()
+        np.savez(file, **results)  # type: ignore[arg-type]
+        content = file.getvalue()
     else:
-        content = _csv(_columns(model, prediction, chance, output))
+        text = io.StringIO(newline="")
+        columns = _columns(model, prediction, chance, output)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
+        writer.writerows(zip(*columns.values(), strict=True))
+        content = text.getvalue().encode()
     if output == "-":
         _to_stdout(content)
     else:
@@ -86,40 +98,20 @@ def predict_file(
 def _columns(
     model: TrainedModel, prediction: Array, chance: Array | None, output: str
 ) -> dict[str, Array]:
+    """What becomes the columns of a table, by name."""
     if prediction.ndim > 2:
         raise ConfigError(
             f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
         )
-    table = prediction if prediction.ndim == 2 else prediction[:, None]
+    table = prediction.reshape(len(prediction), -1)
     names: Any = model.target_names or ("prediction",)
     if len(names) != table.shape[1]:
         names = [f"prediction_{i}" for i in range(table.shape[1])]
-    columns = {name: table[:, i] for i, name in enumerate(names)}
+    columns = dict(zip(names, table.T, strict=True))
     if chance is not None:
-        chances = chance if chance.ndim == 2 else chance[:, None]
-        for name, column in zip(model.classes or names, chances.T, strict=True):
-            columns[f"probability_{name}"] = column
+        labels = (f"probability_{name}" for name in model.classes or names)
+        columns.update(zip(labels, chance.reshape(len(chance), -1).T, strict=True))
     return columns
-
-
-def _csv(columns: dict[str, Array]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue().encode()
-
-
-def _npz(model: TrainedModel, prediction: Array, chance: Array | None) -> bytes:
-    arrays = {"prediction": prediction}
-    if chance is not None:
-        arrays["probability"] = chance
-        if model.classes is not None:
-            arrays["classes"] = model.labels
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()
 
 
 def _to_stdout(content: bytes) -> None:

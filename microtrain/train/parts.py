@@ -14,7 +14,7 @@ from ..backend import default_dtype
 from ..config.components import CLASSES, build, is_import_path
 from ..config.schema import Config
 from ..creation import from_numpy
-from ..data import ArrayDataset, DataLoader, Prepared, prepare
+from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import together
 from ..distributed.data_parallel import DataParallel, difference
@@ -45,6 +45,7 @@ __all__ = [
     "compare_data",
     "compare_models",
     "data_hash",
+    "data_state",
     "load_data",
 ]
 
@@ -166,8 +167,8 @@ def choose_device(config: Config, comm: Communicator) -> Any:
     return backend.use_gpu(comm.local_rank % count)
 
 
-def load_data(config: Config) -> Prepared:
-    """The configured data, split, standardised and cast."""
+def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:
+    """The configured data, split, standardised (as in training, with its `preprocessing`), cast."""
     data = config.data
     origin = f"data ({data.type})"
     loaded = build(data, seed=config.seed)
@@ -178,6 +179,7 @@ def load_data(config: Config) -> Prepared:
         dtype=np.dtype(config.dtype),
         seed=data.split.seed,
         origin=origin,
+        preprocessing=preprocessing,
     )
     if prepared.classes is not None and len(prepared.classes) < 2:
         found = ", ".join(prepared.classes)
@@ -214,6 +216,23 @@ def data_hash(data: Prepared) -> str:
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def data_state(data: Prepared) -> dict[str, Any]:
+    """What a checkpoint's state.json holds of the data a model was trained on."""
+    train = data.train
+    return {
+        "preprocessing": data.preprocessing.to_json(),
+        "classes": None if data.classes is None else list(data.classes),
+        "feature_names": None if train.feature_names is None else list(train.feature_names),
+        "target_name": train.target_name,
+        "out_features": data.out_features,
+        "inputs": [
+            {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
+            for array in train.arrays[:-1]
+        ],
+        "data_hash": data_hash(data),
+    }
 
 
 def build_model(config: Config, data: Prepared) -> Module:

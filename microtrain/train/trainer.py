@@ -33,7 +33,6 @@ from ..distributed.agreement import agreed, from_root, together
 from ..distributed.communicator import alone
 from ..distributed.replicas import check_replicas
 from ..errors import DataError, DivergedError
-from ..inference.signature import data_state
 from ..runs.checkpoint import name_of
 from ..runs.directory import RunDirectory
 from ..runs.keeper import Saver
@@ -50,7 +49,7 @@ from .forecast import dry_run
 from .losses import one_loss
 from .model_state import load_model_arrays
 from .output import Output
-from .parts import build_run
+from .parts import build_run, data_state
 from .progress import Progress
 from .resume import choose_run, go_on, split_as_then, take_up
 from .rows import Rows, RowSchedule

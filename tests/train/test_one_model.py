@@ -82,8 +82,8 @@ def test_all_that_is_told_is_of_one_checkpoint(tmp_path, case, ranks, capsys):
     found = in_process.run(
         ranks, lambda comm: evaluate_run(str(run), trust=True, comm=comm, warn=warn)
     )
-    evaluation, found_step = found[0]
-    assert found_step == step
+    evaluation = found[0]
+    assert evaluation.step == step
     assert evaluation.parts["test"].values == test  # to the bit
     assert "as recorded" in evaluation.lines()[-1]
     model = mt.load(run, trust=True, checkpoint="best" if which == "best" else "last")
