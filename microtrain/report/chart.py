@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..words import number
 
 if TYPE_CHECKING:
     from ..runs.record import Series
@@ -44,6 +42,14 @@ class Curve:
     points: Series
     dots: bool = False
     run: str = ""
+
+    def pairs(self) -> list[list[float | None]]:
+        """Points as JSON has them, in which null stands for what is not finite."""
+        x, y = thinned(*self.points)
+        return [
+            [float(f"{a:.9g}"), float(f"{b:.6g}") if math.isfinite(b) else None]
+            for a, b in zip(x.tolist(), y.tolist(), strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -124,28 +130,6 @@ class Chart:
             pen = not math.isnan(y)
         return "".join(steps) + ("h0" if len(steps) == 1 and not curve.dots else "")
 
-    def data(self) -> dict[str, Any]:
-        """What the page's script needs: the scales and the points of lines."""
-        return {
-            "range": self.range,
-            "log": self.log,
-            "unit": "step" if self.whole else self.x,
-            "curves": [
-                {"index": i, "name": curve.name, "look": curve.look, "points": _pairs(curve)}
-                for i, curve in enumerate(self.curves)
-                if not curve.dots
-            ],
-        }
-
-    def in_words(self) -> str:
-        """For those who hear the page."""
-        texts = [f"{self.title} against {self.x}"]
-        for curve in self.curves:
-            finite = curve.points[1][np.isfinite(curve.points[1])]
-            if len(finite) and not curve.dots:
-                texts.append(f"{curve.name} from {number(finite[0])} to {number(finite[-1])}")
-        return ", ".join(texts)
-
 
 def thinned(x: NDArray[np.float64], y: NDArray[np.float64], most: int = MOST_POINTS) -> Series:
     """At most that many points, which keep every peak and trough: extremes of equal stretches."""
@@ -159,15 +143,6 @@ def thinned(x: NDArray[np.float64], y: NDArray[np.float64], most: int = MOST_POI
         kept |= {int(stretch[low.argmin()]), int(stretch[high.argmax()])}
     chosen = np.array(sorted(kept))
     return x[chosen], y[chosen]
-
-
-def _pairs(curve: Curve) -> list[list[float | None]]:
-    """Points for the script, in which JSON's null stands for what is not finite."""
-    x, y = thinned(*curve.points)
-    return [
-        [float(f"{a:.9g}"), float(f"{b:.6g}") if math.isfinite(b) else None]
-        for a, b in zip(x.tolist(), y.tolist(), strict=True)
-    ]
 
 
 def _span(values: NDArray[np.float64], margin: float) -> tuple[float, float]:

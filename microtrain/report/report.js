@@ -1,9 +1,8 @@
 // Shows the values of a chart's curves under the pointer, and hides a curve at a click.
-// The charts stand in the page without this; their numbers are in the JSON block #data.
+// The charts stand in the page without this; their numbers are in their data attributes.
 "use strict";
 const SIZE = 1000;
 const SVG = "http://www.w3.org/2000/svg";
-const charts = JSON.parse(document.getElementById("data").textContent);
 
 const text = (value) => {
   if (value === null) return "not finite";
@@ -29,15 +28,18 @@ const nearest = (points, x) => {
   return Math.abs(points[low][0] - x) <= Math.abs(points[high][0] - x) ? low : high;
 };
 
-document.querySelectorAll("figure.chart").forEach((figure, number) => {
-  const { range: [x0, x1, y0, y1], log, curves, unit } = charts[number];
+document.querySelectorAll("figure.chart").forEach((figure) => {
+  const { range: [x0, x1, y0, y1], log, unit } = JSON.parse(figure.dataset.scale);
   const area = figure.querySelector(".area"), svg = area.querySelector("svg");
+  const drawn = svg.querySelectorAll(".line, .dots");
+  const curves = [...svg.querySelectorAll(".line")].map((line) => ({
+    line, name: line.dataset.name, look: line.classList[1], points: JSON.parse(line.dataset.points),
+  }));
   const path = (className) => {
     const node = svg.appendChild(document.createElementNS(SVG, "path"));
     node.setAttribute("class", className);
     return node;
   };
-  const hidden = new Set();
   let tip = null, marks = [], at = null;
 
   const clear = () => {
@@ -49,7 +51,7 @@ document.querySelectorAll("figure.chart").forEach((figure, number) => {
 
   const show = (x) => {
     clear();
-    const shown = curves.filter((curve) => curve.points.length && !hidden.has(curve.index));
+    const shown = curves.filter(({ line, points }) => points.length && line.style.display !== "none");
     if (!shown.length) return;
     const picked = shown.map((curve) => curve.points[nearest(curve.points, x)]);
     at = picked.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a - x) ? b[0] : a), picked[0][0]);
@@ -95,13 +97,11 @@ document.querySelectorAll("figure.chart").forEach((figure, number) => {
     const place = at === null ? (way > 0 ? -1 : steps.length) : steps.indexOf(at);
     show(steps[Math.max(0, Math.min(steps.length - 1, place + way))]);
   });
-  figure.querySelectorAll(".legend button").forEach((button) => {
-    const index = Number(button.dataset.curve);
+  figure.querySelectorAll(".legend button").forEach((button, i) => {
     button.addEventListener("click", () => {
-      const off = !hidden.delete(index);
-      if (off) hidden.add(index);
-      button.setAttribute("aria-pressed", String(!off));
-      svg.querySelector(`[data-curve="${index}"]`).style.display = off ? "none" : "";
+      const off = button.ariaPressed === "true";
+      button.ariaPressed = String(!off);
+      drawn[i].style.display = off ? "none" : "";
       clear();
     });
   });

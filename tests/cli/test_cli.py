@@ -252,8 +252,8 @@ def folder_with_a_run(tmp_path_factory):
 
 @pytest.mark.parametrize("name", WITHOUT_TRAINING)
 def test_what_does_not_train_loads_neither_mpi_nor_cupy(folder_with_a_run, name):
-    if name == "plot":
-        pytest.importorskip("matplotlib")
+    if name in ("plot", "report"):
+        pytest.importorskip("matplotlib" if name == "plot" else "jinja2")
     code = (
         "import sys; from microtrain.cli.main import main; code = main(sys.argv[1:])\n"
         "print(sorted({'mpi4py', 'cupy', 'sklearn'} & set(sys.modules)), file=sys.stderr)\n"

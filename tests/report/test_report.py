@@ -22,6 +22,8 @@ from microtrain.report.record import Record
 from microtrain.report.samples import Samples
 from microtrain.train.trainer import Trainer
 
+pytest.importorskip("jinja2")
+
 VOID = {"meta", "br", "img", "input"}
 NASTY = "<script>alert(1)</script>\"'&</style>-->"
 
@@ -89,7 +91,7 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
     line = Samples("val", 4, x[:, None], x[:, None], x=x, feature=NASTY, target=NASTY)
     for seen in (classes, line, None):
         page = Checked(page_of(run, seen, note="" if seen else NASTY))
-        assert page.tags.count("script") == 2
+        assert page.tags.count("script") == 1
         assert page.tags.count("style") == 1
         assert page.text.count("alert(1)") > 20
         assert not any(name.startswith("on") or name in ("src", "href") for name, _ in
