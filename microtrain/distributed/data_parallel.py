@@ -6,13 +6,10 @@ synchronising one: l is the value that `backward` started from, a mean over n lo
 sum(n) at the end makes the result exact for uneven batches, for ranks without samples and for
 micro-batches, with no collective besides the gradient's own.
 
-The gradient is one flat array per dtype with a short control lane behind it (optim/flat.py), so one
-all_reduce carries the gradients, the counts, the loss and which parameters were used:
-
-    [ gradients ... | rows rows  nl nl  non-scalar roots  n n  free ... | used(param 0) ... ]
-
-Counts and the loss travel as a high and a low part, because float32 has 24 bits. n is the number of
-rows, or what the loss itself was divided by where it does not average over rows (denominators.py).
+The gradient is one flat array per dtype (optim/flat.py) with a short control lane behind it
+(control_lane.py), so one all_reduce carries the gradients, the counts, the loss and which
+parameters were used. n is the number of rows, or what the loss itself was divided by where it does
+not average over rows (denominators.py).
 """
 
 from __future__ import annotations
@@ -33,14 +30,16 @@ from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP, to_host
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
-from ..optim.flat import LANE, Buffer, FlatStorage
+from ..optim.flat import Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
 from .compression import COMPRESSIONS, Compressor
 from .connection import world
+from .control_lane import SILENT, Totals, pack, unpack
 from .denominators import Denominators, correction, find
 from .overlap import BUCKET, Overlap, worth
+from .replicas import difference, take_values_of_rank_0
 from .shards import Shards
 
 __all__ = ["DataParallel"]
@@ -51,10 +50,11 @@ _COUNTERS = frozenset(
      "_weight", "comm_seconds", "loss", "noted", "notes", "samples", "weight")
 )  # fmt: skip
 
-# Places in the control lane.
-_N, _LOSS, _NOT_SCALAR, _WEIGHT, _NOTES = 0, 2, 4, 5, 7
-_SILENT = (0.0,) * (LANE - _NOTES)
-
+_NO_PASSES = {
+    "_open": False, "_n": 0, "_weight": 0.0, "_nl": 0.0, "_not_scalar": 0, "_counted": True,
+    "_kept": None,
+}  # fmt: skip
+_BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
 MOST = 64  # forward calls between two backward passes that are told apart
 
 
@@ -123,6 +123,16 @@ class DataParallel(Module):
 
     _structural = False  # a replay keeps what is counted up to date
 
+    # Of the passes since the last synchronising one; see `_NO_PASSES`.
+    _open: bool
+    _cleared: int
+    _n: int
+    _weight: float
+    _nl: float
+    _not_scalar: int
+    _counted: bool
+    _kept: list[Any] | None  # gradients of earlier steps, to be added to
+
     def __init__(
         self,
         module: Module,
@@ -136,37 +146,15 @@ class DataParallel(Module):
         sync_batchnorm: bool = True,
     ) -> None:
         super().__init__()
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"DataParallel: reduction is mean or sum, got {reduction!r}")
-        if overlap not in ("auto", "on", "off"):
-            raise ValueError(f"DataParallel: overlap is auto, on or off, got {overlap!r}")
-        if bucket_mb is not None and not bucket_mb > 0:
-            raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
-        if compression not in COMPRESSIONS:
-            raise ValueError(
-                f"DataParallel: compression is none, fp16 or bf16, got {compression!r}"
-            )
-        if compression != "none" and shards is not None:
-            raise ValueError(
-                "DataParallel: with shards every bit is the same at every number of ranks, and "
-                "compression rounds by rank: choose one"
-            )
-        if overlap == "on" and (shards is not None or compression != "none"):
-            raise ValueError(
-                "DataParallel: shards and compressed gradients are reduced at once, when the pass "
-                "is over; overlap is then off or auto"
-            )
-        if not isinstance(sync_batchnorm, bool):
-            raise TypeError(
-                f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}"
-            )
+        _check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm)
         self.module = module
         self.comm = world() if comm is None else comm
         self.reduction = reduction
         self.loss: float | None = None
         self.samples: int | None = None
         self.weight = 0.0
-        self.notes = self.noted = _SILENT
+        self.notes: Sequence[float] = SILENT
+        self.noted: Sequence[float] = SILENT
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
         options = {
@@ -174,7 +162,8 @@ class DataParallel(Module):
             "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
             "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
-        _verify(self.comm, module, options)
+        if what := difference(self.comm, module, options):
+            raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
         self.storage = FlatStorage.of(module.parameters(), "DataParallel", self)
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
         if half and self.comm.size > 1:
@@ -187,7 +176,7 @@ class DataParallel(Module):
                     "drop it first"
                 )
             _WRAPPED[buffer] = weakref.ref(self)
-        _take_values_of_rank_0(self.comm, module, self.storage)
+        take_values_of_rank_0(self.comm, module, self.storage)
         self._shards = (
             None if shards is None else Shards(self.comm, shards, module, self.storage.buffers)
         )
@@ -248,14 +237,7 @@ class DataParallel(Module):
 
     def _reset(self) -> None:
         """Forget the passes since the last synchronising one."""
-        self._open = False
-        self._cleared = self.storage.cleared
-        self._n = 0
-        self._weight = 0.0
-        self._nl = 0.0
-        self._not_scalar = 0
-        self._counted = True
-        self._kept: list[Any] | None = None  # gradients of earlier steps, to be added to
+        vars(self).update(_NO_PASSES, _cleared=self.storage.cleared)
         if self._shards is not None:
             self._shards.reset()
 
@@ -431,7 +413,7 @@ class DataParallel(Module):
             self._keep_earlier()
         weight: float | None = n
         if weights is not None and n:
-            weight = self._weight_of(weights, n)
+            weight = weights.weight(n, self.comm.size, self._alone)
         if len(roots) == 1 and roots[0]._array.size == 1:
             value = 0.0 if weight == 0 else float(roots[0]._array.item())
             self._nl += weight * value if mean and weight is not None else value
@@ -450,20 +432,6 @@ class DataParallel(Module):
                 for slot in self.storage.slots
             ]
         return weight if mean else None
-
-    def _weight_of(self, weights: Denominators, n: int) -> float:
-        """What the root of a pass is a mean over, `n` being its rows."""
-        if weights.single is not None and (weight := float(weights.single)):
-            return weight
-        for term in weights.terms:
-            term.refuse_cancelled()
-        if weights.single is not None:
-            return 0.0
-        if not self._alone:
-            weights.refuse_uneven("several backward passes or shards")
-        elif self.comm.size > 1:
-            weights.refuse_uneven("ranks", shared=weights.shared)
-        return n
 
     def shares(self, weights: Denominators | None) -> bool:
         """Whether a root has terms that must be made shares of the whole, in `share`."""
@@ -535,23 +503,21 @@ class DataParallel(Module):
             self._empty = None
         if self._shards is not None:
             used = [slot.epoch == slot.buffer.epoch for slot in slots]
-            self._shards.leave(self._lane(used), self._rows, used, slots)
+            self._shards.leave(pack(self._totals(), self.notes, used), self._rows, used, slots)
             self._n, self._weight, self._nl, self._not_scalar = 0, 0.0, 0.0, 0
             if not (self._sync and self._shards.complete):
                 return
             started = time.perf_counter()
             self._shards.sum()
             self.communicated(started)
-            n, weight, total, known = self._read_lane()
+            totals = self._read_lane()
         elif not self._sync:
             return
         elif self.comm.size > 1:
-            n, weight, total, known = self._reduce()
+            totals = self._reduce()
         else:
-            n, weight, total = self._n, self._weight, self._nl
-            known = not self._not_scalar
-            self.noted = self.notes
-        mean = self.reduction == "mean"
+            totals, self.noted = self._totals(), self.notes
+        mean, weight = self.reduction == "mean", totals.weight
         if mean and weight:
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
@@ -560,9 +526,9 @@ class DataParallel(Module):
             for slot, earlier in zip(slots, self._kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        share = total / weight if weight else math.nan
-        self.loss = None if not known else share if mean else total
-        self.samples = n if self._counted else None
+        share = totals.loss / weight if weight else math.nan
+        self.loss = None if totals.not_scalar else share if mean else totals.loss
+        self.samples = totals.rows if self._counted else None
         self.weight = weight
         self._reset()
 
@@ -577,15 +543,15 @@ class DataParallel(Module):
             self._kept.append(slot.array.copy() if there else None)
             slot.drop()
 
-    def _reduce(self) -> tuple[int, float, float, bool]:
-        """One all_reduce a buffer. Returns what `_read_lane` does."""
+    def _reduce(self) -> Totals:
+        """One all_reduce a buffer; the totals of all ranks."""
         slots = self.storage.slots
         used = [slot.epoch == slot.buffer.epoch for slot in slots]
         if self._overlap is None:
             for slot, there in zip(slots, used, strict=True):
                 if not there:
                     slot.array[...] = 0
-        lane = self._lane(used)
+        lane = pack(self._totals(), self.notes, used)
         started = time.perf_counter()
         if self._overlap is not None:
             self._overlap.finish()
@@ -606,27 +572,19 @@ class DataParallel(Module):
         if self.on_reduced is not None:
             self.on_reduced(what, started, now)
 
-    def _lane(self, used: list[bool]) -> list[float]:
-        """What the control lane says of this rank."""
-        high, low = divmod(self._n, 4096)
-        nl, weight = _split(self._nl), _split(self._weight)
-        return [high, low, *nl, self._not_scalar, *weight, *self.notes, *used]
+    def _totals(self) -> Totals:
+        """Those of this rank."""
+        return Totals(self._n, self._weight, self._nl, self._not_scalar)
 
-    def _read_lane(self) -> tuple[int, float, float, bool]:
-        """Take over the flags that the control lane has of all.
-
-        Returns the global number of rows, n, the sum of n l, and whether that is known.
-        """
+    def _read_lane(self) -> Totals:
+        """The totals of all ranks; their notes and which parameters they used are taken over."""
         first = self.storage.buffers[0]
-        found = to_host(first.wide[first.grad.size :]).tolist()
-        for slot, flag in zip(self.storage.slots, found[LANE:], strict=True):
+        totals, self.noted, used = unpack(to_host(first.wide[first.grad.size :]).tolist())
+        for slot, flag in zip(self.storage.slots, used, strict=True):
             if flag and slot.epoch != slot.buffer.epoch:
                 slot.epoch = slot.buffer.epoch
                 slot.graph = None
-        n = int(found[_N]) * 4096 + int(found[_N + 1])
-        self.noted = found[_NOTES:LANE]
-        weight, loss = (found[i] + found[i + 1] for i in (_WEIGHT, _LOSS))
-        return n, weight, loss, not found[_NOT_SCALAR]
+        return totals
 
     def _all_reduce(self, number: int, buffer: Buffer, lane: Any) -> None:
         """Add up a buffer's gradients over the ranks, with the control lane where there is one."""
@@ -667,13 +625,37 @@ class DataParallel(Module):
 _WRAPPED: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
 
 
-def _split(value: float) -> tuple[float, float]:
-    """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest."""
-    if not math.isfinite(value):
-        return value, 0.0
-    mantissa, exponent = math.frexp(value)
-    high = math.ldexp(round(mantissa * 4096), exponent - 12)
-    return high, value - high
+def _check_options(
+    reduction: str,
+    overlap: str,
+    bucket_mb: float | None,
+    compression: str,
+    shards: int | None,
+    sync_batchnorm: bool,
+) -> None:
+    """ValueError for options that there are not, or that do not go together; TypeError."""
+    for name, value, choices in (
+        ("reduction", reduction, ("mean", "sum")),
+        ("overlap", overlap, ("auto", "on", "off")),
+        ("compression", compression, COMPRESSIONS),
+    ):
+        if value not in choices:
+            *first, last = choices
+            raise ValueError(f"DataParallel: {name} is {', '.join(first)} or {last}, got {value!r}")
+    if bucket_mb is not None and not bucket_mb > 0:
+        raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
+    if compression != "none" and shards is not None:
+        raise ValueError(
+            "DataParallel: with shards every bit is the same at every number of ranks, and "
+            "compression rounds by rank: choose one"
+        )
+    if overlap == "on" and (shards is not None or compression != "none"):
+        raise ValueError(
+            "DataParallel: shards and compressed gradients are reduced at once, when the pass "
+            "is over; overlap is then off or auto"
+        )
+    if not isinstance(sync_batchnorm, bool):
+        raise TypeError(f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}")
 
 
 def _warn_of_compression(comm: Communicator, kind: str) -> None:
@@ -684,45 +666,3 @@ def _warn_of_compression(comm: Communicator, kind: str) -> None:
             f"{comm.size} ranks are on one machine and share its memory; use none",
             stacklevel=3,
         )
-
-
-_BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
-
-
-def _verify(comm: Communicator, module: Module, options: dict[str, Any]) -> None:
-    """RuntimeError on every rank unless all have equal options, names, shapes and dtypes."""
-    if what := difference(comm, module, options):
-        raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
-
-
-def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
-    """The first difference between the ranks' options or tensors, as text; collective."""
-    named = [*module.named_parameters(), *module.named_buffers()]
-    mine = [f"{name}={value!r}" for name, value in options.items()]
-    mine += [f"{name}: {t.dtype.name}{list(t.shape)}" for name, t in named]
-    if comm.size == 1:
-        return ""
-    everyone = comm.all_gather_object(mine)
-    for rank, theirs in enumerate(everyone):
-        if theirs == everyone[0]:
-            continue
-        pairs = zip(everyone[0], theirs, strict=False)
-        return next(
-            (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
-            f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
-            f"{len(theirs) - len(options)}",
-        )
-    return ""
-
-
-def _take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:
-    if comm.size == 1:
-        return
-    arrays = [buffer.data for buffer in storage.buffers]
-    arrays += [tensor._array for _, tensor in module.named_buffers()]
-    for array in arrays:
-        host = np.ascontiguousarray(to_host(array))
-        comm.broadcast(host)
-        if host is not array:
-            array[...] = XP[type(array)].asarray(host)
-    storage.stamp()

@@ -29,7 +29,7 @@ from ..errors import ConfigError
 from ..tensor import TENSORS, Tensor
 from .collectives import exchange
 
-__all__ = ["Denominators", "find"]
+__all__ = ["Denominators", "UnequalDenominators", "correction", "find", "of_batch"]
 
 # Operations through which a root stays a sum of its terms times factors, and those of one term.
 _ONE = frozenset(("neg", "clone", "to", "contiguous", "reshape", "permute", "select", "index"))
@@ -164,6 +164,28 @@ class Denominators:
                     "loss a backward pass of its own step, or use losses with reduction="
                     '"sum" and model.count(n)'
                 )
+
+    def weight(self, rows: int, ranks: int, alone: bool) -> float:
+        """What the root is a mean over.
+
+        Args:
+            rows: of this rank.
+            ranks: how many there are.
+            alone: whether this pass makes a step.
+
+        Raises UnequalDenominators for a loss that has no mean over all that makes a step.
+        """
+        if self.single is not None and (weight := float(self.single)):
+            return weight
+        for term in self.terms:
+            term.refuse_cancelled()
+        if self.single is not None:
+            return 0.0
+        if not alone:
+            self.refuse_uneven("several backward passes or shards")
+        elif ranks > 1:
+            self.refuse_uneven("ranks", shared=self.shared)
+        return rows
 
     @property
     def shared(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whether all ranks still have the same model: a drift is found when it begins, not in the result.
+"""All ranks have the same model: they begin with it, and a drift is found when it begins.
 
 Replicas are equal by construction: they begin with rank 0's values and every update is the same
 arithmetic on the same numbers. What makes them drift is a broken machine, ranks with different
@@ -14,11 +14,47 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import to_host
+from ..backend import XP, to_host
+from ..nn.module import Module
+from ..optim.flat import FlatStorage
 from .communicator import Communicator
 from .connection import world
 
-__all__ = ["check_replicas"]
+__all__ = ["check_replicas", "difference", "take_values_of_rank_0"]
+
+
+def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
+    """The first difference between the ranks' options or tensors, as text; collective."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    mine = [f"{name}={value!r}" for name, value in options.items()]
+    mine += [f"{name}: {t.dtype.name}{list(t.shape)}" for name, t in named]
+    if comm.size == 1:
+        return ""
+    everyone = comm.all_gather_object(mine)
+    for rank, theirs in enumerate(everyone):
+        if theirs == everyone[0]:
+            continue
+        pairs = zip(everyone[0], theirs, strict=False)
+        return next(
+            (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
+            f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
+            f"{len(theirs) - len(options)}",
+        )
+    return ""
+
+
+def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:
+    """Give the parameters, in their flat storage, and the buffers rank 0's values; collective."""
+    if comm.size == 1:
+        return
+    arrays = [buffer.data for buffer in storage.buffers]
+    arrays += [tensor._array for _, tensor in module.named_buffers()]
+    for array in arrays:
+        host = np.ascontiguousarray(to_host(array))
+        comm.broadcast(host)
+        if host is not array:
+            array[...] = XP[type(array)].asarray(host)
+    storage.stamp()
 
 
 def check_replicas(

@@ -17,7 +17,8 @@ from ..creation import from_numpy
 from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import together
-from ..distributed.data_parallel import DataParallel, difference
+from ..distributed.data_parallel import DataParallel
+from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError, LaunchError

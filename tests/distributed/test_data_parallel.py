@@ -324,7 +324,7 @@ def test_a_dropped_wrapper_stops_listening():
 @given(st.lists(st.floats(0.5, 1.0), min_size=2, max_size=8), st.integers(-20, 20))
 def test_the_loss_survives_the_control_lane_of_float32(values, exponent):
     """Losses of one size, summed as high and low parts in float32, keep 31 bits and not 24."""
-    from microtrain.distributed.data_parallel import _split
+    from microtrain.distributed.control_lane import _split
 
     values = [value * 2.0**exponent for value in values]
     parts = np.array([_split(value) for value in values])
