@@ -47,32 +47,35 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     """Microseconds a step of the loop and of the bare step, medians over the rounds."""
     from microtrain.config.load import load_config
     from microtrain.distributed.single import SingleCommunicator
+    from microtrain.train.observers import OBSERVERS, Evaluator
     from microtrain.train.output import Output
+    from microtrain.train.state import Event
     from microtrain.train.trainer import Trainer
 
     loops: list[float] = []
     bares: list[float] = []
 
-    class Measured(Trainer):
+    class Measured(Evaluator):
         """Measures the bare step where an evaluation would be, which is no time of the loop's."""
 
-        def _evaluate_during_training(self) -> dict[str, float]:
-            progress = self._progress
-            began = time.perf_counter()
-            loops.append((began - progress.since) / ROUND * 1e6)
-            first = next(iter(self.loader.steps()))
+        def attend(self, event: Event) -> None:
+            if not event.evaluate:
+                return
+            run, began = self.run, time.perf_counter()
+            assert isinstance(run, Trainer)
+            loops.append((began - run.progress.since) / ROUND * 1e6)
+            first = next(iter(run.loader.steps()))
             batches = list(first)
             calls = [
                 (nth == 1, nth == len(batches), *batch) for nth, batch in enumerate(batches, 1)
             ]
-            compiled = self.execution.compiled
+            compiled = run.execution.compiled
             start = time.perf_counter()
             for _ in range(ROUND):
                 for call in calls:
                     compiled(*call)
             bares.append((time.perf_counter() - start) / ROUND * 1e6)
-            progress.paused += time.perf_counter() - began
-            return {}
+            run.progress.paused += time.perf_counter() - began
 
     with tempfile.TemporaryDirectory() as directory:
         file, overrides = RUNS[name]
@@ -84,7 +87,11 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
              "data.split={train: 1}", "metrics=[]"],
         )  # fmt: skip
         output = Output(stream=io.StringIO())
-        Measured.from_config(config, SingleCommunicator(), output).train()
+        trainer = Trainer.from_config(config, SingleCommunicator(), output)
+        trainer.observer_types = [
+            Measured if str(each).endswith(":Evaluator") else each for each in OBSERVERS
+        ]
+        trainer.train()
     return statistics.median(loops[LEFT_OUT:]), statistics.median(bares[LEFT_OUT:])
 
 

@@ -125,15 +125,7 @@ LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
 # Imports upwards, and those that close a circle, until they are gone.
-TO_BE_MENDED: list[tuple[str, str]] = [
-    ("train.ending", "inference.saved"),
-    ("train.ending", "report.page"),
-    ("train.callbacks", "train.trainer"),
-    ("train.checkpointing", "train.trainer"),
-    ("train.telling", "train.trainer"),
-    ("train.ending", "train.trainer"),
-    ("train.resume", "train.trainer"),
-]
+TO_BE_MENDED: list[tuple[str, str]] = []
 
 
 def imports_of(source: str, package: tuple[str, ...], names: set[str]) -> set[str]:

@@ -7,9 +7,12 @@ where it is read, so that a checkpoint that cannot be used is named and the one 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Len, Lt
 
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
@@ -17,30 +20,72 @@ from .checkpoint import Checkpoint
 
 __all__ = ["check_loop", "check_run"]
 
-# A type (int: a count), a literal, a list of one kind, a dict of these keys, or alternatives.
-_RUN = {
-    "step": int,
-    "samples": int,
-    "seconds": float,
-    "metrics_bytes": int,
-    "monitor": [str],
-    "monitored": (None, float),
-    "best": (None, {"name": str, "value": float, "step": int}),
-    "progress": [str],
-    "rows": {"rows": int, "step_rate": int},
-    "callbacks": [list],
-    "skips": (None, {"total": int, "in_a_row": int, "last": (int, -1)}),
-    "data_hash": str,
-    "compile": {
-        "executor": ("off", "numpy", "numba"),
-        "from_step": int,
-        "reason": str,
-        "chosen": bool,
-    },
-}
-_STOP = (None, {"reason": str, "ended": bool, "duration": str})
-_LOOP = {"loop": dict}
-_OPTIMIZER = {"options": [dict]}
+Count = Annotated[int, Ge(0), Lt(2**53)]
+Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
+
+
+@dataclass
+class _Best:
+    name: str
+    value: Number
+    step: Count
+
+
+@dataclass
+class _Rows:
+    rows: Count
+    step_rate: Annotated[int, Ge(1), Lt(2**53)]
+
+
+@dataclass
+class _Skips:
+    total: Count
+    in_a_row: Count
+    last: Annotated[int, Ge(-1), Lt(2**53)]
+
+
+@dataclass
+class _Compile:
+    executor: Literal["off", "numpy", "numba"]
+    from_step: Count
+    reason: str
+    chosen: bool
+
+
+@dataclass
+class _Stop:
+    reason: str
+    ended: bool
+    duration: str
+
+
+@dataclass
+class _Run:
+    """Of a run; observers check their own states."""
+
+    step: Count
+    samples: Count
+    seconds: Number
+    metrics_bytes: Count
+    monitor: list[str]
+    monitored: Number | None
+    best: _Best | None
+    progress: Annotated[list[str], Len(2, 2)]
+    rows: _Rows
+    callbacks: list[tuple[str, Any]]
+    skips: _Skips | None
+    data_hash: str
+    compile: _Compile
+    options: list[dict[str, Any]]
+    stop: _Stop | None = None  # an earlier version has none
+
+
+@dataclass
+class _Loop:
+    """Of a loop of one's own."""
+
+    loop: dict[str, Any]
+    options: list[dict[str, Any]]
 
 
 def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping: bool) -> None:
@@ -49,19 +94,19 @@ def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping
     groups: the parameter groups of its optimizer.
     skipping: whether it skips updates that are not finite.
     """
-
-    def sound(state: dict[str, Any]) -> list[tuple[bool, str]]:
-        _, weight = map(float.fromhex, state["progress"])
-        return [
-            (state["step"] == checkpoint.step, "step: not that of the manifest"),
-            (state["rows"]["step_rate"] > 0, "rows.step_rate: 0"),
-            (weight >= 0, "progress: no sums of losses"),
-            (all(len(c) == 2 and type(c[0]) is str for c in state["callbacks"]), "callbacks"),
-            ((state["skips"] is not None) == skipping, "skips: whether train.nan is skip"),
-            (not _misfit(state.get("stop"), _STOP, ""), "stop"),  # an earlier version has none
-        ]
-
-    _check(checkpoint, _RUN | _OPTIMIZER, groups, sound)
+    state = checkpoint.state
+    wrong = _misfit(_Run, state, groups)
+    if not wrong:
+        try:
+            _, weight = map(float.fromhex, state["progress"])
+            wrong = "" if weight >= 0 else "progress: no sums of losses"
+        except (ValueError, OverflowError) as error:
+            wrong = f"progress: {error}"
+        if state["step"] != checkpoint.step:
+            wrong = "step: not that of the manifest"
+        if (state["skips"] is not None) != skipping:
+            wrong = "skips: whether train.nan is skip"
+    _refuse(checkpoint, wrong)
 
 
 def check_loop(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]] | None) -> None:
@@ -69,40 +114,43 @@ def check_loop(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]] | None) 
 
     groups: the parameter groups of the loop's optimizer, None where it restores none.
     """
-
-    def sound(state: dict[str, Any]) -> list[tuple[bool, str]]:
-        return [(type(state["loop"].get("epoch", 0)) is int, "loop.epoch: no whole number")]
-
-    _check(checkpoint, _LOOP if groups is None else _LOOP | _OPTIMIZER, groups, sound)
-
-
-def _check(
-    checkpoint: Checkpoint,
-    shape: dict[str, Any],
-    groups: Sequence[dict[str, Any]] | None,
-    sound: Callable[[dict[str, Any]], list[tuple[bool, str]]],
-) -> None:
     state = checkpoint.state
-    wrong = _misfit(state, shape, "")
-    try:
-        if not wrong:
-            found = sound(state) + ([] if groups is None else _options(state["options"], groups))
-            wrong = next((what for right, what in found if not right), "")
-        before = get_rng_state()
-        set_rng_state(state.get("random"))  # type: ignore[arg-type]
-        set_rng_state(before)
-    except (ValueError, OverflowError) as error:
-        wrong = wrong or f"random or progress: {error}"
+    if groups is None:
+        state = {**state, "options": []}
+    wrong = _misfit(_Loop, state, groups or ())
+    if not wrong and type(state["loop"].get("epoch", 0)) is not int:
+        wrong = "loop.epoch: no whole number"
+    _refuse(checkpoint, wrong)
+
+
+def _refuse(checkpoint: Checkpoint, wrong: str) -> None:
     if wrong:
         raise DataError(f"damaged checkpoint {checkpoint.path}: in state.json, {wrong}")
 
 
-def _options(kept: Any, groups: Sequence[dict[str, Any]]) -> list[tuple[bool, str]]:
-    return [
-        (_takes(group.get(name), value), f"options: {name} is {value!r:.40}")
-        for options, group in zip(kept, groups, strict=False)
-        for name, value in options.items()
-    ]
+def _misfit(kind: type, state: dict[str, Any], groups: Sequence[dict[str, Any]]) -> str:
+    """Where a state is not of its kind, and how; empty where it is."""
+    from pydantic import TypeAdapter, ValidationError  # where a run is resumed, on rank 0
+
+    try:
+        TypeAdapter(kind).validate_json(json.dumps(state), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except RecursionError:
+        return "lists within lists without end"
+    for kept, group in zip(state["options"], groups, strict=False):
+        for name, value in kept.items():
+            if not _takes(group.get(name), value):
+                return f"options: {name} is {value!r:.40}"
+    before = get_rng_state()
+    try:
+        set_rng_state(state.get("random"))  # type: ignore[arg-type]
+    except (ValueError, OverflowError) as error:
+        return f"random: {error}"
+    finally:
+        set_rng_state(before)
+    return ""
 
 
 def _takes(option: Any, value: Any) -> bool:
@@ -117,29 +165,3 @@ def _takes(option: Any, value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**1023)
-
-
-def _misfit(value: Any, shape: Any, path: str) -> str:
-    """Where `value` is not of a shape, and how; empty where it is."""
-    if isinstance(shape, dict):
-        if not isinstance(value, dict):
-            return f"{path}: expected keys and values, found {value!r:.40}"
-        gone = [key for key in shape if key not in value]
-        if gone:
-            return f"{path}{'.' * bool(path)}{gone[0]} is missing"
-        below = ((value[key], shape[key], f"{path}.{key}".lstrip(".")) for key in shape)
-        return next(filter(None, (_misfit(*each) for each in below)), "")
-    if isinstance(shape, list) and isinstance(value, list):
-        found = (_misfit(each, shape[0], f"{path}.{i}") for i, each in enumerate(value))
-        return next(filter(None, found), "")
-    if isinstance(shape, tuple):
-        fits = not all(_misfit(value, each, path) for each in shape)
-    elif shape is int:
-        fits = type(value) is int and 0 <= value < 2**53
-    elif shape is float:
-        fits = _is_number(value) and math.isfinite(value)
-    elif isinstance(shape, type):
-        fits = type(value) is shape
-    else:
-        fits = type(value) is type(shape) and value == shape
-    return "" if fits else f"{path} is {value!r:.40}"

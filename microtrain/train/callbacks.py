@@ -8,19 +8,19 @@ and a collective in it raises at once instead of waiting for ranks that will nev
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from ..config.duration import Duration
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 
-if TYPE_CHECKING:
-    from .trainer import Trainer
-
 __all__ = ["Callback", "Callbacks", "every"]
+
+Trainer: TypeAlias = Any  # the trainer holds the callbacks; a hook of the user's may name its class
 
 
 class Callback:
@@ -134,9 +134,9 @@ class Callbacks:
                 steps = duration.steps(trainer.steps_per_epoch, trainer.total_steps)
                 self._steps.append((steps, callback))
 
-    def next_step(self, step: int) -> int | None:
+    def next_step(self, step: int) -> float:
         """The first step after `step` at which some `on_step` is due."""
-        return min(((step // n + 1) * n for n, _ in self._steps), default=None)
+        return min(((step // n + 1) * n for n, _ in self._steps), default=math.inf)
 
     def on_step(self, step: int) -> None:
         """Call those whose interval ends with `step`."""
@@ -165,7 +165,7 @@ class Callbacks:
         with alone(f"the callback {_name(callback)} is main_only, rank 0 alone calls it"):
             method(self._trainer, *arguments)
 
-    def state(self) -> list[Any]:
+    def state_dict(self) -> list[Any]:
         """Name and state of each, for a checkpoint; TypeError for a state that is no JSON."""
         found = []
         for callback in self._all:
@@ -182,7 +182,7 @@ class Callbacks:
             found.append([_name(callback), kept])
         return found
 
-    def restore(self, states: list[Any]) -> None:
+    def load_state_dict(self, states: list[Any]) -> None:
         """Give each the state of its name; a new one starts afresh, one left out is forgotten.
 
         Raises DataError where one cannot take its state.

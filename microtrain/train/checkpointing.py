@@ -1,32 +1,110 @@
-"""All that a run is at one step, as a checkpoint keeps it; and back."""
+"""Checkpoints of a run: what they hold, when they are written, and how a run takes one up."""
 
 from __future__ import annotations
 
+import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..distributed.agreement import settled
+from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
+from ..nn import Module
 from ..random import begin_batch, get_rng_state, place, set_rng_state
+from ..runs.checkpoint import name_of
+from ..runs.keeper import Saver
+from ..runs.provenance import params_sha256
 from .custom_loop import optimizer_arrays, options, restore_optimizer
 from .model_state import load_model_arrays, model_arrays
+from .state import Ending, Event, Observer, TrainingRun, next_multiple
+from .wishes import SAVE
 
-if TYPE_CHECKING:
-    from ..nn import Module
-    from .trainer import Trainer
-
-__all__ = ["contents", "restore", "values"]
+__all__ = ["Checkpoints", "contents", "restore", "values"]
 
 
-def contents(trainer: Trainer) -> dict[str, Any]:
-    """A copy of all that the run of `trainer` is, as `save_checkpoint` takes it."""
+class Checkpoints(Observer):
+    """Hands copies of the state to the thread that writes them, on rank 0."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        super().__init__(run)
+        directory, keep = run.directory, run.config.checkpoint
+        if directory is not None:
+            run.checkpoints = Saver(
+                directory.checkpoints,
+                keep.keep_last,
+                keep.keep_best,
+                run.state.monitor,
+                run.output.warn,
+                directory.sync,
+                epoch=run.steps_per_epoch if keep.every == "auto" else None,
+            )
+
+    def due(self, step: int) -> float:
+        """Where it is not by the clock, or by how long the disk takes."""
+        keeper = self.run.checkpoints
+        when = math.inf if keeper is None else keeper.next_step(step)
+        return min(next_multiple(step, self.run.parts.plan.save), when)
+
+    def attend(self, event: Event) -> None:
+        """At the end of a run `end` writes it."""
+        run, keeper = self.run, self.run.checkpoints
+        if keeper is None or event.last or event.stop:
+            return
+        if event.save:
+            best = run.state.at_best and run.config.checkpoint.keep_best > 0
+            run.wishes.done(SAVE)
+            keeper.submit(contents(run), best)
+            before = run.state.stop
+            tell_of_save(run)
+            if run.state.stop != before:  # a callback heard of it, and has had enough
+                keeper.submit(contents(run), best)
+        if keeper.due(event.step):
+            run.wishes.note(SAVE)
+
+    def end(self, ending: Ending) -> None:
+        """The last one, before the test row, which a longer run would not have."""
+        run = self.run
+        with settled(run.comm), alone("rank 0 alone writes the end of the run"):
+            if run.checkpoints is not None:
+                last = contents(run)
+                run.checkpoints.save(last)
+                ending.params_sha256 = params_sha256(last["model"])
+
+    def failed(self, error: BaseException) -> None:
+        """What was handed over is on disk before anybody speaks of it."""
+        if self.run.checkpoints is not None:
+            self.run.checkpoints.wait()
+
+
+def tell_of_save(run: TrainingRun) -> None:
+    """Call the users' `on_save`."""
+    if run.checkpoints is not None:  # when it saves is decided by the first rank's disk
+        with alone("on_save is called on rank 0 alone"):
+            run.callbacks.call("on_save", run.path / "checkpoints" / name_of(run.step))
+
+
+def contents(run: TrainingRun) -> dict[str, Any]:
+    """A copy of all that a run is, as `save_checkpoint` takes it; rank 0."""
+    assert run.directory is not None
+    state = {
+        "seed": run.config.seed,
+        **run.where(),
+        "seconds": time.perf_counter() - run.started,
+        "metrics_bytes": run.directory.metrics_bytes,
+        **run.state.state_dict(),
+        "random": get_rng_state(),
+        "options": options(run.optimizer),
+        **run.parts.data_state,
+        **{name: part.state_dict() for name, part in run.stateful().items()},
+    }
     return {
-        "step": trainer.step,
-        "model": values(trainer.model),
-        "optimizer": optimizer_arrays(trainer.model, trainer.optimizer),
-        "state": _state(trainer),
-        "config_text": trainer._config_text,
+        "step": run.step,
+        "model": values(run.model),
+        "optimizer": optimizer_arrays(run.model, run.optimizer),
+        "state": {"skips": None, **state},
+        "config_text": run.config_text,
     }
 
 
@@ -35,71 +113,29 @@ def values(model: Module) -> dict[str, Any]:
     return {name: np.array(array) for name, array in model_arrays(model).items()}
 
 
-def _state(trainer: Trainer) -> dict[str, Any]:
-    """All that a resume needs beside the arrays; rank 0."""
-    assert trainer._run is not None
-    measured = trainer.state.measured
-    return {
-        "seed": trainer.config.seed,
-        **trainer._where(),
-        "seconds": time.perf_counter() - trainer._progress.started,
-        "metrics_bytes": trainer._run.metrics_bytes,
-        "monitor": trainer._monitor(),
-        "monitored": measured[1] if measured and measured[0] == trainer.step else None,
-        "best": trainer._best_as_dict(),
-        "random": get_rng_state(),
-        "progress": trainer._progress.state(),
-        "rows": trainer._schedule.state(),
-        "options": options(trainer.optimizer),
-        "callbacks": trainer.callbacks.state(),
-        "skips": None if trainer.skips is None else trainer.skips.state_dict(),
-        **trainer._data_state,
-        "compile": trainer.execution.state(),
-        "stop": _stop(trainer),
-    }
-
-
-def _stop(trainer: Trainer) -> dict[str, Any] | None:
-    """Why the run is to end, or has ended, with the duration that this was decided under."""
-    reason = trainer.state.stop
-    decided = {"reason": reason, "ended": trainer.state.ended}
-    return {**decided, "duration": str(trainer.config.train.duration)} if reason else None
-
-
-def restore(trainer: Trainer, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
-    """Let `trainer` be where `contents` was taken; DataError for another model or other data."""
-    if trainer.total_steps is not None and state["step"] > trainer.total_steps:
+def restore(run: TrainingRun, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
+    """Let `run` be where `contents` was taken; DataError for another model or other data."""
+    total = run.total_steps
+    if total is not None and state["step"] > total:
         raise ConfigError(
             f"the run has taken {state['step']:,} steps, which is more than "
-            f"train.duration={trainer.config.train.duration} ({trainer.total_steps:,} steps); "
-            "give it a longer one"
+            f"train.duration={run.config.train.duration} ({total:,} steps); give it a longer one"
         )
-    if state["data_hash"] != trainer._data_state["data_hash"]:
+    if state["data_hash"] != run.parts.data_state["data_hash"]:
         raise DataError(
             f"the data have changed since step {state['step']:,}: the run cannot go on with "
             "other rows; put them back, or start a new run"
         )
     try:
-        load_model_arrays(trainer.model, model)
-        restore_optimizer(trainer.model, trainer.optimizer, optimizer, state["options"])
+        load_model_arrays(run.model, model)
+        restore_optimizer(run.model, run.optimizer, optimizer, state["options"])
     except (RuntimeError, KeyError, ValueError) as error:
         raise DataError(f"the checkpoint does not fit the model: {error}") from error
-    trainer.state.step, trainer.state.samples = state["step"], state["samples"]
-    trainer.state.elapsed = state["seconds"]
-    stop = state.get("stop")  # absent in a checkpoint of an earlier version
-    if stop is not None and stop["duration"] == str(trainer.config.train.duration):
-        trainer.state.stop, trainer.state.ended = stop["reason"], stop["ended"]
-    if state["monitor"] == trainer._monitor():
-        if (best := state["best"]) is not None:
-            trainer.state.best = best["name"], best["value"], best["step"]
-        if state["monitored"] is not None:  # at the end it is saved once more
-            trainer.state.measured = trainer.step, state["monitored"]
+    run.state.load_state_dict(state)
     draws = place()
     set_rng_state(state["random"])
     begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
-    trainer.loader.epoch = trainer.step // trainer.steps_per_epoch
-    trainer.execution.restore(state["compile"])
-    trainer.callbacks.restore(state["callbacks"])
-    if trainer.skips is not None:
-        trainer.skips.load_state_dict(state["skips"])
-    trainer._restored = state
+    run.loader.epoch = run.step // run.steps_per_epoch
+    for name, part in run.stateful().items():
+        if name in state:  # an observer that the run did not have before starts afresh
+            part.load_state_dict(state[name])

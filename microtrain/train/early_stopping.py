@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
 from ..words import number
-from .callbacks import Callback
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
+from .callbacks import Callback, Trainer
 
 __all__ = ["EarlyStopping"]
 

@@ -134,11 +134,11 @@ class Execution:
         """For run.json and the checkpoint."""
         return {"executor": self.name, "from_step": self.since, "reason": self.reason}
 
-    def state(self) -> dict[str, Any]:
-        """What `restore` takes; JSON."""
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
         return {**self.about(), "chosen": not self._choosing}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the executor that a checkpoint names; ConfigError where it cannot be had."""
         self._resumed = True
         if not state["chosen"]:

@@ -1,8 +1,9 @@
-"""What a run says before and after its rows, and the one place that prints.
+"""The one place that prints: lines of rank 0, which log.txt keeps, and a progress bar below them.
 
-Everything that formats returns lines; `Output` alone prints, on rank 0, and keeps the same lines
-in log.txt. It is plain text that a pipe or a log can hold: no control characters, no colours, no
-wrapping.
+Lines are plain text that a pipe or a log can hold: no control characters, no colours, no wrapping.
+The bar, drawn by rich, is there only where standard output is a terminal of this process's own.
+Under a launcher that is never so, even if it looks so: Open MPI gives ranks a pseudo-terminal whose
+other end may be a file.
 """
 
 from __future__ import annotations
@@ -11,151 +12,112 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TextIO
+import time
+from collections.abc import Callable, Iterable
+from typing import Literal, TextIO
 
-import numpy as np
+from ..threads import launch_environment
+from ..words import printable
 
-from ..words import elapsed, labelled, number, plural, printable, rate
-from .live import Bar, Wish, why_none
+__all__ = ["Bar", "Output", "Wish", "why_none"]
 
-__all__ = ["Header", "Output", "Summary", "truth_lines"]
+Wish = Literal["auto", "on", "off"]
 
-
-@dataclass(frozen=True)
-class Header:
-    """What is known before the first step.
-
-    Attributes:
-        title: program, version and run name, as one line.
-        hosts: host name of each rank, in rank order; its length is the number of ranks.
-        mpi: name and version of the MPI library, "" without one.
-        blas_threads: threads of each rank.
-        samples: rows of each part of the data, `{"train": 8000, "val": 2000}`.
-        prediction: what can be counted: model and memory.
-        steps: optimiser steps of the run, None where only a clock ends it.
-        steps_per_epoch, batch_size: of the whole job (a global batch).
-        compile: what executes the steps, and why.
-        results: the run directory.
-        shared: how the ranks work together, "" where there is nothing to say.
-    """
-
-    title: str
-    hosts: Sequence[str]
-    mpi: str
-    device: str
-    dtype: str
-    blas_threads: int
-    samples: Mapping[str, int]
-    prediction: Mapping[str, str]
-    steps: int | None
-    steps_per_epoch: int
-    batch_size: int
-    compile: str
-    results: str
-    shared: str = ""
-
-    def lines(self) -> list[str]:
-        """The header, one fact a line."""
-        ranks = len(self.hosts)
-        hosts = list(dict.fromkeys(self.hosts))
-        named = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4:,} more" if len(hosts) > 4 else "")
-        placed = f"{ranks:,} on {plural(len(hosts), 'host')} ({named})"
-        epoch = plural(self.steps_per_epoch, "step")
-        if self.steps is None:
-            duration = f"until the time is over, epochs of {epoch}"
-        else:
-            epochs = plural(self.steps / self.steps_per_epoch, "epoch")
-            duration = f"{plural(self.steps, 'step')}: {epochs} of {epoch}"
-        facts = {
-            "ranks": placed + (f", {self.mpi}" if self.mpi else ""),
-            "device": f"{self.device}, {self.dtype}, "
-            f"{plural(self.blas_threads, 'BLAS thread')} a rank",
-            "data": ", ".join(f"{count:,} {part}" for part, count in self.samples.items()),
-            **self.prediction,
-            "train": f"{duration}, batch size {self.batch_size:,}"
-            + (f" over {ranks:,} ranks" if ranks > 1 else ""),
-            **({"shared": self.shared} if self.shared else {}),
-            "compile": self.compile,
-            "results": self.results,
-        }
-        return [self.title, *labelled(facts)]
+SECONDS = 0.1  # between two drawings
+STEPS = 1000  # at most between two looks at the clock
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a run ends with.
-
-    Attributes:
-        status: finished, stopped, diverged or failed.
-        steps: optimiser steps taken.
-        seconds: wall-clock time of training.
-        in_all: words for a run of several parts, whose time that is.
-        samples_per_s: over the whole run.
-        comm_share: share of the time in communication, 0 to 1; None with one rank.
-        best: (name, value, step) of the monitored value, None without one.
-        results: the run directory.
-        took: time and memory.
-        next_command: what to type next.
-    """
-
-    status: str
-    steps: int
-    seconds: float
-    samples_per_s: float
-    comm_share: float | None
-    best: tuple[str, float, int] | None
-    results: str
-    took: str
-    next_command: str
-    in_all: str = ""
-
-    def lines(self) -> list[str]:
-        """The summary, one fact a line."""
-        share = "" if self.comm_share is None else f", {self.comm_share:.0%} in communication"
-        facts = {
-            self.status: f"{plural(self.steps, 'step')} in {elapsed(self.seconds)}{self.in_all}, "
-            f"{rate(self.samples_per_s)} samples/s{share}"
-        }
-        if self.best is not None:
-            name, value, step = self.best
-            facts["best"] = f"{name} {number(value)} at step {step:,}"
-        facts["results"] = self.results
-        facts["took"] = self.took
-        facts["next"] = self.next_command
-        return labelled(facts)
+def why_none(stream: TextIO | None) -> str:
+    """Why no bar can be drawn on this stream; empty where one can."""
+    launch = launch_environment()
+    if launch.kind != "none":
+        return f"the ranks of {launch.launcher} cannot tell where their output goes"
+    if stream is None or not stream.isatty():
+        return "standard output is not a terminal"
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        return f"the terminal cannot redraw a line (TERM={os.environ.get('TERM', '')})"
+    return ""
 
 
-def truth_lines(
-    weight: Any, bias: Any, truth: Mapping[str, Any], names: Sequence[str], limit: int = 10
-) -> list[str]:
-    """Learned weights and bias of a linear model beside the true ones.
+class Bar:
+    """One line that shows how far a run is; what `print` writes stands above it.
+
+    No thread draws it: the loop calls `look` at the steps that it is told, ten times a second or
+    less often. A run that is killed leaves the terminal as it was, the cursor included.
 
     Args:
-        weight: one learned weight a feature, shape (features,) or (1, features).
-        bias: the learned bias, a number or an array of one; None when the model has none.
-        truth: `{"weights": [2.0], "bias": 3.0}`, as ArrayDataset.truth has it.
-        names: one a feature.
-        limit: features shown before the rest is summed up in one line.
+        stream: a terminal.
+        total: steps of the run, None where only a clock ends it.
+        start: steps taken before.
     """
-    learned = np.asarray(weight, dtype=np.float64).reshape(-1)
-    true = np.asarray(truth["weights"], dtype=np.float64).reshape(-1)
-    entries = list(zip(names, learned.tolist(), true.tolist(), strict=True))
-    shown = entries[:limit]
-    if bias is not None:
-        learned_bias = float(np.asarray(bias, dtype=np.float64).reshape(()))
-        shown.append(("bias", learned_bias, float(truth.get("bias", 0.0))))
-    width = max(len(name) for name in ("weight", *(name for name, _, _ in shown)))
-    lines = [f"{'weight':<{width}}  {'learned':>11}  {'truth':>11}  {'difference':>11}"]
-    for name, found, expected in shown:
-        cells = (number(found), number(expected), number(found - expected))
-        lines.append(f"{name:<{width}}  " + "  ".join(cell.rjust(11) for cell in cells))
-    if len(entries) > limit:
-        worst = float(np.abs(learned - true)[limit:].max())
-        rest = plural(len(entries) - limit, "more weight")
-        lines.append(f"{rest}, the largest difference is {number(worst)}")
-    return lines
+
+    def __init__(self, stream: TextIO, total: int | None, start: int = 0) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        class Plain(Console):
+            def show_cursor(self, show: bool = True) -> bool:
+                return False  # hidden, it would stay hidden after a kill
+
+        self._progress = Progress(
+            TextColumn("{task.percentage:>3.0f}%" if total else ""),
+            BarColumn(bar_width=36),
+            TextColumn("step {task.fields[shown]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left" if total else ""),
+            console=Plain(file=stream, highlight=False, markup=False, emoji=False),
+            auto_refresh=False,
+            transient=True,
+        )
+        self._of = f" of {total:,}" if total else ""
+        shown = f"{start:,}{self._of}"
+        self._task = self._progress.add_task("", total=total, completed=start, shown=shown)
+        self._pace = Pace(SECONDS, start)
+        self._progress.start()
+
+    def look(self, step: int) -> int:
+        """Draw the bar if its time has come; returns the step to call this at again."""
+        if self._pace.passed(step):
+            shown = f"{step:,}{self._of}"
+            self._progress.update(self._task, completed=step, shown=shown, refresh=True)
+        return self._pace.at
+
+    def print(self, line: str) -> None:
+        """Write a line above the bar, as it is."""
+        from rich.text import Text
+
+        self._progress.console.print(Text(line), soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the bar away; may be called again."""
+        self._progress.stop()
+
+
+class Pace:
+    """Says every so many seconds that they have passed, without a look at the clock at each step.
+
+    Attributes:
+        at: the step at which to ask next.
+    """
+
+    def __init__(self, seconds: float, step: int) -> None:
+        self._seconds = seconds
+        self._every = 1
+        self._step, self._time = step, time.monotonic()
+        self.at = step
+
+    def passed(self, step: int) -> bool:
+        """Whether the seconds have passed since this last said so."""
+        now = time.monotonic()
+        spent = now - self._time
+        passed = spent >= self._seconds
+        wanted = 2.0 * self._every
+        if passed:
+            wanted = (step - self._step) * self._seconds / spent
+            self._step, self._time = step, now
+        self._every = max(1, min(STEPS, 2 * self._every, math.ceil(wanted)))
+        self.at = step + self._every
+        return passed
 
 
 class Output:

@@ -118,6 +118,7 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
         together(comm, lambda: build_rates(config, optimizer, plan)),
         Guard(model, train.clip_norm),
         Skips(model) if train.nan == "skip" else None,
+        data_state(data),
     )
 
 

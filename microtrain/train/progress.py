@@ -16,18 +16,20 @@ class Progress:
     """Adds up optimiser steps between two rows.
 
     Attributes:
-        started: when training began, of `time.perf_counter`.
+        samples: seen until the last row.
         paused: seconds since the last row that were not spent training.
     """
 
-    def __init__(self, started: float, model: DataParallel) -> None:
-        self.started = self.since = started
+    def __init__(self, model: DataParallel) -> None:
         self.model = model
         self.mean = model.reduction == "mean"
         self.total = self.weight = 0.0
-        self.samples = 0
-        self.comm = model.comm_seconds
-        self.paused = 0.0
+        self.begin(0)
+
+    def begin(self, samples: int) -> None:
+        """From now on the time counts, when `samples` have been seen."""
+        self.since, self.samples, self.paused = time.perf_counter(), samples, 0.0
+        self.comm = self.model.comm_seconds
 
     def add(self) -> None:
         """One optimiser step: its loss counts by what it is the mean over."""
@@ -36,17 +38,16 @@ class Progress:
             self.total += math.nan if loss is None else loss * weight
             self.weight += weight
 
-    def state(self) -> list[str]:
+    def state_dict(self) -> list[str]:
         """What a checkpoint keeps of it: exact, and JSON also where a loss was not finite."""
         return [self.total.hex(), float(self.weight).hex()]
 
-    def restore(self, state: list[str], samples: int) -> None:
-        """Go on from `state()`, when `samples` had been seen."""
+    def load_state_dict(self, state: list[str]) -> None:
+        """Go on from `state_dict()`."""
         self.total, self.weight = map(float.fromhex, state)
-        self.samples = samples
 
     def take(self, samples: int) -> tuple[float, float, dict[str, float]]:
-        """Seconds since the start, the loss, and the speed since the last row; then begin anew.
+        """The time now, the loss, and the speed since the last row; then begin anew.
 
         The loss is the mean over the steps since the last row, weighted by what counts in each; of
         a loss that is a sum, the mean of the steps' sums.
@@ -57,7 +58,6 @@ class Progress:
         if self.model.comm.size > 1:
             speed["comm_share"] = (self.model.comm_seconds - self.comm) / spent
         loss = self.total / self.weight if self.weight else math.nan
-        self.since, self.samples, self.paused = now, samples, 0.0
-        self.comm = self.model.comm_seconds
+        self.begin(samples)
         self.total = self.weight = 0.0
-        return now - self.started, loss, speed
+        return now, loss, speed

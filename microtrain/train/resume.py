@@ -7,32 +7,38 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.components import is_import_path
-from ..config.resolved import as_yaml
+from ..config.resolved import as_yaml, resolved_yaml
 from ..config.schema import Config
 from ..config.stored import AS_SEED, read_settings
-from ..distributed.agreement import from_root
+from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove
 from ..runs.checkpoint import (
-    Checkpoint,
     OtherFormat,
     list_checkpoints,
     load_newest_checkpoint,
     step_of,
 )
-from ..runs.record import Run, newest_run
+from ..runs.directory import RunDirectory
+from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
+from .checkpointing import restore
+from .model_state import load_model_arrays
+from .state import TrainingRun
 from .wishes import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-    from .trainer import Trainer
 
-__all__ = ["choose_run", "compare_configs", "go_on", "resume_point", "split_as_then", "take_up"]
+__all__ = [
+    "choose_run", "compare_configs", "run_directory", "split_as_then", "take_initial_values",
+    "take_up",
+]  # fmt: skip
 
 # What may be another after a resume: it does not change the mathematics of a step. The data
 # themselves are compared, wherever they lie.
@@ -44,6 +50,7 @@ FREE = (
 )  # fmt: skip
 
 
+LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 Choice = tuple[Path | None, str, int | None]
 
 
@@ -84,29 +91,85 @@ def _reached(run: Run, config: Config) -> bool:
     return stored is None or str(stored.value) == str(config.train.duration)
 
 
-def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
-    """Where `run` goes on under the configuration of `trainer`; None: at its beginning.
+@contextlib.contextmanager
+def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
+    """The directory of `run`, a new one or that of `resume`, open and locked by rank 0 meanwhile.
+
+    Collective; its path is known to all.
+    """
+    with settled(run.comm):
+        if run.comm.rank == 0:
+            run.config_text = resolved_yaml(run.config)  # once: as long as many steps
+            run.directory = (
+                RunDirectory.create(
+                    run.config.run_dir, run.config.name, config_text=run.config_text
+                )
+                if resume is None
+                else RunDirectory(resume, wait_s=LOCK_WAIT)
+            )
+            run.output.log = run.directory.log
+    own = "" if run.directory is None else str(run.directory.path)
+    run.path = Path(run.comm.broadcast_object(own))
+    try:
+        yield
+    finally:
+        run.output.end_bar()
+        if run.checkpoints is not None:
+            run.checkpoints.wait()
+        if run.directory is not None:
+            run.directory.close()
+
+
+def take_up(run: TrainingRun) -> None:
+    """Take over where the run in `run.directory` has come to, and go on in it; collective."""
+    stored = from_root(run.comm, lambda: _newest(run))
+    with settled(run.comm):
+        if stored is not None:
+            restore(run, *stored)
+        else:  # nothing was saved
+            take_initial_values(run)
+    with settled(run.comm):
+        if run.directory is not None:
+            _go_on(run, run.directory, 0 if stored is None else stored[2]["metrics_bytes"])
+
+
+def take_initial_values(run: TrainingRun) -> None:
+    """The values of another run's model, before the first step, where train.init_from names one."""
+    path = run.config.train.init_from
+    if path is None:
+        return
+    checkpoint = checkpoint_at(path, run.output.warn)
+    try:
+        load_model_arrays(run.model, checkpoint.model)
+    except RuntimeError as error:
+        raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
+
+
+def _newest(run: TrainingRun) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
+    """Model, optimizer and state of the newest checkpoint; None: the run begins anew.
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged.
     """
-    if run.info.status == "diverged":
+    stored = Run.read(run.path)
+    if stored.info.status == "diverged":
         raise DataError(
-            f"the run {run.path} has diverged and would do so again; start a new one with another "
-            "optimizer.lr, or train.init_from one of its checkpoints"
+            f"the run {stored.path} has diverged and would do so again; start a new one with "
+            "another optimizer.lr, or train.init_from one of its checkpoints"
         )
-    compare_configs(run.config_text, trainer._config_text, run.path)
-    place = run.path / "checkpoints"
+    compare_configs(stored.config_text, run.config_text, stored.path)
+    directory, groups = stored.path / "checkpoints", run.optimizer.param_groups
     checkpoint = None
     try:
-        groups, skipping = trainer.optimizer.param_groups, trainer.skips is not None
         checkpoint = load_newest_checkpoint(
-            place, trainer.output.warn, lambda found: check_run(found, groups, skipping)
+            directory,
+            run.output.warn,
+            lambda found: check_run(found, groups, run.parts.skips is not None),
         )
     except OtherFormat:
         raise
     except DataError:  # none is whole: the run begins again
         pass
-    for path in list_checkpoints(place):  # damaged ones must not pass for the newest again
+    for path in list_checkpoints(directory):  # damaged ones must not pass for the newest again
         if checkpoint is None or step_of(path) > checkpoint.step:
             aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
             with contextlib.suppress(OSError):
@@ -115,7 +178,9 @@ def resume_point(run: Run, trainer: Trainer) -> Checkpoint | None:
                 path.rename(aside)
             except OSError as error:
                 raise LaunchError(f"cannot set aside the checkpoint {reason(error)}") from error
-    return checkpoint
+    return (
+        None if checkpoint is None else (checkpoint.model, checkpoint.optimizer, checkpoint.state)
+    )
 
 
 def split_as_then(config: Config, path: Path, comm: Communicator) -> None:
@@ -135,46 +200,34 @@ def split_as_then(config: Config, path: Path, comm: Communicator) -> None:
         config.origins["data.split.seed"] = "the run, which drew it with seed"
 
 
-def take_up(trainer: Trainer) -> Any:
-    """(model, optimizer, state) of the newest checkpoint of the run, on rank 0; None: none."""
-    run = trainer._run
-    if run is None:
-        return None
-    checkpoint = resume_point(Run.read(run.path), trainer)
-    return checkpoint and (checkpoint.model, checkpoint.optimizer, checkpoint.state)
-
-
-def go_on(trainer: Trainer, state: dict[str, Any] | None) -> None:
+def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> None:
     """Make the run directory ready to go on from a checkpoint, on rank 0.
 
     Only once the checkpoint is taken over: a run that cannot go on stays as it is.
     """
-    run = trainer._run
-    if run is None:
-        return
-    run.trim_metrics(0 if state is None else state["metrics_bytes"])
-    step = trainer.step
+    say, warn, step = run.output.say, run.output.warn, run.step
+    directory.trim_metrics(metrics_bytes)
     try:
-        (run.path / STOP_FILE).unlink(missing_ok=True)
+        (directory.path / STOP_FILE).unlink(missing_ok=True)
     except OSError as error:
         raise LaunchError(f"the run would stop at once: {reason(error)}") from error
-    before = run.info("resumed_at")
+    before = directory.info("resumed_at")
     before = before if isinstance(before, list) else []
-    run.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])
-    run.write_config(trainer._config_text)
-    trainer.output.say(f"resuming {run.path} after step {step:,}")
-    ranks = run.info("ranks", trainer.comm.size)
-    if ranks != trainer.comm.size and trainer.parts.shards is None:
-        trainer.output.warn(
-            f"the run began on {ranks} ranks and goes on on {trainer.comm.size}: equal to "
-            "rounding; bit for bit it would be under distributed.reproducible: world"
+    directory.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])
+    directory.write_config(run.config_text)
+    say(f"resuming {directory.path} after step {step:,}")
+    ranks = directory.info("ranks", run.comm.size)
+    if ranks != run.comm.size and run.parts.shards is None:
+        warn(
+            f"the run began on {ranks} ranks and goes on on {run.comm.size}: equal to rounding; "
+            "bit for bit it would be under distributed.reproducible: world"
         )
-    if trainer.config.distributed.compression != "none":
-        trainer.output.warn(
+    if run.config.distributed.compression != "none":
+        warn(
             "what compression has kept back for later steps is in no checkpoint: the run goes "
             "on, but not bit for bit"
         )
-    trainer.output.say("")
+    say("")
 
 
 def compare_configs(stored: str, now: str, path: Path) -> None:

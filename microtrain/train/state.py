@@ -1,10 +1,13 @@
-"""What a run is made of, where it is, and what is due when: the types that all share."""
+"""What a run is made of, where it is, what is due when, and what watches it: the types of all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config.duration import Duration
 from ..config.schema import Config
@@ -15,11 +18,18 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
     from ..distributed.data_parallel import DataParallel
     from ..optim import Optimizer
+    from ..runs.directory import RunDirectory
+    from ..runs.keeper import Saver
+    from .callbacks import Callbacks
     from .divergence import Guard, Skips
     from .metrics import Metric
+    from .output import Output
+    from .progress import Progress
     from .schedules import Rates
+    from .trace import Trace
+    from .wishes import Stopper
 
-__all__ = ["Parts", "Plan", "RunState"]
+__all__ = ["Ending", "Event", "Observer", "Parts", "Plan", "RunState", "TrainingRun"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,7 @@ class Parts:
         rates: sets the rates of a schedule; None where they stay.
         guard: what every update passes.
         skips: the policy `train.nan: skip`; None where what is not finite ends the run.
+        data_state: what a checkpoint holds of the data.
     """
 
     config: Config
@@ -104,6 +115,7 @@ class Parts:
     rates: Rates | None
     guard: Guard
     skips: Skips | None
+    data_state: dict[str, Any]
 
     @property
     def shards(self) -> int | None:
@@ -122,19 +134,255 @@ class RunState:
     """Where a run is.
 
     Attributes:
+        monitor: the column whose best value counts, and which way: `min` or `max`.
+        duration: of the whole run, as it is configured.
         step, samples: optimiser steps taken and samples seen, over all ranks.
         elapsed: seconds that it took before a resume.
+        resumed_at: the step after which it was resumed; None where it was not.
         best: name, value and step of the best value of the monitored column.
         measured: the last such value, and the step after which it was measured.
         stop: why it is to end, once any rank was asked for that; equal on all ranks at each
             checkpoint.
         ended: whether it has ended because of that.
+        to_be_stopped: whether it was asked to before the resume, and has not ended yet.
     """
 
+    monitor: tuple[str, str]
+    duration: str
     step: int = 0
     samples: int = 0
     elapsed: float = 0.0
+    resumed_at: int | None = None
     best: tuple[str, float, int] | None = None
-    measured: tuple[int, float] | None = field(default=None)
+    measured: tuple[int, float] | None = None
     stop: str = ""
     ended: bool = False
+    to_be_stopped: bool = False
+
+    def note_best(self, values: dict[str, float]) -> bool:
+        """Look at what was measured after this step; whether its monitored value is the best."""
+        name, mode = self.monitor
+        value = values.get(name)
+        if value is None or not math.isfinite(value):
+            return False
+        self.measured = self.step, value
+        sign = 1 if mode == "min" else -1
+        better = self.best is None or sign * value < sign * self.best[1]
+        if better:
+            self.best = name, value, self.step
+        return better
+
+    @property
+    def at_best(self) -> bool:
+        """Whether the best value is of this step."""
+        return self.best is not None and self.best[2] == self.step
+
+    def best_as_dict(self) -> dict[str, Any] | None:
+        """The best value for JSON."""
+        return self.best and dict(zip(("name", "value", "step"), self.best, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        at, value = self.measured or (-1, None)
+        stop = {"reason": self.stop, "ended": self.ended, "duration": self.duration}
+        return {
+            "step": self.step,
+            "samples": self.samples,
+            "monitor": list(self.monitor),
+            "monitored": value if at == self.step else None,
+            "best": self.best_as_dict(),
+            "stop": stop if self.stop else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Be where `state_dict` was taken; another monitor or duration may be chosen meanwhile."""
+        self.step, self.samples = state["step"], state["samples"]
+        self.elapsed, self.resumed_at = state["seconds"], state["step"]
+        stop = state.get("stop")  # absent in a checkpoint of an earlier version
+        if stop is not None and stop["duration"] == self.duration:
+            self.stop, self.ended = stop["reason"], stop["ended"]
+            self.to_be_stopped = not self.ended
+        if state["monitor"] == list(self.monitor):
+            if (best := state["best"]) is not None:
+                self.best = best["name"], best["value"], best["step"]
+            if state["monitored"] is not None:  # at the end it is saved once more
+                self.measured = self.step, state["monitored"]
+
+
+@dataclass
+class Event:
+    """A point between two steps; observers are called in order, and leave what they find.
+
+    Attributes:
+        step: optimiser steps taken.
+        last: whether no step follows.
+        evaluate, save: whether it is time to evaluate the model, to write a checkpoint.
+        asked: what clocks and signals ask for: a number above 0 at its place in the notes.
+        measured: what the evaluation gave, by column name; empty without one.
+        loss: the mean since the last row where there is one now, else that of the step.
+        stop: why the run is to end here, "" where it goes on.
+    """
+
+    step: int
+    last: bool
+    evaluate: bool
+    save: bool
+    asked: Sequence[float]
+    loss: float | None
+    measured: dict[str, float] = field(default_factory=dict)
+    stop: str = ""
+
+
+@dataclass
+class Ending:
+    """The end of a run in good order; observers are called in order, and leave what they find.
+
+    Attributes:
+        finished: whether nothing is left to do; else it was stopped, and can be resumed.
+        stop: why it ended before its last step.
+        seconds, peak: time that it took, and bytes of memory at most.
+        params_sha256: of the last checkpoint's parameters; rank 0.
+        which: in a few words the checkpoint whose model the run is known by.
+        chosen: the same in full.
+        undo: puts back the values of the last step, where the model has others meanwhile.
+        lines: to be said before the summary.
+    """
+
+    finished: bool
+    stop: str
+    seconds: float
+    peak: int
+    params_sha256: str = ""
+    which: str = ""
+    chosen: str = ""
+    undo: ExitStack = field(default_factory=ExitStack)
+    lines: list[str] = field(default_factory=list)
+
+
+class Stateful(Protocol):
+    """What gives its state to a checkpoint, as JSON has it, and takes it back."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+class Executor(Protocol):
+    """What executes the steps of a run, as its observers see it."""
+
+    def about(self) -> dict[str, Any]: ...
+
+
+class TrainingRun:
+    """A run as its observers and callbacks see it; the Trainer is one.
+
+    Attributes:
+        parts, state: what it is made of, and where it is.
+        output: where lines go.
+        callbacks: of the user.
+        wishes: what it is asked for from outside.
+        progress: losses and time since the last row.
+        directory, checkpoints: what rank 0 writes to; None on other ranks.
+        path: the run directory, on all ranks.
+        started: when training began, of `time.perf_counter`; earlier after a resume.
+        wants_trace, trace: whether timelines were asked for, and that of this rank.
+        execution: what executes the steps.
+    """
+
+    parts: Parts
+    state: RunState
+    output: Output
+    callbacks: Callbacks
+    wishes: Stopper
+    progress: Progress
+    directory: RunDirectory | None = None
+    checkpoints: Saver | None = None
+    path: Path
+    config_text: str = ""
+    started: float
+    wants_trace: bool = False
+    trace: Trace | None = None
+    execution: Executor
+
+    def __init__(self, parts: Parts, state: RunState, output: Output) -> None:
+        self.parts, self.state, self.output = parts, state, output
+        self.config, self.comm, self.device, self.data = (
+            parts.config, parts.comm, parts.device, parts.data,
+        )  # fmt: skip
+        self.model, self.loss, self.metrics = parts.model, parts.loss, parts.metrics
+        self.optimizer, self.loader = parts.optimizer, parts.loader
+        self.steps_per_epoch, self.total_steps = parts.plan.epoch, parts.plan.total
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps taken."""
+        return self.state.step
+
+    @property
+    def samples(self) -> int:
+        """Samples seen, over all ranks."""
+        return self.state.samples
+
+    @property
+    def monitor(self) -> str:
+        """The column whose best value is marked."""
+        return self.state.monitor[0]
+
+    def where(self) -> dict[str, Any]:
+        """Step, epoch and samples, as rows and checkpoints have them."""
+        step = self.state.step
+        return {"step": step, "epoch": step / self.steps_per_epoch, "samples": self.state.samples}
+
+    def update_info(self, **fields: Any) -> None:
+        """Fields of run.json, on rank 0."""
+        if self.directory is not None:
+            self.directory.update(**fields)
+
+    def log_metrics(self, row: dict[str, Any]) -> None:
+        """A row of metrics.jsonl, on rank 0."""
+        if self.directory is not None:
+            self.directory.log_metrics(row)
+
+    def stateful(self) -> dict[str, Stateful]:
+        """What keeps a state of its own in a checkpoint, by the name of that."""
+        raise NotImplementedError
+
+
+class Observer:
+    """What watches a run without changing its mathematics; every rank calls it at equal points.
+
+    A class derived from it does something in some of the methods below. `name` is that of its
+    state in a checkpoint; without one it has none.
+    """
+
+    name = ""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self.run = run
+
+    def due(self, step: int) -> float:
+        """The next step after `step` after which `attend` has something to do."""
+        return math.inf
+
+    def start(self) -> None:
+        """Before the first step, also of a run that was resumed; its state has been loaded."""
+
+    def attend(self, event: Event) -> None:
+        """After a step at which something is due, for this observer or another."""
+
+    def end(self, ending: Ending) -> None:
+        """After the last step of a run that finished, or was stopped in good order."""
+
+    def failed(self, error: BaseException) -> None:
+        """Where the run has failed; on one rank perhaps, so nothing in it may be collective."""
+
+    def state_dict(self) -> Any:
+        """What a checkpoint keeps of it, as JSON has it."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on as `state_dict` found it."""
+
+
+def next_multiple(step: int, every: int | None) -> float:
+    """The first step after `step` that is a multiple of `every`."""
+    return math.inf if every is None else (step // every + 1) * every

@@ -1,23 +1,21 @@
 """The training loop of a run described by a configuration, to be read from top to bottom.
 
 What changes the mathematics stands here: the order of batches, accumulation, the policy for values
-that are not finite. What only observes is called from here and lives in its own file: metrics,
-rows, the run directory, checkpoints, plots.
+that are not finite. What only observes is an observer, and `observers.py` has their order:
+evaluation, rows, callbacks, checkpoints, the report.
 
 Every rank runs the same code; rank 0 alone prints and writes. Mistakes of the user that some ranks
-may meet and others not (a file missing on one host) are settled by `together` before training, so
-that all ranks leave with one message instead of some waiting for the others.
+may meet and others not (a file missing on one host) are settled before training, so that all ranks
+leave with one message instead of some waiting for the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,37 +24,26 @@ import numpy as np
 from ..backend import MODES, default_dtype
 from ..config.components import build, load
 from ..config.library import library_config
-from ..config.resolved import resolved_yaml
-from ..config.schema import Config
+from ..config.schema import Component, Config
 from ..distributed import warden, watchdog, world
-from ..distributed.agreement import agreed, from_root, together
-from ..distributed.communicator import alone
-from ..distributed.replicas import check_replicas
-from ..errors import DataError, DivergedError
-from ..runs.checkpoint import name_of
-from ..runs.directory import RunDirectory
-from ..runs.keeper import Saver
-from ..runs.record import checkpoint_at
+from ..distributed.agreement import agreed, settled
+from ..errors import DivergedError
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
 from .callbacks import Callbacks
-from .checkpointing import contents, restore
+from .console import next_command
 from .divergence import NotFinite, worst_gradient
-from .ending import end, leave
-from .evaluation import evaluate
 from .executor import BEGIN, Execution
-from .forecast import dry_run
+from .forecast import dry_run, peak_memory
 from .losses import one_loss
-from .model_state import load_model_arrays
+from .observers import OBSERVERS
 from .output import Output
-from .parts import build_run, data_state
+from .parts import build_run
 from .progress import Progress
-from .resume import choose_run, go_on, split_as_then, take_up
-from .rows import Rows, RowSchedule
-from .state import RunState
-from .telling import header, next_command
-from .trace import Trace
-from .wishes import EVALUATE, SAVE, STOP, Stopper
+from .results import STOPPED
+from .resume import choose_run, run_directory, split_as_then, take_initial_values, take_up
+from .state import Ending, Event, Observer, RunState, Stateful, TrainingRun
+from .wishes import EVALUATE, SAVE, Stopper
 
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
@@ -65,10 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 
-LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
-
-
-class Trainer:
+class Trainer(TrainingRun):
     """One run: builds what the configuration names, trains, and leaves a run directory.
 
     From Python, the keys of the YAML are the keywords; those of `train` may stand at the top, and
@@ -93,6 +77,7 @@ class Trainer:
         total_steps: optimiser steps of the whole run; None where a clock ends it.
         execution: what executes the steps: the code below, or a capture of it.
         path: the run directory, from the beginning of `train`.
+        observer_types: what is done between steps: classes, or import paths of such.
 
     Raises (all on every rank): ConfigError, DataError, LaunchError before anything is trained,
     DivergedError when a loss or gradient is not finite.
@@ -108,6 +93,9 @@ class Trainer:
         ...
         0
     """
+
+    execution: Execution
+    observer_types: Sequence[str | type[Observer]] = OBSERVERS
 
     def __init__(
         self,
@@ -174,48 +162,23 @@ class Trainer:
     ) -> None:
         if resume is not None:
             split_as_then(config, resume, comm)
-        self.output = output
-        self.parts = parts = build_run(config, comm, output.warn)
-        self.state = RunState()
-        self.config, self.comm, self.device, self.data = config, comm, parts.device, parts.data
-        self.model, self.loss, self.metrics = parts.model, parts.loss, parts.metrics
-        self.optimizer, self.loader, self.rates = parts.optimizer, parts.loader, parts.rates
-        self.guard, self.skips = parts.guard, parts.skips
-        self.steps_per_epoch, self.total_steps = parts.plan.epoch, parts.plan.total
-        self._data_state = data_state(self.data)
-        self._resume = resume
-        self.callbacks = together(comm, self._make_callbacks)
-        self._hear_epochs = self.callbacks.hear("on_epoch")
+        keep, duration = config.checkpoint, str(config.train.duration)
+        state = RunState((str(keep.monitor), keep.mode), duration)
+        super().__init__(build_run(config, comm, output.warn), state, output)
+        self._resume, self.wants_trace = resume, trace
+        self.guard, self.skips, self.rates = self.parts.guard, self.parts.skips, self.parts.rates
+        with settled(comm):
+            self.callbacks = Callbacks([_callback(each) for each in config.callbacks], self)
+        self.progress = Progress(self.model)
         self.execution = Execution(
-            parts, self.state, output, self.gradients, self.update, self.train_step
+            self.parts, state, output, self.gradients, self.update, self.train_step
         )
-        self.execution.noted = self._note_execution
+        self.execution.noted = lambda about: self.update_info(compile=about)
         self._execute: Callable[..., None] = self.execution
-        self._wants_trace = trace
-        self._trace: Trace | None = None
-        self._run: RunDirectory | None = None
-        self._saver: Saver | None = None
+        self.observers: list[Observer] = []
         if resume is None and self._nothing_to_do is None:
-            together(comm, self._take_initial_values)
-
-    def _make_callbacks(self) -> Callbacks:
-        found = []
-        for component in self.config.callbacks:
-            made = component.instance or load("callbacks", component.type)
-            # What `every` has decorated is a callback already, as is an object.
-            found.append(build(component) if isinstance(made, type) else made)
-        return Callbacks(found, self)
-
-    def _take_initial_values(self) -> None:
-        """The values of another run's model, before the first step."""
-        path = self.config.train.init_from
-        if path is None:
-            return
-        checkpoint = checkpoint_at(path, self.output.warn)
-        try:
-            load_model_arrays(self.model, checkpoint.model)
-        except RuntimeError as error:
-            raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
+            with settled(comm):
+                take_initial_values(self)
 
     # Training -------------------------------------------------------------------------------------
 
@@ -233,82 +196,43 @@ class Trainer:
                 f"this Trainer has trained already, in {path}; make another one, with resume= "
                 "of that directory to go on with it"
             )
-        # Where mpirun names a process that was killed, run.json says which rank that was.
-        everyone = self.comm.all_gather_object((socket.gethostname(), os.getpid()))
-        hosts, processes = map(list, zip(*everyone, strict=True))
-        self._run = together(self.comm, self._open_run)
-        place = None if self._run is None else str(self._run.path)
-        self.path = Path(self.comm.broadcast_object(place) or "")
-        try:
-            self._continue()
-            warden.tell(words=f"go on with: {next_command(self, 'resume')}")
+        with run_directory(self, self._resume):
+            self.observers = [
+                (load("observer", each) if isinstance(each, str) else each)(self)
+                for each in self.observer_types
+            ]
+            if self._resume is not None:
+                take_up(self)
+            warden.tell(words=f"go on with: {next_command(self.config, self.path, 'resume')}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
-            if self._wants_trace:
-                self.comm.barrier()
-                self._trace = Trace(self.comm.rank, socket.gethostname())
-                self.model.on_reduced = self._trace.add
-            started = time.perf_counter() - self.state.elapsed
+            self.started = time.perf_counter() - self.state.elapsed
             try:
-                self._report_header(hosts, processes)
                 # What is not finite is found and named below: NumPy need not warn of it.
                 with np.errstate(all="ignore"), default_dtype(self.config.dtype):
-                    return self._loop(started)
+                    return self._end(self._loop())
             except BaseException as error:
-                leave(self, error, started)
+                for observer in self.observers:
+                    observer.failed(error)
                 raise
-        finally:
-            self.output.end_bar()
-            if self._saver is not None:
-                self._saver.wait()
-            if self._run is not None:
-                self._run.close()
 
-    def dry_run(self) -> list[str]:
-        """Take a few steps, write nothing; returns what the run needs. Collective, once."""
-        return dry_run(self.parts, self.state, self.take_step, self.execution.settle)
-
-    def stop(self, reason: str) -> None:
-        """End the run, as finished, after the step or evaluation under way; on any ranks.
-
-        Checkpoints keep the wish: a run that is killed before its end, and resumed, ends where it
-        would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
-        resume with another `train.duration` forgets it.
-        """
-        self.state.stop = self.state.stop or reason
-        self._stopper.ask(reason)
-
-    def _loop(self, started: float) -> int:
-        self._rows = self._make_rows()
-        self._rows_by_clock = self.parts.plan.row is None and self.config.log.every != "auto"
-        every = sys.maxsize if self._rows_by_clock else self.parts.plan.row
-        self._schedule = RowSchedule(self.total_steps, self.steps_per_epoch, every)
-        self._progress = progress = Progress(started, self.model)
-        self._every_evaluation = every is None and (
-            self.total_steps is None
-            or self.parts.plan.evaluate is None
-            or self.total_steps / self.parts.plan.evaluate <= RowSchedule.limit
-        )
-        if self._restored is not None:
-            progress.restore(self._restored["progress"], self.samples)
-            self._schedule.restore(self._restored["rows"])
-        self.output.say("", self._rows.heading())
-        self._look_at = self.output.start_bar(self.total_steps, self.step)
-        if self._trace is not None:
-            self._execute = self._trace.timed("pass", self.execution)
-        model, loader, state = self.model, self.loader, self.state
-        path = None if self._run is None else self._run.path
-        seconds = {
-            name: max(limit - (self.state.elapsed if name == "duration" else 0.0), 0.0)
-            for name, limit in self.parts.plan.ends.items()
-        }
-        with Stopper(model, path, seconds, self.parts.plan.intervals) as self._stopper:
-            stop = self._begin()
-            self.callbacks.state()  # one that cannot be saved is found now, not at a checkpoint
+    def _loop(self) -> str:
+        """Take the steps; returns why the run ends before the last one, if it does."""
+        loader, model, state, progress = self.loader, self.model, self.state, self.progress
+        plan, path = self.parts.plan, None if self.directory is None else self.path
+        left = {"duration": -state.elapsed}
+        ends = {name: max(end + left.get(name, 0.0), 0.0) for name, end in plan.ends.items()}
+        with Stopper(model, path, ends, plan.intervals) as self.wishes:
+            for observer in self.observers:
+                observer.start()
+            if self.trace is not None:
+                self._execute = self.trace.timed("pass", self.execution)
+            progress.begin(state.samples)
+            stop = state.stop if state.ended else ""  # a run that is resumed may be at its end
             attend = self._next_attention()
             # Closed at once, whatever ends it: its end moves the stream of draws.
-            with contextlib.closing(loader.steps(self.step % self.steps_per_epoch, None)) as steps:
-                while not stop and state.step != self.total_steps:
+            with contextlib.closing(loader.steps(state.step % plan.epoch, None)) as steps:
+                while not stop and state.step != plan.total:
                     micro_batches = next(steps)
                     rows = loader.global_size
                     try:
@@ -322,87 +246,43 @@ class Trainer:
                     if state.step == attend or any(model.noted):
                         stop = self._attend()
                         attend = self._next_attention()
-        return end(self, stop, started)
+        return stop
 
-    def _begin(self) -> str:
-        """Call `on_start`; returns why a run that is resumed is at its end already, if it is."""
-        asked = self.state.stop  # before the resume
-        if asked and not self.state.ended:
-            self._stopper.ask(asked)
-        self.callbacks.call("on_start")
-        if self._restored is None or (asked and not self.state.ended):
-            return ""
-        self._agree_to_stop()
-        self.state.ended = bool(self.state.stop)
-        return self.state.stop
-
-    def _agree_to_stop(self) -> str:
-        """Let all ranks know what any was asked for; returns why to stop, if anyone wants that."""
-        reasons = self.comm.all_gather_object((self.state.stop, self._stopper.reason))
-        clock = "duration" if ("", "duration") in reasons else ""
-        self.state.stop = next((asked for asked, _ in reasons if asked), clock)
-        return self.state.stop or next((reason for _, reason in reasons if reason), "")
-
-    def _next_attention(self) -> int:
+    def _next_attention(self) -> float:
         """The next step after which there is more to do than to go on."""
-        step = self.step
-        due: list[float] = [self._schedule.next_step(step), 1 << step.bit_length()]
-        plan = self.parts.plan
-        intervals = (plan.evaluate, plan.save, self.steps_per_epoch if self._hear_epochs else None)
-        due += [(step // every + 1) * every for every in intervals if every is not None]
-        due += [n for n in (self.callbacks.next_step(step), self.total_steps) if n is not None]
-        due.append(max(self._look_at, step + 1))
-        if self._saver is not None:
-            due.append(self._saver.next_step(step))
-        return int(min(n for n in due if n > step or n == self.total_steps))
+        step, total = self.state.step, self.total_steps
+        due = [1 << step.bit_length(), *(observer.due(step) for observer in self.observers)]
+        due += [] if total is None else [total]
+        return min(n for n in due if n > step or n == total)
 
     def _attend(self) -> str:
         """All that is due after this step; returns why the run is to end, if it is."""
-        step, noted = self.step, self.model.noted
-        last = step == self.total_steps
-        evaluating = last or bool(
-            noted[EVALUATE] or (self.parts.plan.evaluate and not step % self.parts.plan.evaluate)
-        )
-        if evaluating or not step & (step - 1):
+        plan, step, noted = self.parts.plan, self.state.step, self.model.noted
+        last = step == plan.total
+        evaluate = last or bool(noted[EVALUATE] or (plan.evaluate and not step % plan.evaluate))
+        save = bool(noted[SAVE] or (plan.save and not step % plan.save))
+        if evaluate or not step & (step - 1):
             self.execution.settle()
-        self.callbacks.on_step(step)
-        measured: dict[str, float] = {}
-        if noted[EVALUATE]:
-            self._stopper.done(EVALUATE)
-        if evaluating:
-            measured = self._evaluate_during_training()
-        loss: Any = self.model.loss
-        row = noted[EVALUATE] if self._rows_by_clock else evaluating and self._every_evaluation
-        if self._schedule.due(step) or row:
-            loss = self._report_row(measured)
-        if evaluating:
-            self.callbacks.call("on_eval", {"train/loss": loss, **measured})
-        if not step % self.steps_per_epoch:
-            self.callbacks.call("on_epoch")
-        if step >= self._look_at:
-            self._look_at = self.output.look(step)
-        best = self.state.best is not None and self.state.best[2] == step
-        best = best and self.config.checkpoint.keep_best > 0
-        every = self.parts.plan.save
-        saving = bool(best or noted[SAVE] or (every and not step % every))
-        stop = ""
-        # Where a checkpoint is written, rank 0 must know what others were asked for.
-        if noted[STOP] or ((evaluating or saving) and self.comm.any(bool(self.state.stop))):
-            stop = self._agree_to_stop()
-            if not (noted[STOP] or evaluating):
-                stop = ""  # it travels with the next step
-        saver = self._saver
-        if saver is not None and not last and not stop:
-            if saving:
-                self._stopper.done(SAVE)
-                saver.submit(contents(self), best)
-                before = self.state.stop
-                self._tell_of_save()
-                if self.state.stop != before:  # a callback heard of it, and has had enough
-                    saver.submit(contents(self), best)
-            if saver.due(step):
-                self._stopper.note(SAVE)
-        return stop
+        event = Event(step, last, evaluate, save, noted, self.model.loss)
+        for observer in self.observers:
+            observer.attend(event)
+        return event.stop
+
+    def stop(self, reason: str) -> None:
+        """End the run, as finished, after the step or evaluation under way; on any ranks.
+
+        Checkpoints keep the wish: a run that is killed before its end, and resumed, ends where it
+        would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
+        resume with another `train.duration` forgets it.
+        """
+        self.state.stop = self.state.stop or reason
+        self.wishes.ask(reason)
+
+    def dry_run(self) -> list[str]:
+        """Take a few steps, write nothing; returns what the run needs. Collective, once."""
+        return dry_run(self.parts, self.state, self.take_step, self.execution.settle)
+
+    # One optimiser step ---------------------------------------------------------------------------
 
     def take_step(self, micro_batches: MicroBatches) -> None:
         """One optimiser step; NotFinite where its update was refused."""
@@ -447,9 +327,9 @@ class Trainer:
         """Go on without the update of this step where the policy says so; else DivergedError."""
         skips, step = self.skips, self.step + 1
         if skips is None or not skips.skip(step):
-            if self._saver is not None:
-                self._saver.wait()  # the last good checkpoint is named
-            text = autopsy(self.parts, step, micro_batches, self.gradients, self._run)
+            if self.checkpoints is not None:
+                self.checkpoints.wait()  # the last good checkpoint is named
+            text = autopsy(self.parts, step, micro_batches, self.gradients, self.directory)
             raise agreed(DivergedError(text))
         if skips.worth_a_warning and self.comm.rank == 0:
             self.output.warn(
@@ -466,154 +346,29 @@ class Trainer:
     def _moved(self, batch: tuple[Tensor, ...]) -> list[Any]:
         return [tensor.to(device=self.device) for tensor in batch]
 
-    # Observing ------------------------------------------------------------------------------------
+    def _end(self, stop: str) -> int:
+        """Let observers write what they know; returns the exit code."""
+        self.output.end_bar()
+        state, seconds = self.state, time.perf_counter() - self.started
+        state.ended = bool(state.stop)
+        finished = state.step == self.total_steps or state.ended
+        ending = Ending(finished, stop, seconds, peak_memory())
+        with ending.undo:
+            for observer in self.observers:
+                observer.end(ending)
+        return 0 if finished else STOPPED
 
-    @property
-    def step(self) -> int:
-        """Optimiser steps taken."""
-        return self.state.step
-
-    @property
-    def samples(self) -> int:
-        """Samples seen, over all ranks."""
-        return self.state.samples
-
-    @property
-    def monitor(self) -> str:
-        """The column whose best value is marked."""
-        return str(self.config.checkpoint.monitor)
-
-    def _monitor(self) -> list[str]:
-        """What is best, and which way: another may be chosen at a resume."""
-        return [self.monitor, self.config.checkpoint.mode]
-
-    def _make_rows(self) -> Rows:
-        part = "val" if self.data.val is not None else "train"
-        names = ["train/loss"] + (["val/loss"] if part == "val" else [])
-        names += [f"{part}/{metric.name}" for metric in self.metrics]
-        names += [] if self.rates is None else ["lr"]
-        return Rows(names, self.monitor, self.total_steps, self.steps_per_epoch)
-
-    def _evaluate(self, dataset: Any) -> dict[str, float]:
-        started = time.perf_counter()
-        # Here and not at every step: it reads all parameters.
-        check_replicas(self.model.module, self.comm, f"step {self.step:,}")
-        parts = self.model.module, self.loss, self.metrics
-        found = evaluate(*parts, dataset, self.comm, self.device, self.parts.shards)
-        if self._trace is not None:
-            self._trace.add("evaluate", started, time.perf_counter())
-        return found
-
-    def _evaluate_during_training(self) -> dict[str, float]:
-        """Values by column name: of the validation data, else metrics of the training data."""
-        part = "val" if self.data.val is not None else "train"
-        dataset = self.data.val or self.data.train
-        if part == "train" and not self.metrics:
-            return {}
-        progress = self._progress
-        began = time.perf_counter()
-        found = self._evaluate(dataset)
-        if part == "train":
-            found.pop("loss")  # the row shows the loss of the steps themselves
-        ended = time.perf_counter()
-        progress.paused += ended - began
-        self._log({"split": part, **self._where(), **found, "time": ended - progress.started})
-        measured = {f"{part}/{name}": value for name, value in found.items()}
-        self._note_best(measured)
-        return measured
-
-    def _where(self, step: int | None = None, samples: int | None = None) -> dict[str, Any]:
-        step, samples = (self.step, self.samples) if step is None else (step, samples)
-        return {"step": step, "epoch": step / self.steps_per_epoch, "samples": samples}
-
-    def _note_best(self, values: dict[str, float]) -> None:
-        value = values.get(self.monitor)
-        if value is None or not math.isfinite(value):
-            return
-        self.state.measured = self.step, value
-        sign = 1 if self.config.checkpoint.mode == "min" else -1
-        if self.state.best is None or sign * value < sign * self.state.best[1]:
-            self.state.best = (self.monitor, value, self.step)
-
-    def _report_row(self, measured: dict[str, float]) -> float:
-        """One line on the terminal and its values in metrics.jsonl; returns the loss in it."""
-        seconds, loss, speed = self._progress.take(self.samples)
-        where = self._where()
-        details: dict[str, Any] = {"lr": self.optimizer.param_groups[0]["lr"]}
-        if self.guard.clip_norm is not None:
-            details["grad_norm"] = self.guard.norm
+    def stateful(self) -> dict[str, Stateful]:
+        """What keeps a state of its own in a checkpoint, in the order in which it is restored."""
+        parts: dict[str, Stateful] = {"compile": self.execution, "callbacks": self.callbacks}
         if self.skips is not None:
-            details["skipped"] = self.skips.total
-        self._log({"split": "train", **where, "loss": loss, **details, "time": seconds, **speed})
-        values = {"train/loss": loss, **measured}
-        if self.rates is not None:
-            values["lr"] = details["lr"]
-        if self.monitor == "train/loss":
-            self._note_best(values)
-        best = self.state.best is not None and self.state.best[2] == self.step
-        shown = {"step": self.step, "epoch": where["epoch"], **values, **speed}
-        self.output.say(self._rows.row(shown, best=best))
-        return loss
+            parts["skips"] = self.skips
+        named = {observer.name: observer for observer in self.observers if observer.name}
+        return {**parts, "progress": self.progress, **named}
 
-    def _log(self, row: dict[str, Any]) -> None:
-        if self._run is not None:
-            self._run.log_metrics(row)
 
-    def _open_run(self) -> RunDirectory | None:
-        if self.comm.rank != 0:
-            return None
-        self._config_text = resolved_yaml(self.config)  # once: as long as many steps
-        if self._resume is not None:
-            # A killed job's ranks may still be dying.
-            run = RunDirectory(self._resume, wait_s=LOCK_WAIT)
-        else:
-            run = RunDirectory.create(
-                self.config.run_dir, self.config.name, config_text=self._config_text
-            )
-        self.output.log = run.log
-        keep = self.config.checkpoint
-        monitor = self.monitor, keep.mode
-        self._saver = Saver(
-            run.checkpoints,
-            keep.keep_last,
-            keep.keep_best,
-            monitor,
-            self.output.warn,
-            run.sync,
-            epoch=self.steps_per_epoch if self.config.checkpoint.every == "auto" else None,
-        )
-        return run
-
-    def _continue(self) -> None:
-        """Take over where the run that is resumed has come to; collective."""
-        self._restored: dict[str, Any] | None = None
-        if self._resume is None:
-            return
-        found = from_root(self.comm, lambda: take_up(self))
-        if found is None:  # nothing was saved
-            together(self.comm, self._take_initial_values)
-        else:
-            together(self.comm, lambda: restore(self, *found))
-        together(self.comm, lambda: go_on(self, self._restored))
-
-    def _tell_of_save(self) -> None:
-        if self._saver is not None:  # when it saves is decided by the first rank's disk
-            with alone("on_save is called on rank 0 alone"):
-                self.callbacks.call("on_save", self.path / "checkpoints" / name_of(self.step))
-
-    def _best_as_dict(self) -> dict[str, Any] | None:
-        if self.state.best is None:
-            return None
-        return dict(zip(("name", "value", "step"), self.state.best, strict=True))
-
-    def _report_header(self, hosts: list[str], processes: list[int]) -> None:
-        if self._run is None:
-            return
-        about = self.execution.about()
-        self._run.update(hosts=hosts, processes=processes, ranks=self.comm.size, compile=about)
-        self.output.say(*header(self, hosts).lines())
-
-    def _note_execution(self, about: dict[str, Any]) -> None:
-        """Write down what executes the steps from now on."""
-        if self._run is not None:
-            self._run.update(compile=about)
+def _callback(component: Component) -> Any:
+    """The object that a component of `callbacks` stands for."""
+    made = component.instance or load("callbacks", component.type)
+    # What `every` has decorated is a callback already, as is an object.
+    return build(component) if isinstance(made, type) else made

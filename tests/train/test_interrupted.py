@@ -341,7 +341,7 @@ def test_a_full_disk_is_survived(tmp_path, whole):
 
 
 def test_a_run_that_someone_else_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("microtrain.train.trainer.LOCK_WAIT", 0.3)
+    monkeypatch.setattr("microtrain.train.resume.LOCK_WAIT", 0.3)
     config = write_run(tmp_path)
     run = train(config, crash=7).path
     with RunDirectory(run), pytest.raises(LaunchError) as caught:

@@ -1,5 +1,6 @@
 """The progress bar: on a real terminal only, and never a control character anywhere else."""
 
+import contextlib
 import io
 import math
 import re
@@ -12,9 +13,8 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
-from microtrain.train import output, progress
-from microtrain.train.live import Bar, why_none
-from microtrain.train.output import Output
+from microtrain.train import output
+from microtrain.train.output import Bar, Output, why_none
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself, on one process")
@@ -135,7 +135,7 @@ class Screen(io.StringIO):
 def clock(monkeypatch):
     """A clock that the test moves."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -146,7 +146,7 @@ def clock(monkeypatch):
 def test_the_clock_is_looked_at_as_rarely_as_the_speed_allows(clock, seconds, apart):
     looks, at = 0, 0
     steps = 20 * apart
-    with Bar(Screen(), 200_000) as bar:
+    with contextlib.closing(Bar(Screen(), 200_000)) as bar:
         for step in range(1, steps + 1):
             clock[0] += seconds
             if step >= at:
@@ -157,7 +157,7 @@ def test_the_clock_is_looked_at_as_rarely_as_the_speed_allows(clock, seconds, ap
 
 
 def test_a_run_that_becomes_slow_is_followed_again(clock):
-    with Bar(Screen(), None) as bar:
+    with contextlib.closing(Bar(Screen(), None)) as bar:
         at = 0
         for step in range(1, 4200):
             clock[0] += 1e-6 if step < 3000 else 1.0
@@ -205,4 +205,3 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(clock, monkeypatch):
     monkeypatch.setattr(screen, "write", gone)
     clock[0] = 5.0
     assert shown.look(1) == math.inf
-    assert output.Output is Output

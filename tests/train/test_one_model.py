@@ -18,7 +18,7 @@ from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
 from microtrain.report.samples import scatter
 from microtrain.runs.provenance import params_sha256
-from microtrain.train.checkpointing import values
+from microtrain.train.checkpointing import Checkpoints, values
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 from microtrain.words import number
@@ -109,17 +109,14 @@ def test_samples_of_the_row_are_those_of_its_step(tmp_path):
 
 def test_a_best_checkpoint_that_is_damaged_gives_way_to_the_last(tmp_path, monkeypatch, capfd):
     """As `evaluate` would do; and the run says so."""
-    from microtrain.train import ending
+    save = Checkpoints.end
 
-    save = ending._save
-
-    def damaging(trainer):
-        saved = save(trainer)
-        best = trainer.path / "checkpoints" / "best" / "model.safetensors"
+    def damaging(checkpoints, ending):
+        save(checkpoints, ending)
+        best = checkpoints.run.path / "checkpoints" / "best" / "model.safetensors"
         best.write_bytes(best.read_bytes()[:-1])
-        return saved
 
-    monkeypatch.setattr(ending, "_save", damaging)
+    monkeypatch.setattr(Checkpoints, "end", damaging)
     trainer, _, said = train(tmp_path)
     assert f"(step {trainer.step}, the last)" in said
     assert "cannot be used (damaged checkpoint" in capfd.readouterr().err

@@ -5,55 +5,74 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microtrain.train.output import Header, Output, Summary, truth_lines
+from microtrain.train.console import header, summary, truth_lines
+from microtrain.train.output import Output
 from microtrain.train.rows import Rows, RowSchedule
+from microtrain.train.state import Ending, RunState
+from microtrain.version import __version__
 from microtrain.words import elapsed, number, plural, rate, size
 
-HEADER = {
-    "title": "microtrain 0.1.0  linreg",
-    "hosts": ["node07", "node07", "node08", "node08"],
-    "mpi": "MPICH 5.0.2",
-    "device": "cpu",
-    "dtype": "float32",
-    "blas_threads": 1,
-    "samples": {"train": 8000, "val": 2000},
-    "prediction": {"model": "2 parameters", "memory": "70 MB a rank"},
-    "steps": 2500,
-    "steps_per_epoch": 125,
-    "batch_size": 64,
-    "compile": "numpy: asked for",
-    "results": "runs/linreg/2026-11-21_13-35-07",
-}
+HOSTS = ["node07", "node07", "node08", "node08"]
+RESULTS = Path("runs/linreg/2026-11-21_13-35-07")
+
+
+def parts(**more):
+    """What the header reads of the parts of a run."""
+    shared = SimpleNamespace(compression="none")
+    train = SimpleNamespace(batch_size=64)
+    made = {
+        "config": SimpleNamespace(name="linreg", dtype="float32", distributed=shared, train=train),
+        "data": SimpleNamespace(train=range(8000), val=range(2000), test=None),
+        "plan": SimpleNamespace(epoch=125, total=2500),
+        "comm": SimpleNamespace(size=1),
+        "model": SimpleNamespace(overlap="off", local_batch_norm=False),
+        "device": None,
+        "shards": None,
+    }
+    return SimpleNamespace(**{**made, **more})
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch):
+    monkeypatch.setattr("microtrain.runs.provenance.versions", lambda: {"mpi": "MPICH 5.0.2"})
+    monkeypatch.setattr("microtrain.threads.blas_threads", lambda: 1)
+    needs = {"model": "2 parameters", "memory": "8 B a rank"}
+    monkeypatch.setattr("microtrain.train.console.sizes", lambda parts: needs)
 
 
 def test_header():
-    assert "\n".join(Header(**HEADER).lines()) == (
-        "microtrain 0.1.0  linreg\n"
+    lines = header(parts(), HOSTS, "numpy: asked for", RESULTS)
+    assert "\n".join(lines) == (
+        f"microtrain {__version__}: linreg\n"
         "ranks    4 on 2 hosts (node07, node08), MPICH 5.0.2\n"
         "device   cpu, float32, 1 BLAS thread a rank\n"
         "data     8,000 train, 2,000 val\n"
         "model    2 parameters\n"
-        "memory   70 MB a rank\n"
+        "memory   8 B a rank\n"
         "train    2,500 steps: 20 epochs of 125 steps, batch size 64 over 4 ranks\n"
         "compile  numpy: asked for\n"
         "results  runs/linreg/2026-11-21_13-35-07"
     )
 
 
-def test_header_of_one_process_does_not_speak_of_communication():
-    text = "\n".join(Header(**{**HEADER, "hosts": ["here"], "mpi": "", "steps": None}).lines())
+def test_header_of_one_process_does_not_speak_of_communication(monkeypatch):
+    monkeypatch.setattr("microtrain.runs.provenance.versions", dict)
+    endless = parts(plan=SimpleNamespace(epoch=125, total=None))
+    text = "\n".join(header(endless, ["here"], "off", RESULTS))
     assert "ranks    1 on 1 host (here)\n" in text
     assert "until the time is over, epochs of 125 steps, batch size 64\n" in text
 
 
 def test_header_of_a_large_job_stays_short():
     hosts = [f"n{i // 8}" for i in range(128)]
-    line = Header(**{**HEADER, "hosts": hosts}).lines()[1]
+    line = header(parts(), hosts, "off", RESULTS)[1]
     assert "128 on 16 hosts (n0, n1, n2, n3 and 12 more)" in line
 
 
@@ -176,34 +195,43 @@ def test_a_schedule_goes_on_where_it_was_kept():
     assert again.state() == schedule.state() == {"rows": rows, "step_rate": 5}
 
 
-def test_summary():
-    summary = Summary(
-        status="finished",
-        steps=2500,
-        seconds=1.24,
-        samples_per_s=141020.4,
-        comm_share=0.031,
-        best=("val/loss", 0.249871, 2300),
-        results="runs/linreg/2026-11-21_13-35-07",
-        took="1.24 s, 70 MB of memory at most",
-        next_command="python -m microtrain evaluate runs/linreg",
+def finished_run(size, **state):
+    """What the summary reads of a run."""
+    component = SimpleNamespace(type="mse", instance=None)
+    names = ("data", "model", "loss", "optimizer", "schedule")
+    config = SimpleNamespace(metrics=[], callbacks=[], trainer=None)
+    vars(config).update(dict.fromkeys(names, component))
+    return SimpleNamespace(
+        state=RunState(("val/loss", "min"), "20 epochs", **state),
+        comm=SimpleNamespace(size=size),
+        model=SimpleNamespace(comm_seconds=0.03844),
+        path=RESULTS,
+        config=config,
     )
-    assert "\n".join(summary.lines()) == (
+
+
+def test_summary(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["microtrain"])
+    run = finished_run(4, step=2500, samples=174865, best=("val/loss", 0.249871, 2300))
+    lines = summary(run, Ending(True, "", 1.24, 70_000_000))
+    assert "\n".join(lines) == (
         "finished  2,500 steps in 1.24 s, 141,020 samples/s, 3% in communication\n"
         "best      val/loss 0.24987 at step 2,300\n"
         "results   runs/linreg/2026-11-21_13-35-07\n"
         "took      1.24 s, 70 MB of memory at most\n"
-        "next      python -m microtrain evaluate runs/linreg"
+        "next      microtrain evaluate runs/linreg/2026-11-21_13-35-07"
     )
 
 
-def test_summary_without_a_best_value_or_communication():
-    lines = Summary("diverged", 1, 0.5, math.nan, None, None, "runs/a", "as said", "x").lines()
+def test_summary_without_a_best_value_or_communication(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    run = finished_run(1, step=3, samples=100, elapsed=60.0, resumed_at=2)
+    lines = summary(run, Ending(False, "SIGTERM", 60.5, 70_000_000))
     assert lines == [
-        "diverged  1 step in 0.50 s, - samples/s",
-        "results   runs/a",
-        "took      as said",
-        "next      x",
+        "stopped (SIGTERM)  3 steps in 1 min 00 s in all, 2 samples/s",
+        "results            runs/linreg/2026-11-21_13-35-07",
+        "took               0.50 s since the resume after step 2, 70 MB of memory at most",
+        "next               python -m microtrain resume runs/linreg/2026-11-21_13-35-07",
     ]
 
 

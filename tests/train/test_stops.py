@@ -29,6 +29,7 @@ from microtrain.runs.record import newest_run
 from microtrain.train.checkpointing import contents
 from microtrain.train.output import Output
 from microtrain.train.resume import choose_run
+from microtrain.train.state import RunState
 from microtrain.train.trainer import Trainer
 
 TESTED = "data.split={train: 0.75, val: 0.125, test: 0.125}"
@@ -237,7 +238,7 @@ def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended
     monkeypatch.setattr("microtrain.train.wishes.POLL", 0.001)
     config, settings = configuration(tmp_path, "the last step")
     settings = (*settings[:-1], f"callbacks=[{tmp_path}/net.py:Slow]", "train.duration=0.002 min")
-    monkeypatch.setattr("microtrain.train.ending._write_end", crash_before_run_json)
+    monkeypatch.setattr("microtrain.train.results.Results._write_down", crash_before_run_json)
     with pytest.raises(ArithmeticError):
         run(config, settings, 1)
     monkeypatch.undo()
@@ -252,8 +253,8 @@ def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended
     assert run(config, longer, 1).step > state["step"]
 
 
-def crash_before_run_json(trainer, *_):
-    trainer._saver.save(contents(trainer))
+def crash_before_run_json(results, *_):
+    results.run.checkpoints.save(contents(results.run))
     raise ArithmeticError
 
 
@@ -284,8 +285,9 @@ def test_early_stopping_is_asked_anew_where_the_duration_is_another(tmp_path, pa
 def test_a_checkpoint_of_before_that_does_not_tell_of_a_stop(tmp_path, monkeypatch):
     """Early stopping looks at its own count at once, not at the next evaluation."""
     config, settings = configuration(tmp_path, "early stopping")
-    monkeypatch.setattr("microtrain.train.ending._write_end", crash_before_run_json)
-    monkeypatch.setattr("microtrain.train.checkpointing._stop", lambda _: None)
+    monkeypatch.setattr("microtrain.train.results.Results._write_down", crash_before_run_json)
+    whole = RunState.state_dict
+    monkeypatch.setattr(RunState, "state_dict", lambda self: whole(self) | {"stop": None})
     with pytest.raises(ArithmeticError):
         run(config, settings, 1)
     monkeypatch.undo()

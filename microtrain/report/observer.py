@@ -1,0 +1,33 @@
+"""The report and the pictures of a run that has ended, which `microtrain.train.observers` names."""
+
+from __future__ import annotations
+
+from ..distributed.agreement import settled
+from ..distributed.communicator import alone
+from ..errors import DivergedError
+from ..train.state import Ending, Observer
+
+__all__ = ["Report"]
+
+
+class Report(Observer):
+    """Writes report.html and draws plots/ on rank 0, which alone imports what that takes."""
+
+    def end(self, ending: Ending) -> None:
+        """Of a run that has finished; whatever a picture meets, it stays so."""
+        run = self.run
+        with settled(run.comm), alone("rank 0 alone draws and writes the report"):
+            if run.directory is None or not ending.finished:
+                return
+            from .page import final_report
+
+            module = run.model.module
+            if problem := final_report(run.path, module, run.data, run.device, ending.chosen):
+                run.output.warn(problem)
+
+    def failed(self, error: BaseException) -> None:
+        """Of a run that has diverged."""
+        if self.run.directory is not None and isinstance(error, DivergedError):
+            from .page import final_report
+
+            final_report(self.run.path)

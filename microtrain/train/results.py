@@ -1,0 +1,126 @@
+"""What a run is known by once it has ended: the test results, and how run.json says it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from typing import Any
+
+from ..distributed.abort import exit_status
+from ..distributed.agreement import from_root, settled
+from ..distributed.communicator import alone
+from ..errors import DivergedError, LaunchError, UserError
+from ..runs.best import best_checkpoint
+from ..runs.record import Run
+from ..words import number
+from .checkpointing import values
+from .console import truth_beside
+from .model_state import load_model_arrays
+from .observers import measure
+from .state import Ending, Observer
+
+__all__ = ["STOPPED", "LastValues", "Results"]
+
+STOPPED = 75  # exit code: stopped early, resumable
+
+
+class Results(Observer):
+    """Measures the test data with the best checkpoint's model, and writes down the end.
+
+    What is told of a finished run is told of one model, that of its best checkpoint where there is
+    one: its values are there until `LastValues`.
+    """
+
+    def end(self, ending: Ending) -> None:
+        """The test row of a finished run, and run.json."""
+        test: dict[str, Any] | None = None
+        if ending.finished:
+            where = self._take_best(ending)
+            if self.run.data.test is not None:
+                test = measure(self.run, self.run.data.test)
+                measured = "  ".join(f"{name} {number(value)}" for name, value in test.items())
+                ending.lines += ["", f"test  {measured}  ({ending.which})"]
+            ending.lines += truth_beside(self.run.model.module, self.run.data, ending.which)
+        with settled(self.run.comm), alone("rank 0 alone writes the end of the run"):
+            if test is not None:
+                self.run.log_metrics({"split": "test", **where, **test, "time": ending.seconds})
+                test = {"step": where["step"], **test}
+            self._write_down(ending, test)
+
+    def _take_best(self, ending: Ending) -> dict[str, Any]:
+        """Give the model the values that the run is known by; returns where these were taken."""
+        run = self.run
+
+        @alone("rank 0 alone reads the best checkpoint")
+        def read() -> tuple[int, int, str, dict[str, Any] | None]:
+            """Step and samples, what it is called, and its values where they are others."""
+            best, chosen, fell_back = best_checkpoint(Run.read(run.path), run.output.warn)
+            if fell_back and run.config.checkpoint.keep_best:
+                run.output.warn(f"{fell_back}; what is told of the run is of the {chosen}")
+            return (
+                best.step,
+                best.state["samples"],
+                chosen,
+                None if best.step == run.step else best.model,
+            )
+
+        step, samples, ending.chosen, best = from_root(run.comm, read)
+        last = ending.chosen.endswith("the last")
+        ending.which = f"step {step:,}, the {'last' if last else 'best'}"
+        if best is not None:
+            ending.undo.callback(load_model_arrays, run.model, values(run.model))
+            load_model_arrays(run.model, best)
+        return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
+
+    def _write_down(self, ending: Ending, test: dict[str, Any] | None) -> None:
+        """All that run.json says of the end, on rank 0."""
+        run, skips = self.run, self.run.parts.skips
+        if run.directory is None:
+            return
+        run.directory.update(
+            status="finished" if ending.finished else "stopped",
+            exit_code=0 if ending.finished else STOPPED,
+            steps=run.step,
+            best=run.state.best_as_dict(),
+            test=test,
+            params_sha256=ending.params_sha256,
+            timings={"train_s": ending.seconds, "comm_s": run.model.comm_seconds},
+            **({} if skips is None else {"skipped_steps": skips.total}),
+        )
+
+    def failed(self, error: BaseException) -> None:
+        """Note in run.json and the log how a run ended that did not finish."""
+        run = self.run
+        if run.directory is None:
+            return
+        status, code = "failed", getattr(error, "exit_code", 1)
+        if isinstance(error, DivergedError):
+            status = "diverged"
+        elif isinstance(error, KeyboardInterrupt):
+            status, code = "stopped", 130
+        elif isinstance(error, SystemExit):
+            code, _ = exit_status(error.code)
+        lines = str(error).splitlines() or [type(error).__name__]
+        if not isinstance(error, UserError | KeyboardInterrupt):  # someone's code: where it was
+            whole = "".join(traceback.format_exception(error))
+            lines = [f"{type(error).__name__}: {error}".splitlines()[0], *whole.splitlines()]
+        with contextlib.suppress(LaunchError):  # a full disk must not hide the first error
+            run.directory.update(
+                status=status,
+                exit_code=code,
+                steps=run.step,
+                best=run.state.best_as_dict(),
+                error=lines[0],
+                timings={"train_s": time.perf_counter() - run.started},
+            )
+            for line in lines:
+                run.directory.log(line)
+
+
+class LastValues(Observer):
+    """Gives the model the values of the last step again."""
+
+    def end(self, ending: Ending) -> None:
+        """Nothing after it may speak of the best checkpoint's."""
+        ending.undo.close()

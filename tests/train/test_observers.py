@@ -1,0 +1,111 @@
+"""The list of observers is what is done between steps; one more is one class and one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from resuming import Crash, CrashAt, write_run
+
+from microtrain.config.load import load_config
+from microtrain.distributed import in_process
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.runs.checkpoint import list_checkpoints
+from microtrain.train.callbacks import Callbacks
+from microtrain.train.observers import OBSERVERS
+from microtrain.train.output import Output
+from microtrain.train.state import Ending, Event, Observer
+from microtrain.train.trainer import Trainer
+
+
+class Journal(Observer):
+    """Notes every call, and counts the pauses over a resume."""
+
+    name = "journal"
+
+    def __init__(self, run):
+        super().__init__(run)
+        self.calls, self.pauses = [], 0
+        run.journal = self
+
+    def due(self, step):
+        return (step // 7 + 1) * 7
+
+    def start(self):
+        self.calls.append("start")
+
+    def attend(self, event: Event):
+        self.pauses += 1
+        self.calls.append((event.step, event.last, sorted(event.measured)))
+
+    def end(self, ending: Ending):
+        self.calls.append(("end", ending.finished))
+
+    def failed(self, error):
+        self.calls.append(type(error).__name__)
+
+    def state_dict(self):
+        return {"pauses": self.pauses}
+
+    def load_state_dict(self, state):
+        self.pauses = state["pauses"]
+
+
+def trainer_of(folder: Path, comm=None, resume=None, **kinds) -> Trainer:
+    settings = load_config(folder / "run.yaml", [f"run_dir={folder / 'runs'}"], trust=True)
+    comm = comm or SingleCommunicator()
+    trainer = Trainer.from_config(settings, comm, Output(comm.rank, progress="off"), resume=resume)
+    trainer.observer_types = kinds.get("kinds", (*OBSERVERS, Journal))
+    return trainer
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_it_is_called_on_every_rank_at_equal_points(tmp_path, ranks):
+    write_run(tmp_path)
+
+    def on(comm):
+        trainer = trainer_of(tmp_path, comm)
+        trainer.train()
+        return trainer.journal.calls
+
+    calls = in_process.run(ranks, on)
+    assert calls == calls[:1] * ranks
+    assert calls[0][0] == "start" and calls[0][-1] == ("end", True)
+    steps = {step: (last, measured) for step, last, measured in calls[0][1:-1]}
+    assert {7, 14, 21} <= {*steps}  # as it asked to
+    assert steps[23] == (True, ["val/loss", "val/r2"])  # what those before it have found
+    assert steps[4] == (False, ["val/loss", "val/r2"]) and steps[7] == (False, [])
+
+
+def test_its_state_is_in_the_checkpoint_under_its_name(tmp_path):
+    write_run(tmp_path)
+    first = (Journal, *OBSERVERS)  # before the one that writes the checkpoint
+    whole = trainer_of(tmp_path, kinds=first)
+    whole.train()
+    trainer = trainer_of(tmp_path, kinds=first)
+    trainer.callbacks = Callbacks([*trainer.callbacks._all, CrashAt(11)], trainer)
+    with pytest.raises(Crash):
+        trainer.train()
+    assert trainer.journal.calls[-1] == "Crash"
+    newest = list_checkpoints(trainer.path / "checkpoints")[-1]
+    assert json.loads((newest / "state.json").read_text())["journal"]["pauses"] > 0
+    again = trainer_of(tmp_path, resume=trainer.path, kinds=first)
+    again.train()
+    assert again.journal.pauses == whole.journal.pauses
+
+
+def test_one_that_the_run_did_not_have_before_starts_afresh(tmp_path):
+    write_run(tmp_path)
+    trainer = trainer_of(tmp_path, kinds=OBSERVERS)
+    trainer.callbacks = Callbacks([*trainer.callbacks._all, CrashAt(11)], trainer)
+    with pytest.raises(Crash):
+        trainer.train()
+    again = trainer_of(tmp_path, resume=trainer.path)
+    again.train()
+    assert again.journal.calls[-1] == ("end", True)
