@@ -283,25 +283,25 @@ class _Left(NamedTuple):
 
     def other_than(self, other: _Left) -> list[str]:
         """What differs, in words."""
-        found = [kind for kind, value in self.hashes.items() if other.hashes[kind] != value]
+        kinds = [kind for kind, value in self.hashes.items() if other.hashes[kind] != value]
         if self.rows != other.rows:
             pairs = zip(self.rows, other.rows, strict=False)
             first = next((n for n, (a, b) in enumerate(pairs, 1) if a != b), "the end")
-            found.append(f"metrics (from row {first})")
-        return found
+            kinds.append(f"metrics (from row {first})")
+        return kinds
 
     def distance(self, other: _Left) -> tuple[float, str]:
         """The largest relative difference of a parameter, and which one's it is."""
-        found = []
+        distances = []
         for name, value in self.parameters.items():
             scale = np.abs(value).max(initial=0.0) or 1.0
             apart = np.abs(np.subtract(value, other.parameters[name], dtype=np.float64))
-            found.append((float(apart.max(initial=0.0) / scale), name))
-        return max(found)
+            distances.append((float(apart.max(initial=0.0) / scale), name))
+        return max(distances)
 
 
-def _left(place: Path) -> _Left:
-    run = Run.read(place)
+def _left(directory: Path) -> _Left:
+    run = Run.read(directory)
     checkpoint = load_checkpoint(run.checkpoints[-1])
     optimizer = (checkpoint.path / "optimizer.safetensors").read_bytes()
     rows = [json.dumps({key: row[key] for key in row if key not in WALL_CLOCK}) for row in run.rows]

@@ -16,6 +16,7 @@ from microtrain.errors import UserError
 from microtrain.threads import launch_environment
 
 from ..spelling import did_you_mean
+from ..version import __version__
 
 # Name, where it is, and what `--help` says of it.
 COMMANDS = {
@@ -60,23 +61,8 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from ..version import __version__
-
-        click.echo(f"microtrain {__version__}")
-        ctx.exit()
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
-    help="Show the version and exit.",
-)
+@click.version_option(__version__, message="microtrain %(version)s")
 def cli() -> None:
     """Train small networks from one YAML file, alone or on many ranks.
 
@@ -93,12 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     and, where the ranks of an MPI job have not all met it together, also a UserError, so that the
     hooks of `distributed.abort` end the job.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     speaks = launch_environment().rank == 0
-    if not speaks and not (given and given[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(given)):
+    if not speaks and not (words and words[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(words)):
         return 0
     try:
-        result = cli.main(given, prog_name="microtrain", standalone_mode=False)
+        result = cli.main(words, prog_name="microtrain", standalone_mode=False)
         return _leave(result) if isinstance(result, int) and result else 0
     except click.ClickException as error:
         # A launcher may end the job at the first exit code, before rank 0 has spoken: the others,

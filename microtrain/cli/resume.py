@@ -42,6 +42,6 @@ def resume(
                 raise ConfigError(f"a run goes on with its name, in its place; omit {override}")
         return str(Run.read(run).path)
 
-    found = from_root(ranks, find)
-    settings = load_config_everywhere(ranks, f"{found}/config.yaml", overrides, trust=trust)
-    return train_run(settings, resume=found, trace=trace, progress=progress)
+    path = from_root(ranks, find)
+    settings = load_config_everywhere(ranks, f"{path}/config.yaml", overrides, trust=trust)
+    return train_run(settings, resume=path, trace=trace, progress=progress)

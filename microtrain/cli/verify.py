@@ -16,12 +16,12 @@ def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
     if text is None:
         return None
     try:
-        found = [int(part) for part in text.split(",")]
+        counts = [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if len(found) < 2 or min(found) < 1 or len(set(found)) < len(found):
+        counts = []
+    if len(counts) < 2 or min(counts) < 1 or len(set(counts)) < len(counts):
         raise click.BadParameter(f"expected different numbers such as 1,2,4, got {text!r}")
-    return found
+    return counts
 
 
 @click.command()
@@ -63,15 +63,15 @@ def verify(
 
     settings = load_config(config, overrides, trust=trust or None)
     every = not (resume or ranks or grad)
-    found: list[Result] = []
+    results: list[Result] = []
 
     def tell(result: Result) -> None:
-        found.append(result)
+        results.append(result)
         if not as_json:
             click.echo(f"{result.check:<8} {result.outcome:<9} {result.text}")
 
-    with tempfile.TemporaryDirectory(prefix="microtrain-verify-") as place:
-        checks = Verification(settings, Path(place), steps)
+    with tempfile.TemporaryDirectory(prefix="microtrain-verify-") as directory:
+        checks = Verification(settings, Path(directory), steps)
         if every or grad:
             tell(checks.gradients())
         if every or resume:
@@ -86,7 +86,7 @@ def verify(
     if as_json:
         shown = [
             {"check": each.check, "outcome": each.outcome, "text": each.text, **each.details}
-            for each in found
+            for each in results
         ]
         click.echo(json.dumps({"config": config, "checks": shown}, indent=2))
-    return int(any(each.outcome == "FAILED" for each in found))
+    return int(any(each.outcome == "FAILED" for each in results))

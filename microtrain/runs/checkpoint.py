@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,17 +145,17 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     if not os.path.isdir(path):
-        found = [p.name for p in list_checkpoints(path.parent)]
-        beside = f"there are {', '.join(found)}" if found else "no checkpoint is beside it"
+        names = [p.name for p in list_checkpoints(path.parent)]
+        beside = f"there are {', '.join(names)}" if names else "no checkpoint is beside it"
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
     try:
-        contents = {name: _read_verified(path, name, manifest["files"][name]) for name in FILES}
+        contents = {name: _read_verified(path, name, *manifest.files[name]) for name in FILES}
         return Checkpoint(
             path=path,
-            step=manifest["step"],
-            model=_arrays(contents["model.safetensors"], manifest["order"]["model"]),
-            optimizer=_arrays(contents["optimizer.safetensors"], manifest["order"]["optimizer"]),
+            step=manifest.step,
+            model=_arrays(contents["model.safetensors"], manifest.order["model"]),
+            optimizer=_arrays(contents["optimizer.safetensors"], manifest.order["optimizer"]),
             state=_state(contents["state.json"]),
             config_text=contents["config.yaml"].decode(),
         )
@@ -173,11 +173,11 @@ def list_checkpoints(directory: str | Path) -> list[Path]:
         return []
     except OSError as error:
         raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
-    found: dict[int, Path] = {}
+    by_step: dict[int, Path] = {}
     for entry in entries:  # ".step-x.replaced" sorts before "step-x", so a whole "step-x" wins
         if _NAME.fullmatch(entry.name) and (entry / MANIFEST).is_file():
-            found[step_of(entry)] = entry
-    return [found[step] for step in sorted(found)]
+            by_step[step_of(entry)] = entry
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def load_newest_checkpoint(
@@ -191,10 +191,10 @@ def load_newest_checkpoint(
     """
     for path in reversed(list_checkpoints(directory)):
         try:
-            found = load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
             if check is not None:
-                check(found)
-            return found
+                check(checkpoint)
+            return checkpoint
         except OtherFormat:
             raise
         except DataError as error:
@@ -253,53 +253,59 @@ def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (text + "\n").encode()
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest with every key that reading needs, of the right kind; else DataError."""
-    file = path / MANIFEST
+class _Manifest(NamedTuple):
+    """manifest.json: size and sha256 of each file, names of arrays in definition order."""
+
+    step: int
+    files: dict[str, tuple[int, str]]
+    order: dict[str, list[str]]
+
+
+def _read_manifest(path: Path) -> _Manifest:
     try:
-        manifest = read_json(file)
-        version = manifest["format"]
-        if version == FORMAT:
-            order = manifest["order"]
-            names = [*order["model"], *order["optimizer"]]
-            files = [manifest["files"][name] for name in FILES]
-            sound = [type(each["size"]) is int and type(each["sha256"]) is str for each in files]
-            sound += [type(manifest["step"]) is int and manifest["step"] >= 0]
-            sound += [all(type(name) is str for name in names)]
-            if not all(sound):
-                raise ValueError
+        content = read_json(path / MANIFEST)
+        if content["format"] != FORMAT:
+            raise OtherFormat(
+                f"{path} has checkpoint format {content['format']}; this microtrain reads format "
+                f"{FORMAT}"
+            )
+        files = {name: (content["files"][name]["size"], content["files"][name]["sha256"])
+                 for name in FILES}  # fmt: skip
+        order = {kind: list(content["order"][kind]) for kind in ("model", "optimizer")}
+        if not (
+            all(type(size) is int and type(sha256) is str for size, sha256 in files.values())
+            and all(type(name) is str for names in order.values() for name in names)
+            and type(content["step"]) is int
+            and content["step"] >= 0
+        ):
+            raise ValueError
     except FileNotFoundError:
         raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
         raise DataError(f"cannot read the checkpoint: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"damaged checkpoint {path}: {MANIFEST} cannot be understood") from None
-    if version != FORMAT:
-        raise OtherFormat(
-            f"{path} has checkpoint format {version}; this microtrain reads format {FORMAT}"
-        )
-    return dict(manifest)
+    return _Manifest(content["step"], files, order)
 
 
-def _read_verified(path: Path, name: str, expected: dict[str, Any]) -> bytes:
+def _read_verified(path: Path, name: str, size: int, sha256: str) -> bytes:
     try:
         with open_plain(path / name) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read() if size == expected["size"] else b""
+            actual = os.fstat(file.fileno()).st_size
+            data = file.read() if actual == size else b""
     except OSError as error:
         raise DataError(
             f"damaged checkpoint {path}: cannot read {name}: {error.strerror}"
         ) from error
-    if size != expected["size"]:
+    if actual != size:
         raise DataError(
-            f"damaged checkpoint {path}: {name} has {size:,} bytes, "
-            f"the manifest says {expected['size']:,}"
+            f"damaged checkpoint {path}: {name} has {actual:,} bytes, the manifest says {size:,}"
         )
-    found = hashlib.sha256(data).hexdigest()
-    if found != expected["sha256"]:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != sha256:
         raise DataError(
-            f"damaged checkpoint {path}: {name} was changed: its sha256 starts {found[:12]}, "
-            f"the manifest says {str(expected['sha256'])[:12]}"
+            f"damaged checkpoint {path}: {name} was changed: its sha256 starts {digest[:12]}, "
+            f"the manifest says {sha256[:12]}"
         )
     return data
 
@@ -317,5 +323,5 @@ def _clear_leftovers(directory: Path) -> None:
 
 
 def _last_good(directory: Path) -> str:
-    found = list_checkpoints(directory)
-    return f"the last one is {found[-1]}" if found else "there is none before it"
+    before = list_checkpoints(directory)
+    return f"the last one is {before[-1]}" if before else "there is none before it"

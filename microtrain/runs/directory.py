@@ -70,8 +70,8 @@ class RunDirectory:
         with contextlib.ExitStack() as opened, self._refusing("cannot write in"):
             for name in ("checkpoints", "plots", "trace", "board"):
                 refuse_link(self.path / name)
-            self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            opened.callback(os.close, self._place)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, self._descriptor)
             self._lock = open_to_write(self.path / "run.lock", os.O_RDWR)
             opened.callback(os.close, self._lock)
             self._acquire(wait_s)
@@ -161,10 +161,10 @@ class RunDirectory:
 
     def trim_metrics(self, length: int) -> None:
         """Forget the rows after a checkpoint; DataError where rows before it are missing."""
-        found = self.metrics_bytes
-        if found < length:
+        size = self.metrics_bytes
+        if size < length:
             raise DataError(
-                f"damaged file: {self.metrics_file} has {found:,} bytes, but the checkpoint was "
+                f"damaged file: {self.metrics_file} has {size:,} bytes, but the checkpoint was "
                 f"written when it had {length:,}"
             )
         with self._refusing("cannot trim metrics.jsonl in"):
@@ -197,7 +197,7 @@ class RunDirectory:
     def _look(self) -> None:
         """Raise Gone where the directory that was opened is no longer at its path."""
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(self.path), os.fstat(self._place)):
+            if os.path.samestat(os.stat(self.path), os.fstat(self._descriptor)):
                 return
         raise Gone(
             f"the run directory {self.path} is gone: it was removed or moved while the run went "

@@ -140,19 +140,19 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
 
     A directory that cannot be removed or linked is no reason to end a run.
     """
-    found = list_checkpoints(directory)
-    values = {path: value for path in found if (value := monitored(path, monitor)) is not None}
+    paths = list_checkpoints(directory)
+    values = {path: value for path in paths if (value := monitored(path, monitor)) is not None}
     sign = 1.0 if monitor[1] == "min" else -1.0
     ranked = sorted(values, key=lambda path: sign * values[path])  # of equal ones the first
-    kept = {*found[-keep_last:], *ranked[:keep_best]}
-    for path in found:
+    kept = {*paths[-keep_last:], *ranked[:keep_best]}
+    for path in paths:
         if path not in kept:
             # Without its name first, so that nobody meets half of it.
             hidden = path.with_name(f".{path.name}.partial")
             with contextlib.suppress(OSError):
                 path.rename(hidden)
                 remove(hidden)
-    for name, target in (("last", found[-1:]), ("best", ranked[: min(keep_best, 1)])):
+    for name, target in (("last", paths[-1:]), ("best", ranked[: min(keep_best, 1)])):
         if target:
             link = directory / f".{name}.partial"
             with contextlib.suppress(OSError):  # a file system without links

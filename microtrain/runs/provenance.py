@@ -37,15 +37,13 @@ def params_sha256(named_arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -
 
 def versions() -> dict[str, str]:
     """Versions of python, numpy, microtrain, and of the MPI library where one is loaded."""
-    found = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "microtrain": __version__,
-    }
+    known = {"python": platform.python_version(), "numpy": np.__version__}
+    known["microtrain"] = __version__
     mpi = sys.modules.get("mpi4py.MPI")  # importing it here would start MPI
     if mpi is not None:
-        found["mpi"] = " ".join(mpi.Get_library_version().replace("\0", "").splitlines()[0].split())
-    return found
+        library = mpi.Get_library_version().replace("\0", "").splitlines()[0]
+        known["mpi"] = " ".join(library.split())
+    return known
 
 
 def git_state(directory: str | Path = ".") -> dict[str, Any] | None:

@@ -171,8 +171,8 @@ class Run:
     @cached_property
     def data_hash(self) -> str | None:
         """Of all rows that it was given, None where it left no checkpoint."""
-        states = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
-        return self.info.data_hash or next((one for one in states if isinstance(one, str)), None)
+        hashes = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
+        return self.info.data_hash or next((h for h in hashes if isinstance(h, str)), None)
 
 
 def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:

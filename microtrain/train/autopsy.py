@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["apart", "autopsy"]
 
 Gradients: TypeAlias = "Callable[[bool, bool, tuple[Tensor, ...]], None]"
-_Met: TypeAlias = tuple[int, str, str, list[Any]]
 
 _DATA, _BACKWARD = -1, 2**62  # when something was met: before all passes, after the forward pass
 SHOWN = 5  # rows in the message
@@ -76,10 +74,10 @@ def autopsy(
     loss, worst = parts.model.loss, worst_gradient(parts.model)
     with apart(parts.model):
         mine = _first_anomaly(parts, micro_batches, gradients)
-    everyone = [one for one in parts.comm.all_gather_object(mine) if one is not None]
-    first = min(everyone, key=lambda one: one.order, default=None)
+    everyone = [each for each in parts.comm.all_gather_object(mine) if each is not None]
+    first = min(everyone, key=lambda anomaly: anomaly.order, default=None)
     lines = [f"training diverged at step {step:,}: the loss is {loss}"]
-    lines += [_nothing(parts)] if first is None else first.lines()
+    lines += [_nothing(parts)] if first is None else first.lines
     lines += [worst] if worst else []
     if parts.skips is not None:
         lines.append(
@@ -94,36 +92,12 @@ def autopsy(
     return str(parts.comm.broadcast_object("\n".join(lines)))
 
 
-@dataclass(frozen=True)
-class _Anomaly:
-    """The first value that is not finite in the passes of one rank.
+class _Anomaly(NamedTuple):
+    """The first value that is not finite in the passes of one rank."""
 
-    Attributes:
-        order: of two of these, the smaller one came first.
-        rank: whose it is.
-        what: what holds it, in words; or what else happened.
-        operation: that returned it, "" where it was none.
-        rows: where it is, in rows of the data.
-        of: rows in the micro-batch.
-    """
-
-    order: tuple[int, ...]
-    rank: int
-    what: str
-    operation: str = ""
-    rows: list[int] = field(default_factory=list)
-    of: int = 0
-
-    def lines(self) -> list[str]:
-        """For the message."""
-        lines = [f"{self.what} on rank {self.rank}"]
-        if self.rows:
-            shown = ", ".join(f"{row:,}" for row in self.rows[:SHOWN])
-            lines.append(
-                f"  in {len(self.rows):,} of its {plural(self.of, 'row')}; in the data, counted "
-                f"from 0: {shown}{', ...' if len(self.rows) > SHOWN else ''}"
-            )
-        return lines
+    order: tuple[int, int, int]  # of two of these, the smaller one came first
+    operation: str  # that returned it, "" where it was none
+    lines: list[str]
 
 
 def _first_anomaly(
@@ -133,18 +107,25 @@ def _first_anomaly(
     rank = parts.comm.rank
     for number, batch in enumerate(micro_batches):
         met = _redo(parts, batch, gradients)
-        if met is not None:
-            order, what, operation, arrays = met
-            rows = _rows(arrays, len(batch[-1]))
-            if rows:
-                rows = _in_the_data(parts, micro_batches.place, batch.offset, rows)
-            return _Anomaly((number, order, rank), rank, what, operation, rows, len(batch[-1]))
+        if met is None:
+            continue
+        order, what, operation, arrays = met
+        lines = [f"{what} on rank {rank}"]
+        if rows := _data_rows(parts, micro_batches.place, batch, arrays):
+            shown = ", ".join(f"{row:,}" for row in rows[:SHOWN])
+            lines.append(
+                f"  in {len(rows):,} of its {plural(len(batch[-1]), 'row')}; in the data, counted "
+                f"from 0: {shown}{', ...' if len(rows) > SHOWN else ''}"
+            )
+        return _Anomaly((number, order, rank), operation, lines)
     return None
 
 
-def _redo(parts: Parts, batch: Batch, gradients: Gradients) -> _Met | None:
+def _redo(
+    parts: Parts, batch: Batch, gradients: Gradients
+) -> tuple[int, str, str, list[Any]] | None:
     """Both passes of a micro-batch: what was met when, the operation, and what it returned."""
-    if bad := [x for x in batch if not _finite(x)]:
+    if bad := [x._array for x in batch if not _finite(x._array).all()]:
         return _DATA, "the batch itself holds values that are not finite", "", bad
     layers = _Layers(parts.model.module)
     start, outside = graph.next_seq(), len(calls_under_way())
@@ -161,7 +142,8 @@ def _redo(parts: Parts, batch: Batch, gradients: Gradients) -> _Met | None:
         )
         age = error.seq - start
         order = _BACKWARD - age if error.backward else age
-        return order, what, error.operation, error.arrays
+        arrays = [getattr(value, "_array", value) for value in error.arrays]
+        return order, what, error.operation, arrays
     except Exception as error:  # what is not finite may be refused by the user's code
         what = f"done again, the step raised {type(error).__name__}: {error}"
         return graph.next_seq() - start, what, "", []
@@ -188,7 +170,7 @@ class _Layers:
         self.calls.append([graph.next_seq(), math.inf, module])
 
     def _end(self, module: Module, *_: Any) -> None:
-        call = next(one for one in reversed(self.calls) if one[2] is module and one[1] == math.inf)
+        call = next(c for c in reversed(self.calls) if c[1] == math.inf and c[2] is module)
         call[1] = graph.next_seq()
 
     def at(self, seq: int) -> str:
@@ -203,43 +185,41 @@ class _Layers:
 @contextmanager
 def apart(model: Any) -> Iterator[None]:
     """Passes through `model` without a collective."""
-    norms = [one for one in model.modules() if getattr(one, "across", None) is not None]
-    across = [one.across for one in norms]
-    for one in norms:
-        one.across = None
+    norms = [module for module in model.modules() if getattr(module, "across", None) is not None]
+    across = [norm.across for norm in norms]
+    for norm in norms:
+        norm.across = None
     try:
         yield
     finally:
-        for one, before in zip(norms, across, strict=True):
-            one.across = before
+        for norm, before in zip(norms, across, strict=True):
+            norm.across = before
         model.cancel()
 
 
-def _finite(tensor: Tensor) -> bool:
-    host = to_host(tensor._array)
-    return host.dtype.kind != "f" or bool(np.isfinite(host).all())
+def _finite(array: Any) -> Any:
+    """Where it is finite, on the host."""
+    host = to_host(array)
+    return np.isfinite(host) if host.dtype.kind == "f" else np.ones(host.shape, bool)
 
 
-def _rows(arrays: list[Any], count: int) -> list[int]:
-    """The rows of a batch of `count` in which one of the arrays is not finite."""
-    for array in arrays:
-        host = to_host(getattr(array, "_array", array))
-        if host.ndim and len(host) == count:
-            finite = np.isfinite(host).reshape(count, -1).all(axis=1)
-            return [int(row) for row in np.flatnonzero(~finite)]
-    return []
+def _data_rows(parts: Parts, place: tuple[int, int], batch: Batch, arrays: list[Any]) -> list[int]:
+    """The rows of the data before the split for which one of the arrays is not finite.
 
-
-def _in_the_data(parts: Parts, place: tuple[int, int], offset: int, rows: list[int]) -> list[int]:
-    """Where rows of a micro-batch stand in the data before the split."""
-    loader, data, config = parts.loader, parts.data, parts.config
-    (epoch, batch), count = place, len(data.train)
+    Empty where none has a row for each row of the batch.
+    """
+    finite = [_finite(array) for array in arrays]
+    finite = [each for each in finite if each.ndim and len(each) == len(batch[-1])]
+    if not finite:
+        return []
+    bad = np.flatnonzero(~finite[0].reshape(len(finite[0]), -1).all(axis=1))
+    loader, data, split = parts.loader, parts.data, parts.config.data.split
+    (epoch, number), count = place, len(data.train)
     order = epoch_order(count, loader.seed, epoch) if loader.shuffle else np.arange(count)
     total = sum(len(part) for part in (data.train, data.val, data.test) if part is not None)
-    split = config.data.split
     whole = np.arange(total)[split_rows(total, split.shares, split.seed, "data")["train"]]
-    start = batch * loader.batch_size + offset
-    return [int(whole[order[start + row]]) for row in rows]
+    rows: list[int] = whole[order[number * loader.batch_size + batch.offset + bad]].tolist()
+    return rows
 
 
 def _nothing(parts: Parts) -> str:

@@ -106,5 +106,5 @@ def dry_run(
 
 def peak_memory() -> int:
     """The most bytes that this process has had in memory so far."""
-    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return found if sys.platform == "darwin" else found * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
