@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..report.samples import Samples
+    from ..report.predictions import Predictions
 
 
 @click.command()
@@ -25,27 +25,28 @@ def report(run: str, output: str | None, trust: bool) -> None:
 
     from ..report.page import write_report
 
-    samples = None
+    predictions = None
     note = ""
     try:
-        samples = _predict(run, trust)
-        if samples is None:
+        predictions = _predict(run, trust)
+        if predictions is None:
             note = "The predictions of this model are of no kind that can be shown here."
     except (ConfigError, DataError) as error:
         note = f"There are no predictions to show: {str(error).splitlines()[0]}"
-    click.echo(write_report(run, output, samples, note))
+    click.echo(write_report(run, output, predictions, note))
 
 
-def _predict(run: str, trust: bool) -> Samples | None:
+def _predict(run: str, trust: bool) -> Predictions | None:
     from microtrain.backend import default_dtype
     from microtrain.train.output import Output
 
     from ..inference.evaluate import load_data_again
     from ..inference.model import TrainedModel
     from ..inference.saved import read_saved
-    from ..report.samples import take_samples
+    from ..report.predictions import predict_rows
 
     saved = read_saved(run, "best", trust=trust, warn=Output().warn)
     model = TrainedModel(saved)
     with default_dtype(saved.config.dtype):
-        return take_samples(model.module, load_data_again(model), named=saved.chosen)
+        data, loss = load_data_again(model), saved.config.loss.type
+        return predict_rows(model.module, data, named=saved.chosen, loss=loss)

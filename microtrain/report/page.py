@@ -27,8 +27,8 @@ from ..files import make_directory, reason, write_whole
 from ..words import elapsed, number, plural, rate
 from . import figures
 from .curves import curves, speed
+from .predictions import Predictions, predict_rows
 from .record import Record
-from .samples import Samples, confusion, scatter, take_samples, two_classes
 
 __all__ = ["final_report", "report_html", "write_plots", "write_report"]
 
@@ -38,7 +38,7 @@ _CHARTS = 8
 def write_report(
     run: str | Path,
     output: str | Path | None = None,
-    samples: Samples | None = None,
+    predictions: Predictions | None = None,
     note: str = "",
 ) -> Path:
     """Write the report of a run and return its path; the file is whole or not there.
@@ -46,7 +46,7 @@ def write_report(
     Args:
         run: what `Record.read` takes: the run directory, or `<runs>/<name>`.
         output: the file; report.html in the run directory by default.
-        samples: predictions beside the truth, from `take_samples`.
+        predictions: what `predict_rows` gives.
         note: why there are none.
 
     Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
@@ -54,7 +54,7 @@ def write_report(
     """
     record = Record.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    text = report_html(record, samples, note)
+    text = report_html(record, predictions, note)
     try:
         write_whole(path, text.encode(errors="backslashreplace"))
     except OSError as error:
@@ -64,7 +64,7 @@ def write_report(
     return path
 
 
-def write_plots(run: str | Path, samples: Samples | None = None) -> list[Path]:
+def write_plots(run: str | Path, predictions: Predictions | None = None) -> list[Path]:
     """Write plots/loss.png and, of one feature, plots/fit.png; returns the paths.
 
     Raises LaunchError without matplotlib or where a file cannot be written.
@@ -74,8 +74,8 @@ def write_plots(run: str | Path, samples: Samples | None = None) -> list[Path]:
     pictures = {}
     if "loss" in record.fields:
         pictures["loss.png"] = figures.draw(curves([record], ["loss"]), record.name)
-    if samples is not None and samples.x is not None:
-        pictures["fit.png"] = figures.draw([scatter(samples)], record.name, samples.model)
+    if predictions is not None and predictions.fit is not None:
+        pictures["fit.png"] = figures.draw([predictions.fit], record.name, predictions.model)
     try:
         if pictures:
             make_directory(folder)
@@ -99,14 +99,16 @@ def final_report(
     cannot predict here (it may be the user's) costs the predictions alone: a run that has ended
     well stays so, whatever happens here.
     """
-    samples, note = None, ""
+    predictions, note = None, ""
     try:
-        samples = None if data is None else take_samples(model, data, device, named)
+        if data is not None:
+            loss = Record.read(run).config.get("loss.type", Setting("", "")).value
+            predictions = predict_rows(model, data, device, named, loss)
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
-    problems = [_attempt("report", lambda: write_report(run, samples=samples, note=note))]
+    problems = [_attempt("report", lambda: write_report(run, None, predictions, note))]
     if data is not None:
-        problems.append(_attempt("plots", lambda: write_plots(run, samples)))
+        problems.append(_attempt("plots", lambda: write_plots(run, predictions)))
     return "; ".join(filter(None, problems)) or None
 
 
@@ -122,7 +124,7 @@ def _attempt(what: str, write: Callable[[], object]) -> str:
 
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
-def report_html(record: Record, samples: Samples | None = None, note: str = "") -> str:
+def report_html(record: Record, predictions: Predictions | None = None, note: str = "") -> str:
     """The page as text. Raises LaunchError without jinja2."""
     try:
         from jinja2 import Environment, StrictUndefined
@@ -134,10 +136,6 @@ def report_html(record: Record, samples: Samples | None = None, note: str = "") 
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     environment.filters |= {"elapsed": elapsed, "number": number, "plural": plural, "rate": rate}
     environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
-    loss = record.config.get("loss.type")
-    if samples is not None and loss is not None and loss.value == "bce":
-        samples = two_classes(samples)
-    by_class = samples is not None and samples.classes is not None
     return environment.from_string(_beside("page.html")).render(
         record=record,
         info=record.info,
@@ -147,9 +145,7 @@ def report_html(record: Record, samples: Samples | None = None, note: str = "") 
         script=_beside("report.js"),
         curves=curves([record], record.fields[:_CHARTS]),
         speed=speed(record),
-        samples=samples,
-        matrix=confusion(samples) if samples is not None and by_class else None,
-        dots=[scatter(samples)] if samples is not None and not by_class else [],
+        predictions=predictions,
         note=note,
     )
 

@@ -12,8 +12,8 @@ from microtrain.errors import ConfigError, LaunchError
 from microtrain.report.curves import curves
 from microtrain.report.figures import draw, write
 from microtrain.report.page import write_plots
+from microtrain.report.predictions import Predictions, fit
 from microtrain.report.record import Record
-from microtrain.report.samples import Samples, scatter
 
 pytest.importorskip("matplotlib")
 
@@ -64,15 +64,15 @@ def test_a_run_that_went_astray_says_where(tmp_path):
 
 def test_data_and_line_of_one_feature():
     x = np.linspace(0, 5, 40)
-    y = 2 * x[:, None] + 3
-    samples = Samples("val", 40, y, 2.5 * x[:, None] + 3, x=x, feature="price ($) and tax ($)",
-                      learned=(2.5, 3.0), true=(2.0, 3.0))  # fmt: skip
-    figure = draw([scatter(samples)], "linreg", "checkpoint of step 4, the best")
+    y = 2 * x + 3
+    names = ("price ($) and tax ($)", "y")
+    chart = fit(x, y, 2.5 * x + 3, names, learned=([2.5], 3.0), true=([2.0], 3.0))
+    figure = draw([chart], "linreg", "checkpoint of step 4, the best")
     (axes,) = figure.axes
     assert legend(axes) == ["data", "predicted: y = 2.5 x + 3", "true: y = 2 x + 3"]
     assert axes.get_legend().get_title().get_text() == "checkpoint of step 4, the best"
     data, predicted, true = (line.get_data() for line in axes.lines)
-    np.testing.assert_allclose(data, [x, y[:, 0]])
+    np.testing.assert_allclose(data, [x, y])
     np.testing.assert_allclose(predicted[1], 2.5 * predicted[0] + 3)
     np.testing.assert_allclose(true[1], 2 * true[0] + 3)
     assert not axes.xaxis.label.get_parse_math()
@@ -81,9 +81,9 @@ def test_data_and_line_of_one_feature():
 def test_the_pictures_of_a_run(tmp_path):
     run = make_run(tmp_path)
     x = np.arange(4.0)
-    samples = Samples("val", 4, x[:, None], x[:, None], x=x)
+    predictions = Predictions("rows", fit=fit(x, x, x))
     assert write_plots(run) == [run / "plots" / "loss.png"]
-    assert write_plots(run, samples) == [run / "plots" / "loss.png", run / "plots" / "fit.png"]
+    assert write_plots(run, predictions) == [run / "plots" / "loss.png", run / "plots" / "fit.png"]
     assert sorted(path.name for path in (run / "plots").iterdir()) == ["fit.png", "loss.png"]
     for path in (run / "plots").iterdir():
         assert path.read_bytes().startswith(PNG)

@@ -18,8 +18,8 @@ from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, prepare
 from microtrain.errors import DataError, DivergedError, LaunchError
 from microtrain.report.page import final_report, report_html, write_report
+from microtrain.report.predictions import Predictions, confusion, fit
 from microtrain.report.record import Record
-from microtrain.report.samples import Samples
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("jinja2")
@@ -62,8 +62,8 @@ class Checked(HTMLParser):
         self.text += data
 
 
-def page_of(run, samples=None, **options):
-    return report_html(Record.read(run), samples, **options)
+def page_of(run, predictions=None, **options):
+    return report_html(Record.read(run), predictions, **options)
 
 
 def test_every_text_of_a_run_is_escaped(tmp_path):
@@ -86,9 +86,9 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
     )
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"split": "val", "step": 4, NASTY: 0.5, "loss": 1.0}) + "\n")
-    classes = Samples("val", 9, np.zeros(4, int), np.eye(4)[:, :2], (NASTY, "b"), model=NASTY)
-    x = np.arange(4.0)
-    line = Samples("val", 4, x[:, None], x[:, None], x=x, feature=NASTY, target=NASTY)
+    codes, x = np.array([0, 1]), np.arange(4.0)
+    classes = Predictions(NASTY, confusion=confusion(codes, codes, (NASTY, "b")))
+    line = Predictions(NASTY, fit=fit(x, x, x, (NASTY, NASTY)))
     for seen in (classes, line, None):
         page = Checked(page_of(run, seen, note="" if seen else NASTY))
         assert page.tags.count("script") == 1

@@ -11,7 +11,7 @@ import pytest
 from test_plot_command import make_run
 
 from microtrain.report.page import write_report
-from microtrain.report.samples import Samples
+from microtrain.report.predictions import Predictions, confusion, fit
 from microtrain.threads import LAUNCH
 
 pytest.importorskip("jinja2")
@@ -32,14 +32,14 @@ def page(tmp_path_factory):
 
 def digits(rng):
     truth = rng.integers(0, 3, 40)
-    scores = np.eye(3)[truth] * 4 + rng.normal(size=(40, 3)) * 2
-    return Samples("val", 40, truth, scores, ("0", NASTY, "2"), model=NASTY)
+    guess = np.where(rng.random(40) < 0.8, truth, rng.integers(0, 3, 40))
+    return Predictions(NASTY, confusion=confusion(truth, guess, ("0", NASTY, "2")))
 
 
 def line(rng):
     x = rng.normal(size=60)
-    y = 2 * x[:, None] + 3
-    return Samples("val", 500, y, 1.1 * y, x=x, feature=NASTY, true=(2.0, 3.0))
+    y = 2 * x + 3
+    return Predictions(NASTY, fit=fit(x, y, 1.1 * y, (NASTY, "y"), true=([2.0], 3.0)))
 
 
 @pytest.fixture(scope="module", params=["digits", "line", "diverged", "nothing"])
@@ -56,7 +56,7 @@ def report(request, tmp_path_factory):
         "params_sha256": "ab" * 32,
         "git": {"commit": "cd" * 20, "dirty": True},
     }
-    samples = {"digits": digits, "line": line}.get(request.param, lambda rng: None)(rng)
+    predictions = {"digits": digits, "line": line}.get(request.param, lambda rng: None)(rng)
     if request.param == "diverged":
         losses[20:] = [math.nan] * 20
         info |= {"status": "diverged", "error": f"the loss is not finite {NASTY}", "exit_code": 4}
@@ -64,7 +64,7 @@ def report(request, tmp_path_factory):
         losses, info = [], {"status": "running", "exit_code": None, "steps": None}
     name = NASTY.replace("/", "-")
     run = make_run(folder, name, losses=losses, lr=f"{json.dumps(NASTY)}  # {NASTY}", **info)
-    return write_report(run, folder / "report.html", samples)
+    return write_report(run, folder / "report.html", predictions)
 
 
 def requests(page):

@@ -16,7 +16,6 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
-from microtrain.report.samples import scatter
 from microtrain.runs.provenance import params_sha256
 from microtrain.train.checkpointing import Checkpoints, values
 from microtrain.train.output import Output
@@ -141,10 +140,10 @@ def test_the_learned_line_is_of_that_model_too(tmp_path, monkeypatch):
     trainer.train()
     model = mt.load(trainer.path)
     assert model.step < trainer.step
-    (samples,) = shown
+    (predictions,) = shown
     weight, bias = model.module.weight.item(), model.module.bias.item()
-    assert samples.model.startswith(f"checkpoint of step {model.step}, the best")
-    line = scatter(samples).curves[1]
+    assert predictions.model.startswith(f"checkpoint of step {model.step}, the best")
+    line = predictions.fit.curves[1]
     assert line.name == f"predicted: y = {weight:.5g} x + {bias:.5g}"
     heading, x, *_ = said.getvalue().partition("weight  ")[2].splitlines()
     assert heading.endswith(f"(step {model.step}, the best)")

@@ -1,0 +1,196 @@
+"""Predictions beside the truth: rows that the model was not trained on, for people to look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..autograd import no_grad
+from ..backend import to_host
+from ..creation import from_numpy
+from ..data import ArrayDataset, Prepared
+from ..train.learned_line import learned_line
+from .chart import MOST_POINTS, Chart, Curve
+
+__all__ = ["Confusion", "Predictions", "confusion", "fit", "parity", "predict_rows"]
+
+Array = NDArray[Any]
+Line = tuple[Sequence[float], float]  # weights, bias
+
+ROWS = 2000
+SECONDS = 1.0  # no more than this for what is only looked at, after the first pass
+_PASS = 250
+_CLASSES = 20  # of a confusion matrix that can be read
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Rows by their class and the predicted one.
+
+    Attributes:
+        classes: the names, of 20 classes at most: those that are mistaken most.
+        counts: rows of the truth, columns of the prediction, of shape (classes, classes).
+        right, wrong: rows of all classes.
+        total: the number of all classes.
+    """
+
+    classes: list[str]
+    counts: Array
+    right: int
+    wrong: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model makes of the first rows of a part of the data; one of the last three is there.
+
+    Attributes:
+        rows: which rows they are, in words, and what predicted them.
+        model: which values of the parameters did.
+        confusion: of a classification.
+        fit: of a regression with one feature and one target.
+        parity: of another regression.
+    """
+
+    rows: str
+    model: str = ""
+    confusion: Confusion | None = None
+    fit: Chart | None = None
+    parity: Chart | None = None
+
+
+@np.errstate(all="ignore")  # what is not finite is shown as such
+def predict_rows(
+    model: Callable[..., Any], data: Prepared, device: Any = None, named: str = "", loss: str = ""
+) -> Predictions | None:
+    """Predict some rows of the validation data (else test, else training) on this process alone.
+
+    At most 2,000 rows and about a second. None where the predictions are neither numbers beside
+    numbers nor scores of classes. A module is put into evaluation mode meanwhile.
+
+    Args:
+        named: which model it is.
+        loss: its name; that of `bce` is a score of one class against its absence.
+    """
+    part, dataset = next(
+        (words, rows)
+        for words, rows in (("validation", data.val), ("test", data.test), ("training", data.train))
+        if rows is not None
+    )
+    prediction = _outputs(model, dataset, device)
+    count, total = len(prediction), len(dataset)
+    rows = f"The {'' if count == total else f'first {count:,} of the '}{total:,} {part} rows"
+    rows += f" as predicted by the {named}" if named else ""
+    x, truth = (array[:count] for array in (dataset.arrays[0], dataset.arrays[-1]))
+    if truth.dtype.kind in "biu":
+        if prediction.ndim != 2 or truth.shape != prediction.shape[:1]:
+            return None
+        classes = data.classes
+        if classes is None or len(classes) != prediction.shape[1]:
+            classes = tuple(str(code) for code in range(prediction.shape[1]))
+        return Predictions(rows, named, confusion(truth, prediction.argmax(axis=1), classes))
+    if truth.ndim != 2 or prediction.shape != truth.shape:
+        return None
+    if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
+        guess = prediction[:, 0] > 0
+        return Predictions(rows, named, confusion(truth[:, 0], guess, ("0", "1")))
+    if truth.shape[1] > 1:
+        rows += f", the first of {truth.shape[1]} targets"
+    values, target = (truth[:, 0], prediction[:, 0]), dataset.target_name or "target"
+    if len(dataset.arrays) != 2 or x.shape[1:] != (1,) or truth.shape[1] != 1:
+        return Predictions(rows, named, parity=parity(*values, target))
+    names = (dataset.feature_names or ("x",))[0], target
+    inputs = x[:, 0] * data.preprocessing.scale[0] + data.preprocessing.mean[0]
+    true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
+    chart = fit(inputs, *values, names, learned_line(model, data), true)
+    return Predictions(rows, named, fit=chart)
+
+
+def _outputs(model: Callable[..., Any], dataset: ArrayDataset, device: Any) -> Array:
+    """What the model gives for the first rows."""
+    outputs: list[Array] = []
+    training = getattr(model, "training", False)
+    if training:
+        model.eval()  # type: ignore[attr-defined]
+    began = time.perf_counter()
+    try:
+        with no_grad():
+            for first in range(0, min(len(dataset), ROWS), _PASS):
+                *inputs, _ = dataset[first : min(first + _PASS, ROWS)]
+                tensors = [from_numpy(array) for array in inputs]
+                moved = [t if device is None else t.to(device=device) for t in tensors]
+                outputs.append(np.asarray(to_host(model(*moved)._array)))
+                if time.perf_counter() - began > SECONDS:
+                    break
+    finally:
+        if training:
+            model.train()  # type: ignore[attr-defined]
+    return np.concatenate(outputs)
+
+
+def confusion(truth: Array, guess: Array, classes: Sequence[str]) -> Confusion:
+    """Count class codes; a code of no class, which a loss may ignore, is left out."""
+    known = (truth >= 0) & (truth < len(classes))
+    truth, guess = truth[known].astype(np.int64), guess[known].astype(np.int64)
+    wrong = truth != guess
+    mistakes = sum(np.bincount(codes[wrong], minlength=len(classes)) for codes in (truth, guess))
+    shown = np.sort(np.argsort(-mistakes, kind="stable")[:_CLASSES])
+    counts = np.array([[np.sum((truth == t) & (guess == g)) for g in shown] for t in shown])
+    missed = int(wrong.sum())
+    return Confusion([classes[i] for i in shown], counts, len(truth) - missed, missed, len(classes))
+
+
+def parity(truth: Array, predicted: Array, target: str) -> Chart:
+    """What was predicted against the truth."""
+    ends = np.array([truth.min(), truth.max()], np.float64)
+    curves = [_dots("rows", truth, predicted), Curve("where they are equal", "plain", (ends, ends))]
+    title = f"predicted {target} against the truth"
+    return Chart(title, "truth", curves, y="predicted", linear=True, whole=False)
+
+
+def fit(
+    x: Array,
+    truth: Array,
+    predicted: Array,
+    names: tuple[str, str] = ("x", "y"),
+    learned: Line | None = None,
+    true: Line | None = None,
+) -> Chart:
+    """Data of one feature and the model's line.
+
+    Args:
+        x, truth, predicted: of shape (n,).
+        names: of the feature and the target.
+        learned, true: the line of a linear model, and that which the data were made of.
+    """
+    order = np.argsort(x, kind="stable")
+    line = (x[order].astype(np.float64), predicted[order].astype(np.float64))
+    curves = [_dots("data", x, truth), Curve(_equation("predicted", learned), "val", line)]
+    if true is not None:
+        ends = np.array([x.min(), x.max()], np.float64)
+        line = ends, true[0][0] * ends + true[1]
+        curves.append(Curve(_equation("true", true), "plain", line))
+    feature, target = names
+    title = f"{target} against {feature}"
+    return Chart(title, feature, curves, y=target, linear=True, whole=False)
+
+
+def _dots(name: str, x: Array, y: Array) -> Curve:
+    if len(x) > MOST_POINTS:
+        name = f"{name} ({MOST_POINTS:,} of {len(x):,})"
+    x, y = (values[:MOST_POINTS].astype(np.float64) for values in (x, y))
+    return Curve(name, "train", (x, y), dots=True)
+
+
+def _equation(name: str, line: Line | None) -> str:
+    """A legend's text for a line: `predicted: y = 2.0012 x + 2.9981`."""
+    if line is None:
+        return name
+    (weight, *_), bias = line
+    return f"{name}: y = {weight:.5g} x {'-' if bias < 0 else '+'} {abs(bias):.5g}"

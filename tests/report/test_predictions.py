@@ -1,0 +1,135 @@
+"""Predictions beside the truth: taken from any model, counted by class, drawn with a line."""
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.data import ArrayDataset, prepare
+from microtrain.report.predictions import confusion, fit, parity, predict_rows
+
+
+def prepared(x, y, **about):
+    return prepare(ArrayDataset(x, y, **about), split={"train": 0.5, "val": 0.5}, standardize=True)
+
+
+def test_rows_are_those_of_the_validation_and_the_model_trains_on():
+    x = np.random.default_rng(0).normal(5, 3, (40, 2))
+    data = prepared(x, x[:, :1] * 2)
+    model = mt.nn.Sequential(mt.nn.Linear(2, 1), mt.nn.Dropout(0.9))
+    predictions = predict_rows(model, data)
+    assert model.training
+    assert predictions.rows == "The 20 validation rows"
+    assert predictions.confusion is predictions.fit is None
+    dots, _ = predictions.parity.curves
+    np.testing.assert_array_equal(dots.points[0], data.val.arrays[-1][:, 0])
+    again = predict_rows(model, data).parity.curves[0]
+    np.testing.assert_array_equal(dots.points, again.points)
+
+
+def test_rows_are_bounded():
+    x = np.zeros((9000, 1))
+    predictions = predict_rows(mt.nn.Linear(1, 1), prepared(x, x), named="last")
+    words = "The first 2,000 of the 4,500 validation rows as predicted by the last"
+    assert predictions.rows == words
+    assert predictions.fit.curves[0].name == "data (1,000 of 2,000)"
+
+
+@pytest.mark.parametrize(
+    "y, outputs, names, kind",
+    [
+        (np.arange(20) % 3, 3, ["0", "1", "2"], "confusion"),
+        (np.arange(20) % 3, 4, ["0", "1", "2", "3"], "confusion"),
+        (np.arange(20.0)[:, None], 1, None, "parity"),
+        (np.ones((20, 2)), 2, None, "parity"),
+    ],
+)
+def test_kinds_of_predictions(y, outputs, names, kind):
+    predictions = predict_rows(mt.nn.Linear(2, outputs), prepared(np.eye(20)[:, :2], y))
+    assert getattr(predictions, kind) is not None
+    if names:
+        assert predictions.confusion.classes == names
+    assert predictions.rows.endswith(", the first of 2 targets") is (y.shape[1:] == (2,))
+
+
+@pytest.mark.parametrize("y, outputs", [(np.ones((20, 2)), 3), (np.ones((20, 2, 2)), 2)])
+def test_what_cannot_be_shown_is_not_guessed(y, outputs):
+    assert predict_rows(mt.nn.Linear(2, outputs), prepared(np.eye(20)[:, :2], y)) is None
+
+
+def test_the_only_feature_is_in_the_units_of_the_file_and_so_are_the_lines():
+    x = np.random.default_rng(0).normal(5, 3, (40, 1))
+    truth = {"weights": [2.0], "bias": -3.0}
+    data = prepared(x, 2 * x - 3, truth=truth, feature_names=["age"], target_name="price")
+    model = mt.nn.Linear(1, 1)
+    chart = predict_rows(model, data).fit
+    assert (chart.title, chart.x, chart.y) == ("price against age", "age", "price")
+    dots, predicted, true = chart.curves
+    assert dots.dots and not predicted.dots
+    np.testing.assert_allclose(2 * dots.points[0] - 3, dots.points[1], rtol=1e-4)
+    assert (np.diff(predicted.points[0]) > 0).all()
+    weight, bias = np.polyfit(*predicted.points, 1)
+    name, equation = predicted.name.split(": y = ")
+    assert name == "predicted"
+    slope, sign, offset = equation.replace(" x ", " ").split()
+    assert float(slope) == pytest.approx(weight, rel=1e-3)
+    assert float(sign + offset) == pytest.approx(bias, rel=1e-3)
+    assert true.name == "true: y = 2 x - 3"
+    np.testing.assert_allclose(true.points[1], 2 * true.points[0] - 3)
+    assert true.points[0].tolist() == [dots.points[0].min(), dots.points[0].max()]
+
+
+def test_of_several_features_the_prediction_is_drawn_against_the_truth():
+    y = np.arange(3000.0)
+    chart = parity(y, y + 1, "price")
+    assert chart.title == "predicted price against the truth"
+    dots, equal = chart.curves
+    assert dots.name == "rows (1,000 of 3,000)"
+    np.testing.assert_array_equal(dots.points[0] + 1, dots.points[1])
+    np.testing.assert_array_equal(equal.points, [[0, 2999], [0, 2999]])
+
+
+def test_the_confusion_matrix_counts():
+    table = confusion(np.array([0, 0, 1, 2, -100]), np.array([0, 1, 1, 2, 0]), "abc")
+    assert table.classes == ["a", "b", "c"]
+    assert table.counts.tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 1]]
+    assert (table.right, table.wrong) == (3, 1)
+
+
+def test_of_many_classes_those_are_shown_that_are_mistaken_most():
+    classes = tuple(f"c{i}" for i in range(50_000))
+    truth = np.repeat(np.arange(50_000), 2)
+    table = confusion(truth, np.where(truth == 4007, 4008, truth), classes)
+    assert len(table.classes) == 20 and table.total == 50_000
+    assert (table.right, table.wrong) == (99_998, 2)
+    row, column = table.classes.index("c4007"), table.classes.index("c4008")
+    assert table.counts[row, column] == 2
+    assert table.counts[column, column] == 2
+
+
+def test_two_classes_by_the_sign_of_a_score():
+    class Scores(mt.nn.Linear):
+        def forward(self, x):
+            return x[:, :1]
+
+    x = np.array([[-5.0, 0.0], [-1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    y = np.array([[0.0], [1.0], [1.0], [1.0]])
+    data = prepare(ArrayDataset(x, y), split={"train": 1.0}, standardize=False)
+    table = predict_rows(Scores(2, 1), data, loss="bce").confusion
+    assert (table.classes, table.counts.tolist()) == (["0", "1"], [[1, 0], [1, 2]])
+    assert predict_rows(Scores(2, 1), data, loss="mse").parity is not None
+    numbers = prepare(ArrayDataset(x, y / 2), split={"train": 1.0}, standardize=False)
+    assert predict_rows(Scores(2, 1), numbers, loss="bce").parity is not None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_predictions_that_are_not_finite_are_counted_and_drawn_all_the_same(bad):
+    class Breaks(mt.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * bad
+
+    x = np.linspace(1, 2, 20)[:, None]
+    predictions = predict_rows(Breaks(1, 2), prepared(x, np.arange(20) % 2))
+    assert predictions.confusion.counts.sum() == 10
+    y = np.linspace(0, 1, 4)
+    for chart in (fit(y, y, np.full(4, bad)), parity(y, np.full(4, bad), "y")):
+        assert not any("nan" in chart.path(curve) for curve in chart.curves)
