@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
+import re
 import shutil
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +15,6 @@ from microtrain.errors import ConfigError
 
 from ..config.components import REGISTERED, is_import_path, settable
 from ..spelling import did_you_mean
-
-if TYPE_CHECKING:
-    from ..config.reference import Component, Key
 
 
 @click.command()
@@ -72,37 +70,41 @@ def _everything() -> str:
     from ..config.schema import SECTIONS
 
     page = _page()
-    with page.section("Components (microtrain show NAME)"):
-        page.write_dl([(kind, ", ".join(names)) for kind, names in REGISTERED.items() if names])
-    with page.section("Keys (microtrain show SECTION or SECTION.KEY)"):
-        page.write_dl(
-            [(name or "a file", ", ".join(settable(s, ""))) for name, s in SECTIONS.items()]
-        )
+    kinds = [(kind, ", ".join(names)) for kind, names in REGISTERED.items() if names]
+    keys = [(name or "a file", ", ".join(settable(s, ""))) for name, s in SECTIONS.items()]
+    _write_rows(page, "Components (microtrain show NAME)", kinds)
+    _write_rows(page, "Keys (microtrain show SECTION or SECTION.KEY)", keys)
     return page.getvalue()
 
 
 def _named(name: str) -> str:
     from ..config import reference
 
-    keys = reference.every_key()
-    page = _page()
-    if is_import_path(name):
-        _write_component(page, reference.component("model", name), "")
-        return page.getvalue()
-    kinds = [kind for kind, names in REGISTERED.items() if name in names]
-    for kind in kinds:
-        _write_component(page, reference.component(kind, name), f"{kind}: ")
+    def line(key: reference.Key) -> tuple[str, str]:
+        default = key.default if key.default == reference.NEEDED else f"default {key.default}"
+        return key.path.rpartition(".")[2], f"{key.meaning} ({key.expects}; {default})"
+
+    page, keys = _page(), reference.every_key()
+    own_code = is_import_path(name)
+    for kind in ["model"] if own_code else [k for k, names in REGISTERED.items() if name in names]:
+        part = reference.component(kind, name)
+        page.write(f"{name}\n" if own_code else f"{kind}: {name}\n")
+        about = re.split(r"\n(?:Args|Example):\n", part.text)[0].rstrip()
+        page.write(textwrap.indent(f"{about}\n", "  "))
+        _write_rows(page, "Arguments", map(line, part.arguments))
+        page.write("\n")
     by_last = [key for path, key in keys.items() if name in (path, path.rpartition(".")[2])]
-    whole = [key for key in by_last if key.path == name]
-    for key in whole or by_last:
-        _write_key(page, key)
+    for key in [keys[name]] if name in keys else by_last:
+        page.write(f"{key.path}\n")
+        with page.indentation():
+            page.write_text(key.meaning)
+            page.write_dl([("expects", key.expects), ("default", key.default)])
+        page.write("\n")
     below = [key for path, key in keys.items() if path.rpartition(".")[0] == name]
-    if below:
-        with page.section("Keys"):
-            page.write_dl([_line(key, key.path.rpartition(".")[2]) for key in below])
-    if REGISTERED.get(name):
-        with page.section("Registered"):
-            page.write_dl([(part.name, part.summary) for part in reference.registered(name)])
+    _write_rows(page, "Keys", map(line, below))
+    if name in REGISTERED:
+        parts = reference.registered(name)
+        _write_rows(page, "Registered", ((part.name, part.summary) for part in parts))
     if not page.getvalue():
         names = [each for registry in REGISTERED.values() for each in registry]
         known = dict.fromkeys([*names, *keys, *(path.rpartition(".")[2] for path in keys)])
@@ -113,29 +115,10 @@ def _named(name: str) -> str:
     return page.getvalue()
 
 
-def _write_component(page: click.HelpFormatter, part: Component, title: str) -> None:
-    page.write(f"{title}{part.name}\n")
-    about = inspect.cleandoc(part.text).partition("\nArgs:\n")[0].partition("\nExample:\n")[0]
-    page.write("".join(f"  {line}".rstrip() + "\n" for line in about.rstrip().splitlines()))
-    if part.arguments:
-        with page.section("Arguments"):
-            page.write_dl([_line(key, key.path) for key in part.arguments])
-    page.write("\n")
-
-
-def _write_key(page: click.HelpFormatter, key: Key) -> None:
-    page.write(f"{key.path}\n")
-    with page.indentation():
-        page.write_text(key.meaning)
-        page.write_dl([("expects", key.expects), ("default", key.default)])
-    page.write("\n")
-
-
-def _line(key: Key, name: str) -> tuple[str, str]:
-    from ..config.reference import NEEDED
-
-    default = key.default if key.default == NEEDED else f"default {key.default}"
-    return name, f"{key.meaning} ({key.expects}; {default})"
+def _write_rows(page: click.HelpFormatter, title: str, rows: Iterable[tuple[str, str]]) -> None:
+    if rows := [*rows]:
+        with page.section(title):
+            page.write_dl(rows)
 
 
 def _page() -> click.HelpFormatter:

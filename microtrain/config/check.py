@@ -48,7 +48,7 @@ class _Keys:
 
     parameters: Mapping[str, inspect.Parameter]
     hints: Mapping[str, Any]
-    takes: str  # all of it in words
+    takes: str = ""  # all of it in words
     component: str = ""  # its name
     filled_in: Collection[str] = ()  # what the run knows where the YAML does not say it
     open_ended: bool = False
@@ -176,7 +176,8 @@ class _Checker:
                 message = f"{keys.component} needs {key}"
                 problem = Problem(below, message, node.where, keys.takes)
             else:
-                there = ", ".join(components.REGISTERED.get(below, ()))
+                registry = below.partition(".")[0] if key == "type" else below
+                there = ", ".join(components.REGISTERED.get(registry, ()))
                 message = f"the key {key} is missing" + (f"; there are: {there}" if there else "")
                 problem = Problem(below, message, node.where if path else None)
             self.missing.append(problem)
@@ -205,46 +206,34 @@ class _Checker:
         if not isinstance(node.value, dict):
             self._unexpected(path, node, A_COMPONENT)
             return cls(kind, "")
-        name = node.value.get("type")
-        if name is None:
-            there = ", ".join(components.REGISTERED[kind])
-            message = "the key type is missing" + (f"; there are: {there}" if there else "")
-            self.missing.append(Problem(f"{path}.type", message, node.where))
-        elif not isinstance(name.value, str) or not name.value:
-            self._unexpected(f"{path}.type", name, "a text")
-        own = [*OWN_KEYS.get(kind, ())]
-        parameters = {k: p for k, p in inspect.signature(Data).parameters.items() if k in own}
-        hints = hints_of(Data, own)
-        target = self.targets.get(path)
-        imported = ""
-        if target is None:  # which is a problem already
-            keys = _Keys(parameters, hints, "", open_ended=True)
-        else:
-            assert name is not None
-            imported = components.absolute(name.value, name.place.source.directory)
+        own = ("type", *OWN_KEYS.get(kind, ()))
+        signature = inspect.signature(cls).parameters
+        keys = _Keys({key: signature[key] for key in own}, hints_of(cls, own), open_ended=True)
+        target, place = self.targets.get(path), node
+        if target is not None:  # else there is a problem already
+            place = node.value["type"]
+            imported = components.absolute(place.value, place.place.source.directory)
             settable = components.settable(target, imported)
-            takes = ", ".join([*own, *settable]) or "no arguments"
+            takes = ", ".join([*own[1:], *settable]) or "no arguments"
             keys = _Keys(
-                {**settable, **parameters},
-                {**hints_of(target, settable), **hints},
-                f"{name.value} takes: {takes}",
-                name.value,
+                {**settable, **keys.parameters},
+                {**hints_of(target, settable), **keys.hints},
+                f"{place.value} takes: {takes}",
+                place.value,
                 components.FILLED_IN.get(kind, ()),
                 components.is_open_ended(target),
                 finite=not components.is_import_path(imported),
             )
-        arguments = {key: value for key, value in node.value.items() if key != "type"}
-        values = self._values(path, arguments, keys, name or node)
-        origins = {k: self.origins.pop(f"{path}.{k}") for k in values if k not in own}
-        if name is not None:
-            origins["type"] = str(name.where)
+        values = self._values(path, node.value, keys, place)
+        origins = {k: self.origins.pop(f"{path}.{k}") for k in values if k not in own[1:]}
         of_section = {key: values.pop(key, None) for key in own}
+        right = {key: value for key, value in of_section.items() if value is not None}
         for key, parameter in keys.parameters.items():
             given_by_run = key in values or key in own or key in keys.filled_in
             if not given_by_run and is_plain(default := parameter.default):
                 values[key] = list(default) if isinstance(default, tuple) else default
-        right = {key: value for key, value in of_section.items() if value is not None}
-        return cls(kind=kind, type=imported, arguments=values, origins=origins, **right)
+        right["type"] = "" if target is None else imported
+        return cls(kind=kind, arguments=values, origins=origins, **right)
 
     def _find_target(self, path: str, kind: str) -> None:
         """Note what the component at `path` names, with a problem where that is nothing."""

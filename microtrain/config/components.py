@@ -89,11 +89,6 @@ FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
 
 
-def hidden(imported: str) -> tuple[str, ...]:
-    """The arguments of a component that a configuration cannot set."""
-    return ("params",) if is_import_path(imported) else ("params", *_NOT_FOR_YAML)
-
-
 def is_import_path(name: str) -> bool:
     """Whether a `type` names Python code (`pkg.mod:Name`, `./file.py:Name`)."""
     return ":" in name and not name.startswith(GIVEN)
@@ -227,7 +222,7 @@ def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
     """The parameters of the component `name` that a configuration can set, those of `**` apart."""
-    apart = hidden(name)
+    apart = ("params",) if is_import_path(name) else ("params", *_NOT_FOR_YAML)
     return {
         key: parameter
         for key, parameter in parameters(target).items()
@@ -255,7 +250,8 @@ def _import(path: str, *, check: bool = True) -> Any:
             f"{quoted(path)} is no import path; write pkg.module:Name or ./file.py:Name"
         )
     if _is_file(module_name):
-        module: Any = _import_file(Path(module_name).absolute())
+        with _IMPORTING:  # ranks may be threads: none finds the module of another half made
+            module: Any = _import_file(Path(module_name).absolute())
     else:
         module = _import_module(module_name)
     found = module
@@ -283,15 +279,10 @@ def _import_callback(path: str) -> Any:
     return found
 
 
-def _import_file(path: Path) -> Any:
-    with _IMPORTING:  # ranks may be threads: none finds the module of another half made
-        return _imported(path)
-
-
 _IMPORTING = threading.RLock()
 
 
-def _imported(path: Path) -> Any:
+def _import_file(path: Path) -> Any:
     name = f"microtrain_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -332,17 +323,12 @@ def _import_module(name: str) -> Any:
 
 def _in_one_line(error: BaseException) -> str:
     """The kind of error, its message and the line of the user's file that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = (importlib.__file__, __file__)
-    place = next(
-        (
-            f" ({f.filename}:{f.lineno})"
-            for f in reversed(frames)
-            if f.filename not in ours and not f.filename.startswith("<")
-        ),
-        "",
-    )
+    places = [
+        f" ({frame.filename}:{frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (importlib.__file__, __file__) and frame.filename[0] != "<"
+    ]
+    text, place = str(error), "".join(places[-1:])
     if isinstance(error, SyntaxError):
-        place = f" ({error.filename}:{error.lineno})"
-        return f"{type(error).__name__}: {error.msg}{place}"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+        text, place = error.msg, f" ({error.filename}:{error.lineno})"
+    return f"{type(error).__name__}: {' '.join(text.split())}{place}"

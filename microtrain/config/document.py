@@ -58,11 +58,11 @@ class Node:
         return self.value
 
 
-class _Unreadable(Exception):
+class _Unreadable(yaml.MarkedYAMLError):
     """Reading cannot go on after this problem."""
 
-    def __init__(self, message: str, mark: Any) -> None:
-        self.message, self.mark = message, mark
+    def __init__(self, message: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=message, problem_mark=mark)
 
 
 def read_file(
@@ -102,15 +102,11 @@ def parse(
 
     `path` and `column` are where `text` starts: the dotted path, the column on the first line.
     """
-    loader = None
+    reader = None
     try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-        if root is None:
-            return Node(None, Place(source, 1, 1, 0))
-        return _Tree(source, problems, column, loader.tagged).node(root, path)
-    except _Unreadable as error:
-        message, line, at = error.message, error.mark.line, error.mark.column
+        reader = _Reader(text, source, problems, column)
+        root = reader.get_single_node()
+        return Node(None, Place(source, 1, 1, 0)) if root is None else reader.tree(root, path)
     except yaml.reader.ReaderError as error:
         *before, last = lines_of(text[: error.position])
         message = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML"
@@ -120,7 +116,7 @@ def parse(
         message, line, at = _reason(error), mark.line, mark.column
     except (ValueError, OverflowError):  # PyYAML on "\UFFFFFFFF"
         message = "not valid YAML: an escape beyond Unicode"
-        line, at = loader.line if loader else 0, 0
+        line, at = reader.line if reader else 0, 0
     place = Place(source, line + 1, at + 1 + (0 if line else column))
     problems.append(Problem(path, message, place))
     return None
@@ -152,14 +148,15 @@ def scalar(text: str) -> Any:
     return value
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes, within the limits, and notes which of them have a tag."""
+class _Reader(yaml.SafeLoader):
+    """Turns a text into PyYAML's nodes, within the limits, and those into a tree of ours."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, source: Source, problems: list[Problem], column: int) -> None:
         super().__init__(text)
-        self.tagged: dict[yaml.Node, str] = {}
+        self.source, self.problems, self.first_column = source, problems, column
+        self.tags: dict[yaml.Node, str] = {}  # that are written out
         self.open_anchors: list[str | None] = []  # of the nodes that are being composed
-        self.nodes = 0
+        self.composed = self.followed = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -170,41 +167,32 @@ class _Loader(yaml.SafeLoader):
             if anchor not in self.anchors:
                 raise _Unreadable(f"*{anchor} has no &{anchor} before it", mark)
             return super().compose_node(parent, index)
-        self.nodes += 1
+        self.composed += 1
         if len(self.open_anchors) > MAX_DEPTH:
             raise _Unreadable(f"nested deeper than {MAX_DEPTH} levels", mark)
-        if self.nodes > MAX_NODES:
+        if self.composed > MAX_NODES:
             raise _Unreadable(f"more than {MAX_NODES} values", mark)
         self.open_anchors.append(anchor)
         node = super().compose_node(parent, index)
         self.open_anchors.pop()
         if event.tag is not None and node is not None:
-            self.tagged[node] = event.tag
+            self.tags[node] = event.tag
         return node
 
-
-class _Tree:
-    """Turns PyYAML's nodes into a tree of ours."""
-
-    def __init__(
-        self, source: Source, problems: list[Problem], column: int, tagged: dict[yaml.Node, str]
-    ) -> None:
-        self.source, self.problems, self.first_column = source, problems, column
-        self.tagged, self.nodes = tagged, 0
-
-    def node(self, node: yaml.Node, path: str) -> Node:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
+    def tree(self, node: yaml.Node, path: str) -> Node:
+        """The node at the dotted path, and all below it."""
+        self.followed += 1
+        if self.followed > MAX_NODES:
             raise _Unreadable("too much repetition by aliases", node.start_mark)
         place = self._place(node)
-        if node in self.tagged:
-            tag = quoted(self.tagged[node])[1:-1]
+        if node in self.tags:
+            tag = quoted(self.tags[node])[1:-1]
             message = f"tags such as {tag} are not allowed; write plain values"
             self._problem(path, message, place)
         if isinstance(node, yaml.MappingNode):
             return Node(self._mapping(node, path), place)
         if isinstance(node, yaml.SequenceNode):
-            items = [self.node(item, _join(path, i)) for i, item in enumerate(node.value)]
+            items = [self.tree(item, _join(path, i)) for i, item in enumerate(node.value)]
             return Node(items, place)
         value: Any = node.value
         quoted_or_block = node.style  # type: ignore[attr-defined]
@@ -219,10 +207,10 @@ class _Tree:
     def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Node]:
         entries: dict[str, Node] = {}
         for key_node, value_node in node.value:
-            key = self.node(key_node, path)
+            key = self.tree(key_node, path)
             name, place = key.value, key.place
             below = _join(path, name if isinstance(name, str) else "?")
-            value = self.node(value_node, below)
+            value = self.tree(value_node, below)
             if not isinstance(name, str):
                 message = f"a key is text, got {describe(name)}"
                 scalar_key = isinstance(name, (bool, int, float))
@@ -262,6 +250,8 @@ def _join(path: str, key: object) -> str:
 def _reason(error: yaml.MarkedYAMLError) -> str:
     """PyYAML's explanation, on one line, in plainer words for the commonest mistakes."""
     problem = error.problem or str(error)
+    if isinstance(error, _Unreadable):
+        return problem
     if problem == "but found another document":
         return "a second YAML document starts here; one file is one run"
     if r"'\t'" in problem:

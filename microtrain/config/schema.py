@@ -82,7 +82,7 @@ class Component:
     """
 
     kind: str
-    type: str
+    type: Text
     arguments: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict, compare=False)
     instance: Any = field(default=None, compare=False)

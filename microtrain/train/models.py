@@ -24,9 +24,7 @@ def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = 
         out_features: columns of the output.
         bias: whether there is one; without it the line goes through 0.
     """
-    return Linear(
-        _positive("in_features", in_features), _positive("out_features", out_features), bias
-    )
+    return Linear(in_features, out_features, bias)
 
 
 def logistic_regression(in_features: Count, classes: Count) -> Linear:
@@ -36,7 +34,7 @@ def logistic_regression(in_features: Count, classes: Count) -> Linear:
         in_features: columns of the input.
         classes: how many there are to tell apart.
     """
-    return Linear(_positive("in_features", in_features), _positive("classes", classes))
+    return Linear(in_features, classes)
 
 
 def mlp(
@@ -54,8 +52,6 @@ def mlp(
         activation: between the layers.
     """
     widths = [in_features, *hidden, out_features]
-    for width in widths:
-        _positive("hidden" if width in hidden else "in_features and out_features", width)
     layers: list[Module] = []
     for before, after in pairwise(widths):
         layers += [Linear(before, after), _ACTIVATIONS[activation]()]
@@ -67,10 +63,8 @@ class TwoLayerReLU(Module):
 
     def __init__(self, in_features: Count, hidden: Count, out_features: Count) -> None:
         super().__init__()
-        self.linear1 = Linear(
-            _positive("in_features", in_features), _positive("hidden", hidden), False
-        )
-        self.linear2 = Linear(hidden, _positive("out_features", out_features), bias=False)
+        self.linear1 = Linear(in_features, hidden, False)
+        self.linear2 = Linear(hidden, out_features, bias=False)
         init.normal_(self.linear1.weight)
         init.normal_(self.linear2.weight)
 
@@ -89,9 +83,3 @@ def two_layer_relu(in_features: Count, hidden: Count, out_features: Count) -> Tw
         out_features: columns of the output.
     """
     return TwoLayerReLU(in_features, hidden, out_features)
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return value
