@@ -58,7 +58,7 @@ def evaluate(
         if comm.rank == 0:
             output.warn(text)
 
-    found = evaluate_run(
+    evaluation = evaluate_run(
         run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint, data_file=data_file
     )
-    output.say(*([json.dumps(found.to_json())] if as_json else found.lines()))
+    output.say(*([json.dumps(evaluation.to_json())] if as_json else evaluation.lines()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from pathlib import Path
@@ -186,11 +186,8 @@ def _target(
 
 def read_csv(path: Path, delimiter: str = ",") -> Frame:
     """The table in a CSV file; raises as `parse_csv`, and DataError where it cannot be read."""
-    try:
-        with _open(path) as file:
-            return parse_csv(path, file.read(), delimiter)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    with _reading(path) as file:
+        return parse_csv(path, file.read(), delimiter)
 
 
 def parse_csv(origin: object, content: bytes, delimiter: str = ",") -> Frame:
@@ -245,7 +242,7 @@ def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> 
 
     Raises DataError for all that is wrong with it. Nothing is read of other arrays.
     """
-    with _open(path) as file:
+    with _reading(path) as file:
         # What is no zip NumPy takes for a pickle, and says how to load one unsafely.
         if file.peek(2)[:2] != b"PK":  # type: ignore[attr-defined]
             raise DataError(
@@ -283,7 +280,7 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
             "install it with: pip install 'microtrain[data]'"
         ) from error
     columns = []
-    with _open(path) as file:
+    with _reading(path) as file:
         try:
             stored = reader.ParquetFile(file)
             existing = stored.schema_arrow.names
@@ -300,9 +297,12 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
     return Frame(path, table.column_names, columns)
 
 
-def _open(path: Path) -> BinaryIO:
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    """A file that is read meanwhile; DataError where that fails."""
     try:
-        return open_plain(path)
+        with open_plain(path) as file:
+            yield file
     except FileNotFoundError:
         where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
         near = ""

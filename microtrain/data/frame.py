@@ -140,7 +140,7 @@ class Frame:
             matrix[:, position] = self.numbers(name, hint)
         return matrix
 
-    def place(self, row: int, name: str) -> str:
+    def location(self, row: int, name: str) -> str:
         """Where a value stands: `houses.csv, line 17, column "age"`."""
         where = f"row {row}" if self.lines is None else f"line {self.lines[row]}"
         return f'{self.origin}, {where}, column "{name}"'
@@ -149,20 +149,19 @@ class Frame:
         """The error for the values of column `name` in rows `bad`; it shows the first."""
         cell = self.column(name)[bad[0]]
         value = self._value(cell)
+        shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
-            found, hint = "an empty cell", "fill it in or leave the row out"
+            shown, hint = "an empty cell", "fill it in or leave the row out"
         elif value is None:
-            found = f'the text "{shortened(cell)}"'
+            shown = f"the text {shown}"
             if has_decimal_comma(cell):
                 hint = "numbers are written with a decimal point, not a comma"
-        else:
-            found = f'"{shortened(str(cell))}"'
-            hint = hint if math.isfinite(value) else "fill such values in or leave the rows out"
+        elif not math.isfinite(value):
+            hint = "fill such values in or leave the rows out"
         more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
-        hints = ["rows count from 0"] if self.lines is None else []
-        hints += [hint] if hint else []
+        hints = ["rows count from 0"] * (self.lines is None) + [hint] * bool(hint)
         return DataError(
-            f"{self.place(bad[0], name)}: {expected}, found {found}{more}"
+            f"{self.location(bad[0], name)}: {expected}, found {shown}{more}"
             + (f"\nhint: {'; '.join(hints)}" if hints else "")
         )
 
@@ -213,8 +212,8 @@ def has_decimal_comma(text: str) -> bool:
 
 def other_delimiter(names: Sequence[str]) -> str:
     """What would cut a header of one cell, as YAML writes it; empty where nothing would."""
-    found = next((x for x in ";\t|," if len(names) == 1 and x in names[0]), "")
-    return found.replace("\t", r"\t")
+    other = next((x for x in ";\t|," if len(names) == 1 and x in names[0]), "")
+    return other.replace("\t", r"\t")
 
 
 def shortened(text: str) -> str:

@@ -45,20 +45,20 @@ class MicroBatches(Sequence[Batch]):
     """The micro-batches of one optimiser step; taking one places the random draws at it.
 
     Attributes:
-        place: the epoch, and the number of the global batch in it.
+        position: the epoch, and the number of the global batch in it.
     """
 
-    def __init__(self, batches: list[Batch], place: tuple[int, int] = (0, 0)) -> None:
-        self._batches, self.place = batches, place
+    def __init__(self, batches: list[Batch], position: tuple[int, int] = (0, 0)) -> None:
+        self._batches, self.position = batches, position
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return MicroBatches(self._batches[index], self.place)
+            return MicroBatches(self._batches[index], self.position)
         batch = self._batches[index]
-        begin_batch(batch.offset, self.place)
+        begin_batch(batch.offset, self.position)
         return batch
 
 
@@ -241,8 +241,8 @@ class DataLoader:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
         cut = []
         for start, stop in contiguous_slices(global_size, min(micro_batches, global_size)):
-            mine = self.comm.rank * self._each
-            for shard in range(mine, mine + self._each):
+            first_shard = self.comm.rank * self._each
+            for shard in range(first_shard, first_shard + self._each):
                 first, last = contiguous_slice(stop - start, self.shards, shard)
                 cut.append((start + first, start + last, stop - start))
         return cut

@@ -88,7 +88,7 @@ def evaluate_run(
     saved = from_root(comm, lambda: read_saved(path, checkpoint, trust=trust, warn=warn))
     model = together(comm, lambda: TrainedModel(saved))
     config = saved.config
-    found = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
+    evaluation = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
     if data_file is not None:
         datasets = {data_file: from_root(comm, lambda: read_dataset(data_file, model, warn))}
     else:
@@ -96,14 +96,16 @@ def evaluate_run(
         compare_data(config, data, comm)
         if data_hash(data) != saved.checkpoint.state.get("data_hash"):
             warn(
-                f"the data have changed since the run {found.path}: its parts are cut from other "
-                "rows now, and rows it was trained on may be among val and test"
+                f"the data have changed since the run {evaluation.path}: its parts are cut from "
+                "other rows now, and rows it was trained on may be among val and test"
             )
         parts = {"train": data.train, "val": data.val, "test": data.test}
         datasets = {name: rows for name, rows in parts.items() if rows is not None}
         if part is not None and part not in datasets:
-            there = ", ".join(datasets)
-            raise agreed(ConfigError(f"the run {found.path} has no {part} data; it has {there}"))
+            existing = ", ".join(datasets)
+            raise agreed(
+                ConfigError(f"the run {evaluation.path} has no {part} data; it has {existing}")
+            )
     loss, metrics = build_loss(config), [build(metric) for metric in config.metrics]
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
@@ -112,10 +114,10 @@ def evaluate_run(
         if data_file is not None or part in (None, name):
             with np.errstate(all="ignore"):  # what is not finite is shown as it is
                 values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
-            found.parts[name] = Part(len(rows), values)
+            evaluation.parts[name] = Part(len(rows), values)
     if data_file is None and saved.run is not None:
-        _compare(found, saved, warn)
-    return found
+        _compare(evaluation, saved, warn)
+    return evaluation
 
 
 def load_data_again(model: TrainedModel) -> Prepared:
@@ -133,10 +135,10 @@ def load_data_again(model: TrainedModel) -> Prepared:
     return data
 
 
-def _compare(found: Evaluation, saved: Saved, warn: Callable[[str], None]) -> None:
+def _compare(evaluation: Evaluation, saved: Saved, warn: Callable[[str], None]) -> None:
     """Note in each part what the run recorded at this step, and warn of what differs."""
     assert saved.run is not None
-    step, info = found.step, saved.run.info
+    step, info = evaluation.step, saved.run.info
     recorded = info.params_sha256 if info.steps == step else None
     if recorded is not None and recorded != params_sha256(saved.checkpoint.model):
         warn("the parameters are not those of which run.json has the sha256")
@@ -147,7 +149,7 @@ def _compare(found: Evaluation, saved: Saved, warn: Callable[[str], None]) -> No
         return
     # Sums in another order, at another number of ranks, round otherwise.
     tolerance = 1e-4 if saved.config.dtype == "float32" else 1e-9
-    for name, part in found.parts.items():
+    for name, part in evaluation.parts.items():
         for row in rows:
             if (row.get("split"), row.get("step")) == (name, step):
                 known = {key: row[key] for key in part.values if key in row}

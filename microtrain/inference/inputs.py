@@ -137,7 +137,7 @@ def _target(table: Frame | dict[str, Array], model: TrainedModel, path: str) -> 
     for row, cell in enumerate(cells):
         if cell not in codes:
             raise DataError(
-                f'{table.place(row, names[0])}: "{shortened(cell)}" is none of the {len(codes)} '
+                f'{table.location(row, names[0])}: "{shortened(cell)}" is none of the {len(codes)} '
                 f"classes of the model{did_you_mean(cell, codes)}"
             )
     return np.array([codes[cell] for cell in cells], np.int64)

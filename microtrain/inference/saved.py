@@ -63,8 +63,8 @@ def read_saved(
             raise ConfigError(
                 f"{path} is one checkpoint; name its run to choose checkpoint {which}"
             )
-        found = load_checkpoint(directory)
-        chosen = f"checkpoint of step {found.step:,}"
+        loaded = load_checkpoint(directory)
+        chosen = f"checkpoint of step {loaded.step:,}"
     else:
         run = Run.read(directory)
         directory = run.path
@@ -75,12 +75,12 @@ def read_saved(
             status = run.info.status
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
         if which == "best":
-            found, chosen, fell_back = best_checkpoint(run, warn)
+            loaded, chosen, fell_back = best_checkpoint(run, warn)
         elif which == "last":
-            found, chosen, _ = last_checkpoint(run, warn)
+            loaded, chosen, _ = last_checkpoint(run, warn)
         else:
-            found = checkpoint_of_step(run, int(which))
-            chosen = f"checkpoint of step {found.step:,}"
+            loaded = checkpoint_of_step(run, int(which))
+            chosen = f"checkpoint of step {loaded.step:,}"
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
-    return Saved(run, config, replace(found, optimizer={}), chosen)
+    return Saved(run, config, replace(loaded, optimizer={}), chosen)

@@ -111,7 +111,7 @@ def _first_anomaly(
             continue
         order, what, operation, arrays = met
         lines = [f"{what} on rank {rank}"]
-        if rows := _data_rows(parts, micro_batches.place, batch, arrays):
+        if rows := _data_rows(parts, micro_batches.position, batch, arrays):
             shown = ", ".join(f"{row:,}" for row in rows[:SHOWN])
             lines.append(
                 f"  in {len(rows):,} of its {plural(len(batch[-1]), 'row')}; in the data, counted "

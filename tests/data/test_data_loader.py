@@ -229,14 +229,14 @@ def test_the_loader_says_where_the_current_batch_stands():
 @pytest.mark.parametrize("start", [0, 2])
 def test_several_passes_are_one_after_another(start):
     one, many = loaders(10, 4, world=2, accumulate=2)[1], loaders(10, 4, world=2, accumulate=2)[1]
-    expected = [(rows_of(batch), *step.place) for step in one.steps(start) for batch in step]
+    expected = [(rows_of(batch), *step.position) for step in one.steps(start) for batch in step]
     for _ in range(2):
-        expected += [(rows_of(batch), *step.place) for step in one.steps() for batch in step]
-    found = [(rows_of(b), *step.place) for step in many.steps(start, passes=3) for b in step]
+        expected += [(rows_of(batch), *step.position) for step in one.steps() for batch in step]
+    found = [(rows_of(b), *step.position) for step in many.steps(start, passes=3) for b in step]
     assert found == expected
     assert many.epoch == one.epoch == 3
     endless = many.steps(passes=None)
-    assert [next(endless).place for _ in range(7)][-1] == (5, 0)
+    assert [next(endless).position for _ in range(7)][-1] == (5, 0)
     assert many.epoch == 5
     endless.close()
     next(many.steps())
