@@ -2,7 +2,7 @@
 
 Every case changes a configuration, a table, or a run directory that was whole, and calls the
 command that reads it. It may succeed (a comment was hit); otherwise it leaves with 2 or 3 and one
-message, never with a traceback. 500 cases in the quick suite, 20,000 with the slow tests.
+message, never with a traceback. 250 cases in the quick suite, 20,000 with the slow tests.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MEMORY = 3 * 2**30  # more than that a case must not take: a size in a file may 
 
 
 def cases(quick: int):
-    """A test of `quick` cases, and with the slow tests of ten times four times as many."""
+    """A test of `quick` cases, and with the slow tests of ten times eight times as many."""
     options = {
         "deadline": None,
         "database": None,
         "suppress_health_check": list(HealthCheck),
         "report_multiple_bugs": False,
     }
-    slow = [pytest.param(4 * quick, part, marks=pytest.mark.slow) for part in range(1, 11)]
+    slow = [pytest.param(8 * quick, part, marks=pytest.mark.slow) for part in range(1, 11)]
 
     def decorate(test):
         @pytest.mark.parametrize(("count", "part"), [(quick, 0), *slow])
@@ -257,7 +257,7 @@ def value_changed(data, tree):
 # Configurations -----------------------------------------------------------------------------------
 
 
-@cases(200)
+@cases(100)
 def test_a_damaged_configuration_is_answered_by_a_message(files, data):
     content = CONFIGS[data.draw(st.sampled_from(sorted(CONFIGS)))]
     if data.draw(st.booleans()):
@@ -413,17 +413,17 @@ def answer_of_training(*arguments: object) -> int:
     return 0 if code == 4 else code
 
 
-@cases(100)
+@cases(50)
 def test_a_damaged_csv_is_answered_by_a_message(files, data):
     tabular(files, data, ".csv", csv_damaged)
 
 
-@cases(40)
+@cases(20)
 def test_a_damaged_npz_is_answered_by_a_message(files, data):
     tabular(files, data, ".npz", npz_damaged)
 
 
-@cases(40)
+@cases(20)
 def test_a_damaged_parquet_file_is_answered_by_a_message(files, data):
     pytest.importorskip("pyarrow")
     tabular(files, data, ".parquet", parquet_damaged)
@@ -432,7 +432,7 @@ def test_a_damaged_parquet_file_is_answered_by_a_message(files, data):
 # Runs and checkpoints -----------------------------------------------------------------------------
 
 
-@cases(120)
+@cases(60)
 def test_a_damaged_run_is_answered_by_a_message(files, data):
     suffix = data.draw(st.sampled_from((".csv", ".npz")))
     run = files.fresh() / "run"

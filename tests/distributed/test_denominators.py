@@ -580,6 +580,7 @@ def test_world_mode_has_the_same_bits_and_the_same_loss(name: str, executor: Any
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_native_code(native_code: None) -> None:
     pytest.importorskip("numba", reason="numba is not installed")
     for several in (False, True):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import microtrain as mt
+from microtrain.cli.main import main
 
 EARLIER = Path(__file__).with_name("earlier")
 
@@ -24,27 +25,25 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def command(*words: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "microtrain", *map(str, words)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints; it must succeed."""
+
+    def run(*words: object) -> str:
+        assert main([*map(str, words)]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_evaluate(runs: Path) -> None:
+def test_evaluate(runs: Path, command: Any) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     said = command("evaluate", runs / "iris")
     assert "checkpoint of step 210, the best (val/loss 0.22017)" in said
     assert "test          22 rows  loss 0.16362  accuracy 0.90909  as recorded" in said
 
 
-def test_load_and_predict(runs: Path, tmp_path: Path) -> None:
+def test_load_and_predict(runs: Path, command: Any, tmp_path: Path) -> None:
     model = mt.load(runs / "iris")
     rows = [[5.1, 3.5, 1.4, 0.2], [6.0, 2.7, 4.5, 1.4], [6.9, 3.1, 5.8, 2.1]]
     species = ["setosa", "versicolor", "virginica"]
@@ -58,7 +57,7 @@ def test_load_and_predict(runs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "o.csv").read_text().split() == ["class", *species]
 
 
-def test_resume_goes_on_to_the_values_of_the_earlier_version(runs: Path) -> None:
+def test_resume_goes_on_to_the_values_of_the_earlier_version(runs: Path, command: Any) -> None:
     said = command("resume", runs / "linear")
     assert "480 steps" in said
     manifest = json.loads((runs / "linear" / "run.json").read_text())
@@ -72,7 +71,7 @@ def test_resume_goes_on_to_the_values_of_the_earlier_version(runs: Path) -> None
     np.testing.assert_allclose(rows[-1]["loss"], 0.01209027340519242, rtol=1e-5)
 
 
-def test_report_and_compare(runs: Path) -> None:
+def test_report_and_compare(runs: Path, command: Any) -> None:
     for run in ("iris", "linear"):
         command("report", runs / run)
     page = (runs / "iris" / "report.html").read_text()

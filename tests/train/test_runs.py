@@ -63,6 +63,7 @@ def test_linreg_recovers_the_line(tmp_path, seed):
     assert abs(bias - 3) <= 0.05
 
 
+@pytest.mark.slow
 def test_diabetes_reaches_its_r2_over_ten_seeds(tmp_path):
     pytest.importorskip("sklearn")
     found = []
@@ -72,6 +73,7 @@ def test_diabetes_reaches_its_r2_over_ten_seeds(tmp_path):
     assert np.mean(found) >= 0.40, found
 
 
+@pytest.mark.slow
 def test_digits_reaches_its_accuracy_over_five_seeds(tmp_path):
     pytest.importorskip("sklearn")
     found = []
