@@ -95,6 +95,7 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
     assert packages - sys.stdlib_module_names == {"microtrain"}
     # The standard library has heavy parts as well, each some ten milliseconds.
     heavy = {"asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "logging"}
+    heavy |= {"decimal", "fractions", "statistics"}
     heavy |= {"multiprocessing", "pydoc", "ssl", "unittest", "urllib.request", "xml", "zoneinfo"}
     assert added & heavy == set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -87,7 +86,7 @@ def _measure(program: Program, run: Callable[[], None]) -> float:
     finally:
         for owner, values in before:
             owner[...] = values
-    return statistics.median(took)
+    return float(np.median(took))
 
 
 @functools.cache
