@@ -65,7 +65,6 @@ class RunDirectory:
     def __init__(self, path: str | Path, wait_s: float = 0.0) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
-        self.plots = self.path / "plots"
         self.metrics_file = self.path / "metrics.jsonl"
         with contextlib.ExitStack() as opened, self._refusing("cannot write in"):
             for name in ("checkpoints", "plots", "trace", "board"):

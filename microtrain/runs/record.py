@@ -169,6 +169,17 @@ class Run:
         return table[:, 0], table[:, 1]
 
     @cached_property
+    def best_so_far(self) -> Best | None:
+        """The best value of the monitored column; run.json has it from the end of a run on."""
+        if self.info.status != "running":
+            return self.info.best
+        states = map(peek_state, reversed(self.checkpoints))
+        match next((state.get("best") for state in states if state), None):
+            case {"name": str(name), "value": int() | float() | None as value, "step": int(step)}:
+                return Best(name, value, step)
+        return None
+
+    @cached_property
     def data_hash(self) -> str | None:
         """Of all rows that it was given, None where it left no checkpoint."""
         hashes = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
