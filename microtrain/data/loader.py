@@ -7,7 +7,6 @@ depends on the seed and the epoch alone. The number of ranks decides only who co
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -270,15 +269,11 @@ class DataLoader:
 
 
 def _whole_number(name: str, value: Any, least: int | None = None) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool | np.bool_):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"DataLoader: {name} must be a whole number, got {value!r}")
-    if least is not None and number < least:
+    if least is not None and value < least:
         raise ValueError(f"DataLoader: {name} must be at least {least}, got {value!r}")
-    return number
+    return int(value)
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -103,18 +103,18 @@ def evaluate_run(
         datasets = {name: rows for name, rows in parts.items() if rows is not None}
         if part is not None and part not in datasets:
             existing = ", ".join(datasets)
-            raise agreed(
-                ConfigError(f"the run {evaluation.path} has no {part} data; it has {existing}")
-            )
+            what = f"the run {evaluation.path} has no {part} data; it has {existing}"
+            raise agreed(ConfigError(what))
+        if part is not None:
+            datasets = {part: datasets[part]}
     loss, metrics = build_loss(config), [build(metric) for metric in config.metrics]
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None
     for name, rows in datasets.items():
-        if data_file is not None or part in (None, name):
-            with np.errstate(all="ignore"):  # what is not finite is shown as it is
-                values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
-            evaluation.parts[name] = Part(len(rows), values)
+        with np.errstate(all="ignore"):  # what is not finite is shown as it is
+            values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
+        evaluation.parts[name] = Part(len(rows), values)
     if data_file is None and saved.run is not None:
         _compare(evaluation, saved, warn)
     return evaluation

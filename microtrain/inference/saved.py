@@ -15,7 +15,7 @@ from ..runs.best import best_checkpoint, checkpoint_of_step, last_checkpoint
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.record import Run
 
-__all__ = ["Saved", "best_checkpoint", "read_saved"]
+__all__ = ["Saved", "read_saved"]
 
 _STEP = re.compile(r"step-\d+")
 

@@ -58,7 +58,7 @@ class Signature(BaseModel):
 
     @classmethod
     def of(cls, state: Mapping[str, Any], origin: object) -> Self:
-        """What `data_state` wrote; DataError naming `origin` where it is something else."""
+        """What `train.parts.data_state` wrote; DataError naming `origin` for anything else."""
         try:
             return cls.model_validate(state)
         except ValidationError as error:
