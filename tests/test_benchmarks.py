@@ -35,9 +35,15 @@ def run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
+def installed(package: str) -> bool:
+    """Whether it can be imported; a folder of tests with its name is no package."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
 @pytest.mark.parametrize("name", ["NumPy by hand", *PEERS])
 def test_peers_take_the_same_steps(name: str, scripts: Any) -> None:
-    if name in PEERS and importlib.util.find_spec(PEERS[name]) is None:
+    if name in PEERS and not installed(PEERS[name]):
         pytest.skip(f"{PEERS[name]} is not installed")
     peers, step = scripts("peers"), scripts("step")
     net = peers.Net(8, [5, 7, 2])

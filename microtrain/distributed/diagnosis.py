@@ -171,14 +171,16 @@ def judge_ranks(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[Fi
         for exchange in exchanges
         if exchange.wrong
     ]
-    compared = {"have loaded different MPIs": [rank.library for rank in ranks]}
+    compared = {"the ranks have loaded different MPIs": [rank.library for rank in ranks]}
     for name in ranks[0].versions:
-        compared[f"run different versions of {name}"] = [rank.versions[name] for rank in ranks]
+        compared[f"the ranks run different versions of {name}"] = [
+            rank.versions[name] for rank in ranks
+        ]
     for what, values in compared.items():
         holders = {v: [n for n, value in enumerate(values) if value == v] for v in values}
         if len(holders) > 1:
             who = (f"{v} (rank {', '.join(map(str, numbers))})" for v, numbers in holders.items())
-            text = f"the ranks {what}: {', '.join(who)}"
+            text = f"{what}: {', '.join(who)}"
             found.append(Finding(text, "install the same one on all hosts", "MPIs" in what))
     for host in dict.fromkeys(rank.host for rank in ranks):
         found += _judge_host(host, [rank for rank in ranks if rank.host == host])
