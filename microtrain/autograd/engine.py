@@ -34,9 +34,9 @@ def run(
     """One pass from the edges `roots`, which start with the gradients `seeds`.
 
     With `accumulate`, leaves (all, or the wanted ones) get their `.grad`; without it nothing is
-    written. `ready` is called with a leaf whenever a gradient has been added to it. Returns the
-    gradients of the `wanted` Tensors by edge, and the leaves that have hooks
-    to be run when all is done.
+    written. `ready` is called with a leaf whenever a gradient has been added to it, so that data
+    parallelism can send it while others are computed. Returns the gradients of the `wanted` Tensors
+    by edge, and the leaves that have hooks to be run when all is done.
     """
     pending: dict[Any, Any] = {}  # node -> its gradient, or a list where it has several outputs
     heap: list[tuple[int, Any]] = []

@@ -128,7 +128,7 @@ def _written(place: Path, name: str, source: str) -> Path:
 
 
 def _tidy(place: Path) -> None:
-    """Let the oldest files go."""
+    """Delete the oldest files, so that MOST_FILES of each kind stay."""
     kinds = (place, "*.py"), (place, "*.lock"), (place / "__pycache__", "*.nb?")
     for folder, pattern in kinds:
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)

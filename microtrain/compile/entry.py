@@ -35,7 +35,7 @@ def entry(
         args: the positional arguments; there were no others.
         owner: a weak reference to the `Compiled`, for all other calls.
         output: the array that the step returns as its one Tensor; None: it returns something else.
-        rebuilt: makes that, from `capture.result` and the outputs.
+        rebuilt: makes what it returns then, from `capture.result` and the outputs.
 
     Raises Unusual for arguments other than Tensors, constants, and tuples and lists of them.
     """

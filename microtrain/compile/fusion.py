@@ -545,7 +545,7 @@ def works_on(unit: Unit) -> list[Any]:
 
 
 def _idle(unit: Unit) -> bool:
-    """Whether nothing is left of it: no result is stored, and no index is looked at."""
+    """Whether a unit does nothing any more: it stores no result and checks no index."""
     if type(unit) is not Elements or unit.stored:
         return False
     return all(element.source is None for element in unit.body)

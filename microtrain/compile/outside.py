@@ -125,7 +125,7 @@ class Outside:
         return place
 
     def _settle(self, node: Any) -> None:
-        """Let what `node` saved notice no more writes: `backward` looks at the state's itself.
+        """Give what `node` saved version counters of its own: `backward` compares the state's.
 
         A node whose values were written over in the step stays as it is, and raises in every pass.
         """

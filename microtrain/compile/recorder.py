@@ -90,7 +90,7 @@ class Recorder:
             self.program.memory.append(owner)
 
     def fix(self, array: Any) -> None:
-        """Note that Python, or another program, works on the memory of `array` as well."""
+        """Leave `array` its own memory: Python, or another program, works on it as well."""
         self.know(array, "made")
         self.program.fixed.add(id(owner_of(array)))
 

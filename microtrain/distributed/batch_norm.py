@@ -36,7 +36,7 @@ _SHIFT, _SCALE, _MEAN, _VARIANCE, _SHARE, _ANY = range(6)
 
 
 class Across:
-    """What a batch norm layer of a wrapped model is told: whose rows belong to its batch.
+    """Batch norm over the rows of all ranks, for the layers of a wrapped model (SyncBatchNorm).
 
     It holds as long as the wrapper lives. Copies of the layer have rows of their own only.
     """

@@ -190,7 +190,7 @@ class DataParallel(Module):
                 for b in self.storage.buffers
             ]
             _warn_of_compression(self.comm, compression)
-        self._tell_batch_norms(sync_batchnorm)
+        self._synchronise_batch_norms(sync_batchnorm)
         self._members = frozenset(self.storage.params)
         self._structure = -1  # `STRUCTURE` when the model's parameters were these
         self._sync = True
@@ -203,8 +203,8 @@ class DataParallel(Module):
         self._reset()
         LISTENERS.append(weakref.ref(self, LISTENERS.remove))
 
-    def _tell_batch_norms(self, sync: bool) -> None:
-        """Whose rows belong to the batch of a batch norm: all ranks', or a shard's alone."""
+    def _synchronise_batch_norms(self, sync: bool) -> None:
+        """Let batch norm layers take the statistics of all ranks; warn where they do not."""
         layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, _BATCH_NORMS)]
         several = self.comm.size > 1 and self._shards is None
         across = Across(self) if sync and several else None
@@ -465,7 +465,10 @@ class DataParallel(Module):
         self._structure = STRUCTURE[0]
 
     def readiness(self, leaves: dict[Any, Any]) -> Any:
-        """What the pass calls when it has added to a leaf: None where nobody wants to know."""
+        """What the pass is to call after adding to a leaf, so that full buckets are sent at once.
+
+        None where nothing is sent during this pass.
+        """
         if self._overlap is None or not self._sync or self._empty is not None:
             return None
         return self._overlap.ready(leaves)
