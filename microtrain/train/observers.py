@@ -1,7 +1,7 @@
 """What is done between the steps of a run, in this order.
 
 Nothing here changes the mathematics: it measures, says, writes down, and passes on that the run is
-to end. An observer of your own is one class and one line in `OBSERVERS`.
+to end. One of your own is one class and one line: `Trainer.observer_types` (docs/observers.md).
 """
 
 from __future__ import annotations

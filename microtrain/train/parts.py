@@ -16,7 +16,7 @@ from ..config.schema import Config
 from ..creation import from_numpy
 from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
-from ..distributed.agreement import together
+from ..distributed.agreement import settled
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
@@ -65,17 +65,21 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
     shared, train, shards = config.distributed, config.train, shards_of(config)
     watchdog.configure(shared.warn_s, shared.timeout_s)
     _limit_threads(config, warn)
-    if shards is not None:
-        together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
-    device = together(comm, lambda: choose_device(config, comm))
-    data = together(comm, lambda: load_data(config))
-    together(comm, lambda: compare_data(config, data, comm))
+    with settled(comm):
+        if shards is not None:
+            local_shards(shards, comm)  # the ranks must divide them
+        device, data = choose_device(config, comm), load_data(config)
+    with settled(comm):
+        compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
     with default_dtype(config.dtype), np.errstate(all="ignore"):
-        module, loss, metrics = together(comm, lambda: build_parts(config, data, device))
-        together(comm, lambda: compare_models(config, module, comm))
-        together(comm, lambda: check_fit(config, data, module, loss, metrics, device))
-        together(comm, lambda: model_arrays(module))  # what cannot be saved is said at once
+        with settled(comm):
+            module, loss, metrics = build_parts(config, data, device)
+        with settled(comm):
+            compare_models(config, module, comm)
+        with settled(comm):
+            check_fit(config, data, module, loss, metrics, device)
+            model_arrays(module)  # what cannot be saved is said at once
         model = DataParallel(
             module,
             comm,
@@ -86,12 +90,10 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
             compression=shared.compression,
             shards=shards,
         )
-        optimizer: Optimizer = together(
-            comm, lambda: build(config.optimizer, params=list(model.parameters()))
-        )
-
-    def make_loader() -> DataLoader:
-        return DataLoader(
+        with settled(comm):
+            optimizer: Optimizer = build(config.optimizer, params=list(model.parameters()))
+    with settled(comm):
+        loader = DataLoader(
             data.train,
             train.batch_size,
             seed=config.seed,
@@ -101,25 +103,11 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
             accumulate=train.accumulate,
             shards=shards,
         )
-
-    loader = together(comm, make_loader)
-    plan = Plan.of(config, len(loader))
-    return Parts(
-        config,
-        comm,
-        device,
-        data,
-        model,
-        loss,
-        metrics,
-        optimizer,
-        loader,
-        plan,
-        together(comm, lambda: build_rates(config, optimizer, plan)),
-        Guard(model, train.clip_norm),
-        Skips(model) if train.nan == "skip" else None,
-        data_state(data),
-    )
+        plan = Plan.of(config, len(loader))
+        rates = build_rates(config, optimizer, plan)
+    guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
+    made = metrics, optimizer, loader, plan, rates, guard, skips, data_state(data)
+    return Parts(config, comm, device, data, model, loss, *made)
 
 
 def _limit_threads(config: Config, warn: Callable[[str], None]) -> None:
