@@ -99,8 +99,8 @@ document.querySelectorAll("figure.chart").forEach((figure) => {
   });
   figure.querySelectorAll(".legend button").forEach((button, i) => {
     button.addEventListener("click", () => {
-      const off = button.ariaPressed === "true";
-      button.ariaPressed = String(!off);
+      const off = button.getAttribute("aria-pressed") === "true";
+      button.setAttribute("aria-pressed", String(!off));
       drawn[i].style.display = off ? "none" : "";
       clear();
     });

@@ -139,6 +139,8 @@ def test_a_run_at_any_moment_has_a_report(tmp_path, status):
     assert "No row of metrics was written" in page_of(run)
     (run / "metrics.jsonl").unlink()
     assert status in page_of(run)
+    (run / "run.json").write_text(json.dumps({"status": status}))
+    assert status in page_of(run)
 
 
 # ------------------------------------------------------------------------------------ the command
