@@ -209,22 +209,22 @@ class _Checker:
         own = ("type", *OWN_KEYS.get(kind, ()))
         signature = inspect.signature(cls).parameters
         keys = _Keys({key: signature[key] for key in own}, hints_of(cls, own), open_ended=True)
-        target, place = self.targets.get(path), node
+        target, name = self.targets.get(path), node
         if target is not None:  # else there is a problem already
-            place = node.value["type"]
-            imported = components.absolute(place.value, place.place.source.directory)
+            name = node.value["type"]
+            imported = components.absolute(name.value, name.place.source.directory)
             settable = components.settable(target, imported)
             takes = ", ".join([*own[1:], *settable]) or "no arguments"
             keys = _Keys(
                 {**settable, **keys.parameters},
                 {**hints_of(target, settable), **keys.hints},
-                f"{place.value} takes: {takes}",
-                place.value,
+                f"{name.value} takes: {takes}",
+                name.value,
                 components.FILLED_IN.get(kind, ()),
                 components.is_open_ended(target),
                 finite=not components.is_import_path(imported),
             )
-        values = self._values(path, node.value, keys, place)
+        values = self._values(path, node.value, keys, name)
         origins = {k: self.origins.pop(f"{path}.{k}") for k in values if k not in own[1:]}
         of_section = {key: values.pop(key, None) for key in own}
         right = {key: value for key, value in of_section.items() if value is not None}
@@ -247,7 +247,7 @@ class _Checker:
                     self._know(path, components.settable(target, name.value))
 
     def _loaded(
-        self, path: str, kind: str, name: Node, given: Collection[str] = ()
+        self, path: str, kind: str, name: Node, arguments: Collection[str] = ()
     ) -> Callable[..., Any] | None:
         """What the registered name or import path at `path` stands for; None with a problem."""
         if self._refused(path):
@@ -260,7 +260,7 @@ class _Checker:
         else:
             imported = components.absolute(name.value, name.place.source.directory)
             try:
-                return components.load(kind, imported, given)
+                return components.load(kind, imported, arguments)
             except ConfigError as error:
                 message = str(error)
         self._add(Problem(path, message, name.where, hint))

@@ -102,20 +102,20 @@ def absolute(name: str, directory: Path) -> str:
     return f"{(directory / os.path.expanduser(module)).resolve()}:{attribute}"
 
 
-def load(kind: str, name: str, given: Collection[str] = ()) -> Callable[..., Any]:
+def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[..., Any]:
     """What a registered name of `kind` or an import path stands for, imported now.
 
-    `given` are the arguments that it will be called with: a function that without them waits for a
+    `arguments` are those that it will be called with: a function that without them waits for a
     prediction and a target is a loss, and what makes it is returned.
 
     Raises ConfigError for an unknown name, and for a file, module or attribute that is missing,
     cannot be imported or cannot be called; the message says where it was looked for.
     """
     if name.startswith(GIVEN):
-        return _given(kind, name.removeprefix(GIVEN))
+        return functools.partial(_refuse, f"{kind} {name.removeprefix(GIVEN)}", kind)
     if is_import_path(name):
-        code: Callable[..., Any] = (_import_callback if kind == "callbacks" else _import)(name)
-        return _loss_of(code, given) if kind == "loss" and inspect.isfunction(code) else code
+        code: Callable[..., Any] = _import(kind, name)
+        return _loss_of(code, arguments) if kind == "loss" and inspect.isfunction(code) else code
     known = REGISTERED[kind]
     if name not in known:
         way_out = did_you_mean(name, known)
@@ -133,14 +133,13 @@ def load(kind: str, name: str, given: Collection[str] = ()) -> Callable[..., Any
     return function
 
 
-def _loss_of(function: Callable[..., Any], given: Collection[str]) -> Callable[..., Any]:
+def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callable[..., Any]:
     """What makes a loss of `function(prediction, target, ...)`; other functions make one."""
     signature = inspect.signature(function)
-    first = list(signature.parameters.values())[:2]
-    positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    if len(first) < 2 or not all(
-        p.kind in positional and p.default is p.empty and p.name not in given for p in first
-    ):
+    first, others = [*signature.parameters.values()][:2], [*signature.parameters.values()][2:]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    waiting = [p for p in first if p.kind in positional and p.default is p.empty]
+    if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 
     @functools.wraps(function)
@@ -148,22 +147,16 @@ def _loss_of(function: Callable[..., Any], given: Collection[str]) -> Callable[.
         made = functools.partial(function, **arguments)
         return functools.update_wrapper(made, function)  # with its `reduction`
 
-    others = list(signature.parameters.values())[2:]
     make.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
     return make
 
 
-def _given(kind: str, name: str) -> Callable[..., Any]:
-    """What stands in a run's configuration for an object; it cannot be built."""
-
-    def refuse() -> NoReturn:
-        raise ConfigError(
-            f"{kind} {name} was given to Trainer(...) in Python, which alone can make it again"
-            + ("; microtrain.load(run, model=...) takes it" if kind == "model" else "")
-        )
-
-    refuse.on_step = refuse  # type: ignore[attr-defined] # as a callback has
-    return refuse
+def _refuse(what: str, kind: str) -> NoReturn:
+    """Build an object that Python gave, of which a run's configuration has the name alone."""
+    raise ConfigError(
+        f"{what} was given to Trainer(...) in Python, which alone can make it again"
+        + ("; microtrain.load(run, model=...) takes it" if kind == "model" else "")
+    )
 
 
 def build(component: Component, **filled: Any) -> Any:
@@ -197,14 +190,12 @@ def build(component: Component, **filled: Any) -> Any:
         )
     try:
         return target(**arguments)
-    except ValueError as error:
+    except (ValueError, MemoryError, OverflowError) as error:
         if is_import_path(name):
             raise
-        raise ConfigError(f"{kind}: {name} refuses its arguments: {error}") from error
-    except (MemoryError, OverflowError) as error:
-        if is_import_path(name):
-            raise
-        raise ConfigError(f"{kind}: {name} needs more memory than there is: {error}") from error
+        refused = isinstance(error, ValueError)
+        why = "refuses its arguments" if refused else "needs more memory than there is"
+        raise ConfigError(f"{kind}: {name} {why}: {error}") from error
 
 
 def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -243,7 +234,7 @@ def _is_file(module: str) -> bool:
     return module.endswith(".py") or "/" in module
 
 
-def _import(path: str, *, check: bool = True) -> Any:
+def _import(kind: str, path: str) -> Any:
     module_name, _, attribute = path.rpartition(":")
     if not module_name or not all(part.isidentifier() for part in attribute.split(".")):
         raise ConfigError(
@@ -251,32 +242,26 @@ def _import(path: str, *, check: bool = True) -> Any:
         )
     if _is_file(module_name):
         with _IMPORTING:  # ranks may be threads: none finds the module of another half made
-            module: Any = _import_file(Path(module_name).absolute())
+            target: Any = _import_file(Path(module_name).absolute())
     else:
-        module = _import_module(module_name)
-    found = module
+        target = _import_module(module_name)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [name for name in dir(found) if not name.startswith("_")]
+        if not hasattr(target, part):
+            public = [name for name in dir(target) if not name.startswith("_")]
             raise ConfigError(f"{module_name} has no {part}{did_you_mean(part, public)}")
-        found = getattr(found, part)
-    if check and not callable(found):
-        kind = type(found).__name__
+        target = getattr(target, part)
+    if kind == "callbacks":
+        if not isinstance(target, type) and not any(name.startswith("on_") for name in dir(target)):
+            raise ConfigError(
+                f"{quoted(path)} is no callback: expected a class with hooks such as on_step, or a "
+                "function under @microtrain.train.every"
+            )
+    elif not callable(target):
         raise ConfigError(
-            f"{attribute} in {module_name} is of type {kind}, not a class or function"
+            f"{attribute} in {module_name} is of type {type(target).__name__}, not a class or "
+            "function"
         )
-    return found
-
-
-def _import_callback(path: str) -> Any:
-    """A class, or an object with hooks such as a function that `train.every` has decorated."""
-    found = _import(path, check=False)
-    if not isinstance(found, type) and not any(name.startswith("on_") for name in dir(found)):
-        raise ConfigError(
-            f"{quoted(path)} is no callback: expected a class with hooks such as on_step, or a "
-            "function under @microtrain.train.every"
-        )
-    return found
+    return target
 
 
 _IMPORTING = threading.RLock()

@@ -23,15 +23,15 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 20_000  # after aliases are followed: nested aliases multiply
 
-_INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INFINITY = re.compile(r"([-+]?)\.(inf|Inf|INF)")
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
 }
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what PyYAML counts as one
 
@@ -136,11 +136,9 @@ def scalar(text: str) -> Any:
         return _WORDS[text]
     if _BASED.fullmatch(text) and len(text) <= 40:
         return int(text, 0)
-    if match := _INFINITY.fullmatch(text):
-        return -math.inf if match[1] == "-" else math.inf
     if not _FLOAT.fullmatch(text):
         return text
-    if _INT.fullmatch(text) and len(text) <= 40:
+    if text.lstrip("+-").isdecimal() and len(text) <= 40:
         return int(text)
     value = float(text)
     if math.isinf(value) or (value == 0 and re.match(r"[-+]?[0.]*[1-9]", text)):

@@ -77,7 +77,7 @@ def _keys(
 ) -> list[Key]:
     """What can be given to `target`; `otherwise` are defaults in words."""
     hints, meanings = hints_of(target, parameters), argument_docs(target)
-    found = []
+    listed = []
     for name, parameter in parameters.items():
         default = otherwise.get(name)
         if default is None:
@@ -87,8 +87,8 @@ def _keys(
         value = parameter.default
         if is_plain(value):
             schema["default"] = list(value) if isinstance(value, tuple) else value
-        found.append(Key(prefix + name, schema, default, meanings.get(name, "")))
-    return found
+        listed.append(Key(prefix + name, schema, default, meanings.get(name, "")))
+    return listed
 
 
 def every_key() -> dict[str, Key]:
@@ -112,25 +112,25 @@ def component(kind: str, name: str) -> Component:
 
 def argument_docs(target: Callable[..., Any]) -> dict[str, str]:
     """What the `Args:` of a docstring say of each argument, those of base classes included."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for owner in target.__mro__ if isinstance(target, type) else (target,):
         own = _args_section(inspect.cleandoc(owner.__doc__ or ""))
         # "as `Base`": the base says it.
-        found |= {k: v for k, v in own.items() if k not in found and not v.startswith("as `")}
-    return found
+        meanings |= {k: v for k, v in own.items() if k not in meanings and not v.startswith("as `")}
+    return meanings
 
 
 def _args_section(text: str) -> dict[str, str]:
     _, _, after = text.partition("Args:\n")
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     names: list[str] = []
     for line in after.splitlines():
         entry = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
         if entry:
             names = entry[1].split(", ")
-            found |= dict.fromkeys(names, entry[2])
+            meanings |= dict.fromkeys(names, entry[2])
         elif line.startswith("     ") and names:
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
         else:
             break
-    return found
+    return meanings
