@@ -22,6 +22,8 @@ from .directory import Gone
 
 __all__ = ["Saver", "monitored", "prune"]
 
+APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
+
 
 class Saver:
     """Writes checkpoints into one directory.
@@ -32,9 +34,9 @@ class Saver:
         monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
         warn: gets the text of a failure that the run survives.
         sync: called before a checkpoint is written: the disk has all that it speaks of.
-        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs, as often as
-            takes a twentieth of the time at most (`auto`); what is handed over meanwhile waits in
-            memory. None: others say when.
+        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs (of short ones
+            every few), as often as takes a twentieth of the time at most (`auto`); what is handed
+            over meanwhile waits in memory. None: others say when.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Saver:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
-        self._epoch = epoch
+        self._every = None if epoch is None else -(-APART // epoch) * epoch
         self._failed = False  # the last one
         self._gone: Gone | None = None
         self._free_at = 0.0  # of time.monotonic: when `auto` may write again
@@ -64,13 +66,13 @@ class Saver:
 
         It is the one before an epoch's last: the wish reaches all ranks with the step after it.
         """
-        if self._epoch is None:
+        if self._every is None:
             return math.inf
-        return ((step + 1) // self._epoch + 1) * self._epoch - 1
+        return ((step + 1) // self._every + 1) * self._every - 1
 
     def due(self, step: int) -> bool:
         """Whether one is to be written after the step that follows, and would be now."""
-        if self._epoch is None or (step + 1) % self._epoch:
+        if self._every is None or (step + 1) % self._every:
             return False
         return self._thread is None and time.monotonic() >= self._free_at
 
@@ -107,7 +109,7 @@ class Saver:
                 if not self._waiting:
                     self._thread = None
                     return
-            if self._epoch is not None:
+            if self._every is not None:
                 self._hurry.wait(self._free_at - time.monotonic())
             with self._lock:
                 contents = self._waiting.pop(next(iter(self._waiting)))  # the oldest
