@@ -220,8 +220,9 @@ class Trainer(TrainingRun):
         """Take the steps; returns why the run ends before the last one, if it does."""
         loader, model, state, progress = self.loader, self.model, self.state, self.progress
         plan, path = self.parts.plan, None if self.directory is None else self.path
-        left = {"duration": -state.elapsed}
-        ends = {name: max(end + left.get(name, 0.0), 0.0) for name, end in plan.ends.items()}
+        ends = dict(plan.ends)
+        if "duration" in ends:  # of the whole run; max_time is of this part of it
+            ends["duration"] = max(ends["duration"] - state.elapsed, 0.0)
         with Stopper(model, path, ends, plan.intervals) as self.wishes:
             for observer in self.observers:
                 observer.start()
@@ -267,6 +268,18 @@ class Trainer(TrainingRun):
         for observer in self.observers:
             observer.attend(event)
         return event.stop
+
+    def _end(self, stop: str) -> int:
+        """Let observers write what they know; returns the exit code."""
+        self.output.end_bar()
+        state, seconds = self.state, time.perf_counter() - self.started
+        state.ended = bool(state.stop)
+        finished = state.step == self.total_steps or state.ended
+        ending = Ending(finished, stop, seconds, peak_memory())
+        with ending.undo:
+            for observer in self.observers:
+                observer.end(ending)
+        return 0 if finished else STOPPED
 
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.
@@ -339,24 +352,11 @@ class Trainer(TrainingRun):
 
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
         """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
-        *inputs, target = batch if self.device is None else self._moved(batch)
+        if self.device is not None:
+            batch = tuple(tensor.to(device=self.device) for tensor in batch)
+        *inputs, target = batch
         loss: Tensor = one_loss(self.loss(self.model(*inputs), target))
         return loss
-
-    def _moved(self, batch: tuple[Tensor, ...]) -> list[Any]:
-        return [tensor.to(device=self.device) for tensor in batch]
-
-    def _end(self, stop: str) -> int:
-        """Let observers write what they know; returns the exit code."""
-        self.output.end_bar()
-        state, seconds = self.state, time.perf_counter() - self.started
-        state.ended = bool(state.stop)
-        finished = state.step == self.total_steps or state.ended
-        ending = Ending(finished, stop, seconds, peak_memory())
-        with ending.undo:
-            for observer in self.observers:
-                observer.end(ending)
-        return 0 if finished else STOPPED
 
     def stateful(self) -> dict[str, Stateful]:
         """What keeps a state of its own in a checkpoint, in the order in which it is restored."""
