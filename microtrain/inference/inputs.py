@@ -121,9 +121,9 @@ def _target(table: Frame | dict[str, Array], model: TrainedModel, path: str) -> 
         array = table[names[0]]
         if not array.ndim:
             raise DataError(f"{path}: the target is one number; expected one for each row")
-        if model.classes is None and array.dtype.kind not in "biuf":
-            raise DataError(f'{path}: array "{names[0]}" holds {array.dtype}, expected numbers')
         if model.classes is None:
+            if array.dtype.kind not in "biuf":
+                raise DataError(f'{path}: array "{names[0]}" holds {array.dtype}, expected numbers')
             check_finite(array, f'{path}: array "{names[0]}"')
             target = cast(array, model.config.dtype, path)
             return target[:, None] if target.ndim == 1 else target

@@ -103,14 +103,15 @@ def _columns(
         raise ConfigError(
             f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
         )
-    table = prediction.reshape(len(prediction), -1)
+    table = prediction if prediction.ndim == 2 else prediction[:, None]
     names: Any = model.target_names or ("prediction",)
     if len(names) != table.shape[1]:
         names = [f"prediction_{i}" for i in range(table.shape[1])]
     columns = dict(zip(names, table.T, strict=True))
     if chance is not None:
         labels = (f"probability_{name}" for name in model.classes or names)
-        columns.update(zip(labels, chance.reshape(len(chance), -1).T, strict=True))
+        chances = chance if chance.ndim == 2 else chance[:, None]
+        columns.update(zip(labels, chances.T, strict=True))
     return columns
 
 

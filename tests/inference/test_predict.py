@@ -108,6 +108,13 @@ def test_the_target_in_an_npz_is_not_used(line, tmp_path, capsys):
     assert len(columns(tmp_path / "out.csv")["y"]) == 5
 
 
+def test_no_rows_give_a_table_without_rows(iris, tmp_path):
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 4)))
+    assert predict(iris, tmp_path / "none.npz", tmp_path / "out.csv", "--proba") == 0
+    (header,) = (tmp_path / "out.csv").read_text().splitlines()
+    assert header.startswith("species,probability_setosa,")
+
+
 def test_a_target_that_is_one_number_is_refused(line, tmp_path, capsys):
     np.savez(tmp_path / "one.npz", x=np.arange(5.0)[:, None], y=3.0)
     assert main(["evaluate", str(line), "--data", str(tmp_path / "one.npz")]) == 3
