@@ -68,7 +68,7 @@ def _monitors(
     all_known = not any(path.startswith("metrics") for path in wrong)
     for i, metric in enumerate(config.metrics or ()):
         path = f"metrics.{i}"
-        if any(each.startswith(path) for each in wrong):
+        if any(f"{each}.".startswith(f"{path}.") for each in wrong):
             continue
         made: Any = targets[path]
         if not is_import_path(metric.type) and not metric.type.startswith(GIVEN):

@@ -33,18 +33,6 @@ class Expects:
         return {**handler(schema), "title": self.words}
 
 
-def _not_a_share(duration: Duration) -> bool:
-    return duration.unit != "%"
-
-
-def _part_of_a_run(duration: Duration) -> bool:
-    return duration.unit != "%" or duration.amount <= 100
-
-
-def _a_time(duration: Duration) -> bool:
-    return duration.unit == "min"
-
-
 Count = Annotated[int, Ge(1)]
 Seed = Annotated[int, Ge(0), Lt(2**63), Expects("a whole number from 0 to 2**63 - 1")]
 Positive = Annotated[float, Gt(0)]
@@ -55,13 +43,15 @@ Name = Annotated[
     str,
     Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
 ]
-Span = Annotated[Duration, Predicate(_part_of_a_run)]
+Span = Annotated[Duration, Predicate(lambda span: span.unit != "%" or span.amount <= 100)]
 WholeRun = Annotated[
     Duration,
-    Predicate(_not_a_share),
+    Predicate(lambda whole: whole.unit != "%"),
     Expects("a duration such as `20 epochs`, `500 steps` or `10 min`"),
 ]
-Time = Annotated[Duration, Predicate(_a_time), Expects("a time such as `10 min`")]
+Time = Annotated[
+    Duration, Predicate(lambda time: time.unit == "min"), Expects("a time such as `10 min`")
+]
 Auto: TypeAlias = Literal["auto"]
 EVERY_EPOCH = Duration("1 epoch")
 AutoSpan = Annotated[Auto | Span, Expects("auto, or a duration such as `100 steps`")]
