@@ -125,10 +125,6 @@ LAYERS = [
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
-# Imports upwards, and those that close a circle, until they are gone.
-TO_BE_MENDED: list[tuple[str, str]] = []
-
-
 def imports_of(source: str, package: tuple[str, ...], names: set[str]) -> set[str]:
     """The modules of `names` that a source imports, also late ones and those for types alone."""
     found = set()
@@ -145,18 +141,14 @@ def imports_of(source: str, package: tuple[str, ...], names: set[str]) -> set[st
 
 @functools.cache
 def import_graph() -> dict[str, set[str]]:
-    """By module, what it imports; without what `TO_BE_MENDED` lists, which must be there."""
     names = {module_name(path) for path in SOURCES}
-    graph = {
+    return {
         module_name(path): imports_of(
             path.read_text(encoding="utf-8"), path.relative_to(ROOT).parent.parts, names
         )
         - {module_name(path)}
         for path in SOURCES
     }
-    for one, other in TO_BE_MENDED:
-        graph[f"microtrain.{one}"].remove(f"microtrain.{other}")
-    return graph
 
 
 def circle_in(graph: dict[str, set[str]]) -> list[str]:

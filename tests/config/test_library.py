@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from from_python import X, Y, made, quiet
 
 import microtrain as mt
 from microtrain.data import synthetic_linear
@@ -17,11 +17,8 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.record import read_metrics
-from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
-X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-Y = 2 * X + 3
 YAML = """
 name: line
 data:
@@ -33,18 +30,6 @@ metrics: [r2]
 optimizer: {type: sgd, lr: 0.1, momentum: 0.5}
 train: {duration: 3 epochs, batch_size: 16}
 """
-
-
-def quiet(rank: int = 0) -> Output:
-    return Output(rank, stream=io.StringIO(), errors=io.StringIO())
-
-
-def made(place: Path, model: Any = None, data: Any = (X, Y), **settings: Any) -> Trainer:
-    given: dict[str, Any] = {
-        "loss": "mse", "optimizer": {"type": "sgd", "lr": 0.1}, "duration": "4 epochs",
-        "batch_size": 8, "comm": SingleCommunicator(), "output": quiet(), "run_dir": str(place),
-    }  # fmt: skip
-    return Trainer(model or mt.nn.Linear(1, 1), data, **{**given, **settings})
 
 
 def left(path: Path) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_library import made
+from from_python import made
 
 import microtrain as mt
 from microtrain import nn
