@@ -28,7 +28,6 @@ __all__ = ["OBSERVERS"]
 # Each finds in the event what those before it have left there. Those of layers above are named.
 OBSERVERS: Final = (
     "microtrain.train.console:Header",
-    "microtrain.train.observers:Timeline",
     "microtrain.train.observers:StepHooks",
     "microtrain.train.observers:Evaluator",
     "microtrain.train.observers:RowWriter",
@@ -40,6 +39,7 @@ OBSERVERS: Final = (
     "microtrain.report.observer:Report",
     "microtrain.train.results:LastValues",
     "microtrain.train.observers:EndHooks",
+    "microtrain.train.observers:Timeline",
     "microtrain.train.console:Summary",
 )
 

@@ -14,7 +14,7 @@ from microtrain.train import trace
 
 YAML = """
 name: traced
-data: {type: synthetic_linear, samples: 200, weights: [2], split: {train: 0.8, val: 0.2}}
+data: {type: synthetic_linear, samples: 200, weights: [2], split: {train: 0.8, val: 0.1, test: 0.1}}
 model: linear_regression
 loss: mse
 optimizer: {type: sgd, lr: 0.1}
@@ -34,7 +34,8 @@ def test_a_run_leaves_a_timeline_of_every_rank(mpirun: Any, tmp_path: Path, rank
         first, *events = json.loads(file.read_text())["traceEvents"]
         assert first["args"]["name"].startswith(f"rank {rank} on ")
         assert {event["pid"] for event in events} == {rank}
-        expected = {"pass": 24, "evaluate": 2} | ({"reduce": 12} if ranks > 1 else {})
+        # Two evaluations of the validation data, and one of the test data after the last step.
+        expected = {"pass": 24, "evaluate": 3} | ({"reduce": 12} if ranks > 1 else {})
         assert Counter(event["name"] for event in events) == expected
         passes = [event for event in events if event["name"] == "pass"]
         for one, other in pairwise(passes):
