@@ -68,7 +68,9 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
     with settled(comm):
         if shards is not None:
             local_shards(shards, comm)  # the ranks must divide them
-        device, data = choose_device(config, comm), load_data(config)
+        device = choose_device(config, comm)
+    with settled(comm):  # apart: a component of the user's may let its ranks wait for each other
+        data = load_data(config)
     with settled(comm):
         compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.

@@ -14,9 +14,10 @@ import microtrain as mt
 from microtrain.data import synthetic_linear
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.errors import ConfigError, DataError
+from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.record import read_metrics
+from microtrain.train import parts
 from microtrain.train.trainer import Trainer
 
 YAML = """
@@ -207,3 +208,23 @@ def test_a_configuration_is_taken_elsewhere(tmp_path: Path) -> None:
     config = mt.train.load_config(tmp_path / "line.yaml")
     with pytest.raises(TypeError, match=r"Trainer\.from_config"):
         Trainer(config, SingleCommunicator(), loss="mse", optimizer="sgd")
+
+
+def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such as a download by rank 0: a rank that has no GPU must not leave the others in it."""
+    load = parts.load_data
+
+    def choose(config: Any, comm: Any) -> None:
+        if comm.rank:
+            raise LaunchError("no GPU here")
+
+    def load_together(config: Any) -> Any:
+        mt.distributed.world().barrier()
+        return load(config)
+
+    monkeypatch.setattr(parts, "choose_device", choose)
+    monkeypatch.setattr(parts, "load_data", load_together)
+    with pytest.raises(LaunchError, match="no GPU here"):
+        in_process.run(2, lambda comm: made(tmp_path, comm=comm))
