@@ -81,10 +81,10 @@ ordinary = mt.data.DataLoader.steps
 def steps(loader, *start):
     for number, batches in enumerate(ordinary(loader, *start), 1):
         if odd and number == 5:
-            (batch,) = list.__iter__(batches)
+            (batch,) = batches
             bad = mt.data.Batch([go_wrong(batch[0]), batch[1]])
             bad.offset, bad.global_size = batch.offset, batch.global_size
-            batches[:] = [bad]
+            batches = type(batches)([bad], batches.position)
         yield batches
 
 mt.data.DataLoader.steps = steps
