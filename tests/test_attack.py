@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import mpi_run
-import numpy as np
 import pytest
 from attack import campaign, captures, directories, kills, ranks
 from attack.campaign import Defect, Kind
@@ -137,12 +136,18 @@ def test_ranks_finds_a_sum_that_lacks_a_rank(tmp_path: Path, monkeypatch: Any) -
     assert outcomes(tmp_path, trials=2, ranks=ranks.KIND) == {"ranks": "different"}
 
 
-def test_captures_finds_arguments_that_are_packed(tmp_path: Path, monkeypatch: Any) -> None:
-    def packing(step: Any, **options: Any) -> Any:
-        return lambda *given: step(*(mt.from_numpy(np.array(x.numpy(), order="K")) for x in given))
+def test_captures_finds_arguments_of_an_earlier_call(tmp_path: Path, monkeypatch: Any) -> None:
+    def frozen(step: Any, **options: Any) -> Any:
+        first: list[Any] = []
 
-    monkeypatch.setattr(mt, "compile", packing)
-    assert outcomes(tmp_path, trials=12, captures=captures.KIND) == {"captures": "different"}
+        def compiled(*given: Any) -> Any:
+            first.append([x.clone() for x in given])
+            return step(*(first[0] if len(first) > 3 else given))
+
+        return compiled
+
+    monkeypatch.setattr(mt, "compile", frozen)
+    assert outcomes(tmp_path, trials=4, captures=captures.KIND) == {"captures": "different"}
 
 
 def test_directories_finds_bad_readers(tmp_path: Path, monkeypatch: Any) -> None:

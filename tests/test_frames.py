@@ -92,6 +92,6 @@ def test_a_generated_layer_is_none_of_the_users_calls(tmp_path: Path) -> None:
     )
     with pytest.raises(RuntimeError) as caught:
         runpy.run_path(str(script))
-    assert f'{script}", line 4' in str(caught.value)
-    assert "<layer" not in str(caught.value) and "<string>" not in str(caught.value)
+    _, line, below = str(caught.value).partition(f'{script}", line 4')  # above: what runs the tests
+    assert line and "<layer" not in below and "<string>" not in below
     assert mt.is_anomaly_enabled() is False

@@ -20,8 +20,9 @@ def _mm(xp, x, y, out=None):
         return xp.dot(x, y)
     if out.flags.c_contiguous:
         return xp.dot(x, y, out=out)
-    # BLAS wants row-major memory to write to; a transposed slot is that of the transposed product.
-    xp.dot(y.T, x.T, out=out.T)
+    # BLAS writes row-major memory. `dot(y.T, x.T, out=out.T)` would need no copy, but on some
+    # processors it rounds otherwise, and the bits must not depend on where a product is written.
+    xp.copyto(out, xp.dot(x, y))
     return out
 
 
@@ -159,6 +160,12 @@ def _linear_input(g, weight):
     return mm_matrices(g, weight) if g.ndim == 2 else matmul(g, weight)
 
 
+def _linear_weight(g, input, out):
+    # As (in, out), the memory order of nn.Linear's weight: see `_mm`.
+    product = mm_into(_matrix(input).T, _matrix(g), None if out is None else out.T)
+    return product.T if out is None else out
+
+
 def _linear_bias(g, out):
     rows = _matrix(g)
     return sum_rows(rows) if out is None else _sum_rows(XP[type(rows)], rows, out)
@@ -168,7 +175,7 @@ linear_layer = primitive(
     "linear",
     _linear,
     input=_linear_input,
-    weight=lambda g, input, out: mm_into(_matrix(g).T, _matrix(input), out),
+    weight=_linear_weight,
     bias=_linear_bias,
     options={"node_name": "addmm"},
 )
