@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from microtrain.errors import LaunchError
-from microtrain.threads import launch_environment
+from ..errors import LaunchError
+from ..threads import launch_environment
+from . import mpirun
 
 
 def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -65,13 +66,16 @@ def verify(
     every = not (resume or ranks or grad)
     results: list[Result] = []
 
+    def start_ranks(count: int, command: list[str]) -> mpirun.Line:
+        return mpirun.plan(mpirun.find_mpirun(), count, command)
+
     def tell(result: Result) -> None:
         results.append(result)
         if not as_json:
             click.echo(f"{result.check:<8} {result.outcome:<9} {result.text}")
 
     with tempfile.TemporaryDirectory(prefix="microtrain-verify-") as directory:
-        checks = Verification(settings, Path(directory), steps)
+        checks = Verification(settings, Path(directory), start_ranks, steps)
         if every or grad:
             tell(checks.gradients())
         if every or resume:
