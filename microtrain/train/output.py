@@ -24,7 +24,7 @@ __all__ = ["Bar", "Output", "Wish", "why_none"]
 Wish = Literal["auto", "on", "off"]
 
 SECONDS = 0.1  # between two drawings
-STEPS = 1000  # at most between two looks at the clock
+STEPS = 1000  # at most
 
 
 def why_none(stream: TextIO | None) -> str:
@@ -42,8 +42,8 @@ def why_none(stream: TextIO | None) -> str:
 class Bar:
     """One line that shows how far a run is; what `print` writes stands above it.
 
-    No thread draws it: the loop calls `look` at the steps that it is told, ten times a second or
-    less often. A run that is killed leaves the terminal as it was, the cursor included.
+    No thread draws it: the loop calls `look` at the steps that it is told, about ten times a second
+    or less often. A run that is killed leaves the terminal as it was, the cursor included.
 
     Args:
         stream: a terminal.
@@ -72,15 +72,16 @@ class Bar:
         self._of = f" of {total:,}" if total else ""
         shown = f"{start:,}{self._of}"
         self._task = self._progress.add_task("", total=total, completed=start, shown=shown)
-        self._pace = Pace(SECONDS, start)
+        self._step, self._time = start, time.monotonic()
         self._progress.start()
 
     def look(self, step: int) -> int:
-        """Draw the bar if its time has come; returns the step to call this at again."""
-        if self._pace.passed(step):
-            shown = f"{step:,}{self._of}"
-            self._progress.update(self._task, completed=step, shown=shown, refresh=True)
-        return self._pace.at
+        """Draw the bar; returns the step at which to call this again, by the speed so far."""
+        self._progress.update(self._task, completed=step, shown=f"{step:,}{self._of}", refresh=True)
+        now = time.monotonic()
+        taken, spent = max(1, step - self._step), max(now - self._time, 1e-9)
+        self._step, self._time = step, now
+        return step + max(1, min(STEPS, 2 * taken, math.ceil(taken * SECONDS / spent)))
 
     def print(self, line: str) -> None:
         """Write a line above the bar, as it is."""
@@ -91,33 +92,6 @@ class Bar:
     def close(self) -> None:
         """Take the bar away; may be called again."""
         self._progress.stop()
-
-
-class Pace:
-    """Says every so many seconds that they have passed, without a look at the clock at each step.
-
-    Attributes:
-        at: the step at which to ask next.
-    """
-
-    def __init__(self, seconds: float, step: int) -> None:
-        self._seconds = seconds
-        self._every = 1
-        self._step, self._time = step, time.monotonic()
-        self.at = step
-
-    def passed(self, step: int) -> bool:
-        """Whether the seconds have passed since this last said so."""
-        now = time.monotonic()
-        spent = now - self._time
-        passed = spent >= self._seconds
-        wanted = 2.0 * self._every
-        if passed:
-            wanted = (step - self._step) * self._seconds / spent
-            self._step, self._time = step, now
-        self._every = max(1, min(STEPS, 2 * self._every, math.ceil(wanted)))
-        self.at = step + self._every
-        return passed
 
 
 class Output:
