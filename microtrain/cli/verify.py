@@ -8,8 +8,10 @@ from pathlib import Path
 
 import click
 
+from ..config.load import load_config
 from ..errors import LaunchError
 from ..threads import launch_environment
+from ..verify import Result, Verification
 from . import mpirun
 
 
@@ -59,9 +61,6 @@ def verify(
             f"verify starts jobs of its own, but {launch.launcher} has started this process; type "
             "it without mpirun or srun"
         )
-    from ..config.load import load_config
-    from ..verify import Result, Verification
-
     settings = load_config(config, overrides, trust=trust or None)
     every = not (resume or ranks or grad)
     results: list[Result] = []

@@ -175,9 +175,9 @@ def truth_lines(
         truth: `{"weights": [2.0], "bias": 3.0}`, as ArrayDataset.truth has it.
     """
     entries = [*zip(names, weights, truth["weights"], strict=True)]
-    rows = [("weight", f"{'learned':>11}", f"{'truth':>11}", f"{'difference':>11}")]
+    rows = [["weight", f"{'learned':>11}", f"{'truth':>11}", f"{'difference':>11}"]]
     for name, learned, true in [*entries[:10], ("bias", bias, truth.get("bias", 0.0))]:
-        rows.append((name, *(f"{number(x):>11}" for x in (learned, true, learned - true))))
+        rows.append([name, *(f"{number(x):>11}" for x in (learned, true, learned - true))])
     lines = table(rows)
     if rest := entries[10:]:
         worst = max(abs(learned - true) for _, learned, true in rest)

@@ -10,7 +10,7 @@ value means the same at every rank count. A batch of zero rows adds zeros.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class MeanSquaredError(Metric):
     """
 
     name = "mse"
-    of_residuals: Callable[[Sums], Sums] = staticmethod(np.square)
+    of_residuals: Any = np.square
 
     def sums(self, prediction: Array, target: Array) -> Sums:
         residual = _residual(self.name, prediction, target)
@@ -102,7 +102,7 @@ class MeanAbsoluteError(MeanSquaredError):
     """Mean of |prediction - target| over rows and targets alike; equal shapes, lower is better."""
 
     name = "mae"
-    of_residuals = staticmethod(np.abs)
+    of_residuals = np.abs
 
 
 class R2(Metric):
