@@ -38,6 +38,8 @@ from .train.parts import build_parts, load_data
 
 __all__ = ["KillAt", "Result", "Verification"]
 
+Start = Callable[[int, list[str]], Any]  # the line that starts so many ranks of a command
+
 STEPS = 320  # enough for `compile: auto` to choose as it would for a long run
 FEW = 20  # steps over several ranks: rounding grows with every one
 ENTRIES = 8  # of each parameter
@@ -91,17 +93,11 @@ class Verification:
     Args:
         config: from `load_config`.
         directory: an empty one, for the jobs.
-        launch: the line that starts so many ranks of a command.
+        launch: gives that line.
         steps: how many the runs have at most; None chooses.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        directory: Path,
-        launch: Callable[[int, list[str]], Any],
-        steps: int | None = None,
-    ) -> None:
+    def __init__(self, config: Config, directory: Path, launch: Start, steps: int | None) -> None:
         self.config, self.directory, self.steps = config, directory, steps
         self.launch = launch
         self._file = directory / "run.yaml"
