@@ -84,13 +84,13 @@ def torch_worker(folder: str, epochs: int) -> None:
 
 def microtrain_run(ranks: int, epochs: int) -> Callable[[str], list[float]]:
     """`mpirun -n RANKS python -m microtrain train configs/linreg.yaml`; weight and bias."""
-    from microtrain.distributed.launch import installed_mpi, matching_mpirun, mpiruns, plan
+    from microtrain.cli.mpirun import find_mpirun, plan
     from microtrain.runs.checkpoint import load_checkpoint
     from microtrain.runs.record import Run
 
     program = [sys.executable, "-m", "microtrain", "train", str(CONFIG)]
     program.append(f"train.duration={epochs} epochs")
-    line = plan(matching_mpirun(installed_mpi(), mpiruns()), ranks, program)
+    line = plan(find_mpirun(), ranks, program)
 
     def run(folder: str) -> list[float]:
         _done([*line.command, f"run_dir={folder}"], line.environment)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from .config.load import load_config
 from .config.resolved import as_yaml, resolved_yaml
 from .config.schema import Config
 from .creation import from_numpy
-from .distributed import launch
 from .errors import ConfigError
 from .random import begin_batch
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
@@ -38,6 +37,8 @@ from .train.losses import one_loss
 from .train.parts import build_parts, load_data
 
 __all__ = ["KillAt", "Result", "Verification"]
+
+Start = Callable[[int, list[str]], Any]  # the line that starts so many ranks of a command
 
 STEPS = 320  # enough for `compile: auto` to choose as it would for a long run
 FEW = 20  # steps over several ranks: rounding grows with every one
@@ -92,11 +93,13 @@ class Verification:
     Args:
         config: from `load_config`.
         directory: an empty one, for the jobs.
+        launch: gives that line.
         steps: how many the runs have at most; None chooses.
     """
 
-    def __init__(self, config: Config, directory: Path, steps: int | None = None) -> None:
+    def __init__(self, config: Config, directory: Path, launch: Start, steps: int | None) -> None:
         self.config, self.directory, self.steps = config, directory, steps
+        self.launch = launch
         self._file = directory / "run.yaml"
         self._file.write_text(resolved_yaml(config), encoding="utf-8")
         self._data = load_data(config)
@@ -133,8 +136,7 @@ class Verification:
         command = [sys.executable, "-m", "microtrain", "train", str(self._file), *overrides, *more]
         environment = dict(os.environ)
         if ranks:
-            mpirun = launch.matching_mpirun(launch.installed_mpi(), launch.mpiruns())
-            line = launch.plan(mpirun, ranks, command)
+            line = self.launch(ranks, command)
             command, environment = line.command, {**environment, **line.environment}
         return subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -9,18 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-__all__ = [
-    "elapsed",
-    "labelled",
-    "listed",
-    "number",
-    "plural",
-    "printable",
-    "rate",
-    "size",
-    "table",
-]
-
 
 def number(value: float) -> str:
     """Five significant digits, so that values of one size take one width: 0.24987, 12346, 1.5e-07.

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from microtrain.distributed.launch import open_mpi_settings
+from microtrain.cli.mpirun import open_mpi_settings
 from microtrain.threads import THREAD_VARIABLES
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import mpi_run
 
-from microtrain.distributed.launch import open_mpi_settings
+from microtrain.cli.mpirun import open_mpi_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]

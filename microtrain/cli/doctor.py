@@ -16,18 +16,17 @@ from pathlib import Path
 import click
 import numpy as np
 
-from microtrain.compile.cache import directory
-from microtrain.distributed import diagnosis, launch, world
-from microtrain.distributed.diagnosis import Exchange, Finding, Rank
-from microtrain.distributed.mpi import belongs
-from microtrain.errors import LaunchError
-from microtrain.threads import LAUNCH, cores
-from microtrain.version import __version__
-
+from ..compile.cache import directory
+from ..distributed import world
+from ..distributed.mpi import belongs
+from ..errors import LaunchError
+from ..threads import LAUNCH, cores
+from ..version import __version__
 from ..words import labelled, plural, printable, table
+from . import diagnosis, mpirun
+from .diagnosis import Exchange, Finding, Rank
 
 MOST_ROWS = 64  # of ranks
-NO_CACHE = "none"
 
 
 @click.command()
@@ -46,45 +45,34 @@ def doctor(run_dir: str) -> int:
     except LaunchError as error:  # on every rank alike
         if LAUNCH.rank:
             raise
-        return _report(Path(run_dir), [], [], error)
+        return _report(Path(run_dir), [], [], [_finding(error)])
     ranks = comm.gather_object(diagnosis.describe(comm))
     sizes = diagnosis.SIZES if comm.size > 1 else ()
     exchanges = [diagnosis.measure_all_reduce(comm, size) for size in sizes]
-    code = 0
-    if ranks is not None:  # the first rank
-        code = _report(Path(run_dir), ranks, exchanges)
+    code = 0 if ranks is None else _report(Path(run_dir), ranks, exchanges, [])
     return comm.broadcast_object(code)
 
 
 def _report(
-    run_dir: Path,
-    ranks: Sequence[Rank],
-    exchanges: Sequence[Exchange],
-    trouble: LaunchError | None = None,
+    run_dir: Path, ranks: Sequence[Rank], exchanges: Sequence[Exchange], findings: list[Finding]
 ) -> int:
-    """Print everything; return the exit code."""
-    facts, findings = _installation(ranks[0] if ranks else None), []
+    """Print everything; return the exit code. Without ranks there was no connecting to them."""
+    facts = _installation(ranks[0] if ranks else None)
     launcher = LAUNCH.launcher
-    if trouble:
-        findings.append(_finding(trouble))
-    else:
+    if len(ranks) == 1:
+        findings += _mpi_of_one_process(facts)
+    elif ranks:
+        mpi = ranks[0]
+        facts["MPI"] = f"{mpi.library}, mpi4py {mpi.mpi4py}, thread level {mpi.thread_level}"
+    if ranks:
         hosts = plural(len({rank.host for rank in ranks}), "host")
         launcher += f": {plural(len(ranks), 'rank')} on {hosts}"
-    if len(ranks) == 1:
-        about, found = _alone()
-        facts |= about
-        findings += found
-    elif ranks:
-        first = ranks[0]
-        level = f"thread level {first.thread_level}"
-        facts["MPI"] = f"{first.library}, mpi4py {first.mpi4py}, {level}"
     unfit = diagnosis.judge_directory(run_dir)
     facts["launcher"] = launcher
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += diagnosis.mixed_wheels() + unfit
-    if ranks:
-        findings += diagnosis.judge_ranks(ranks, exchanges)
-    if facts["cache"] == NO_CACHE:
+    findings += diagnosis.judge_ranks(ranks, exchanges) if ranks else []
+    if directory() is None:
         text = "there is no cache directory that only this user can write to: compiled steps are "
         text += "compiled anew in every process"
         findings.append(Finding(text, "name one with XDG_CACHE_HOME=PATH in the environment"))
@@ -125,36 +113,35 @@ def _installation(first: Rank | None) -> dict[str, str]:
         "numba": numba or "absent: compiled steps run on NumPy (pip install 'microtrain[jit]')",
         "gpu": first.gpu if first else diagnosis.gpu(),
         "cores": f"{cores()}{limit}",
-        "cache": str(directory() or NO_CACHE),
+        "cache": str(directory() or "none"),
     }
 
 
-def _alone() -> tuple[dict[str, str], list[Finding]]:
-    """Which MPI there would be for more ranks."""
+def _mpi_of_one_process(facts: dict[str, str]) -> list[Finding]:
+    """Write into `facts` which MPI and mpirun there would be for more ranks."""
+    facts["MPI"] = "cannot be loaded"
     try:
-        mpi = launch.installed_mpi()
+        mpi = mpirun.installed_mpi()
+        if mpi is None:
+            facts["MPI"] = f"absent: mpi4py is not installed, one process only ({mpirun.INSTALL})"
+            return []
+        left = diagnosis.left_in_memory()
+        facts["MPI"] = f"{mpi.library}, mpi4py {mpi.mpi4py}" + (f"; {left}" if left else "")
+        facts["mpirun"] = "none that belongs to it"
+        launchers = mpirun.mpiruns()
+        right = mpirun.matching_mpirun(mpi, launchers)
     except LaunchError as error:
-        return {"MPI": "cannot be loaded"}, [_finding(error)]
-    if mpi is None:
-        return {"MPI": f"absent: mpi4py is not installed, one process only ({launch.INSTALL})"}, []
-    facts = {"MPI": f"{mpi.library}, mpi4py {mpi.mpi4py}"}
-    if left := diagnosis.left_in_memory():
-        facts["MPI"] += f"; {left}"
-    found = launch.mpiruns()
-    try:
-        mpirun = launch.matching_mpirun(mpi, found)
-    except LaunchError as error:
-        if shutil.which("srun"):
-            return facts | {"mpirun": "none that belongs to it, but srun is there"}, []
-        return facts | {"mpirun": "none that belongs to it"}, [_finding(error)]
-    facts["mpirun"] = f"{mpirun.path} ({mpirun.name})"
+        if "mpirun" in facts and shutil.which("srun"):
+            facts["mpirun"] += ", but srun is there"
+            return []
+        return [_finding(error)]
+    facts["mpirun"] = f"{right.path} ({right.name})"
     typed = shutil.which("mpirun")
-    other = next((m for m in found if typed and m.path.samefile(typed)), mpirun)
+    other = next((m for m in launchers if typed and m.path.samefile(typed)), right)
     if belongs(other.kind, mpi.library) and other.kind != "unknown":
-        return facts, []
+        return []
     text = f"mpirun on PATH is {typed} ({other.name}), but mpi4py has loaded {mpi.library}"
-    way_out = f"type microtrain launch, or {mpirun.path}, instead of mpirun"
-    return facts, [Finding(text, way_out)]
+    return [Finding(text, f"type microtrain launch, or {right.path}, instead of mpirun")]
 
 
 def _rank_rows(ranks: Sequence[Rank]) -> list[str]:

@@ -9,12 +9,11 @@ import sys
 
 import click
 
-from microtrain.cli.main import COMMANDS
-from microtrain.distributed import launch as launching
-from microtrain.errors import ConfigError, LaunchError
-from microtrain.threads import launch_environment
-
+from ..errors import ConfigError, LaunchError
 from ..spelling import did_you_mean
+from ..threads import launch_environment
+from .main import COMMANDS
+from .mpirun import Line, find_mpirun, plan, refuse_nested
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -45,15 +44,16 @@ def launch(
     microtrain launch -n 4 train configs/linreg.yaml optimizer.lr=0.05
     microtrain launch -n 4 --hosts node1,node2 my_training.py --epochs 3
     """
-    launching.refuse_nested(launch_environment())
-    line = launching.plan(
-        launching.matching_mpirun(launching.installed_mpi(), launching.mpiruns()),
-        ranks,
-        [sys.executable, *_program(program, module), *arguments],
-        hosts=hosts.split(",") if hosts else (),
-        bind=bind,
-        options=_words(mpirun_options),
-    )
+    refuse_nested(launch_environment())
+    mpirun = find_mpirun()
+    python = ["-m", program] if module else _command_or_script(program)
+    try:
+        options = shlex.split(mpirun_options)
+    except ValueError as error:
+        raise ConfigError(f"--mpirun-options {mpirun_options}: {error}") from error
+    command = [sys.executable, *python, *arguments]
+    names = hosts.split(",") if hosts else ()
+    line = plan(mpirun, ranks, command, hosts=names, bind=bind, options=options)
     if dry_run:
         click.echo(line)
         return
@@ -61,32 +61,22 @@ def launch(
     _become(line)
 
 
-def _words(options: str) -> list[str]:
-    """What a shell would make of the options. Raises ConfigError for a quotation without an end."""
-    try:
-        return shlex.split(options)
-    except ValueError as error:
-        raise ConfigError(f"--mpirun-options {options}: {error}") from error
-
-
-def _program(program: str, module: bool) -> list[str]:
+def _command_or_script(program: str) -> list[str]:
     """What Python is told to run. Raises ConfigError where there is no such program."""
-    if module:
-        return ["-m", program]
-    if program in COMMANDS and program != "launch":
-        return ["-m", "microtrain", program]
-    if program.endswith(".py"):
-        if not os.path.isfile(program):
-            raise ConfigError(f"there is no file {program}")
-        return [program]
     commands = [name for name in COMMANDS if name != "launch"]
-    raise ConfigError(
-        f'cannot launch "{program}"{did_you_mean(program, commands)} (expected a script NAME.py, '
-        f"-m MODULE, or one of {', '.join(commands)})"
-    )
+    if program in commands:
+        return ["-m", "microtrain", program]
+    if not program.endswith(".py"):
+        raise ConfigError(
+            f'cannot launch "{program}"{did_you_mean(program, commands)} (expected a script '
+            f"NAME.py, -m MODULE, or one of {', '.join(commands)})"
+        )
+    if not os.path.isfile(program):
+        raise ConfigError(f"there is no file {program}")
+    return [program]
 
 
-def _become(line: launching.Line) -> None:
+def _become(line: Line) -> None:
     """Replace this process by mpirun: nothing stands between it and signals, terminal, exit code.
 
     Raises LaunchError where it cannot be started.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import click
 
-from microtrain.cli.train import progress_option, train_run
+from ..config.load import load_config_everywhere
+from ..distributed import world
+from ..distributed.agreement import from_root
+from ..errors import ConfigError
+from ..runs.record import Run
+from .train import progress_option, train_run
 
 
 @click.command()
@@ -15,26 +20,12 @@ from microtrain.cli.train import progress_option, train_run
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
 @progress_option
-def resume(
-    run: str,
-    overrides: tuple[str, ...],
-    trust: bool,
-    trace: bool,
-    progress: Literal["auto", "on", "off"],
-) -> int:
+def resume(run: str, overrides: tuple[str, ...], trust: bool, **options: Any) -> int:
     """Go on with RUN (a run directory, or runs/NAME for the newest) where it was interrupted.
 
     The result is that of a run that was never interrupted. What does not change the mathematics
     may be set anew, such as train.duration='40 epochs' or checkpoint.every='5 min'.
     """
-    from microtrain.distributed import world
-    from microtrain.distributed.agreement import from_root
-    from microtrain.errors import ConfigError
-
-    from ..config.load import load_config_everywhere
-    from ..runs.record import Run
-
-    ranks = world()
 
     def find() -> str:
         for override in overrides:
@@ -42,6 +33,6 @@ def resume(
                 raise ConfigError(f"a run goes on with its name, in its place; omit {override}")
         return str(Run.read(run).path)
 
-    path = from_root(ranks, find)
-    settings = load_config_everywhere(ranks, f"{path}/config.yaml", overrides, trust=trust)
-    return train_run(settings, resume=path, trace=trace, progress=progress)
+    path = from_root(world(), find)
+    settings = load_config_everywhere(world(), f"{path}/config.yaml", overrides, trust=trust)
+    return train_run(settings, resume=path, **options)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import json
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from ..config.schema import Config
-
+from ..config.components import load
+from ..config.load import load_config_everywhere
+from ..config.schema import Config
+from ..distributed import connect, world
+from ..distributed.agreement import together
+from ..train.output import Output, Wish
+from ..train.resume import choose_run
+from ..train.trainer import Trainer
 
 progress_option = click.option(
     "--progress",
@@ -34,29 +40,16 @@ progress_option = click.option(
 @click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
 @progress_option
 def train(
-    config: str,
-    overrides: tuple[str, ...],
-    run_dir: str | None,
-    resume: str | None,
-    dry_run: bool,
-    trace: bool,
-    trust: bool,
-    progress: Literal["auto", "on", "off"],
+    config: str, overrides: tuple[str, ...], run_dir: str | None, trust: bool, **options: Any
 ) -> int:
     """Train what the YAML file CONFIG describes, with overrides such as optimizer.lr=0.01.
 
     Under mpirun or srun all ranks train one model together; batch_size is that of all of them.
     """
-    import json
-
-    from microtrain.distributed import world
-
-    from ..config.load import load_config_everywhere
-
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
-    return train_run(settings, resume=resume, dry_run=dry_run, trace=trace, progress=progress)
+    return train_run(settings, **options)
 
 
 def train_run(
@@ -65,17 +58,9 @@ def train_run(
     resume: str | None = None,
     dry_run: bool = False,
     trace: bool = False,
-    progress: Literal["auto", "on", "off"] = "auto",
+    progress: Wish = "auto",
 ) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
-    from microtrain.distributed import connect, world
-    from microtrain.distributed.agreement import together
-    from microtrain.train.output import Output
-    from microtrain.train.resume import choose_run
-    from microtrain.train.trainer import Trainer
-
-    from ..config.components import load
-
     ranks = world()
     kind: Any = Trainer
     if settings.trainer is not None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import click
 
-from microtrain.errors import LaunchError
-from microtrain.threads import launch_environment
+from ..config.load import load_config
+from ..errors import LaunchError
+from ..threads import launch_environment
+from ..verify import Result, Verification
+from . import mpirun
 
 
 def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -58,12 +61,12 @@ def verify(
             f"verify starts jobs of its own, but {launch.launcher} has started this process; type "
             "it without mpirun or srun"
         )
-    from ..config.load import load_config
-    from ..verify import Result, Verification
-
     settings = load_config(config, overrides, trust=trust or None)
     every = not (resume or ranks or grad)
     results: list[Result] = []
+
+    def start_ranks(count: int, command: list[str]) -> mpirun.Line:
+        return mpirun.plan(mpirun.find_mpirun(), count, command)
 
     def tell(result: Result) -> None:
         results.append(result)
@@ -71,7 +74,7 @@ def verify(
             click.echo(f"{result.check:<8} {result.outcome:<9} {result.text}")
 
     with tempfile.TemporaryDirectory(prefix="microtrain-verify-") as directory:
-        checks = Verification(settings, Path(directory), steps)
+        checks = Verification(settings, Path(directory), start_ranks, steps)
         if every or grad:
             tell(checks.gradients())
         if every or resume:

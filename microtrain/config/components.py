@@ -46,7 +46,7 @@ REGISTERED: dict[str, dict[str, str]] = {
         "linear_regression": "microtrain.train.models:linear_regression",
         "logistic_regression": "microtrain.train.models:logistic_regression",
         "mlp": "microtrain.train.models:mlp",
-        "two_layer_relu": "microtrain.train.models:two_layer_relu",
+        "two_layer_relu": "microtrain.train.models:TwoLayerReLU",
     },
     "loss": {
         "mse": "microtrain.train.losses:mse",

@@ -14,7 +14,7 @@ from ..autograd import no_grad
 from ..backend import to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Prepared
-from ..train.learned_line import learned_line
+from ..train.models import learned_line
 from .chart import MOST_POINTS, Chart, Curve
 
 __all__ = ["Confusion", "Predictions", "confusion", "fit", "parity", "predict_rows"]

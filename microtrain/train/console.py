@@ -10,13 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import threads
 from ..config.components import is_import_path
-from ..words import elapsed, labelled, number, plural, rate, size
+from ..words import elapsed, labelled, number, plural, rate, size, table
 from .forecast import sizes
-from .learned_line import learned_line
+from .models import learned_line
 from .state import Ending, Observer, Parts, TrainingRun
 
 if TYPE_CHECKING:
@@ -163,36 +161,26 @@ def truth_beside(module: Module, data: Prepared, which: str) -> list[str]:
     if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
         return []
     names = data.train.feature_names or [f"x{i}" for i in range(len(line[0]))]
-    heading, *lines = truth_lines(line[0], line[1], truth, names)
+    heading, *lines = truth_lines(*line, truth, names)
     return ["", f"{heading}  ({which})", *lines]
 
 
 def truth_lines(
-    weight: Any, bias: Any, truth: Mapping[str, Any], names: Sequence[str], limit: int = 10
+    weights: Sequence[float], bias: float, truth: Mapping[str, Any], names: Sequence[str]
 ) -> list[str]:
-    """Learned weights and bias of a linear model beside the true ones.
+    """A table of learned weights and bias beside the true ones.
 
     Args:
-        weight: one learned weight a feature, shape (features,) or (1, features).
-        bias: the learned bias, a number or an array of one; None when the model has none.
+        weights, names: one a feature; the first ten are shown, the rest is summed up in one line.
         truth: `{"weights": [2.0], "bias": 3.0}`, as ArrayDataset.truth has it.
-        names: one a feature.
-        limit: features shown before the rest is summed up in one line.
     """
-    learned = np.asarray(weight, dtype=np.float64).reshape(-1)
-    true = np.asarray(truth["weights"], dtype=np.float64).reshape(-1)
-    entries = list(zip(names, learned.tolist(), true.tolist(), strict=True))
-    shown = entries[:limit]
-    if bias is not None:
-        learned_bias = float(np.asarray(bias, dtype=np.float64).reshape(()))
-        shown.append(("bias", learned_bias, float(truth.get("bias", 0.0))))
-    width = max(len(name) for name in ("weight", *(name for name, _, _ in shown)))
-    lines = [f"{'weight':<{width}}  {'learned':>11}  {'truth':>11}  {'difference':>11}"]
-    for name, found, expected in shown:
-        cells = (number(found), number(expected), number(found - expected))
-        lines.append(f"{name:<{width}}  " + "  ".join(cell.rjust(11) for cell in cells))
-    if len(entries) > limit:
-        worst = float(np.abs(learned - true)[limit:].max())
-        rest = plural(len(entries) - limit, "more weight")
-        lines.append(f"{rest}, the largest difference is {number(worst)}")
+    entries = [*zip(names, weights, truth["weights"], strict=True)]
+    rows = [["weight", f"{'learned':>11}", f"{'truth':>11}", f"{'difference':>11}"]]
+    for name, learned, true in [*entries[:10], ("bias", bias, truth.get("bias", 0.0))]:
+        rows.append([name, *(f"{number(x):>11}" for x in (learned, true, learned - true))])
+    lines = table(rows)
+    if rest := entries[10:]:
+        worst = max(abs(learned - true) for _, learned, true in rest)
+        many = plural(len(rest), "more weight")
+        lines.append(f"{many}, the largest difference is {number(worst)}")
     return lines

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..backend import default_dtype
-from ..words import elapsed, plural, size
+from ..words import elapsed, labelled, plural, size
 from .divergence import NotFinite
 
 if TYPE_CHECKING:
@@ -91,17 +91,17 @@ def dry_run(
                     break
     # Steps that are recorded and compiled take longer, and are few.
     typical = statistics.median(times[len(times) // 2 :])
-    lines = [f"{name:<9} {text}" for name, text in sizes(parts).items()]
+    facts = sizes(parts)
     total = plan.total  # None where a clock ends the run
     if total:
         seconds = max(0, total - len(times)) * typical + sum(times)
         step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
-        lines.append(
-            f"time      {elapsed(seconds)} without evaluations: {len(times):,} of "
+        facts["time"] = (
+            f"{elapsed(seconds)} without evaluations: {len(times):,} of "
             f"{plural(total, 'step')} were taken, one takes {step}"
         )
-    lines.append(f"measured  {size(peak_memory())} of memory at most; nothing was written")
-    return lines
+    facts["measured"] = f"{size(peak_memory())} of memory at most; nothing was written"
+    return labelled(facts)
 
 
 def peak_memory() -> int:

@@ -79,10 +79,11 @@ class MeanSquaredError(Metric):
     """
 
     name = "mse"
+    of_residuals: Any = np.square
 
     def sums(self, prediction: Array, target: Array) -> Sums:
         residual = _residual(self.name, prediction, target)
-        return np.array([residual.size, np.square(residual).sum()])
+        return np.array([residual.size, self.of_residuals(residual).sum()])
 
     def value(self, sums: Sums) -> float:
         return _ratio(sums[1], sums[0])
@@ -94,17 +95,14 @@ class RootMeanSquaredError(MeanSquaredError):
     name = "rmse"
 
     def value(self, sums: Sums) -> float:
-        return float(np.sqrt(_ratio(sums[1], sums[0])))
+        return float(np.sqrt(super().value(sums)))
 
 
 class MeanAbsoluteError(MeanSquaredError):
     """Mean of |prediction - target| over rows and targets alike; equal shapes, lower is better."""
 
     name = "mae"
-
-    def sums(self, prediction: Array, target: Array) -> Sums:
-        residual = _residual(self.name, prediction, target)
-        return np.array([residual.size, np.abs(residual).sum()])
+    of_residuals = np.abs
 
 
 class R2(Metric):
@@ -191,26 +189,26 @@ class TopK(Metric):
         return _ratio(sums[1], sums[0])
 
     def _check(self, prediction: Array, target: Array) -> None:
-        shapes = f"prediction {prediction.shape}, target {target.shape} of {target.dtype}"
+        shapes = f"got prediction {prediction.shape}, target {target.shape} of {target.dtype}"
+        classes = prediction.shape[-1]
         if target.dtype.kind not in "iu" or target.ndim != 1:
             raise ConfigError(
-                f"metric {self.name} compares classes: expected one integer class a row, "
-                f"got {shapes}\nfor a regression use mse, rmse, mae or r2"
+                f"metric {self.name} compares classes: expected one integer class a row, {shapes}\n"
+                "for a regression use mse, rmse, mae or r2"
             )
-        if prediction.ndim != 2 or len(prediction) != len(target) or prediction.shape[1] < 2:
+        if prediction.ndim != 2 or len(prediction) != len(target) or classes < 2:
             raise ConfigError(
-                f"metric {self.name} needs one score for each class: "
-                f"expected prediction (rows, classes) with at least 2 classes, got {shapes}"
+                f"metric {self.name} needs one score for each class: expected prediction "
+                f"(rows, classes) with at least 2 classes, {shapes}"
             )
-        classes = prediction.shape[1]
         if self.k >= classes:
             raise ConfigError(
                 f"metric {self.name} is always 1 with {classes} classes: choose a smaller k"
             )
-        outside = (target < 0) | (target >= classes)
-        if outside.any():
+        outside = target[(target < 0) | (target >= classes)]
+        if outside.size:
             raise DataError(
-                f"metric {self.name}: class {target[outside][0]} in the targets, "
+                f"metric {self.name}: class {outside[0]} in the targets, "
                 f"but the model has scores for classes 0 to {classes - 1}"
             )
 
@@ -269,7 +267,7 @@ class MetricSet:
         """Forget all batches."""
         self._loss = np.zeros((1, 2))  # of each mean in the loss: the total, what it is divided by
         self._has_loss = False
-        self._sums: list[Sums] | None = None
+        self._sums: list[Sums] = []
 
     def update(
         self,
@@ -283,12 +281,10 @@ class MetricSet:
             that it is a sum of, as many in every batch.
         """
         rows = len(target)
+        self._has_loss = loss is not None
         if not isinstance(loss, list):
-            weight = rows if self.mean else 1.0
-            loss, self._has_loss = [(float(loss or 0.0) * weight, rows)], loss is not None
-        else:
-            self._has_loss = True
-        if not np.any(self._loss):
+            loss = [((loss or 0.0) * (rows if self.mean else 1), rows)]
+        if not self._loss.any():
             self._loss = np.zeros((len(loss), 2))
         if len(loss) != len(self._loss):
             raise ConfigError(
@@ -300,11 +296,9 @@ class MetricSet:
             self._loss += loss
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging model shows inf or nan
             batch = [metric.sums(prediction, target) for metric in self.metrics]
-        if self._sums is None:
-            self._sums = batch
-        else:
-            for total, part in zip(self._sums, batch, strict=True):
-                total += part
+        if self._sums:
+            batch = [a + b for a, b in zip(self._sums, batch, strict=True)]
+        self._sums = batch
 
     def reduce(self, comm: Communicator) -> dict[str, float]:
         """Global values by name, `loss` first if given, then a fresh start; one all_reduce.
@@ -315,28 +309,23 @@ class MetricSet:
 
     def vector(self) -> Array:
         """What has been added up so far, to be added to that of others."""
-        return np.concatenate([self._loss.reshape(-1), *(self._sums or [])])
+        return np.concatenate([self._loss.reshape(-1), *self._sums])
 
     def values(self, vector: Array) -> dict[str, float]:
         """The values that belong to a sum of `vector()`s, then a fresh start."""
-        parts = self._sums or []
-        start = self._loss.size
+        ends = np.cumsum([self._loss.size, *(sums.size for sums in self._sums)])
+        means, *sums = np.split(vector, ends[:-1])
         values = {}
         if self._has_loss:
-            means = vector[:start].reshape(-1, 2).tolist()
-            rows = means[0][1]
-            values["loss"] = (
-                math.fsum(_ratio(total, count) for total, count in means)
-                if self.mean or not rows
-                else means[0][0]
-            )
-        for i, metric in enumerate(self.metrics):
-            if not parts:
-                values[metric.name] = float("nan")
-                continue
-            with np.errstate(over="ignore", invalid="ignore"):
-                values[metric.name] = metric.value(vector[start : start + parts[i].size])
-            start += parts[i].size
+            totals, counts = means.reshape(-1, 2).T.tolist()
+            if self.mean or not counts[0]:
+                values["loss"] = math.fsum(map(_ratio, totals, counts))
+            else:
+                values["loss"] = totals[0]
+        values |= {metric.name: math.nan for metric in self.metrics}  # where no batch was added
+        with np.errstate(over="ignore", invalid="ignore"):
+            for metric, total in zip(self.metrics, sums, strict=False):
+                values[metric.name] = metric.value(total)
         self.reset()
         return values
 

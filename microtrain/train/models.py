@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge
 
+from ..backend import to_host
 from ..nn import Linear, Module, ReLU, Sequential, Sigmoid, Tanh, init
 from ..tensor import Tensor
 
-__all__ = ["linear_regression", "logistic_regression", "mlp", "two_layer_relu"]
+if TYPE_CHECKING:
+    from ..data import Prepared
+
+__all__ = ["TwoLayerReLU", "learned_line", "linear_regression", "logistic_regression", "mlp"]
 
 Count = Annotated[int, Ge(1)]
 _ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": Sigmoid}
@@ -58,23 +63,8 @@ def mlp(
     return Sequential(*layers[:-1])
 
 
+# The network of PyTorch's tutorial.
 class TwoLayerReLU(Module):
-    """`relu(x @ w1) @ w2`, the network of PyTorch's tutorial: no bias, weights from N(0, 1)."""
-
-    def __init__(self, in_features: Count, hidden: Count, out_features: Count) -> None:
-        super().__init__()
-        self.linear1 = Linear(in_features, hidden, False)
-        self.linear2 = Linear(hidden, out_features, bias=False)
-        init.normal_(self.linear1.weight)
-        init.normal_(self.linear2.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, in_features) to (n, out_features)."""
-        hidden: Tensor = self.linear1(x)
-        return self.linear2(hidden.relu())  # type: ignore[no-any-return]
-
-
-def two_layer_relu(in_features: Count, hidden: Count, out_features: Count) -> TwoLayerReLU:
     """`relu(x @ w1) @ w2` with weights from N(0, 1): (n, in_features) to (n, out_features).
 
     Args:
@@ -82,4 +72,24 @@ def two_layer_relu(in_features: Count, hidden: Count, out_features: Count) -> Tw
         hidden: columns between the layers.
         out_features: columns of the output.
     """
-    return TwoLayerReLU(in_features, hidden, out_features)
+
+    def __init__(self, in_features: Count, hidden: Count, out_features: Count) -> None:
+        super().__init__()
+        self.linear1 = Linear(in_features, hidden, False)
+        self.linear2 = Linear(hidden, out_features, False)
+        init.normal_(self.linear1.weight)
+        init.normal_(self.linear2.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, in_features) to (n, out_features)."""
+        return self.linear2(self.linear1(x).relu())  # type: ignore[no-any-return]
+
+
+def learned_line(model: Any, data: Prepared) -> tuple[list[float], float] | None:
+    """Weights and bias of a linear model with one output, in the units of the data; else None."""
+    if not isinstance(model, Linear) or model.out_features != 1:
+        return None
+    mean, scale = data.preprocessing.mean, data.preprocessing.scale
+    weight = to_host(model.weight._array).astype(np.float64)[0] / scale
+    bias = 0.0 if model.bias is None else float(to_host(model.bias._array)[0])
+    return weight.tolist(), bias - float((weight * mean).sum())

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
 
 from ..threads import launch_environment
@@ -24,7 +24,7 @@ __all__ = ["Bar", "Output", "Wish", "why_none"]
 Wish = Literal["auto", "on", "off"]
 
 SECONDS = 0.1  # between two drawings
-STEPS = 1000  # at most between two looks at the clock
+STEPS = 1000  # at most
 
 
 def why_none(stream: TextIO | None) -> str:
@@ -42,8 +42,8 @@ def why_none(stream: TextIO | None) -> str:
 class Bar:
     """One line that shows how far a run is; what `print` writes stands above it.
 
-    No thread draws it: the loop calls `look` at the steps that it is told, ten times a second or
-    less often. A run that is killed leaves the terminal as it was, the cursor included.
+    No thread draws it: the loop calls `look` at the steps that it is told, about ten times a second
+    or less often. A run that is killed leaves the terminal as it was, the cursor included.
 
     Args:
         stream: a terminal.
@@ -62,25 +62,24 @@ class Bar:
         self._progress = Progress(
             TextColumn("{task.percentage:>3.0f}%" if total else ""),
             BarColumn(bar_width=36),
-            TextColumn("step {task.fields[shown]}"),
+            TextColumn("step {task.completed:,}" + (" of {task.total:,}" if total else "")),
             TimeRemainingColumn(compact=True),
             TextColumn("left" if total else ""),
             console=Plain(file=stream, highlight=False, markup=False, emoji=False),
             auto_refresh=False,
             transient=True,
         )
-        self._of = f" of {total:,}" if total else ""
-        shown = f"{start:,}{self._of}"
-        self._task = self._progress.add_task("", total=total, completed=start, shown=shown)
-        self._pace = Pace(SECONDS, start)
+        self._task = self._progress.add_task("", total=total, completed=start)
+        self._step, self._time = start, time.monotonic()
         self._progress.start()
 
     def look(self, step: int) -> int:
-        """Draw the bar if its time has come; returns the step to call this at again."""
-        if self._pace.passed(step):
-            shown = f"{step:,}{self._of}"
-            self._progress.update(self._task, completed=step, shown=shown, refresh=True)
-        return self._pace.at
+        """Draw the bar; returns the step at which to call this again, by the speed so far."""
+        self._progress.update(self._task, completed=step, refresh=True)
+        now = time.monotonic()
+        taken, spent = max(1, step - self._step), max(now - self._time, 1e-9)
+        self._step, self._time = step, now
+        return step + max(1, min(STEPS, 2 * taken, math.ceil(taken * SECONDS / spent)))
 
     def print(self, line: str) -> None:
         """Write a line above the bar, as it is."""
@@ -91,33 +90,6 @@ class Bar:
     def close(self) -> None:
         """Take the bar away; may be called again."""
         self._progress.stop()
-
-
-class Pace:
-    """Says every so many seconds that they have passed, without a look at the clock at each step.
-
-    Attributes:
-        at: the step at which to ask next.
-    """
-
-    def __init__(self, seconds: float, step: int) -> None:
-        self._seconds = seconds
-        self._every = 1
-        self._step, self._time = step, time.monotonic()
-        self.at = step
-
-    def passed(self, step: int) -> bool:
-        """Whether the seconds have passed since this last said so."""
-        now = time.monotonic()
-        spent = now - self._time
-        passed = spent >= self._seconds
-        wanted = 2.0 * self._every
-        if passed:
-            wanted = (step - self._step) * self._seconds / spent
-            self._step, self._time = step, now
-        self._every = max(1, min(STEPS, 2 * self._every, math.ceil(wanted)))
-        self.at = step + self._every
-        return passed
 
 
 class Output:
@@ -140,24 +112,25 @@ class Output:
     ) -> None:
         self.rank = rank
         self.log = log
-        self._stream: TextIO | None = stream or sys.stdout  # None where it was closed
-        self._errors: TextIO | None = errors or sys.stderr
+        # None where it was closed, and once it cannot be written to.
+        self._streams: dict[str, TextIO | None] = {
+            "stdout": stream or sys.stdout,
+            "stderr": errors or sys.stderr,
+        }
         self._warned: set[str] = set()
         self._progress = progress
         self._bar: Bar | None = None
 
     def say(self, *lines: str) -> None:
         """Print lines on rank 0, flushed, so that a piped log is never behind."""
-        if self.rank != 0:
-            return
-        for line in _lines(lines):
-            if self._stream is not None:
-                try:
-                    self._print(self._stream, line)
-                except OSError as error:  # the reader left (`| head`), or the disk is full
-                    self._give_up(self._stream, error)
-            if self.log is not None:
-                self.log(line)
+        if self.rank == 0:
+            self._write("stdout", lines)
+
+    def warn(self, text: str) -> None:
+        """Print a warning with this rank's number on standard error; the same text only once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._write("stderr", [f"warning (rank {self.rank}): {text}"])
 
     def start_bar(self, total: int | None, start: int = 0) -> float:
         """Draw a progress bar below the rows, on rank 0, where standard output is a terminal.
@@ -170,13 +143,13 @@ class Output:
         """
         if self.rank != 0 or self._progress == "off":
             return math.inf
-        reason = why_none(self._stream)
-        if reason:
+        stream = self._streams["stdout"]
+        reason = why_none(stream)
+        if reason or stream is None:
             if self._progress == "on":
                 self.warn(f"no progress bar: {reason}")
             return math.inf
-        assert self._stream is not None
-        self._bar = Bar(self._stream, total, start)
+        self._bar = Bar(stream, total, start)
         return start
 
     def look(self, step: int) -> float:
@@ -194,6 +167,19 @@ class Output:
             with contextlib.suppress(OSError):
                 bar.close()
 
+    def _write(self, name: str, texts: Sequence[str]) -> None:
+        for line in (line for text in texts for line in text.split("\n")):
+            line = printable(line).rstrip()  # a host, file or column may be named anyhow
+            if (stream := self._streams[name]) is not None:
+                try:
+                    self._print(stream, line)
+                except OSError as error:  # the reader left (`| head`), or the disk is full
+                    self._streams[name] = None
+                    if name == "stdout":
+                        self._lose_terminal(stream, error)
+            if self.rank == 0 and self.log is not None:
+                self.log(line)
+
     def _print(self, stream: TextIO, line: str) -> None:
         encoding = stream.encoding or "utf-8"
         line = line.encode(encoding, "backslashreplace").decode(encoding)
@@ -203,30 +189,10 @@ class Output:
             stream.write(line + "\n")
             stream.flush()
 
-    def _give_up(self, stream: TextIO, error: OSError) -> None:
+    def _lose_terminal(self, stream: TextIO, error: OSError) -> None:
         """Losing the terminal is no reason to lose the run: its rows are in log.txt."""
-        self._stream = None
         self.end_bar()
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())  # or the interpreter fails at exit, flushing what is left
         os.close(sink)
         self.warn(f"cannot print: {error.strerror}; the run goes on, its rows are in log.txt")
-
-    def warn(self, text: str) -> None:
-        """Print a warning with this rank's number on standard error; the same text only once."""
-        if text in self._warned:
-            return
-        self._warned.add(text)
-        for line in _lines([f"warning (rank {self.rank}): {text}"]):
-            if self._errors is not None:
-                try:
-                    self._print(self._errors, line)
-                except OSError:  # nobody reads it: the log does
-                    self._errors = None
-            if self.rank == 0 and self.log is not None:
-                self.log(line)
-
-
-def _lines(texts: Iterable[str]) -> list[str]:
-    """One entry a line; control characters (of a host, file or column name) spelled out."""
-    return [printable(line).rstrip() for text in texts for line in text.split("\n")]

@@ -13,8 +13,6 @@ from ..words import number, rate
 
 __all__ = ["RowSchedule", "Rows"]
 
-_ABSENT = "-"
-
 
 class RowSchedule:
     """After which optimiser steps a row is printed.
@@ -37,50 +35,39 @@ class RowSchedule:
     ) -> None:
         self._total = total_steps
         self._doubling = total_steps is None and every is None
-        self._rows = 0
-        self._next = 0  # no row is due before this step, but for the last
-        # A row is due when step * rows / steps passes a whole number.
-        self._row_rate, self._step_rate = 1, every or steps_per_epoch
+        self._printed = 0
+        # So many rows in so many steps, evenly.
+        self._rows, self._steps = 1, every or steps_per_epoch
         if total_steps is not None and every is None:
             epochs = total_steps / steps_per_epoch
             if epochs < 20:
-                self._row_rate = max(1, math.ceil(20 / epochs)) if epochs else 1
+                self._rows = max(1, math.ceil(20 / epochs)) if epochs else 1
             else:
-                self._step_rate *= _round_up(epochs / (self.limit - 1))
-
-    def due(self, step: int) -> bool:
-        """Whether the row of this step is printed; call it once for each step, in order."""
-        if step == self._total:
-            return True
-        if step < self._next:
-            return False
-        before, now = (s * self._row_rate // self._step_rate for s in (step - 1, step))
-        due = now > before
-        if due:
-            self._rows += 1
-            if self._doubling and self._rows % 20 == 0:
-                self._step_rate *= 2
-        passed = step * self._row_rate // self._step_rate
-        self._next = -(-(passed + 1) * self._step_rate // self._row_rate)
-        return due
+                self._steps *= _round_up(epochs / (self.limit - 1))
 
     def next_step(self, step: int) -> int:
-        """The first step after `step` whose row may be due; ask `due` there."""
-        if self._total is not None and step >= self._total:
-            return self._total
-        after = (step * self._row_rate // self._step_rate + 1) * self._step_rate
-        found = max(-(-after // self._row_rate), step + 1)
-        return found if self._total is None else min(found, self._total)
+        """The first step after `step` that has a row."""
+        before = step * self._rows // self._steps
+        due = -(-(before + 1) * self._steps // self._rows)
+        return due if self._total is None else min(due, self._total)
+
+    def due(self, step: int) -> bool:
+        """Whether this step has a row, which then counts as printed."""
+        due = self.next_step(step - 1) == step
+        self._printed += due
+        if due and self._doubling and self._printed % 20 == 0:
+            self._steps *= 2
+        return due
 
     def state(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""
-        return {"rows": self._rows, "step_rate": self._step_rate}
+        return {"rows": self._printed, "step_rate": self._steps}
 
     def restore(self, state: dict[str, int]) -> None:
         """Go on from `state()`, of a schedule of the same run."""
-        self._rows = state["rows"]
+        self._printed = state["rows"]
         if self._doubling:
-            self._step_rate = state["step_rate"]
+            self._steps = state["step_rate"]
 
 
 class Rows:
@@ -101,47 +88,47 @@ class Rows:
     def __init__(
         self, names: Sequence[str], monitor: str, total_steps: int | None, steps_per_epoch: int
     ) -> None:
+        if monitor not in names:
+            raise ValueError(f"monitor {monitor!r} is none of the columns {list(names)}")
         steps = 10**9 if total_steps is None else total_steps
+        self._monitor = monitor
         self._widths = {
             "step": max(4, len(f"{steps:,}")),
             "epoch": max(5, len(f"{steps / steps_per_epoch:,.2f}")),
             **{name: max(len("-1.2346e-05"), len(name)) for name in names},
-            "samples/s": 9,
-            "comm": 4,
+            "samples_per_s": 9,
+            "comm_share": 4,
         }
-        if monitor not in names:
-            raise ValueError(f"monitor {monitor!r} is none of the columns {list(names)}")
-        self._monitor = monitor
 
     def heading(self) -> str:
         """The names of the columns."""
-        return self._line({name: name for name in self._widths}, " ")
+        return self._line({name: _HEADINGS.get(name, name) for name in self._widths}, " ")
 
     def row(self, values: Mapping[str, float | None], best: bool = False) -> str:
         """One row. Keys: step, epoch, the names, samples_per_s, comm_share; absent shows as `-`.
 
         `best` marks the monitored value. Raises KeyError for a value that has no column.
         """
-        cells = dict.fromkeys(self._widths, _ABSENT)
-        for key, value in values.items():
-            column = {"samples_per_s": "samples/s", "comm_share": "comm"}.get(key, key)
-            cells[column]  # a value without a column must not vanish
+        cells = dict.fromkeys(self._widths, "-")
+        for name, value in values.items():
+            cells[name]  # a value without a column must not vanish
             if value is not None:
-                cells[column] = _CELLS.get(column, number)(value)
+                cells[name] = _FORMATS.get(name, number)(value)
         return self._line(cells, "*" if best else " ")
 
     def _line(self, cells: Mapping[str, str], mark: str) -> str:
-        parts = []
-        for name, width in self._widths.items():
-            parts.append(cells[name].rjust(width) + (mark if name == self._monitor else ""))
-        return "  ".join(parts)
+        return "  ".join(
+            cells[name].rjust(width) + (mark if name == self._monitor else "")
+            for name, width in self._widths.items()
+        )
 
 
-_CELLS: dict[str, Callable[[float], str]] = {
-    "step": lambda value: f"{value:,.0f}",
-    "epoch": lambda value: f"{value:,.2f}",
-    "samples/s": rate,
-    "comm": lambda value: f"{value:.0%}" if math.isfinite(value) else _ABSENT,
+_HEADINGS = {"samples_per_s": "samples/s", "comm_share": "comm"}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "step": "{:,.0f}".format,
+    "epoch": "{:,.2f}".format,
+    "samples_per_s": rate,
+    "comm_share": "{:.0%}".format,
 }
 
 

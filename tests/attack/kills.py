@@ -15,7 +15,7 @@ import mpi_run
 from resuming import facts, write_run
 
 from attack.campaign import Defect, Kind, started
-from microtrain.distributed.launch import open_mpi_settings
+from microtrain.cli.mpirun import open_mpi_settings
 from microtrain.runs.record import newest_run
 
 LIMIT = 150  # seconds for one command, on a machine that does other things as well

@@ -12,9 +12,9 @@ from pathlib import Path
 import mpi_run
 import pytest
 
+from microtrain.cli import mpirun as launching
 from microtrain.cli.main import main
-from microtrain.distributed import launch
-from microtrain.distributed.launch import Line, Mpi, Mpirun, matching_mpirun, mpiruns, plan
+from microtrain.cli.mpirun import Line, Mpi, Mpirun, matching_mpirun, mpiruns, plan
 from microtrain.errors import ConfigError, LaunchError
 from microtrain.threads import Launch, launch_environment
 
@@ -29,7 +29,7 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "cores", lambda: 4)
+    monkeypatch.setattr(launching, "cores", lambda: 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
@@ -192,9 +192,9 @@ def test_no_mpirun_that_matches(mpi: Mpi | None, found: list[Mpirun], words: lis
 
 def test_an_mpi_that_cannot_be_loaded_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    monkeypatch.setattr(launch, "_ASK_MPI4PY", "raise RuntimeError('cannot load MPI library')")
+    monkeypatch.setattr(launching, "_ASK_MPI4PY", "raise RuntimeError('cannot load MPI library')")
     with pytest.raises(LaunchError, match=r"cannot be loaded: .*cannot load MPI library\n"):
-        launch.installed_mpi()
+        launching.installed_mpi()
 
 
 # ------------------------------------------------------------------------------ the command
@@ -242,9 +242,9 @@ def test_a_rank_launches_no_job_of_its_own(kind: str) -> None:
 
 def test_a_shell_that_srun_gave_is_a_place_to_launch_from() -> None:
     shell = NESTED["srun"] | {"SLURM_STEP_NUM_TASKS": "1"}
-    assert launch.refuse_nested(launch_environment(shell)) is None
+    assert launching.refuse_nested(launch_environment(shell)) is None
     with pytest.raises(LaunchError, match="rank 1 of an unknown number"):
-        launch.refuse_nested(Launch("pmix", 1, None, launcher="a PMIx launcher"))
+        launching.refuse_nested(Launch("pmix", 1, None, launcher="a PMIx launcher"))
 
 
 needs_mpi = pytest.mark.skipif(bool(mpi_run.missing()), reason=mpi_run.missing())
@@ -328,7 +328,7 @@ def test_the_exit_code_is_the_jobs(
 
 
 def test_two_ranks_bound_share_no_core(mpirun: Callable[..., mpi_run.Job], tmp_path: Path) -> None:
-    if (launch.cores(), launch.cores()) != (os.cpu_count(), max(2, launch.cores())):
+    if (launching.cores(), launching.cores()) != (os.cpu_count(), max(2, launching.cores())):
         pytest.skip("needs two cores and the whole machine")
     (tmp_path / "where.py").write_text(
         "import os, microtrain.distributed as d\n"
@@ -336,7 +336,7 @@ def test_two_ranks_bound_share_no_core(mpirun: Callable[..., mpi_run.Job], tmp_p
         "if d.world().rank == 0: print(*map(len, found), len(found[0] & found[1]))\n"
     )
     job = microtrain("launch", "-n", "2", "--bind", tmp_path / "where.py")
-    each = launch.cores() // 2
+    each = launching.cores() // 2
     assert (job.returncode, job.stdout) == (0, f"{each} {each} 0\n"), job.stderr
 
 
@@ -372,8 +372,8 @@ def test_signals_reach_the_job(
 def test_mpirun_does_not_inherit_what_python_ignores() -> None:
     """Python ignores SIGPIPE: `microtrain launch ... | head` would go on writing for nobody."""
     job = mpi_run.run_job(
-        [sys.executable, "-c", "from microtrain.cli.launch import _become, launching\n"
-         "_become(launching.Line(['/bin/cat', '/proc/self/status'], {}))"]
+        [sys.executable, "-c", "from microtrain.cli.launch import Line, _become\n"
+         "_become(Line(['/bin/cat', '/proc/self/status'], {}))"]
     )  # fmt: skip
     ignored = next(line for line in job.stdout.splitlines() if line.startswith("SigIgn:"))
     assert int(ignored.split()[1], 16) >> (signal.SIGPIPE - 1) & 1 == 0

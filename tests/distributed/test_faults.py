@@ -18,7 +18,7 @@ from pathlib import Path
 import mpi_run
 import pytest
 
-from microtrain.distributed.launch import mpiruns, open_mpi_settings
+from microtrain.cli.mpirun import mpiruns, open_mpi_settings
 
 Mpirun = Callable[..., mpi_run.Job]
 AT_ONCE, WARN, TIMEOUT = 5.0, 0.5, 1.5

@@ -12,7 +12,7 @@ from pathlib import Path
 import mpi_run
 import pytest
 
-from microtrain.distributed.launch import mpiruns
+from microtrain.cli.mpirun import mpiruns
 
 Mpirun = Callable[..., mpi_run.Job]
 LIMIT = 2.0

@@ -236,7 +236,7 @@ def test_summary_without_a_best_value_or_communication(monkeypatch):
 
 
 def test_truth_is_shown_beside_what_was_learned():
-    lines = truth_lines([[2.0012]], [2.99811], {"weights": [2.0], "bias": 3.0, "noise": 0.5}, ["x"])
+    lines = truth_lines([2.0012], 2.99811, {"weights": [2.0], "bias": 3.0, "noise": 0.5}, ["x"])
     assert lines == [
         "weight      learned        truth   difference",
         "x            2.0012       2.0000    0.0012000",
@@ -248,11 +248,12 @@ def test_truth_of_many_weights_is_summed_up():
     learned = [float(i) for i in range(100)]
     truth = [*learned[:-1], 98.5]
     names = [f"x{i + 1}" for i in range(100)]
-    lines = truth_lines(learned, None, {"weights": truth}, names)
-    assert len(lines) == 1 + 10 + 1
+    lines = truth_lines(learned, 0.0, {"weights": truth}, names)
+    assert len(lines) == 1 + 10 + 1 + 1
+    assert lines[-2].split() == ["bias", "0.0000", "0.0000", "0.0000"]
     assert lines[-1] == "90 more weights, the largest difference is 0.50000"
     with pytest.raises(ValueError):
-        truth_lines([1.0, 2.0], None, {"weights": [1.0]}, ["x"])
+        truth_lines([1.0, 2.0], 0.0, {"weights": [1.0]}, ["x"])
 
 
 @pytest.mark.parametrize(

