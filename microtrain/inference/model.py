@@ -258,7 +258,8 @@ def _module(saved: Saved, signature: Signature, model: Module | None) -> Module:
 def _sigmoid(scores: Array) -> Array:
     wide = scores.astype(np.float64)
     small = np.exp(-np.abs(wide))  # which does not overflow
-    return np.where(wide >= 0, 1, small) / (1 + small)
+    result: Array = np.where(wide >= 0, 1, small) / (1 + small)
+    return result
 
 
 def _warn(text: str) -> None:
