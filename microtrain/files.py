@@ -120,10 +120,11 @@ def make_directory(path: Place) -> None:
 def write_whole(path: Path, content: bytes, *, sync: bool = True, mode: int | None = None) -> None:
     """Write a file beside and rename it: a reader never sees half of it, a link is replaced.
 
+    Two that write one file at the same time do not meet: the last one's is there, whole.
+
     Without `sync` a power cut may leave it empty. `mode`: its permissions, None: the usual ones.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
+    partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     try:
         write_synced(partial, content, sync=sync, mode=mode)
         partial.replace(path)

@@ -42,8 +42,6 @@ def evaluate(
     is compared. Import paths in its configuration are code of whoever made the run: they need
     --trust. Under mpirun or srun the ranks share the rows.
     """
-    import json
-
     from microtrain.distributed import world
     from microtrain.train.output import Output
 
@@ -61,4 +59,4 @@ def evaluate(
     evaluation = evaluate_run(
         run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint, data_file=data_file
     )
-    output.say(*([json.dumps(evaluation.to_json())] if as_json else evaluation.lines()))
+    output.say(*([evaluation.to_json()] if as_json else evaluation.lines()))

@@ -30,27 +30,19 @@ def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) ->
     microtrain plot runs/linreg
     microtrain plot runs/linreg runs/other --metric loss --output both.svg
     """
-    from microtrain.errors import LaunchError
-    from microtrain.files import make_directory, reason
-
     from ..report import figures
     from ..report.curves import choose, curves
     from ..report.record import Record
 
     records = [Record.read(run) for run in runs]
     alone = len(records) == 1
+    charts = curves(records, choose(records, metrics))
+    figure = figures.draw(charts, records[0].name if alone else "")
     if output is not None:
         path = Path(os.path.expanduser(output))
-    elif not alone:
-        path = Path("curves.png")
+    elif alone:
+        path = figures.plots_folder(records[0].path) / "curves.png"
     else:
-        path = records[0].path / "plots" / "curves.png"
-        try:
-            make_directory(path.parent)
-        except OSError as error:
-            raise LaunchError(
-                f"cannot write a plot: {reason(error)}; choose a place with --output FILE"
-            ) from error
-    charts = curves(records, choose(records, metrics))
-    figures.write(figures.draw(charts, records[0].name if alone else ""), path)
+        path = Path("curves.png")
+    figures.write(figure, path)
     click.echo(path)

@@ -50,13 +50,12 @@ def predict(
     from microtrain.words import plural
 
     from ..inference.model import TrainedModel
-    from ..inference.predict import check_output, predict_file
+    from ..inference.predict import predict_file
     from ..inference.saved import read_saved
 
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    check_output(output, source, force)
     model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
     count = predict_file(model, source, output, note, proba=proba, force=force, delimiter=delimiter)
     where = "standard output" if output == "-" else output

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from ..config.components import build
 from ..data import Prepared
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
-from ..runs.record import read_metrics
+from ..runs.record import Run
 from ..train.evaluation import evaluate
 from ..train.parts import build_loss, compare_data, data_hash, load_data
-from ..words import listed, number
+from ..words import listed, number, table
 from .inputs import read_dataset
 from .model import TrainedModel
 from .saved import Saved, read_saved
@@ -38,15 +38,10 @@ class Part:
     recorded: dict[str, float] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """For programs; values that are not finite are null."""
-        values, recorded = _finite(self.values), _finite(self.recorded)
-        return {"rows": self.rows, "values": values, "recorded": recorded, "differs": self.differs}
-
 
 @dataclass
 class Evaluation:
-    """What `evaluate_run` found: by part of the data, or under the name of the file."""
+    """What `evaluate_run` measured: by part of the data, or under the name of the file."""
 
     path: Path
     step: int
@@ -55,18 +50,16 @@ class Evaluation:
 
     def lines(self) -> list[str]:
         """For reading."""
-        width = max(map(len, self.parts), default=0)
-        lines = [f"{self.path}, {self.checkpoint}"]
+        rows = []
         for name, part in self.parts.items():
             values = "  ".join(f"{key} {number(value)}" for key, value in part.values.items())
             note = "  as recorded" if part.recorded and not part.differs else ""
-            lines.append(f"{name:<{width}}  {part.rows:>9,} rows  {values}{note}")
-        return lines
+            rows.append((name, f"{part.rows:>9,} rows", values + note))
+        return [f"{self.path}, {self.checkpoint}", *table(rows)]
 
-    def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        parts = {name: part.to_json() for name, part in self.parts.items()}
-        return {**vars(self), "path": str(self.path), "parts": parts}
+    def to_json(self) -> str:
+        """For programs; values that are not finite are null."""
+        return TypeAdapter(Evaluation).dump_json(self).decode()
 
 
 def evaluate_run(
@@ -116,7 +109,7 @@ def evaluate_run(
             values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
         evaluation.parts[name] = Part(len(rows), values)
     if data_file is None and saved.run is not None:
-        _compare(evaluation, saved, warn)
+        _compare(evaluation, saved.run, saved, warn)
     return evaluation
 
 
@@ -135,31 +128,26 @@ def load_data_again(model: TrainedModel) -> Prepared:
     return data
 
 
-def _compare(evaluation: Evaluation, saved: Saved, warn: Callable[[str], None]) -> None:
+def _compare(evaluation: Evaluation, run: Run, saved: Saved, warn: Callable[[str], None]) -> None:
     """Note in each part what the run recorded at this step, and warn of what differs."""
-    assert saved.run is not None
-    step, info = evaluation.step, saved.run.info
-    recorded = info.params_sha256 if info.steps == step else None
-    if recorded is not None and recorded != params_sha256(saved.checkpoint.model):
+    step, recorded = evaluation.step, run.info.params_sha256
+    if recorded and run.info.steps == step and recorded != params_sha256(saved.checkpoint.model):
         warn("the parameters are not those of which run.json has the sha256")
     try:
-        rows = read_metrics(saved.run.metrics_file)
+        rows = {row["split"]: row for row in run.rows if row["step"] == step}
     except DataError as error:
         warn(f"nothing to compare with: {error}")
         return
     # Sums in another order, at another number of ranks, round otherwise.
     tolerance = 1e-4 if saved.config.dtype == "float32" else 1e-9
     for name, part in evaluation.parts.items():
-        for row in rows:
-            if (row.get("split"), row.get("step")) == (name, step):
-                known = {key: row[key] for key in part.values if key in row}
-                part.recorded |= {k: v for k, v in known.items() if isinstance(v, int | float)}
+        row = rows.get(name, {})
+        part.recorded = {key: row[key] for key in part.values if key in row}
         if name == "train":  # the loss of the steps, with parameters that changed meanwhile
             part.recorded.pop("loss", None)
         for key, then in part.recorded.items():
             now = part.values[key]
-            close = math.isclose(now, then, rel_tol=tolerance, abs_tol=tolerance * 1e-2)
-            if not close and not (math.isnan(now) and math.isnan(then)):
+            if not np.isclose(now, then, tolerance, tolerance * 1e-2, equal_nan=True):
                 part.differs.append(key)
         if part.differs:
             values = ", ".join(
@@ -167,7 +155,3 @@ def _compare(evaluation: Evaluation, saved: Saved, warn: Callable[[str], None]) 
                 for key in part.differs
             )
             warn(f"{name} differs from what the run recorded at step {step:,}: {values}")
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {key: value if math.isfinite(value) else None for key, value in values.items()}

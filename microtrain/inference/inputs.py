@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..data import ArrayDataset
 from ..data.files import parse_csv, read_csv, read_npz, read_parquet
-from ..data.frame import Frame, missing, number, shortened
-from ..data.preparation import cast, check_finite
+from ..data.frame import Frame, number, shortened
+from ..data.preparation import cast
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from .model import TrainedModel
@@ -40,17 +40,24 @@ def check_suffix(path: str, option: str, suffixes: tuple[str, ...] = SUFFIXES) -
 
 def read_inputs(
     path: str, model: TrainedModel, note: Note, delimiter: str | None = None
-) -> tuple[Array, ...]:
+) -> list[Array]:
     """The raw inputs of `model` in a file.
 
     `note` is told which columns are not used. Raises DataError for all that is wrong with the file,
     ConfigError for a name or a delimiter that is none.
     """
-    table = _read(path, model, "--input", delimiter)
-    names = table.names if isinstance(table, Frame) else table
-    if unused := [f'the target "{name}"' for name in _targets(table, model) if name in names]:
-        note(f"{', '.join(unused)} is there too; it is not used")
-    return _inputs(table, model, note)
+    if check_suffix(path, "--input") == ".npz":
+        names, target = _array_names(model)
+        arrays = read_npz(Path(path), names, optional=[target])
+        inputs, unused = [arrays[name] for name in names], [target] * (target in arrays)
+    else:
+        table = _read_table(path, model, delimiter)
+        inputs = [model.take_columns(table, note)]
+        unused = [name for name in model.target_names or () if name in table.names]
+    if unused:
+        targets = ", ".join(f'the target "{name}"' for name in unused)
+        note(f"{targets} is there too; it is not used")
+    return inputs
 
 
 def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
@@ -58,86 +65,73 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
 
     Raises DataError for all that is wrong with the file, such as a class that the model has not.
     """
-    table = _read(path, model, "--data")
+    if check_suffix(path, "--data") == ".npz":
+        inputs, target = _array_names(model)
+        arrays = read_npz(Path(path), [*inputs, target])
+        raw = [arrays[name] for name in inputs]
+        table = _target_table(path, target, arrays[target], model)
+        targets: Sequence[str] = table.names
+    else:
+        table, targets = _read_table(path, model), model.target_names or ()
+        raw = [model.take_columns(table, note)]
+    if not targets:
+        raise DataError(f"{path}: the run's target has no name; measure it on its own data")
     try:
-        inputs = model.prepare(*_inputs(table, model, note))
-        target = _target(table, model, path)
-        dataset = ArrayDataset(*inputs, target, classes=model.classes)
+        if model.classes is None:
+            truth = cast(table.matrix(targets), model.config.dtype, path)
+        else:
+            truth = _codes(table, targets[0], model)
+        dataset = ArrayDataset(*model.prepare(*raw), truth, classes=model.classes)
     except (DataError, ValueError) as error:
         raise DataError(str(error) if path in str(error) else f"{path}: {error}") from error
     width = model.signature.out_features
-    if model.classes is None and width is not None and target.shape[1:] != (width,):
+    if model.classes is None and width is not None and truth.shape[1:] != (width,):
         raise DataError(
-            f"{path}: a target has shape {target.shape[1:]}, but the model gives {(width,)}"
+            f"{path}: a target has shape {truth.shape[1:]}, but the model gives {(width,)}"
         )
     if not len(dataset):
         raise DataError(f"{path} has no rows: the data set is empty")
     return dataset
 
 
-def _read(
-    path: str, model: TrainedModel, option: str, delimiter: str | None = None
-) -> Frame | dict[str, Array]:
-    """A table, or of an npz file the arrays that the model was trained on."""
-    suffix = check_suffix(path, option)
-    data = model.config.data
-    if suffix == ".parquet":
+def _read_table(path: str, model: TrainedModel, delimiter: str | None = None) -> Frame:
+    if Path(path).suffix.lower() == ".parquet":
         return read_parquet(Path(path))
-    if suffix == ".npz":
-        count = len(model.signature.inputs)
-        names = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
-        if data.type == "npz":
-            names = [data.inputs] if isinstance(data.inputs, str) else list(data.inputs)
-        return read_npz(Path(path), names, optional=_targets({}, model))
-    delimiter = delimiter or data.arguments.get("delimiter", ",")
+    delimiter = delimiter or model.config.data.arguments.get("delimiter", ",")
     if path == "-":
         content = sys.stdin.buffer.read() if sys.stdin is not None else b""
         return parse_csv("standard input", content, delimiter)
     return read_csv(Path(path), delimiter)
 
 
-def _targets(table: Frame | dict[str, Array], model: TrainedModel) -> tuple[str, ...]:
-    """The names of the columns of the target, or of its array in an npz file."""
-    if isinstance(table, Frame):
-        return model.target_names or ()
-    data = model.config.data
-    return (data.target if data.type == "npz" else (model.target_names or ("y",))[0],)
+def _array_names(model: TrainedModel) -> tuple[list[str], str]:
+    """What the inputs and the target are called in an npz file."""
+    data, count = model.config.data, len(model.signature.inputs)
+    if data.type == "npz":
+        return [data.inputs] if isinstance(data.inputs, str) else list(data.inputs), data.target
+    inputs = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+    return inputs, (model.target_names or ("y",))[0]
 
 
-def _inputs(table: Frame | dict[str, Array], model: TrainedModel, note: Note) -> tuple[Array, ...]:
-    if isinstance(table, Frame):
-        return (model.take_columns(table, note),)
-    return tuple(array for name, array in table.items() if name not in _targets(table, model))
+def _target_table(path: str, name: str, array: Array, model: TrainedModel) -> Frame:
+    """The target of an npz file as a table; of a regression it may have several columns."""
+    if array.ndim == 0:
+        raise DataError(f"{path}: the target is one number; expected one for each row")
+    if array.ndim == 1 or model.classes is not None:
+        return Frame(path, [name], [array])
+    return Frame(path, [f"{name}_{i}" for i in range(array.shape[1])], np.moveaxis(array, 1, 0))
 
 
-def _target(table: Frame | dict[str, Array], model: TrainedModel, path: str) -> Array:
-    """The target as training has it: class codes, or numbers of the run's dtype."""
-    names = _targets(table, model)
-    if not names:
-        raise DataError(f"{path}: the run's target has no name; measure it on its own data")
-    if isinstance(table, dict):
-        if names[0] not in table:
-            raise DataError(missing(path, "array", names[0], table))
-        array = table[names[0]]
-        if not array.ndim:
-            raise DataError(f"{path}: the target is one number; expected one for each row")
-        if model.classes is None:
-            if array.dtype.kind not in "biuf":
-                raise DataError(f'{path}: array "{names[0]}" holds {array.dtype}, expected numbers')
-            check_finite(array, f'{path}: array "{names[0]}"')
-            target = cast(array, model.config.dtype, path)
-            return target[:, None] if target.ndim == 1 else target
-        table = Frame(path, names, [array])
-    if model.classes is None:
-        return cast(table.matrix(names), model.config.dtype, path)
-    codes = {label: code for code, label in enumerate(model.classes)}
-    cells = table.texts(names[0])
+def _codes(table: Frame, name: str, model: TrainedModel) -> Array:
+    """The codes of the classes in a column, as the model has them."""
+    codes = {label: code for code, label in enumerate(model.classes or ())}
+    cells = table.texts(name)
     if model.labels.dtype == np.int64:  # 3, 3.0 and 03 are one class
         cells = [_whole(cell) for cell in cells]
     for row, cell in enumerate(cells):
         if cell not in codes:
             raise DataError(
-                f'{table.location(row, names[0])}: "{shortened(cell)}" is none of the {len(codes)} '
+                f'{table.location(row, name)}: "{shortened(cell)}" is none of the {len(codes)} '
                 f"classes of the model{did_you_mean(cell, codes)}"
             )
     return np.array([codes[cell] for cell in cells], np.int64)

@@ -19,12 +19,13 @@ from ..data.frame import Frame, shortened
 from ..data.preparation import cast, check_finite
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
+from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
 from ..train.evaluation import ROWS, evaluating
 from ..train.model_state import load_model_arrays
+from ..train.parts import build_model
 from ..words import listed
-from .saved import Saved, read_saved
-from .signature import Signature
+from .saved import Saved, Signature, read_saved
 
 __all__ = ["TrainedModel", "load"]
 
@@ -84,7 +85,7 @@ class TrainedModel:
         self.config = saved.config
         self.path: Path = saved.checkpoint.path
         self.step, self.chosen = saved.checkpoint.step, saved.chosen
-        self.signature = signature = Signature.of(saved.checkpoint.state, self.path)
+        self.signature = signature = Signature.of(saved.checkpoint)
         self.preprocessing, self.feature_names = signature.preprocessing, signature.feature_names
         self.classes, self.target_names = signature.classes, signature.target_names
         self.module = _module(saved, signature, model)
@@ -128,17 +129,17 @@ class TrainedModel:
 
         Raises ConfigError for a regression, and for a loss that says nothing of probabilities.
         """
-        self.check_proba()
-        return self.predict(*inputs) if self.classes is None else _softmax(self._outputs(inputs))
-
-    def check_proba(self) -> None:
-        """ConfigError where the model has no probabilities to give."""
         if not isinstance(self._loss, CrossEntropyLoss | BCEWithLogitsLoss):
             kind = "a regression" if self.classes is None else "not known to give probabilities"
             raise ConfigError(
                 f"the model of {self.config.name} is {kind} (its loss is {self.config.loss.type}): "
                 "there are no probabilities to give"
             )
+        if self.classes is None:
+            return self.predict(*inputs)
+        scores = from_numpy(self._outputs(inputs).astype(np.float64))
+        chances: Array = softmax(scores, 1).numpy()
+        return chances
 
     @property
     def labels(self) -> Array:
@@ -238,21 +239,12 @@ def _module(saved: Saved, signature: Signature, model: Module | None) -> Module:
     Random numbers of this process go on as if nothing had been built. DataError where the values do
     not fit.
     """
-    config, checkpoint, shape = saved.config, saved.checkpoint, signature.inputs[0].shape
-    sizes = {
-        "in_features": shape[0] if len(signature.inputs) == len(shape) == 1 else None,
-        "out_features": signature.out_features,
-        "classes": None if signature.classes is None else len(signature.classes),
-    }
+    config, checkpoint = saved.config, saved.checkpoint
     before = get_rng_state()
     manual_seed(config.seed)  # a model may hold random values that are no parameters
     try:
         with default_dtype(config.dtype):
-            known = {name: size for name, size in sizes.items() if size is not None}
-            module = build(config.model, **known) if model is None else model
-            if not isinstance(module, Module):
-                kind = type(module).__name__
-                raise ConfigError(f"model {config.model.type} made a {kind}; expected a Module")
+            module = build_model(config, signature) if model is None else model
             module.to(config.dtype)
     finally:
         set_rng_state(before)
@@ -263,16 +255,11 @@ def _module(saved: Saved, signature: Signature, model: Module | None) -> Module:
     return module.eval()
 
 
-def _softmax(scores: Array) -> Array:
-    shifted = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True, initial=-np.inf))
-    result: Array = shifted / shifted.sum(axis=1, keepdims=True)
-    return result
-
-
 def _sigmoid(scores: Array) -> Array:
     wide = scores.astype(np.float64)
-    small = np.exp(-np.abs(wide))
-    return np.where(wide >= 0, 1 / (1 + small), small / (1 + small))
+    small = np.exp(-np.abs(wide))  # which does not overflow
+    result: Array = np.where(wide >= 0, 1, small) / (1 + small)
+    return result
 
 
 def _warn(text: str) -> None:

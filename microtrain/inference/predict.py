@@ -18,30 +18,9 @@ from ..files import reason, write_whole
 from .inputs import check_suffix, read_inputs
 from .model import TrainedModel
 
-__all__ = ["check_output", "predict_file"]
+__all__ = ["predict_file"]
 
 Array = NDArray[Any]
-
-
-def check_output(output: str, source: str, force: bool) -> str:
-    """The suffix of the file to write; ConfigError where it cannot be, or must not be, written."""
-    suffix = check_suffix(output, "--output", (".csv", ".npz"))
-    if output == "-":
-        return suffix
-    path = Path(output)
-    try:
-        if path.is_dir() or (path.exists() and not path.is_file()):
-            raise ConfigError(f"--output {output} is no file")
-        if not path.parent.is_dir():
-            raise ConfigError(f"--output {output}: there is no directory {path.parent}")
-        if path.exists():
-            if source != "-" and Path(source).exists() and path.samefile(source):
-                raise ConfigError(f"--output {output} is the input itself; name another file")
-            if not force:
-                raise ConfigError(f"--output {output} exists; --force replaces it")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ConfigError(f"--output {output!r}: {error}") from error
-    return suffix
 
 
 def predict_file(
@@ -63,22 +42,21 @@ def predict_file(
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
     """
-    if proba:
-        model.check_proba()
-    arrays = read_inputs(source, model, note, delimiter)
+    suffix = _check_output(output, source, force)
+    inputs = read_inputs(source, model, note, delimiter)
     try:
-        prediction = model.predict(*arrays)
-        chance = model.predict_proba(*arrays) if proba else None
+        prediction = model.predict(*inputs)
+        chance = model.predict_proba(*inputs) if proba else None
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    if check_output(output, source, force) == ".npz":
-        results = {"prediction": prediction}
+    if suffix == ".npz":
+        arrays = {"prediction": prediction}
         if chance is not None:
-            results["probability"] = chance
+            arrays["probability"] = chance
         if chance is not None and model.classes is not None:
-            results["classes"] = model.labels
+            arrays["classes"] = model.labels
         file = io.BytesIO()
-        np.savez(file, **results)  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]
         content = file.getvalue()
     else:
         text = io.StringIO(newline="")
@@ -93,6 +71,27 @@ def predict_file(
     else:
         _write(Path(output), content)
     return len(prediction)
+
+
+def _check_output(output: str, source: str, force: bool) -> str:
+    """The suffix of the file to write; ConfigError where it cannot be, or must not be, written."""
+    suffix = check_suffix(output, "--output", (".csv", ".npz"))
+    if output == "-":
+        return suffix
+    path = Path(output)
+    try:
+        if path.is_dir() or (path.exists() and not path.is_file()):
+            raise ConfigError(f"--output {output} is no file")
+        if not path.parent.is_dir():
+            raise ConfigError(f"--output {output}: there is no directory {path.parent}")
+        if path.exists():
+            if source != "-" and Path(source).exists() and path.samefile(source):
+                raise ConfigError(f"--output {output} is the input itself; name another file")
+            if not force:
+                raise ConfigError(f"--output {output} exists; --force replaces it")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ConfigError(f"--output {output!r}: {error}") from error
+    return suffix
 
 
 def _columns(

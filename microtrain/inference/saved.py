@@ -1,4 +1,8 @@
-"""Finding what a run saved: which checkpoint of which run, and its configuration."""
+"""What a run saved: one of its checkpoints, its configuration, and what its model takes and gives.
+
+Column names, the standardisation, the kinds of the arrays and the names of the classes belong to a
+model as much as its weights do: with them a table of raw values is enough for a prediction.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,105 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 from ..config.load import load_config
 from ..config.schema import Config
+from ..data import Preprocessing
 from ..errors import ConfigError, DataError
 from ..runs.best import best_checkpoint, checkpoint_of_step, last_checkpoint
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.record import Run
 
-__all__ = ["Saved", "read_saved"]
+__all__ = ["Saved", "Signature", "read_saved"]
 
-_STEP = re.compile(r"step-\d+")
+Size = Annotated[StrictInt, Field(ge=1)]
+Names = tuple[StrictStr, ...]
+
+
+class Input(BaseModel):
+    """The shape of one row of an input array, and its dtype."""
+
+    shape: tuple[Size, ...]
+    dtype: Literal["float32", "float64", "int64"]
+
+
+class Signature(BaseModel):
+    """The inputs that a model takes and the meaning of what it gives.
+
+    Attributes:
+        inputs: shape of one row and dtype of each input array.
+        preprocessing: what is applied to the first input.
+        feature_names: of the columns of the first input, None where they have no names.
+        target_name: what is predicted, None where it has no name.
+        out_features: columns of the target, or the number of classes; None for other shapes.
+        classes: what the columns of scores stand for, None for a regression.
+    """
+
+    inputs: tuple[Input, ...] = Field(min_length=1)
+    preprocessing: Annotated[InstanceOf[Preprocessing], BeforeValidator(Preprocessing.from_json)]
+    feature_names: Names | None
+    target_name: StrictStr | None
+    out_features: Size | None
+    classes: Names | None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        """What `train.parts.data_state` wrote; DataError for anything else."""
+        try:
+            return cls.model_validate(checkpoint.state)
+        except ValidationError as error:
+            detail = min(error.errors(), key=lambda each: each["type"] != "missing")
+            key = ".".join(map(str, detail["loc"])) or "the data"
+            what = f"in its state, {key}: {detail['msg']}"
+            if detail["type"] == "missing":
+                what = f"its state has no {key}"
+        except (KeyError, TypeError, OverflowError) as error:  # of Preprocessing.from_json
+            what = f"in its state, preprocessing: {error!r:.80}"
+        raise DataError(f"damaged checkpoint {checkpoint.path}: {what}")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        shape = self.inputs[0].shape
+        mean, scale = self.preprocessing.mean, self.preprocessing.scale
+        if mean.shape != shape or scale.shape != shape:
+            raise ValueError(f"preprocessing is for {mean.shape}, but a row has shape {shape}")
+        if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
+            raise ValueError("preprocessing is not finite")
+        if self.feature_names is not None and (len(self.feature_names),) != shape:
+            raise ValueError(f"{len(self.feature_names)} feature_names name a row of shape {shape}")
+        if self.classes is not None and self.out_features != len(self.classes):
+            raise ValueError(f"{self.out_features} out_features, {len(self.classes)} classes")
+        return self
+
+    @property
+    def in_features(self) -> int | None:
+        """Columns of the input, None unless there is one input of shape (n, columns)."""
+        shape = self.inputs[0].shape
+        return shape[0] if len(self.inputs) == len(shape) == 1 else None
+
+    @property
+    def target_names(self) -> tuple[str, ...] | None:
+        """What is predicted, one name a column; None where it has no name."""
+        name, count = self.target_name, self.out_features
+        if name is None:
+            return None
+        if self.classes is not None or count is None or not 1 < count < 10_000:
+            return (name,)
+        parts = tuple(name.split(", "))  # as data components name several
+        return parts if len(parts) == count else tuple(f"{name}_{i}" for i in range(count))
 
 
 @dataclass(frozen=True)
@@ -53,34 +145,30 @@ def read_saved(
     Raises ConfigError for import paths without `trust` or another `checkpoint`, DataError for what
     is missing or damaged.
     """
-    directory = Path(os.path.expanduser(path))
-    which = str(checkpoint)
+    directory, which = Path(os.path.expanduser(path)), str(checkpoint)
     if not re.fullmatch("best|last|[0-9]{1,18}", which):
         raise ConfigError(f"checkpoint: expected best, last or a step, got {checkpoint!r:.40}")
-    run, fell_back = None, ""
-    if _STEP.fullmatch(directory.name) or os.path.isfile(directory / MANIFEST):
+    # Nothing is trained here, so no compiler need be there.
+    off = ["train.compile=off"]
+    if re.fullmatch(r"step-\d+", directory.name) or os.path.isfile(directory / MANIFEST):
         if which != "best":
             raise ConfigError(
                 f"{path} is one checkpoint; name its run to choose checkpoint {which}"
             )
-        loaded = load_checkpoint(directory)
-        chosen = f"checkpoint of step {loaded.step:,}"
+        run, loaded, chosen, fell_back = None, load_checkpoint(directory), "", ""
+        config = load_config(directory / "config.yaml", off, trust=trust)
     else:
         run = Run.read(directory)
-        directory = run.path
-    # Nothing is trained here, so no compiler need be there.
-    config = load_config(directory / "config.yaml", ["train.compile=off"], trust=trust)
-    if run is not None:
+        config = load_config(run.path / "config.yaml", off, trust=trust)
         if not run.checkpoints:
             status = run.info.status
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
-        if which == "best":
-            loaded, chosen, fell_back = best_checkpoint(run, warn)
-        elif which == "last":
-            loaded, chosen, _ = last_checkpoint(run, warn)
+        if which in ("best", "last"):
+            find = best_checkpoint if which == "best" else last_checkpoint
+            loaded, chosen, fell_back = find(run, warn)
         else:
-            loaded = checkpoint_of_step(run, int(which))
-            chosen = f"checkpoint of step {loaded.step:,}"
+            loaded, chosen, fell_back = checkpoint_of_step(run, int(which)), "", ""
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
+    chosen = chosen or f"checkpoint of step {loaded.step:,}"
     return Saved(run, config, replace(loaded, optimizer={}), chosen)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config.resolved import as_yaml
-from ..runs.record import RESERVED
-from ..words import number, plural, printable, table
-from .record import Record
+from ..runs.record import RESERVED, RunInfo
+from ..words import listed, number, plural, printable, table
+from .record import Record, differing_settings
 
-__all__ = ["compare", "lines"]
+__all__ = ["compare", "first_difference", "lines"]
 
 _PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 _WIDEST = 48
@@ -30,7 +30,12 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
     """
     hashes = [record.data_hash for record in records]
     params = [record.info.params_sha256 for record in records]
-    apart = _first_difference(records)
+    settings = differing_settings(records)
+    other_loss = any(key.startswith("loss.") for key in settings)
+    surroundings = [_surroundings(record.info) for record in records]
+    kinds = dict.fromkeys(kind for each in surroundings for kind in each)
+    sides = {kind: [each.get(kind) for each in surroundings] for kind in kinds}
+    apart = first_difference(records)
     return {
         "runs": [
             {
@@ -43,10 +48,22 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
             }
             for record in records
         ],
-        "config": _config(records),
-        "surroundings": _surroundings(records),
+        "config": {
+            key: [s._asdict() if (s := record.config.get(key)) else None for record in records]
+            for key in settings
+        },
+        "surroundings": {kind: row for kind, row in sides.items() if len(set(row)) > 1},
         "data": {"equal": _equal(hashes), "hashes": hashes},
-        "metrics": _metrics(records, judged=_equal(hashes) is not False),
+        "metrics": {
+            # Values of other rows are not judged, nor are those of other losses.
+            column: _metric(
+                records,
+                column,
+                judged=_equal(hashes) is not False
+                and not (other_loss and column.endswith("/loss")),
+            )
+            for column in dict.fromkeys(c for record in records for c in record.columns)
+        },
         "first_difference": apart,
         "params": {"equal": _equal(params), "sha256": params},
         "identical": bool(_equal(params)) and apart is None,
@@ -57,73 +74,42 @@ def _equal(values: Sequence[Any]) -> bool | None:
     return None if None in values else len(set(values)) == 1
 
 
-def _config(records: Sequence[Record]) -> dict[str, list[dict[str, Any] | None]]:
-    rows = {
-        key: [record.config.get(key) for record in records]
-        for key in dict.fromkeys(key for record in records for key in record.config)
-    }
+def _surroundings(info: RunInfo) -> dict[str, Any]:
+    """What a run depended on beside its configuration and data."""
+    git = info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
+    hosts = ", ".join(dict.fromkeys(info.hosts)) or None
+    where = {"git": git, "ranks": info.ranks, "hosts": hosts, "device": info.device}
+    return info.versions | where
+
+
+def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, Any]:
+    """The last and the best values of a column; if `judged`, whose is better, and by how much."""
+    curves = [record.curve(column)[1].tolist() for record in records]
+    last = [values[-1] if values else math.nan for values in curves]
+    best = [record.best(column) or (None, None) for record in records]
+    sign = next(filter(None, (record.direction(column) for record in records)), 0)
+    signed = {i: sign * value for i, (value, _) in enumerate(best) if value is not None}
+    ranking = sorted(signed, key=lambda i: signed[i], reverse=True)
+    ahead = signed[ranking[0]] - signed[ranking[1]] if judged and len(ranking) > 1 else 0.0
     return {
-        key: [setting and setting._asdict() for setting in row]
-        for key, row in rows.items()
-        if len({setting and as_yaml(setting.value) for setting in row}) > 1
+        "last": [value if math.isfinite(value) else None for value in last],
+        "best": [value for value, _ in best],
+        "best_step": [step for _, step in best],
+        "better": ranking[0] if ahead else None,
+        "by": ahead or None,
     }
 
 
-def _surroundings(records: Sequence[Record]) -> dict[str, list[Any]]:
-    infos = [record.info for record in records]
-    packages = dict.fromkeys(name for info in infos for name in info.versions)
-    rows: dict[str, list[Any]] = {n: [info.versions.get(n) for info in infos] for n in packages}
-    rows["git"] = [
-        info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
-        for info in infos
-    ]
-    rows["ranks"] = [info.ranks for info in infos]
-    rows["hosts"] = [", ".join(dict.fromkeys(info.hosts)) or None for info in infos]
-    rows["device"] = [info.device for info in infos]
-    return {key: values for key, values in rows.items() if len(set(values)) > 1}
-
-
-def _metrics(records: Sequence[Record], judged: bool) -> dict[str, dict[str, Any]]:
-    """By column; values of other rows are not judged, nor are those of other losses."""
-    losses = {
-        repr([(key, s.value) for key, s in record.config.items() if key.startswith("loss.")])
-        for record in records
-    }
-    metrics: dict[str, dict[str, Any]] = {}
-    for column in dict.fromkeys(column for record in records for column in record.columns):
-        curves = [record.curve(column)[1] for record in records]
-        last = [float(values[-1]) if len(values) else math.nan for values in curves]
-        best = [record.best(column) or (None, None) for record in records]
-        higher = next(filter(None, (record.direction(column) for record in records)), 0)
-        if not judged or (column.endswith("/loss") and len(losses) > 1):
-            higher = 0  # values of other losses say nothing of each other
-        ranking = sorted(
-            ((higher * value, i) for i, (value, _) in enumerate(best) if value is not None),
-            reverse=True,
-        )
-        sure = higher != 0 and len(ranking) > 1 and ranking[0][0] > ranking[1][0]
-        metrics[column] = {
-            "last": [value if math.isfinite(value) else None for value in last],
-            "best": [value for value, _ in best],
-            "best_step": [step for _, step in best],
-            "better": ranking[0][1] if sure else None,
-            "by": ranking[0][0] - ranking[1][0] if sure else None,
-        }
-    return metrics
-
-
-def _first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
+def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     """The first step with other values, and the columns; none where some runs lack its row.
 
     Runs that report at other steps are compared where they report at the same, without the
     wall clock.
     """
-    tables = [
-        {(row["step"], row["split"]): _values(row) for row in record.rows} for record in records
-    ]
+    tables = [{(row["step"], row["split"]): row for row in record.rows} for record in records]
     everywhere = set(tables[0]).intersection(*tables[1:])
     for step, split in sorted(everywhere):
-        rows = [rows[step, split] for rows in tables]
+        rows = [_values(rows[step, split]) for rows in tables]
         fields = dict.fromkeys(field for row in rows for field in row)
         other = [f"{split}/{f}" for f in fields if len({row.get(f) for row in rows}) > 1]
         if other:
@@ -143,7 +129,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, str]:
 
 def lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison as text, one fact a line, aligned, never wrapped."""
-    runs = comparison["runs"]
+    runs, surroundings = comparison["runs"], comparison["surroundings"]
     names = [chr(ord("A") + i) if len(runs) <= 26 else str(i + 1) for i in range(len(runs))]
     steps = ["" if run["steps"] is None else plural(run["steps"], "step") for run in runs]
     paths, states = ([run[key] for run in runs] for key in ("path", "status"))
@@ -152,17 +138,17 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     config = {key: row for key, row in comparison["config"].items() if key not in _PLACES}
     if config:
         text += [f"configuration: {plural(len(config), 'value')} differ{'s' * (len(config) == 1)}"]
-        cells = ((key, *map(_setting, row)) for key, row in config.items())
-        text += table([("", *names), *cells], indent=2)
+        settings = [(key, *map(_setting, row)) for key, row in config.items()]
+        text += table([("", *names), *settings], indent=2)
     else:
         text += ["configuration: equal" + ", but for name and place" * bool(comparison["config"])]
     unknown = "unknown (a hash of them is in the checkpoint of a run)"
     words = {True: "equal", False: "different rows", None: unknown}
     text += [f"data: {words[comparison['data']['equal']]}"]
-    if comparison["surroundings"]:
+    if surroundings:
         text += ["surroundings that differ:"]
-        cells = ((key, *map(_short, row)) for key, row in comparison["surroundings"].items())
-        text += table([("", *names), *cells], indent=2)
+        rows = [(key, *map(_short, row)) for key, row in surroundings.items()]
+        text += table([("", *names), *rows], indent=2)
     else:
         text += ["surroundings: equal versions, commit, hosts and ranks"]
     if comparison["metrics"]:
@@ -187,22 +173,13 @@ def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     if apart is None:
         return [f"all rows of metrics are equal; {end}"]
     step, columns = f"step {apart['step']:,}", apart["columns"]
-    if columns:
-        where = f"the metrics differ from {step} on ({', '.join(columns[:3])}"
-        where += " ...)" if len(columns) > 3 else ")"
-    else:
+    where = f"the metrics differ from {step} on ({listed(columns, 3)})"
+    if not columns:
         where = f"the metrics are equal where all runs have rows, which they have not at {step}"
-    return [f"{where}; {end}", *_why(comparison)]
-
-
-def _why(comparison: Mapping[str, Any]) -> list[str]:
-    """A reason that is often overlooked, where nothing else explains the difference."""
-    changed = list(comparison["surroundings"])
-    if set(comparison["config"]) - set(_PLACES) or comparison["data"]["equal"] is False:
-        return []
-    if "ranks" in changed:
-        return ["runs on other numbers of ranks are the same bits with reproducible: world alone"]
-    return [f"the configurations are equal; what differs: {', '.join(changed)}"] if changed else []
+    same = not set(comparison["config"]) - {*_PLACES} and comparison["data"]["equal"] is not False
+    if same and "ranks" in comparison["surroundings"]:
+        end += "\nruns on other numbers of ranks are the same bits with reproducible: world alone"
+    return f"{where}; {end}".splitlines()
 
 
 def _metric_table(metrics: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list[str]:

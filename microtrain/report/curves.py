@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..config.resolved import as_yaml
 from ..errors import ConfigError, DataError
-from ..runs.record import SPLITS
 from ..spelling import did_you_mean
 from ..words import number
 from .chart import Chart, Curve, Mark
-from .record import Record
+from .record import Record, differing_settings
 
 __all__ = ["WORDS", "choose", "curves", "run_names", "speed"]
 
@@ -30,21 +28,16 @@ def _chart(field: str, runs: Sequence[tuple[Record, str]]) -> Chart:
     lines: list[Curve] = []
     marks: list[Mark] = []
     for record, name in runs:
-        run = name and name + _ending(record)
-        of_one = field.startswith(tuple(f"{split}/" for split in SPLITS))
-        wanted = [field] if of_one else [f"{split}/{field}" for split in SPLITS]
-        columns = [column for column in wanted if column in record.columns]
+        run = name and name + _status(record)
+        columns = [c for c in record.columns if field in (c, c.partition("/")[2])]
         # A run that has measured nothing is in the legend all the same.
-        for column in columns or wanted[:1] * bool(run):
-            split = column.partition("/")[0]
-            points = record.curve(column)
+        for column in columns or [f"train/{field}"] * bool(run):
+            split, points = column.partition("/")[0], record.curve(column)
             lines.append(Curve(WORDS[split], split, points, dots=len(points[0]) == 1, run=run))
         rated = [column for column in columns if not column.startswith("test/")]
-        best = record.best(rated[-1]) if rated else None  # validation's where there is one
-        if best is not None:
-            marks.append(
-                Mark(f"best: {number(best[0])} at step {best[1]:,}", best[1], best[0], run)
-            )
+        if rated and (best := record.best(rated[-1])):  # validation's where there is one
+            value, step = best
+            marks.append(Mark(f"best: {number(value)} at step {step:,}", step, value, run))
         marks += _broken_off(record, lines, run)
     return Chart(field, "optimiser step", lines, marks)
 
@@ -91,32 +84,23 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
 
 
 def run_names(records: Sequence[Record]) -> list[str]:
-    """What to call runs beside each other: what differs in their configurations, else their time.
-
-    Up to three settings are named where they tell all runs apart.
+    """What to call runs beside each other: their names, up to three settings, times, or paths,
+    whichever first tells all runs apart.
     """
+    rows = {key: row for key, row in differing_settings(records).items() if key != "run_dir"}
     settings = [
-        {key: as_yaml(setting.value) for key, setting in record.config.items()}
-        | {"name": record.name}
-        for record in records
+        ", ".join(f"{key}={row[i] or '-'}" for key, row in rows.items())
+        for i in range(len(records))
     ]
-    keys = dict.fromkeys(key for one in settings for key in one)
-    own = [key for key in keys if key != "run_dir" and len({s.get(key) for s in settings}) > 1]
-    if len({s["name"] for s in settings}) == len(settings) > 1:
-        return [record.name for record in records]
-    texts = [", ".join(f"{key}={s.get(key, '-')}" for key in own) for s in settings]
-    if not 1 <= len(own) <= 3 or len(set(texts)) < len(records) or max(map(len, texts)) > 70:
-        texts = [record.label for record in records]
-    if len(set(texts)) < len(records):  # equal names in other folders
-        texts = [str(record.path) for record in records]
-    return texts
+    choices = [[record.name for record in records], settings, [record.label for record in records]]
+    if len(rows) > 3 or max(map(len, settings)) > 70:
+        choices.remove(settings)
+    apart = (texts for texts in choices if len(set(texts)) == len(records))
+    return next(apart, [str(record.path) for record in records])
 
 
-def _ending(record: Record) -> str:
+def _status(record: Record) -> str:
     """Behind the name of a run that did not finish."""
     status, steps = record.info.status, record.info.steps
-    if status == "finished":
-        return ""
-    if status == "diverged" and steps is not None:
-        return f" (diverged at step {steps + 1:,})"
-    return f" ({status})"
+    at = f" at step {steps + 1:,}" if status == "diverged" and steps is not None else ""
+    return "" if status == "finished" else f" ({status}{at})"

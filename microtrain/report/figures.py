@@ -13,10 +13,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import ConfigError, LaunchError
-from ..files import reason, write_whole
+from ..files import make_directory, reason, write_whole
 from .chart import Chart
 from .curves import WORDS
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "draw", "write"]
+__all__ = ["FORMATS", "draw", "plots_folder", "write"]
 
 FORMATS = (".png", ".svg", ".pdf")
 INK, GREY = "#222222", "#8a8a8a"
@@ -67,6 +65,18 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     return figure
 
 
+def plots_folder(run: Path) -> Path:
+    """The directory `plots` of a run; LaunchError where it is absent and cannot be made."""
+    folder = run / "plots"
+    try:
+        make_directory(folder)
+    except OSError as error:
+        raise LaunchError(
+            f"cannot write a plot: {reason(error)}; choose a place with --output FILE"
+        ) from error
+    return folder
+
+
 def write(figure: Figure, path: Path) -> None:
     """Write PNG, SVG or PDF by the path's ending; whole or not at all.
 
@@ -85,11 +95,9 @@ def write(figure: Figure, path: Path) -> None:
 def _scale(axes: Axes, chart: Chart) -> None:
     """The axes as the page has them."""
     left, right, low, high = chart.range
-    axes.set_xlabel(chart.x)
-    axes.set_ylabel(chart.y or chart.title)
-    axes.set_xlim(left, right)
-    axes.set_yscale("log" if chart.log else "linear")
-    axes.set_ylim(*(np.power(10.0, [low, high]) if chart.log else (low, high)))
+    bottom, top = (10.0**low, 10.0**high) if chart.log else (low, high)
+    axes.set(xlabel=chart.x, ylabel=chart.y or chart.title, xlim=(left, right))
+    axes.set(yscale="log" if chart.log else "linear", ylim=(bottom, top))
     for axis, ticks in ((axes.xaxis, chart.x_ticks()), (axes.yaxis, chart.y_ticks())):
         axis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
         axis.set_ticks([], minor=True)
@@ -122,12 +130,12 @@ def _legend_of_runs(figure: Figure, charts: Sequence[Chart], colors: dict[str, s
     """A colour for each run, and what the lines and dots of each look are."""
     from matplotlib.lines import Line2D
 
-    looks = {(curve.look, curve.dots) for chart in charts for curve in chart.curves}
     handles = [Line2D([], [], color=color, lw=1.9, label=run) for run, color in colors.items()]
+    dot: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 5}
     for look, words in WORDS.items():
-        if (look, False) in looks:
-            handles.append(Line2D([], [], label=words, **_STYLES[look] | {"color": GREY}))
-        elif (look, True) in looks:
-            handles.append(Line2D([], [], color=GREY, ls="none", marker="o", ms=5, label=words))
+        dots = [c.dots for chart in charts for c in chart.curves if c.look == look]
+        if dots:
+            style = dot if all(dots) else _STYLES[look]
+            handles.append(Line2D([], [], label=words, **style | {"color": GREY}))
     columns = 1 if max(map(len, colors)) > 40 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)

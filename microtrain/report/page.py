@@ -23,7 +23,7 @@ from ..config.resolved import as_yaml
 from ..config.stored import Setting
 from ..data import Prepared
 from ..errors import LaunchError
-from ..files import make_directory, reason, write_whole
+from ..files import reason, write_whole
 from ..words import elapsed, number, plural, rate
 from . import figures
 from .curves import curves, speed
@@ -69,21 +69,15 @@ def write_plots(run: str | Path, predictions: Predictions | None = None) -> list
 
     Raises LaunchError without matplotlib or where a file cannot be written.
     """
-    record = Record.read(run)
-    folder = record.path / "plots"
-    pictures = {}
+    record, pictures = Record.read(run), {}
     if "loss" in record.fields:
         pictures["loss.png"] = figures.draw(curves([record], ["loss"]), record.name)
     if predictions is not None and predictions.fit is not None:
         pictures["fit.png"] = figures.draw([predictions.fit], record.name, predictions.model)
-    try:
-        if pictures:
-            make_directory(folder)
-    except OSError as error:
-        raise LaunchError(f"cannot make the directory of the plots: {reason(error)}") from error
-    for name, figure in pictures.items():
-        figures.write(figure, folder / name)
-    return [folder / name for name in pictures]
+    paths = [figures.plots_folder(record.path) / name for name in pictures]
+    for path, figure in zip(paths, pictures.values(), strict=True):
+        figures.write(figure, path)
+    return paths
 
 
 def final_report(
@@ -102,24 +96,23 @@ def final_report(
     predictions, note = None, ""
     try:
         if data is not None:
-            loss = Record.read(run).config.get("loss.type", Setting("", "")).value
+            loss = Record.read(run).setting("loss.type")
             predictions = predict_rows(model, data, device, named, loss)
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
-    problems = [_attempt("report", lambda: write_report(run, None, predictions, note))]
+    problems = [_attempt("report", write_report, run, None, predictions, note)]
     if data is not None:
-        problems.append(_attempt("plots", lambda: write_plots(run, predictions)))
+        problems.append(_attempt("plots", write_plots, run, predictions))
     return "; ".join(filter(None, problems)) or None
 
 
-def _attempt(what: str, write: Callable[[], object]) -> str:
+def _attempt(what: str, write: Callable[..., object], *arguments: Any) -> str:
     """Why `write` failed; empty where it did not."""
     try:
-        write()
-    except LaunchError as error:
-        return f"no {what}: {error}"
+        write(*arguments)
     except Exception as error:
-        return f"no {what}: {type(error).__name__}: {error}"
+        kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
+        return f"no {what}: {kind}{error}"
     return ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..autograd import no_grad
 from ..backend import to_host
 from ..creation import from_numpy
-from ..data import ArrayDataset, Prepared
+from ..data import Prepared
+from ..train.evaluation import evaluating
 from ..train.models import learned_line
 from .chart import MOST_POINTS, Chart, Curve
 
@@ -23,8 +22,6 @@ Array = NDArray[Any]
 Line = tuple[Sequence[float], float]  # weights, bias
 
 ROWS = 2000
-SECONDS = 1.0  # no more than this for what is only looked at, after the first pass
-_PASS = 250
 _CLASSES = 20  # of a confusion matrix that can be read
 
 
@@ -69,25 +66,26 @@ class Predictions:
 def predict_rows(
     model: Callable[..., Any], data: Prepared, device: Any = None, named: str = "", loss: str = ""
 ) -> Predictions | None:
-    """Predict some rows of the validation data (else test, else training) on this process alone.
+    """Predict the first 2,000 rows of the validation data (else test, else training) on this
+    process alone; None where that gives neither numbers beside numbers nor scores of classes.
 
-    At most 2,000 rows and about a second. None where the predictions are neither numbers beside
-    numbers nor scores of classes. A module is put into evaluation mode meanwhile.
+    A module is put into evaluation mode meanwhile.
 
     Args:
         named: which model it is.
         loss: its name; that of `bce` is a score of one class against its absence.
     """
-    part, dataset = next(
-        (words, rows)
-        for words, rows in (("validation", data.val), ("test", data.test), ("training", data.train))
-        if rows is not None
+    parts = {"validation": data.val, "test": data.test, "training": data.train}
+    part, dataset = next((name, rows) for name, rows in parts.items() if rows is not None)
+    *inputs, truth = dataset[:ROWS]
+    with evaluating(model):
+        tensors = [from_numpy(array) for array in inputs]
+        moved = [t if device is None else t.to(device=device) for t in tensors]
+        prediction = np.asarray(to_host(model(*moved)._array))
+    first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
+    rows = f"The {first}{len(dataset):,} {part} rows" + (
+        f" as predicted by the {named}" * bool(named)
     )
-    prediction = _outputs(model, dataset, device)
-    count, total = len(prediction), len(dataset)
-    rows = f"The {'' if count == total else f'first {count:,} of the '}{total:,} {part} rows"
-    rows += f" as predicted by the {named}" if named else ""
-    x, truth = (array[:count] for array in (dataset.arrays[0], dataset.arrays[-1]))
     if truth.dtype.kind in "biu":
         if prediction.ndim != 2 or truth.shape != prediction.shape[:1]:
             return None
@@ -100,38 +98,16 @@ def predict_rows(
     if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
         guess = prediction[:, 0] > 0
         return Predictions(rows, named, confusion(truth[:, 0], guess, ("0", "1")))
-    if truth.shape[1] > 1:
-        rows += f", the first of {truth.shape[1]} targets"
     values, target = (truth[:, 0], prediction[:, 0]), dataset.target_name or "target"
-    if len(dataset.arrays) != 2 or x.shape[1:] != (1,) or truth.shape[1] != 1:
+    if data.in_features != 1 or truth.shape[1] != 1:
+        if truth.shape[1] > 1:
+            rows += f", the first of {truth.shape[1]} targets"
         return Predictions(rows, named, parity=parity(*values, target))
     names = (dataset.feature_names or ("x",))[0], target
-    inputs = x[:, 0] * data.preprocessing.scale[0] + data.preprocessing.mean[0]
+    x = inputs[0][:, 0] * data.preprocessing.scale[0] + data.preprocessing.mean[0]
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
-    chart = fit(inputs, *values, names, learned_line(model, data), true)
+    chart = fit(x, *values, names, learned_line(model, data), true)
     return Predictions(rows, named, fit=chart)
-
-
-def _outputs(model: Callable[..., Any], dataset: ArrayDataset, device: Any) -> Array:
-    """What the model gives for the first rows."""
-    outputs: list[Array] = []
-    training = getattr(model, "training", False)
-    if training:
-        model.eval()  # type: ignore[attr-defined]
-    began = time.perf_counter()
-    try:
-        with no_grad():
-            for first in range(0, min(len(dataset), ROWS), _PASS):
-                *inputs, _ = dataset[first : min(first + _PASS, ROWS)]
-                tensors = [from_numpy(array) for array in inputs]
-                moved = [t if device is None else t.to(device=device) for t in tensors]
-                outputs.append(np.asarray(to_host(model(*moved)._array)))
-                if time.perf_counter() - began > SECONDS:
-                    break
-    finally:
-        if training:
-            model.train()  # type: ignore[attr-defined]
-    return np.concatenate(outputs)
 
 
 def confusion(truth: Array, guess: Array, classes: Sequence[str]) -> Confusion:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from ..config.resolved import as_yaml
 from ..config.stored import Setting, read_settings
 from ..runs.record import Run
 
-__all__ = ["Record", "direction"]
+__all__ = ["Record", "differing_settings", "direction"]
 
 _HIGHER = ("r2", "accuracy")
 _LOWER = ("loss", "mse", "rmse", "mae")
@@ -33,13 +35,17 @@ class Record(Run):
         """Its resolved configuration, by dotted key."""
         return read_settings(self.config_text, self.path / "config.yaml")
 
+    def setting(self, key: str) -> str:
+        """The value of a key as text; empty where it has none."""
+        return str(self.config[key].value or "") if key in self.config else ""
+
     @property
     def monitor(self) -> str:
         """The column whose best value counts."""
         if self.info.best is not None:
             return self.info.best.name
-        column = self.config.get("checkpoint.monitor", Setting(None, "")).value
-        return column or ("val/loss" if "val/loss" in self.columns else "train/loss")
+        usual = "val/loss" if "val/loss" in self.columns else "train/loss"
+        return self.setting("checkpoint.monitor") or usual
 
     def best(self, column: str) -> tuple[float, int] | None:
         """The best value of a column and its step, the first of equals; None if none is better."""
@@ -47,15 +53,14 @@ class Record(Run):
         sign = self.direction(column)
         if sign == 0 or not np.isfinite(values).any():
             return None
-        index = int((sign * np.where(np.isfinite(values), values, -sign * math.inf)).argmax())
+        index = int(np.where(np.isfinite(values), sign * values, -math.inf).argmax())
         return float(values[index]), int(steps[index])
 
     def direction(self, column: str) -> int:
         """`direction` of the column; a metric of the user's own has one where it is monitored."""
         known = direction(column.partition("/")[2])
         if known == 0 and column == self.monitor:
-            mode = self.config.get("checkpoint.mode", Setting("min", "")).value
-            return 1 if mode == "max" else -1
+            return 1 if self.setting("checkpoint.mode") == "max" else -1
         return known
 
 
@@ -64,3 +69,10 @@ def direction(field: str) -> int:
     if field in _HIGHER or (field.startswith("top") and field[3:].isdigit()):
         return 1
     return -1 if field in _LOWER else 0
+
+
+def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]:
+    """The settings that are not the same in all runs: by key a value of each, None if absent."""
+    settings = [{k: as_yaml(s.value) for k, s in record.config.items()} for record in records]
+    rows = {key: [values.get(key) for values in settings] for values in settings for key in values}
+    return {key: row for key, row in rows.items() if len(set(row)) > 1}

@@ -227,10 +227,11 @@ def data_state(data: Prepared) -> dict[str, Any]:
     }
 
 
-def build_model(config: Config, data: Prepared) -> Module:
+def build_model(config: Config, data: Any) -> Module:
     """The configured model, with the sizes that the configuration leaves to the data.
 
-    Raises ConfigError where it is not a Module with parameters.
+    `data` has them: a Prepared, or what a checkpoint says of one. Raises ConfigError where the
+    model is not a Module with parameters.
     """
     sizes = {"in_features": data.in_features, "out_features": data.out_features}
     sizes["classes"] = None if data.classes is None else len(data.classes)
