@@ -117,7 +117,7 @@ def _target(table: Frame | dict[str, Array], model: TrainedModel, path: str) -> 
         raise DataError(f"{path}: the run's target has no name; measure it on its own data")
     if isinstance(table, dict):
         if names[0] not in table:
-            raise DataError(missing(path, "array", names[0], table))
+            raise DataError(missing(path, "array", names[:1], table))
         array = table[names[0]]
         if not array.ndim:
             raise DataError(f"{path}: the target is one number; expected one for each row")
