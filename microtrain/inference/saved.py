@@ -11,7 +11,6 @@ from pathlib import Path
 from ..config.load import load_config
 from ..config.schema import Config
 from ..errors import ConfigError, DataError
-from ..runs.best import best_checkpoint, checkpoint_of_step, last_checkpoint
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.record import Run
 
@@ -74,13 +73,7 @@ def read_saved(
         if not run.checkpoints:
             status = run.info.status
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
-        if which == "best":
-            loaded, chosen, fell_back = best_checkpoint(run, warn)
-        elif which == "last":
-            loaded, chosen, _ = last_checkpoint(run, warn)
-        else:
-            loaded = checkpoint_of_step(run, int(which))
-            chosen = f"checkpoint of step {loaded.step:,}"
+        loaded, chosen, fell_back = run.checkpoint(which, warn)
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
     return Saved(run, config, replace(loaded, optimizer={}), chosen)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from ..files import reason, remove
+from ..files import remove
 from .checkpoint import list_checkpoints, peek_state, save_checkpoint
-from .directory import Gone
+from .directory import Gone, point
 
 __all__ = ["Saver", "monitored", "prune"]
 
@@ -52,7 +52,7 @@ class Saver:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
-        self._every = None if epoch is None else -(-APART // epoch) * epoch
+        self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
         self._failed = False  # the last one
         self._gone: Gone | None = None
         self._free_at = 0.0  # of time.monotonic: when `auto` may write again
@@ -66,15 +66,12 @@ class Saver:
 
         It is the one before an epoch's last: the wish reaches all ranks with the step after it.
         """
-        if self._every is None:
-            return math.inf
         return ((step + 1) // self._every + 1) * self._every - 1
 
     def due(self, step: int) -> bool:
         """Whether one is to be written after the step that follows, and would be now."""
-        if self._every is None or (step + 1) % self._every:
-            return False
-        return self._thread is None and time.monotonic() >= self._free_at
+        at_end = (step + 1) % self._every == 0
+        return at_end and self._thread is None and time.monotonic() >= self._free_at
 
     def submit(self, contents: dict[str, Any], best: bool) -> None:
         """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed.
@@ -109,7 +106,7 @@ class Saver:
                 if not self._waiting:
                     self._thread = None
                     return
-            if self._every is not None:
+            if self._every < math.inf:
                 self._hurry.wait(self._free_at - time.monotonic())
             with self._lock:
                 contents = self._waiting.pop(next(iter(self._waiting)))  # the oldest
@@ -129,10 +126,7 @@ class Saver:
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
-        try:
-            self._sync()
-        except OSError as error:
-            raise LaunchError(f"cannot write the metrics: {reason(error)}") from error
+        self._sync()
         save_checkpoint(self.directory, **contents)
         prune(self.directory, *self._keep)
 
@@ -156,11 +150,7 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
                 remove(hidden)
     for name, target in (("last", paths[-1:]), ("best", ranked[: min(keep_best, 1)])):
         if target:
-            link = directory / f".{name}.partial"
-            with contextlib.suppress(OSError):  # a file system without links
-                link.unlink(missing_ok=True)
-                link.symlink_to(target[0].name)
-                link.replace(directory / name)
+            point(directory / name, target[0])
 
 
 def monitored(path: Path, monitor: tuple[str, str]) -> float | None:
