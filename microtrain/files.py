@@ -16,22 +16,6 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = [
-    "make_directory",
-    "open_plain",
-    "open_to_write",
-    "parse_json",
-    "parse_object",
-    "read_object",
-    "read_plain",
-    "reason",
-    "refuse_link",
-    "remove",
-    "sync_directory",
-    "write_synced",
-    "write_whole",
-]
-
 Place = str | os.PathLike[str]
 
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length

@@ -53,8 +53,7 @@ class Saver:
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
         self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
-        self._failed = False  # the last one
-        self._gone: Gone | None = None
+        self._error: Exception | None = None  # of the last one
         self._free_at = 0.0  # of time.monotonic: when `auto` may write again
         self._waiting: dict[bool, dict[str, Any]] = {}  # a best one, and one that is newer
         self._lock = threading.Lock()
@@ -78,8 +77,8 @@ class Saver:
 
         Raises LaunchError where the one before found that there is no run directory any more.
         """
-        if self._gone is not None:
-            raise self._gone
+        if isinstance(self._error, Gone):
+            raise self._error
         with self._lock:
             if best:  # nothing that waits is newer or better
                 self._waiting.clear()
@@ -113,16 +112,14 @@ class Saver:
             began = time.monotonic()
             try:
                 self._save(contents)
-            except Gone as error:
-                self._gone = error
             except Exception as error:  # in a thread nobody else would hear of it
-                # On a full disk the log cannot be written either.
-                with contextlib.suppress(LaunchError):
-                    if not self._failed:
+                if self._error is None and not isinstance(error, Gone):
+                    # On a full disk the log cannot be written either.
+                    with contextlib.suppress(LaunchError):
                         self._warn(f"the run goes on without a new checkpoint: {error}")
-                self._failed = True
+                self._error = error
             else:
-                self._failed = False
+                self._error = None
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
