@@ -16,53 +16,31 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = [
-    "make_directory",
-    "open_plain",
-    "open_to_write",
-    "parse_json",
-    "read_json",
-    "read_plain",
-    "reason",
-    "refuse_link",
-    "remove",
-    "sync_directory",
-    "write_synced",
-    "write_whole",
-]
-
 Place = str | os.PathLike[str]
 
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length
 DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 def open_plain(path: Place) -> BinaryIO:
     """A plain file, open for reading; OSError for all else, also where opening would wait."""
-    return os.fdopen(_opened(path, os.O_RDONLY), "rb")
+    return open(path, "rb", opener=_plain)
 
 
 def open_to_write(path: Place, flags: int) -> int:
-    """The descriptor of a plain file of a run, made where it is absent; OSError for a link."""
+    """An `opener` of plain files of a run, made where they are absent; OSError for a link."""
     refuse_link(path)
-    return _opened(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    return _plain(path, flags | os.O_CREAT | os.O_NOFOLLOW)
 
 
-def _opened(path: Place, flags: int) -> int:
+def _plain(path: Place, flags: int) -> int:
     # Without waiting for the other end of a pipe; for a plain file that changes nothing.
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
-    kind = stat.S_IFMT(os.fstat(handle).st_mode)
-    if kind != stat.S_IFREG:
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # open() refuses a directory itself
         os.close(handle)
-        if kind == stat.S_IFDIR:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, f"{_KINDS.get(kind, 'something else')}, no file", str(path))
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise OSError(errno.EINVAL, f"{kind}, no file", str(path))
     return handle
 
 
@@ -75,26 +53,37 @@ def read_plain(path: Place, most: int = MOST) -> bytes:
     return content
 
 
-def read_json(path: Place) -> Any:
-    """What a file of JSON holds; OSError as `read_plain`, ValueError as `parse_json`."""
-    return parse_json(read_plain(path))
+def read_object(path: Place) -> dict[str, Any]:
+    """The object in a file of JSON; OSError as `read_plain`, ValueError as `parse_object`."""
+    return parse_object(read_plain(path))
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """The object that JSON says; ValueError for all else."""
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"not a JSON object: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    return content
 
 
 def parse_json(text: bytes) -> Any:
     """What JSON says; ValueError for all else, also for a hundred levels or digits without end."""
     with contextlib.suppress(RecursionError):
         content = json.loads(text, parse_int=_whole)
-        level = [content]
-        for _ in range(DEEPEST):
-            level = [
-                below
-                for each in level
-                if isinstance(each, dict | list)
-                for below in (each.values() if isinstance(each, dict) else each)
-            ]
-            if not level:
-                return content
+        if _within(content, DEEPEST):
+            return content
     raise ValueError(f"nested deeper than {DEEPEST} levels")
+
+
+def _within(content: Any, levels: int) -> bool:
+    """Whether lists and objects lie at most so many levels deep in each other."""
+    if not isinstance(content, dict | list):
+        return True
+    inner = content.values() if isinstance(content, dict) else content
+    return levels > 0 and all(_within(each, levels - 1) for each in inner)
 
 
 def _whole(digits: str) -> int:

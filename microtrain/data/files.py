@@ -55,7 +55,6 @@ def csv(
         >>> iris.classes
         ('setosa', 'versicolor', 'virginica')
     """
-    _check_features("csv", target, features)
     frame = read_csv(Path(path), delimiter)
     hint = "categorical: true reads every cell of the target as the name of a class"
     return _dataset(frame, target, features, categorical, hint)
@@ -78,7 +77,6 @@ def parquet(path: Path, target: str, features: list[str] | None = None) -> Array
     Example:
         >>> data = parquet(Path("measured.parquet"), target="price")
     """
-    _check_features("parquet", target, features)
     frame = read_parquet(Path(path), None if features is None else [*features, target])
     return _dataset(frame, target, features)
 
@@ -116,13 +114,6 @@ def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDa
     return ArrayDataset(*arrays.values(), target_name=target)
 
 
-def _check_features(component: str, target: str, features: list[str] | None) -> None:
-    if features is not None and (not features or len(set(features)) < len(features)):
-        raise ConfigError(f"{component}: features must name columns, each once, got {features}")
-    if target in (features or ()):
-        raise ConfigError(f"{component}: the target {target!r} is also one of the features")
-
-
 def _dataset(
     frame: Frame,
     target: str,
@@ -131,6 +122,10 @@ def _dataset(
     hint: str = "",
 ) -> ArrayDataset:
     """Inputs and target of a table; `hint` says how to read a doubtful target as classes."""
+    if features is not None and (not features or len(set(features)) < len(features)):
+        raise ConfigError(f"{frame.origin}: features must name columns, each once, got {features}")
+    if target in (features or ()):
+        raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
     y, classes = _target(frame, target, categorical, hint)
     names = [name for name in frame.names if name != target] if features is None else features
     if not names:
@@ -253,10 +248,10 @@ def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> 
             stored = np.load(file, allow_pickle=False)
         except Exception as error:  # of zipfile, zlib, struct, NumPy, or for want of memory
             raise DataError(f"{path} is not a readable npz file: {error}") from error
+        if absent := [name for name in names if name not in stored.files]:
+            raise DataError(missing(path, "array", absent[:1], stored.files))
         arrays = {}
         for name in [*names, *(name for name in optional if name in stored.files)]:
-            if name not in stored.files:
-                raise DataError(missing(path, "array", name, stored.files))
             try:
                 arrays[name] = stored[name]
             except Exception as error:

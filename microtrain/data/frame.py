@@ -47,19 +47,19 @@ class Frame:
     ) -> None:
         self.origin, self.lines = str(origin), lines
         self.names = [str(name) for name in names]
-        self._columns = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
-        lengths = {name: len(array) for name, array in zip(self.names, self._columns, strict=True)}
-        if len(set(lengths.values())) > 1:
-            shown = listed([f"{name} {length}" for name, length in lengths.items()])
+        arrays = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
+        if len({len(array) for array in arrays}) > 1:
+            lengths = zip(self.names, map(len, arrays), strict=True)
+            shown = listed([f"{name} {length}" for name, length in lengths])
             raise DataError(f"{origin}: columns have different numbers of rows: {shown}")
-        self._rows = max(lengths.values(), default=0)
-        self._positions: dict[str, list[int]] = {}
-        for position, name in enumerate(self.names):
+        self._rows = len(arrays[0]) if arrays else 0
+        self._columns: dict[str, list[Array]] = {}
+        for position, (name, array) in enumerate(zip(self.names, arrays, strict=True), start=1):
             if "\0" in name:
                 raise DataError(
-                    f"{origin}: the name of column {position + 1} has a NUL in it: {name!r:.60}"
+                    f"{origin}: the name of column {position} has a NUL in it: {name!r:.60}"
                 )
-            self._positions.setdefault(name, []).append(position)
+            self._columns.setdefault(name, []).append(array)
 
     def _column(self, name: str, values: Any) -> Array:
         try:
@@ -90,10 +90,10 @@ class Frame:
     def column(self, name: str) -> Array:
         """The values of a column as they are."""
         self._require([name])
-        count = len(self._positions[name])
-        if count > 1:
-            raise DataError(f'{self.origin} has {count} columns named "{name}"')
-        return self._columns[self._positions[name][0]]
+        array, *others = self._columns[name]
+        if others:
+            raise DataError(f'{self.origin} has {1 + len(others)} columns named "{name}"')
+        return array
 
     def texts(self, name: str) -> list[str]:
         """A column as texts: whole numbers without a point, no value as an empty text."""
@@ -104,16 +104,15 @@ class Frame:
 
     def values(self, name: str) -> list[float | None]:
         """A column as floats: None for a text that is no number, NaN for what is neither."""
-        array = self.column(name)
-        if array.dtype.kind not in "biufOUS":
-            return [math.nan] * len(array)
-        return [self._value(cell) for cell in array]
+        return [self._value(cell) for cell in self.column(name)]
 
     def _value(self, cell: Any) -> float | None:
         if isinstance(cell, str):
             return None if self.lines is None else number(cell) if cell else math.nan
+        if isinstance(cell, np.timedelta64) or not isinstance(cell, _NUMBERS):
+            return math.nan
         try:
-            return float(cell) if isinstance(cell, _NUMBERS) else math.nan
+            return float(cell)
         except OverflowError:
             return math.inf
 
@@ -167,7 +166,7 @@ class Frame:
 
     def _require(self, names: Sequence[str]) -> None:
         """DataError naming every column of `names` that there is not."""
-        absent = [name for name in names if name not in self._positions]
+        absent = [name for name in names if name not in self._columns]
         if not absent:
             return
         if self.names and all(number(name) is not None for name in self.names):
@@ -177,21 +176,17 @@ class Frame:
             )
         other = other_delimiter(self.names)
         hint = f'\nhint: are its cells separated by "{other}"? Set the delimiter' if other else ""
-        if len(absent) == 1:
-            raise DataError(missing(self.origin, "column", absent[0], self.names) + hint)
-        free = [name for name in self.names if name not in names]
-        lines = [f'  "{name}"{did_you_mean(name, free)}' for name in absent[:20]]
-        lines += [f"  and {len(absent) - 20} more"] * (len(absent) > 20)
-        raise DataError(
-            "\n".join([f"{self.origin} lacks {len(absent)} columns", *lines])
-            + f"\ncolumns: {listed(self.names) or 'none'}{hint}"
-        )
+        raise DataError(missing(self.origin, "column", absent, self.names) + hint)
 
 
-def missing(origin: object, kind: str, name: str, existing: Collection[str]) -> str:
-    """That there is no such column or array, the nearest that exists, and all there are."""
-    near = did_you_mean(name, existing)
-    return f'{origin} has no {kind} "{name}"{near}\n{kind}s: {listed([*existing]) or "none"}'
+def missing(origin: object, kind: str, absent: Sequence[str], existing: Collection[str]) -> str:
+    """Which columns or arrays there are not, the nearest to each that exists, and all there are."""
+    each = [f'"{name}"{did_you_mean(name, existing)}' for name in absent[:20]]
+    each += [f"and {len(absent) - 20} more"] * (len(absent) > 20)
+    text = f"has no {kind} {each[0]}"
+    if len(absent) > 1:
+        text = "\n  ".join([f"lacks {len(absent)} {kind}s", *each])
+    return f"{origin} {text}\n{kind}s: {listed([*existing]) or 'none'}"
 
 
 def number(text: str) -> float | None:

@@ -122,9 +122,7 @@ class DataLoader:
         self.drop_last = _flag("drop_last", drop_last)
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
         self.comm = world() if comm is None else comm
-        self.shards = self.comm.size
-        if shards is not None:
-            self.shards = _whole_number("shards", shards, least=1)
+        self.shards = self.comm.size if shards is None else _whole_number("shards", shards, least=1)
         self._each = local_shards(self.shards, self.comm)
         self.offset = self.global_size = 0
         self._epoch = 0
@@ -191,14 +189,14 @@ class DataLoader:
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
-        rows = len(self.dataset)
-        rest = rows % self.batch_size
-        wanted = [self.batch_size] if rows >= self.batch_size else []
-        if rest and not self.drop_last and steps >= len(self):
-            wanted.append(rest)
-        order = np.arange(rows) if self.shuffle else None
-        cuts = (self._cut(size, self.accumulate) for size in wanted)
+        order = np.arange(len(self.dataset)) if self.shuffle else None
+        cuts = (self._cut(size, self.accumulate) for size in self._sizes(steps))
         return [MicroBatches(self._take(order, 0, cut)) for cut in cuts]
+
+    def _sizes(self, steps: int) -> list[int]:
+        """Rows of the global batches of the first `steps` steps: of the first, and of the last."""
+        rows, size, last = len(self.dataset), self.batch_size, min(steps, len(self)) - 1
+        return list(dict.fromkeys(min(size, rows - number * size) for number in (0, last)))
 
     def _new_pass(
         self, micro_batches: int, start: int = 0, passes: int | None = 1
@@ -214,7 +212,7 @@ class DataLoader:
     ) -> Generator[MicroBatches, None, None]:
         rows = len(self.dataset)
         count = len(self)
-        cuts: dict[int, list[tuple[int, int, int]]] = {}  # all batches but the last are cut alike
+        cuts = {size: self._cut(size, micro_batches) for size in self._sizes(count)}
         before = place()
         try:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
@@ -224,10 +222,7 @@ class DataLoader:
                 for number in range(begin, count):
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
-                    cut = cuts.get(global_size)
-                    if cut is None:
-                        cut = cuts[global_size] = self._cut(global_size, micro_batches)
-                    batches = self._take(order, start, cut)
+                    batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
                     yield MicroBatches(batches, (epoch, number))
                 begin = 0

@@ -7,7 +7,7 @@ the inputs as they are, and more samples only add rows. Arrays are float64; the 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -18,6 +18,7 @@ from .dataset import ArrayDataset
 
 __all__ = ["synthetic_linear", "synthetic_random", "synthetic_relu"]
 
+Array = NDArray[np.float64]
 Count = Annotated[int, Ge(1)]
 Seed = Annotated[int, Ge(0)]
 NotNegative = Annotated[float, Ge(0)]
@@ -50,13 +51,8 @@ def synthetic_linear(
     x = generator(seed, f"{name}/inputs").standard_normal((samples, len(weights)))
     # A sum instead of a matrix product: BLAS rounds differently with its number of threads.
     y = (x * np.array(weights, np.float64)).sum(axis=1, keepdims=True) + bias
-    return ArrayDataset(
-        x,
-        y + _noise(name, y.shape, noise, seed),
-        feature_names=_feature_names(len(weights)),
-        target_name="y",
-        truth={"weights": [float(w) for w in weights], "bias": float(bias), "noise": float(noise)},
-    )
+    truth = {"weights": [float(w) for w in weights], "bias": float(bias), "noise": float(noise)}
+    return _regression(x, y + _noise(name, y.shape, noise, seed), truth)
 
 
 def synthetic_random(
@@ -76,12 +72,8 @@ def synthetic_random(
         x of shape (samples, features) and y of shape (samples, targets), float64.
     """
     name = "synthetic_random"
-    return ArrayDataset(
-        generator(seed, f"{name}/inputs").standard_normal((samples, features)),
-        generator(seed, f"{name}/targets").standard_normal((samples, targets)),
-        feature_names=_feature_names(features),
-        target_name="y",
-    )
+    x = generator(seed, f"{name}/inputs").standard_normal((samples, features))
+    return _regression(x, generator(seed, f"{name}/targets").standard_normal((samples, targets)))
 
 
 def synthetic_relu(
@@ -115,18 +107,15 @@ def synthetic_relu(
     w1 = teacher.standard_normal((features, hidden)) / math.sqrt(features)
     w2 = teacher.standard_normal((hidden, targets)) * math.sqrt(2.0 / hidden)
     y = np.maximum(x @ w1, 0.0) @ w2
-    return ArrayDataset(
-        x,
-        y + _noise(name, y.shape, noise, seed),
-        feature_names=_feature_names(features),
-        target_name="y",
-    )
+    return _regression(x, y + _noise(name, y.shape, noise, seed))
 
 
-def _noise(name: str, shape: tuple[int, ...], scale: float, seed: int) -> NDArray[np.float64]:
-    noise: NDArray[np.float64] = generator(seed, f"{name}/noise").standard_normal(shape)
+def _noise(name: str, shape: tuple[int, ...], scale: float, seed: int) -> Array:
+    noise: Array = generator(seed, f"{name}/noise").standard_normal(shape)
     return scale * noise
 
 
-def _feature_names(features: int) -> list[str]:
-    return ["x"] if features == 1 else [f"x{i + 1}" for i in range(features)]
+def _regression(x: Array, y: Array, truth: dict[str, Any] | None = None) -> ArrayDataset:
+    features = x.shape[1]
+    names = ["x"] if features == 1 else [f"x{i + 1}" for i in range(features)]
+    return ArrayDataset(x, y, feature_names=names, target_name="y", truth=truth)

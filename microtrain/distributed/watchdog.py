@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..files import make_directory, read_json, write_whole
+from ..files import make_directory, read_object, write_whole
 from ..frames import user_place
 from ..random import STREAM
 from . import abort, warden
@@ -168,7 +168,7 @@ class Board:
                 if line is not None:
                     found[rank] = json.loads(self._memory[line * RECORD : (line + 1) * RECORD])
                 elif self.directory is not None:
-                    found[rank] = read_json(self.directory / f"{rank}.json")
+                    found[rank] = read_object(self.directory / f"{rank}.json")
             except (OSError, ValueError):  # not yet written, or being written
                 continue
         return found

@@ -29,7 +29,6 @@ from ..config.load import load_config
 from ..config.schema import Config
 from ..data import Preprocessing
 from ..errors import ConfigError, DataError
-from ..runs.best import best_checkpoint, checkpoint_of_step, last_checkpoint
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.record import Run
 
@@ -163,11 +162,7 @@ def read_saved(
         if not run.checkpoints:
             status = run.info.status
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
-        if which in ("best", "last"):
-            find = best_checkpoint if which == "best" else last_checkpoint
-            loaded, chosen, fell_back = find(run, warn)
-        else:
-            loaded, chosen, fell_back = checkpoint_of_step(run, int(which)), "", ""
+        loaded, chosen, fell_back = run.checkpoint(which, warn)
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
     chosen = chosen or f"checkpoint of step {loaded.step:,}"

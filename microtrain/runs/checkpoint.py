@@ -17,18 +17,29 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+from annotated_types import Len
 from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
-from ..files import open_plain, parse_json, read_json, reason, remove, sync_directory, write_synced
+from ..files import (
+    open_plain,
+    parse_object,
+    read_object,
+    reason,
+    remove,
+    sync_directory,
+    write_synced,
+)  # fmt: skip
+from .typed import Count, typed
 
 Array = NDArray[Any]
 
 FORMAT = 1
-FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "config.yaml")
+File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
+FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
 
@@ -150,17 +161,17 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
     try:
-        contents = {name: _read_verified(path, name, *manifest.files[name]) for name in FILES}
+        contents = {name: _read_verified(path, name, manifest.files[name]) for name in FILES}
         return Checkpoint(
             path=path,
             step=manifest.step,
             model=_arrays(contents["model.safetensors"], manifest.order["model"]),
             optimizer=_arrays(contents["optimizer.safetensors"], manifest.order["optimizer"]),
-            state=_state(contents["state.json"]),
+            state=parse_object(contents["state.json"]),
             config_text=contents["config.yaml"].decode(),
         )
     except ValueError as error:
-        raise DataError(f"damaged checkpoint {path}: its contents do not fit: {error}") from error
+        raise DataError(f"damaged checkpoint {path}: {error}") from error
     except MemoryError as error:
         raise DataError(f"the checkpoint {path} does not fit into memory") from error
 
@@ -205,10 +216,9 @@ def load_newest_checkpoint(
 def peek_state(path: Path) -> dict[str, Any]:
     """The state of a checkpoint without checking it; empty where it cannot be read."""
     try:
-        state = read_json(path / "state.json")
+        return read_object(path / "state.json")
     except (OSError, ValueError):
         return {}
-    return state if isinstance(state, dict) else {}
 
 
 def _safetensors(kind: str, arrays: Mapping[str, Array]) -> bytes:
@@ -233,17 +243,10 @@ def _arrays(data: bytes, order: list[str]) -> dict[str, Array]:
     try:
         arrays = load(data)
     except SafetensorError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f"its contents do not fit: {error}") from error
     if sorted(arrays) != sorted(order):
-        raise ValueError(f"arrays {sorted(arrays)}, the manifest has {sorted(order)}")
+        raise ValueError(f"it has arrays {sorted(arrays)}, the manifest has {sorted(order)}")
     return {name: arrays[name] for name in order}
-
-
-def _state(text: bytes) -> dict[str, Any]:
-    state = parse_json(text)
-    if not isinstance(state, dict):
-        raise ValueError("state.json holds no JSON object")
-    return state
 
 
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
@@ -253,59 +256,53 @@ def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (text + "\n").encode()
 
 
-class _Manifest(NamedTuple):
-    """manifest.json: size and sha256 of each file, names of arrays in definition order."""
+@dataclass
+class _Entry:
+    size: Count
+    sha256: str
 
-    step: int
-    files: dict[str, tuple[int, str]]
-    order: dict[str, list[str]]
+
+@dataclass
+class _Manifest:
+    """manifest.json: what the files are, and the names of their arrays in definition order."""
+
+    step: Count
+    files: Annotated[dict[File, _Entry], Len(len(FILES), len(FILES))]
+    order: Annotated[dict[Literal["model", "optimizer"], list[str]], Len(2, 2)]
 
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        content = read_json(path / MANIFEST)
-        if content["format"] != FORMAT:
-            raise OtherFormat(
-                f"{path} has checkpoint format {content['format']}; this microtrain reads format "
-                f"{FORMAT}"
-            )
-        files = {name: (content["files"][name]["size"], content["files"][name]["sha256"])
-                 for name in FILES}  # fmt: skip
-        order = {kind: list(content["order"][kind]) for kind in ("model", "optimizer")}
-        if not (
-            all(type(size) is int and type(sha256) is str for size, sha256 in files.values())
-            and all(type(name) is str for names in order.values() for name in names)
-            and type(content["step"]) is int
-            and content["step"] >= 0
-        ):
-            raise ValueError
+        content = read_object(path / MANIFEST)
+        if content["format"] == FORMAT:
+            return typed(_Manifest, content)
     except FileNotFoundError:
         raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
         raise DataError(f"cannot read the checkpoint: {reason(error)}") from error
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(f"damaged checkpoint {path}: {MANIFEST} cannot be understood") from None
-    return _Manifest(content["step"], files, order)
+    except (ValueError, KeyError) as error:
+        raise DataError(
+            f"damaged checkpoint {path}: {MANIFEST} cannot be understood: {error}"
+        ) from None
+    raise OtherFormat(
+        f"{path} has checkpoint format {content['format']}; this microtrain reads format {FORMAT}"
+    )
 
 
-def _read_verified(path: Path, name: str, size: int, sha256: str) -> bytes:
+def _read_verified(path: Path, name: str, expected: _Entry) -> bytes:
+    """The content of a file that is as the manifest says; ValueError for all else."""
     try:
         with open_plain(path / name) as file:
-            actual = os.fstat(file.fileno()).st_size
-            data = file.read() if actual == size else b""
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                raise ValueError(f"{name} has {size:,} bytes, the manifest says {expected.size:,}")
+            data = file.read()
     except OSError as error:
-        raise DataError(
-            f"damaged checkpoint {path}: cannot read {name}: {error.strerror}"
-        ) from error
-    if actual != size:
-        raise DataError(
-            f"damaged checkpoint {path}: {name} has {actual:,} bytes, the manifest says {size:,}"
-        )
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != sha256:
-        raise DataError(
-            f"damaged checkpoint {path}: {name} was changed: its sha256 starts {digest[:12]}, "
-            f"the manifest says {sha256[:12]}"
+        raise ValueError(f"cannot read {name}: {error.strerror}") from error
+    if (digest := hashlib.sha256(data).hexdigest()) != expected.sha256:
+        raise ValueError(
+            f"{name} was changed: its sha256 starts {digest[:12]}, the manifest says "
+            f"{expected.sha256[:12]}"
         )
     return data
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
-import math
 import os
 import socket
 import time
@@ -24,16 +24,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import open_to_write, reason, refuse_link, write_whole
 from .provenance import git_state, versions
-from .record import LEADING, WALL_CLOCK, read_run_json
+from .record import LEADING, RESERVED, WALL_CLOCK, read_run_json
 
-__all__ = ["STATUSES", "Gone", "RunDirectory"]
+__all__ = ["Gone", "RunDirectory", "point"]
 
-STATUSES = ("running", "finished", "stopped", "diverged", "failed")
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
 _NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
@@ -99,7 +96,9 @@ class RunDirectory:
         run = cls(path)
         try:
             run.write_config(config_text)
-            _point_latest_at(path)
+            latest = path.with_name("latest")
+            if latest.is_symlink() or not latest.exists():  # else someone's own
+                point(latest, path)
             run.update(
                 status="running",
                 exit_code=None,
@@ -124,10 +123,8 @@ class RunDirectory:
     def update(self, **fields: Any) -> None:
         """Set fields of run.json: status, exit_code, params_sha256, hosts, ranks, timings, best.
 
-        Raises ValueError for a status that is none of `STATUSES`.
+        A status is running, finished, stopped, diverged or failed.
         """
-        if fields.get("status", "running") not in STATUSES:
-            raise ValueError(f"status is one of {', '.join(STATUSES)}, got {fields['status']!r}")
         self._info.update(fields)
         self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
 
@@ -140,10 +137,8 @@ class RunDirectory:
         that the rest of a row is bitwise the same after a resume. Floats are written in the
         shortest form that reads back to the same float64.
         """
-        leading = [key for key in LEADING if key in row]
-        wall_clock = [key for key in WALL_CLOCK if key in row]
-        middle = [key for key in row if key not in LEADING and key not in WALL_CLOCK]
-        ordered = {key: row[key] for key in (*leading, *middle, *wall_clock)}
+        metrics = [key for key in row if key not in RESERVED]
+        ordered = {key: row[key] for key in (*LEADING, *metrics, *WALL_CLOCK) if key in row}
         with self._refusing("cannot write metrics.jsonl in"):
             self._metrics.write(json.dumps(_plain(ordered)) + "\n")
             self._metrics.flush()
@@ -156,7 +151,8 @@ class RunDirectory:
     def sync(self) -> None:
         """Wait until the disk has the metrics, of which a checkpoint is about to speak."""
         self._look()
-        os.fsync(self._metrics.fileno())
+        with self._refusing("cannot write metrics.jsonl in"):
+            os.fsync(self._metrics.fileno())
 
     def trim_metrics(self, length: int) -> None:
         """Forget the rows after a checkpoint; DataError where rows before it are missing."""
@@ -235,45 +231,35 @@ class RunDirectory:
 
 
 def _open_to_append(path: Path) -> TextIO:
-    handle = open_to_write(path, os.O_WRONLY | os.O_APPEND)
-    return os.fdopen(handle, "a", encoding="utf-8", errors="backslashreplace")
+    return open(path, "a", encoding="utf-8", errors="backslashreplace", opener=open_to_write)
 
 
 def _make_unique(base: Path, stamp: str) -> Path:
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = base / (stamp if number == 1 else f"{stamp}-{number}")
         try:
             base.mkdir(parents=True, exist_ok=True)
             path.mkdir()  # fails if it exists: two runs that start together cannot share it
-            return path
+            break
         except OSError as error:
             if isinstance(error, FileExistsError) and os.path.lexists(path):
-                number += 1
                 continue
             first = next((p for p in (base, *base.parents) if os.path.lexists(p)), base)
             why = reason(error) if first.is_dir() else f"{first} is not a directory"
             raise LaunchError(f"cannot make the run directory {path}: {why}\n{_WAY_OUT}") from error
+    return path
 
 
-def _point_latest_at(path: Path) -> None:
-    latest = path.parent / "latest"
-    partial = path.parent / f".latest.{path.name}"
-    if latest.exists() and not latest.is_symlink():
-        return  # someone's own file or directory
-    with contextlib.suppress(OSError):  # a file system without links: open_run does without
-        partial.symlink_to(path.name)
-        partial.replace(latest)
+def point(link: Path, target: Path) -> None:
+    """Let a link lead to `target` beside it, whatever it led to; where there are links at all."""
+    partial = link.with_name(f".{link.name}.partial")
+    with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(target.name)
+        partial.replace(link)
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it: NumPy scalars and arrays as Python's, non-finite floats as null."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    """`value` as JSON has it: NumPy's numbers as Python's, what is not finite as null."""
+    text = json.dumps(value, default=lambda array: array.tolist())
+    return json.loads(text, parse_constant=lambda name: None)

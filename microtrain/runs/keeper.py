@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from ..files import reason, remove
+from ..files import remove
 from .checkpoint import list_checkpoints, peek_state, save_checkpoint
-from .directory import Gone
+from .directory import Gone, point
 
 __all__ = ["Saver", "monitored", "prune"]
 
@@ -52,9 +52,8 @@ class Saver:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
-        self._every = None if epoch is None else -(-APART // epoch) * epoch
-        self._failed = False  # the last one
-        self._gone: Gone | None = None
+        self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
+        self._error: Exception | None = None  # of the last one
         self._free_at = 0.0  # of time.monotonic: when `auto` may write again
         self._waiting: dict[bool, dict[str, Any]] = {}  # a best one, and one that is newer
         self._lock = threading.Lock()
@@ -66,23 +65,20 @@ class Saver:
 
         It is the one before an epoch's last: the wish reaches all ranks with the step after it.
         """
-        if self._every is None:
-            return math.inf
         return ((step + 1) // self._every + 1) * self._every - 1
 
     def due(self, step: int) -> bool:
         """Whether one is to be written after the step that follows, and would be now."""
-        if self._every is None or (step + 1) % self._every:
-            return False
-        return self._thread is None and time.monotonic() >= self._free_at
+        at_end = (step + 1) % self._every == 0
+        return at_end and self._thread is None and time.monotonic() >= self._free_at
 
     def submit(self, contents: dict[str, Any], best: bool) -> None:
         """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed.
 
         Raises LaunchError where the one before found that there is no run directory any more.
         """
-        if self._gone is not None:
-            raise self._gone
+        if isinstance(self._error, Gone):
+            raise self._error
         with self._lock:
             if best:  # nothing that waits is newer or better
                 self._waiting.clear()
@@ -109,30 +105,25 @@ class Saver:
                 if not self._waiting:
                     self._thread = None
                     return
-            if self._every is not None:
+            if self._every < math.inf:
                 self._hurry.wait(self._free_at - time.monotonic())
             with self._lock:
                 contents = self._waiting.pop(next(iter(self._waiting)))  # the oldest
             began = time.monotonic()
             try:
                 self._save(contents)
-            except Gone as error:
-                self._gone = error
             except Exception as error:  # in a thread nobody else would hear of it
-                # On a full disk the log cannot be written either.
-                with contextlib.suppress(LaunchError):
-                    if not self._failed:
+                if self._error is None and not isinstance(error, Gone):
+                    # On a full disk the log cannot be written either.
+                    with contextlib.suppress(LaunchError):
                         self._warn(f"the run goes on without a new checkpoint: {error}")
-                self._failed = True
+                self._error = error
             else:
-                self._failed = False
+                self._error = None
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
-        try:
-            self._sync()
-        except OSError as error:
-            raise LaunchError(f"cannot write the metrics: {reason(error)}") from error
+        self._sync()
         save_checkpoint(self.directory, **contents)
         prune(self.directory, *self._keep)
 
@@ -156,11 +147,7 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
                 remove(hidden)
     for name, target in (("last", paths[-1:]), ("best", ranked[: min(keep_best, 1)])):
         if target:
-            link = directory / f".{name}.partial"
-            with contextlib.suppress(OSError):  # a file system without links
-                link.unlink(missing_ok=True)
-                link.symlink_to(target[0].name)
-                link.replace(directory / name)
+            point(directory / name, target[0])
 
 
 def monitored(path: Path, monitor: tuple[str, str]) -> float | None:

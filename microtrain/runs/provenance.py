@@ -26,9 +26,8 @@ def params_sha256(named_arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -
     Bytes are taken in C order and little-endian, so memory layout and machine do not matter; a
     single changed bit, name, dtype or shape does.
     """
-    items = named_arrays.items() if isinstance(named_arrays, Mapping) else named_arrays
     digest = hashlib.sha256()
-    for name, value in items:
+    for name, value in dict(named_arrays).items():
         array: NDArray[Any] = np.asarray(value)
         digest.update(json.dumps([name, array.dtype.name, array.shape]).encode() + b"\n")
         digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
@@ -54,7 +53,7 @@ def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
     """
     try:
         result = subprocess.run(
-            ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"],
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=directory,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look: leave the index as it is
             stdin=subprocess.DEVNULL,
@@ -64,8 +63,5 @@ def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = result.stdout.decode(errors="replace").splitlines()
-    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid")), "")
-    if commit in ("", "(initial)"):
-        return None
-    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
+    commit, dirty, _ = result.stdout.decode(errors="replace").strip().partition("-dirty")
+    return {"commit": commit, "dirty": bool(dirty)}

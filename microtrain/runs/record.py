@@ -6,6 +6,7 @@ followed, and what is not of the expected kind is one DataError that names file 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..files import open_plain, parse_json, read_json, read_plain, reason
+from ..files import open_plain, parse_object, read_object, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -27,7 +28,9 @@ from .checkpoint import (
     load_checkpoint,
     load_newest_checkpoint,
     peek_state,
+    step_of,
 )
+from .typed import Number, typed
 
 __all__ = ["Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics", "read_run_json"]
 
@@ -78,14 +81,11 @@ class RunInfo:
     params_sha256: str | None = None
     data_hash: str | None = None
     error: str | None = None
-    timings: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, Number | None] = field(default_factory=dict)
 
     def seconds(self, timing: str) -> float | None:
         """A timing in seconds, None where the run has not noted it."""
-        value = self.timings.get(timing)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value) if math.isfinite(value) else None
+        return self.timings.get(timing)
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class Run:
         Raises DataError (exit code 3) saying what is missing or damaged, and what was looked for.
         """
         try:
-            directory = _find(path)
+            directory = _find(path).resolve()
             return cls(
-                path=directory.resolve(),
+                path=directory,
                 info=_read_info(directory / "run.json"),
                 config_text=read_plain(directory / "config.yaml").decode(),
                 checkpoints=list_checkpoints(directory / "checkpoints"),
@@ -144,10 +144,7 @@ class Run:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Its metrics.jsonl, in order; not finite numbers are nan. Raises DataError."""
-        rows = read_metrics(self.metrics_file) if self.metrics_file.exists() else []
-        for number, row in enumerate(rows, start=1):
-            _check_row(row, f"{self.metrics_file}:{number}")
-        return rows
+        return read_metrics(self.metrics_file) if self.metrics_file.exists() else []
 
     @cached_property
     def columns(self) -> list[str]:
@@ -174,9 +171,9 @@ class Run:
         if self.info.status != "running":
             return self.info.best
         states = map(peek_state, reversed(self.checkpoints))
-        match next((state.get("best") for state in states if state), None):
-            case {"name": str(name), "value": int() | float() | None as value, "step": int(step)}:
-                return Best(name, value, step)
+        best = next((state.get("best") for state in states if state), None)
+        with contextlib.suppress(ValueError):
+            return typed(Best, best)
         return None
 
     @cached_property
@@ -184,6 +181,37 @@ class Run:
         """Of all rows that it was given, None where it left no checkpoint."""
         hashes = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
         return self.info.data_hash or next((h for h in hashes if isinstance(h, str)), None)
+
+    def checkpoint(
+        self, which: str | int, warn: Callable[[str], None]
+    ) -> tuple[Checkpoint, str, str]:
+        """The checkpoint `best`, `last` or of a step, its name in words, and why not the best.
+
+        `best` is the one by which the run is known: all that tells of a trained model takes it, so
+        that all tell of the same. Where there is none, or it is damaged, the newest that is whole
+        takes its place; `warn` gets the text of each damaged one. Raises DataError where there is
+        none.
+        """
+        paths = {step_of(path): path for path in self.checkpoints}
+        fell_back = ""
+        if which == "best" and (best := self.best_so_far) is not None:
+            measured = best.name if best.value is None else f"{best.name} {best.value:.5g}"
+            fell_back = f"the best, of step {best.step:,} ({measured}), was not kept"
+            if best.step in paths:
+                chosen = f"checkpoint of step {best.step:,}, the best ({measured})"
+                try:
+                    return load_checkpoint(paths[best.step]), chosen, ""
+                except DataError as error:
+                    fell_back = f"the best, of step {best.step:,}, cannot be used ({error})"
+        if which in ("best", "last"):
+            last = load_newest_checkpoint(self.path / "checkpoints", warn)
+            return last, f"checkpoint of step {last.step:,}, the last", fell_back
+        if (step := int(which)) not in paths:
+            there = ", ".join(map(str, paths))
+            raise DataError(
+                f"the run {self.path} has no checkpoint of step {step}; there are {there}"
+            )
+        return load_checkpoint(paths[step]), f"checkpoint of step {step:,}", ""
 
 
 def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
@@ -212,33 +240,37 @@ def newest_run(directory: Path) -> Path | None:
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
 
-    Raises DataError naming the line of anything else that is not a JSON object.
+    Raises DataError naming the line of anything else that is no row.
     """
     rows: list[dict[str, Any]] = []
     try:
         with open_plain(path) as file:
             while len(line := file.readline(_LONGEST_ROW)) == _LONGEST_ROW or line.endswith(b"\n"):
-                try:
-                    row, why = parse_json(line), ""
-                except ValueError as error:
-                    row, why = None, f" ({error})"
-                if not isinstance(row, dict):
-                    raise DataError(f"{path}:{len(rows) + 1}: not a JSON object{why}")
-                rows.append({k: math.nan if value is None else value for k, value in row.items()})
+                rows.append(_row(line))
+    except ValueError as error:
+        raise DataError(f"damaged file: {path}:{len(rows) + 1}: {error}") from error
     except OSError as error:
         raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
     return rows  # what follows the last newline is torn
 
 
+def _row(line: bytes) -> dict[str, Any]:
+    content = parse_object(line)
+    row = {key: math.nan if value is None else value for key, value in content.items()}
+    if row.get("split") not in SPLITS or type(row.get("step")) is not int:
+        raise ValueError("a row has a split and a whole step")
+    for key, value in row.items():
+        if key != "split" and (type(value) not in (int, float) or math.isinf(value)):
+            raise ValueError(f"{key}: expected a number")
+    return row
+
+
 def read_run_json(path: Path) -> dict[str, Any]:
     """The object in a run.json, unchecked; DataError where there is none, OSError."""
     try:
-        content = read_json(path)
+        return read_object(path)
     except ValueError as error:
-        raise DataError(f"damaged file: {path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"damaged file: {path} holds no JSON object")
-    return content
+        raise DataError(f"damaged file: {path}: {error}") from error
 
 
 def _find(path: str | Path) -> Path:
@@ -262,20 +294,7 @@ def _find(path: str | Path) -> Path:
 
 
 def _read_info(path: Path) -> RunInfo:
-    from pydantic import TypeAdapter, ValidationError  # where runs are read, not where they train
-
     try:
-        return TypeAdapter(RunInfo).validate_python(read_run_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"damaged file: {path}: {key}: {first['msg']}") from None
-
-
-def _check_row(row: dict[str, Any], where: str) -> None:
-    if row.get("split") not in SPLITS or type(row.get("step")) is not int:
-        raise DataError(f"damaged file: {where}: a row has a split and a whole step")
-    for key, value in row.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if key != "split" and not ((number and abs(value) < 2**1023) or value != value):
-            raise DataError(f"damaged file: {where}: {key}: expected a number")
+        return typed(RunInfo, read_run_json(path))
+    except ValueError as error:
+        raise DataError(f"damaged file: {path}: {error}") from None

@@ -7,21 +7,44 @@ where it is read, so that a checkpoint that cannot be used is named and the one 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Len, Lt
+from annotated_types import Ge, Len, Lt, Predicate
 
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from .checkpoint import Checkpoint
+from .typed import Count, Number, typed
 
 __all__ = ["check_loop", "check_run"]
 
-Count = Annotated[int, Ge(0), Lt(2**53)]
-Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
+
+def _is_random_state(state: dict[str, Any]) -> bool:
+    before = get_rng_state()
+    try:
+        set_rng_state(state)
+    finally:
+        set_rng_state(before)
+    return True
+
+
+def _are_sums(progress: list[str]) -> bool:
+    try:
+        _, weight = map(float.fromhex, progress)
+    except OverflowError:
+        return False
+    return weight >= 0
+
+
+def _has_whole_epoch(loop: dict[str, Any]) -> bool:
+    return type(loop.get("epoch", 0)) is int
+
+
+Options = list[dict[str, Any]]  # of each parameter group
+RandomState = Annotated[dict[str, Any], Predicate(_is_random_state)]
 
 
 @dataclass
@@ -70,13 +93,14 @@ class _Run:
     monitor: list[str]
     monitored: Number | None
     best: _Best | None
-    progress: Annotated[list[str], Len(2, 2)]
+    progress: Annotated[list[str], Len(2, 2), Predicate(_are_sums)]
     rows: _Rows
     callbacks: list[tuple[str, Any]]
     skips: _Skips | None
     data_hash: str
     compile: _Compile
-    options: list[dict[str, Any]]
+    options: Options
+    random: RandomState
     stop: _Stop | None = None  # an earlier version has none
 
 
@@ -84,8 +108,9 @@ class _Run:
 class _Loop:
     """Of a loop of one's own."""
 
-    loop: dict[str, Any]
-    options: list[dict[str, Any]]
+    loop: Annotated[dict[str, Any], Predicate(_has_whole_epoch)]
+    options: Options
+    random: RandomState
 
 
 def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping: bool) -> None:
@@ -94,63 +119,38 @@ def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping
     groups: the parameter groups of its optimizer.
     skipping: whether it skips updates that are not finite.
     """
-    state = checkpoint.state
-    wrong = _misfit(_Run, state, groups)
-    if not wrong:
-        try:
-            _, weight = map(float.fromhex, state["progress"])
-            wrong = "" if weight >= 0 else "progress: no sums of losses"
-        except (ValueError, OverflowError) as error:
-            wrong = f"progress: {error}"
-        if state["step"] != checkpoint.step:
-            wrong = "step: not that of the manifest"
-        if (state["skips"] is not None) != skipping:
-            wrong = "skips: whether train.nan is skip"
-    _refuse(checkpoint, wrong)
+    with _refusing(checkpoint):
+        state = typed(_Run, checkpoint.state)
+        if state.step != checkpoint.step:
+            raise ValueError("step: not that of the manifest")
+        if (state.skips is not None) != skipping:
+            raise ValueError("skips: whether train.nan is skip")
+        _check_options(state.options, groups)
 
 
-def check_loop(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]] | None) -> None:
+def check_loop(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]]) -> None:
     """DataError where `mt.restore` cannot take up the state of a checkpoint.
 
-    groups: the parameter groups of the loop's optimizer, None where it restores none.
+    groups: the parameter groups of the loop's optimizer, if it restores one.
     """
-    state = checkpoint.state
-    if groups is None:
-        state = {**state, "options": []}
-    wrong = _misfit(_Loop, state, groups or ())
-    if not wrong and type(state["loop"].get("epoch", 0)) is not int:
-        wrong = "loop.epoch: no whole number"
-    _refuse(checkpoint, wrong)
+    with _refusing(checkpoint):
+        _check_options(typed(_Loop, checkpoint.state).options, groups)
 
 
-def _refuse(checkpoint: Checkpoint, wrong: str) -> None:
-    if wrong:
-        raise DataError(f"damaged checkpoint {checkpoint.path}: in state.json, {wrong}")
-
-
-def _misfit(kind: type, state: dict[str, Any], groups: Sequence[dict[str, Any]]) -> str:
-    """Where a state is not of its kind, and how; empty where it is."""
-    from pydantic import TypeAdapter, ValidationError  # where a run is resumed, on rank 0
-
+@contextlib.contextmanager
+def _refusing(checkpoint: Checkpoint) -> Iterator[None]:
     try:
-        TypeAdapter(kind).validate_json(json.dumps(state), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except RecursionError:
-        return "lists within lists without end"
-    for kept, group in zip(state["options"], groups, strict=False):
-        for name, value in kept.items():
+        yield
+    except ValueError as error:
+        text = f"damaged checkpoint {checkpoint.path}: in state.json, {error}"
+        raise DataError(text) from None
+
+
+def _check_options(stored: Options, groups: Sequence[dict[str, Any]]) -> None:
+    for options, group in zip(stored, groups, strict=False):
+        for name, value in options.items():
             if not _takes(group.get(name), value):
-                return f"options: {name} is {value!r:.40}"
-    before = get_rng_state()
-    try:
-        set_rng_state(state.get("random"))  # type: ignore[arg-type]
-    except (ValueError, OverflowError) as error:
-        return f"random: {error}"
-    finally:
-        set_rng_state(before)
-    return ""
+                raise ValueError(f"options: {name} is {value!r:.40}")
 
 
 def _takes(option: Any, value: Any) -> bool:

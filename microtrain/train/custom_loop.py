@@ -133,7 +133,7 @@ def restore(
 def _read(directory: str | os.PathLike[str], optimizer: Optimizer | None) -> Checkpoint | None:
     if not list_checkpoints(Path(directory)):
         return None
-    groups = None if optimizer is None else optimizer.param_groups
+    groups = () if optimizer is None else optimizer.param_groups
     return load_newest_checkpoint(
         Path(directory),
         lambda text: warnings.warn(text, stacklevel=6),

@@ -11,7 +11,6 @@ from ..distributed.abort import exit_status
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
-from ..runs.best import best_checkpoint
 from ..runs.record import Run
 from ..words import number
 from .checkpointing import values
@@ -55,7 +54,7 @@ class Results(Observer):
         @alone("rank 0 alone reads the best checkpoint")
         def read() -> tuple[int, int, str, dict[str, Any] | None]:
             """Step and samples, what it is called, and its values where they are others."""
-            best, chosen, fell_back = best_checkpoint(Run.read(run.path), run.output.warn)
+            best, chosen, fell_back = Run.read(run.path).checkpoint("best", run.output.warn)
             if fell_back and run.config.checkpoint.keep_best:
                 run.output.warn(f"{fell_back}; what is told of the run is of the {chosen}")
             return (

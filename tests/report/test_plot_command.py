@@ -71,8 +71,8 @@ def test_every_metric_that_ships_has_its_direction():
     [
         ("run.json", '{"status": 3}', "run.json: status: Input should be a valid string"),
         ("run.json", '{"status": "x", "best": {"name": 1}}', "best.name: Input should be"),
-        ("run.json", '{"status": "x", "hosts": "vm"}', "hosts: Input should be a valid list"),
-        ("run.json", "[]", "holds no JSON object"),
+        ("run.json", '{"status": "x", "hosts": "vm"}', "hosts: Input should be a valid array"),
+        ("run.json", "[]", "not a JSON object"),
         ("metrics.jsonl", '{"split": "val"}\n', "metrics.jsonl:1: a row has a split and a whole"),
         ("metrics.jsonl", '{"split": "x", "step": 1}\n', "metrics.jsonl:1: a row has a split"),
         ("metrics.jsonl", '{"split": "val", "step": 1, "loss": "a"}\n', "loss: expected a number"),

@@ -175,7 +175,7 @@ def test_a_run_whose_model_cannot_be_made_has_a_report_that_says_so(tmp_path, ca
 def test_damage_is_named(tmp_path):
     run = make_run(tmp_path)
     (run / "run.json").write_text("{")
-    with pytest.raises(DataError, match=r"run\.json is not JSON"):
+    with pytest.raises(DataError, match=r"run\.json: not a JSON object"):
         write_report(run)
     with pytest.raises(LaunchError, match="cannot write the report"):
         write_report(make_run(tmp_path), tmp_path / "absent" / "x.html")
