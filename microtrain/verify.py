@@ -33,9 +33,9 @@ from .errors import ConfigError
 from .random import begin_batch
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.record import WALL_CLOCK, Run
+from .train.build import build_parts, load_data
 from .train.callbacks import Callback
 from .train.losses import one_loss
-from .train.parts import build_parts, load_data
 
 __all__ = ["KillAt", "Result", "Verification"]
 

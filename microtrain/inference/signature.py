@@ -58,7 +58,7 @@ class Signature(BaseModel):
 
     @classmethod
     def of(cls, state: Mapping[str, Any], origin: object) -> Self:
-        """What `train.parts.data_state` wrote; DataError naming `origin` for anything else."""
+        """What `train.build.data_state` wrote; DataError naming `origin` for anything else."""
         try:
             return cls.model_validate(state)
         except ValidationError as error:
