@@ -159,11 +159,12 @@ def killed(config, settings, ranks, step, n):
             kills = []
 
             def kill(trainer):
-                kills.append(Kill(trainer, step, n))
-                return kills[0]
+                mine = Kill(trainer, step, n)
+                kills.append(mine)
+                return mine
 
             run(config, settings, ranks, kill)
-            os.write(writes, str(kills[0].done).encode())
+            os.write(writes, str(sum(each.done for each in kills)).encode())
             code = 0
         except BaseException:
             traceback.print_exc()
