@@ -13,8 +13,8 @@ import numpy as np
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.train.callbacks import Callbacks
 from microtrain.train.output import Output
+from microtrain.train.state import Event, Observer, TrainingRun
 from microtrain.train.trainer import Trainer
 
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")
@@ -106,15 +106,19 @@ class Crash(Exception):
     """What ends a run in the middle of a step."""
 
 
-class CrashAt:
-    """A callback that ends a run after a step, and does not change it."""
+class CrashAt(Observer):
+    """Ends a run after a step, and does not change it."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, run: TrainingRun, step: int) -> None:
+        super().__init__(run)
         self.at = step
-        self.interval = f"{step} steps"
 
-    def on_step(self, trainer: Trainer) -> None:
-        raise Crash
+    def due(self, step: int) -> float:
+        return self.at
+
+    def attend(self, event: Event) -> None:
+        if event.step == self.at:
+            raise Crash
 
 
 def train(
@@ -126,7 +130,7 @@ def train(
         output = Output(stream=nowhere)
         trainer = Trainer.from_config(settings, SingleCommunicator(), output, resume=resume)
         if crash is not None:
-            trainer.callbacks = Callbacks([*trainer.callbacks._all, CrashAt(crash)], trainer)
+            trainer.observers.insert(0, CrashAt(trainer, crash))
             try:
                 trainer.train()
             except Crash:

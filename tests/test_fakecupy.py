@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import fakecupy
@@ -246,13 +247,14 @@ def test_state_of_an_optimizer_comes_from_any_device(source: str, to: str, name:
             np.testing.assert_array_equal(backend.to_host(array), backend.to_host(expected[key]))
 
 
-def test_training_state_of_a_loop_of_ones_own_is_restored_on_the_device() -> None:
-    from microtrain.train.custom_loop import optimizer_arrays, options, restore_optimizer
+def test_training_state_of_a_loop_of_ones_own_is_restored_on_the_device(tmp_path: Path) -> None:
+    from microtrain.runs.checkpoint import Checkpoint
+    from microtrain.train.model_state import checkpoint_of, take_over
 
     net, optimizer = after_a_step("cuda", "Adam")
-    arrays, chosen = optimizer_arrays(net, optimizer), options(optimizer)
+    stored = checkpoint_of(1, net, optimizer, {})
     other, fresh = after_a_step("cuda", "Adam")
-    restore_optimizer(other, fresh, arrays, chosen)
+    take_over(Checkpoint(tmp_path, **stored), other, fresh)
     for a, b in zip(net.parameters(), other.parameters(), strict=True):
         for key, array in optimizer.state_of(a).items():
             here, there = (backend.to_host(x) for x in (array, fresh.state_of(b)[key]))

@@ -8,19 +8,23 @@ and a collective in it raises at once instead of waiting for ranks that will nev
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from ..config.components import build, load
 from ..config.duration import Duration
+from ..config.schema import Component
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
+from .state import Ending, Event, Observer, TrainingRun, next_multiple
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 __all__ = ["Callback", "Callbacks", "every"]
-
-Trainer: TypeAlias = Any  # the trainer holds the callbacks; a hook of the user's may name its class
 
 
 class Callback:
@@ -99,76 +103,83 @@ def every(
     return lambda function: _Function(function, interval, main_only)
 
 
-class Callbacks:
+class Callbacks(Observer):
     """The callbacks of a run, called in their order.
 
     Raises ConfigError for an object without hooks, and for an interval that is no duration.
     """
 
-    def __init__(self, callbacks: list[Any], trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._all = callbacks
-        self._mine = [c for c in callbacks if trainer.comm.rank == 0 or not _main_only(c)]
-        self._steps: list[tuple[int, Any]] = []
-        for callback in callbacks:
-            name = _name(callback)
-            if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
-                raise ConfigError(
-                    f"callback {name} has none of the hooks {', '.join(HOOKS)}; derive it from "
-                    "microtrain.train.Callback, or decorate a function with @microtrain.train.every"
-                )
-            if isinstance(callback, type):
-                raise ConfigError(f"callback {name} is a class; give an instance: {name}(...)")
-            for other in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
-                if other.startswith("on_") and other not in HOOKS:
-                    raise ConfigError(
-                        f"callback {name}: {other} is none of the hooks {', '.join(HOOKS)}"
-                        f"{did_you_mean(other, HOOKS)}"
-                    )
+    name = "callbacks"
+
+    def __init__(self, run: TrainingRun) -> None:
+        super().__init__(run)
+        self.callbacks = [_callback(each) for each in run.config.callbacks]
+        self._intervals: list[tuple[int, Any]] = []
+        for callback in self.callbacks:
             interval = getattr(callback, "interval", None)
             if interval is not None:
                 try:
-                    duration = _in_steps(f"callback {name}", interval)
+                    duration = _in_steps(f"callback {_name(callback)}", interval)
                 except ValueError as error:
                     raise ConfigError(str(error)) from error
-                steps = duration.steps(trainer.steps_per_epoch, trainer.total_steps)
-                self._steps.append((steps, callback))
+                steps = duration.steps(run.steps_per_epoch, run.total_steps)
+                self._intervals.append((steps, callback))
+        ours = Callback.on_epoch
+        heard = any(getattr(type(c), "on_epoch", ours) is not ours for c in self.callbacks)
+        self._epoch = run.steps_per_epoch if heard else None
 
-    def next_step(self, step: int) -> float:
-        """The first step after `step` at which some `on_step` is due."""
-        return min(((step // n + 1) * n for n, _ in self._steps), default=math.inf)
+    def due(self, step: int) -> float:
+        """When the next interval ends, or an epoch, where somebody hears of that."""
+        ends = [next_multiple(step, n) for n, _ in self._intervals]
+        return min([next_multiple(step, self._epoch), *ends])
 
-    def on_step(self, step: int) -> None:
-        """Call those whose interval ends with `step`."""
-        for n, callback in self._steps:
-            if step % n == 0 and callback in self._mine:
-                self._call(callback, "on_step")
+    def start(self) -> None:
+        """One whose state cannot be saved is found now, not at a checkpoint."""
+        self._call("on_start")
+        self.state_dict()
 
-    def hear(self, hook: str) -> bool:
-        """Whether `hook` does something in any, on any rank."""
-        ours = getattr(Callback, hook)
-        found = [getattr(callback, hook, ours) for callback in self._all]
-        return any(getattr(method, "__func__", method) is not ours for method in found)
+    def attend(self, event: Event) -> None:
+        """The loss is that of the row, where there is one."""
+        for n, callback in self._intervals:
+            if event.step % n == 0:
+                self._call_one(callback, "on_step")
+        if event.evaluate:
+            self._call("on_eval", {"train/loss": event.loss, **event.measured})
+        if event.step % self.run.steps_per_epoch == 0:
+            self._call("on_epoch")
 
-    def call(self, hook: str, *arguments: Any) -> None:
-        """Call `hook` of all."""
-        for callback in self._mine:
-            self._call(callback, hook, *arguments)
+    def saved(self, path: Path) -> None:
+        """On rank 0 alone, whose disk decides when it saves."""
+        self._call("on_save", path)
 
-    def _call(self, callback: Any, hook: str, *arguments: Any) -> None:
-        method = getattr(callback, hook, None)
-        if method is None:
+    def stopped(self, ending: Ending) -> None:
+        """With the model of the last step."""
+        self._call("on_stop")
+
+    def failed(self, error: BaseException) -> None:
+        """Call `on_error` of all, whatever one of them does."""
+        try:
+            with alone("a rank that fails is alone"):
+                self._call("on_error", error)
+        except Exception as another:
+            self.run.output.warn(f"on_error of a callback: {type(another).__name__}: {another}")
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            self._call_one(callback, hook, *arguments)
+
+    def _call_one(self, callback: Any, hook: str, *arguments: Any) -> None:
+        method, main_only = getattr(callback, hook, None), getattr(callback, "main_only", False)
+        if method is None or (main_only and self.run.comm.rank != 0):
             return
-        if not _main_only(callback):
-            method(self._trainer, *arguments)
-            return
-        with alone(f"the callback {_name(callback)} is main_only, rank 0 alone calls it"):
-            method(self._trainer, *arguments)
+        why = f"the callback {_name(callback)} is main_only, rank 0 alone calls it"
+        with alone(why) if main_only else nullcontext():
+            method(self.run, *arguments)
 
     def state_dict(self) -> list[Any]:
         """Name and state of each, for a checkpoint; TypeError for a state that is no JSON."""
-        found = []
-        for callback in self._all:
+        states = []
+        for callback in self.callbacks:
             state = callback.state_dict() if hasattr(callback, "state_dict") else {}
             try:
                 kept = json.loads(json.dumps(state, allow_nan=False))
@@ -179,8 +190,8 @@ class Callbacks:
                     f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
                     f"lists, finite numbers), got {state!r}"
                 )
-            found.append([_name(callback), kept])
-        return found
+            states.append([_name(callback), kept])
+        return states
 
     def load_state_dict(self, states: list[Any]) -> None:
         """Give each the state of its name; a new one starts afresh, one left out is forgotten.
@@ -190,9 +201,9 @@ class Callbacks:
         kept: dict[str, list[Any]] = {}
         for name, state in states:
             kept.setdefault(name, []).append(state)
-        for callback in self._all:
-            found = kept.get(_name(callback))
-            state = found.pop(0) if found else {}
+        for callback in self.callbacks:
+            mine = kept.get(_name(callback))
+            state = mine.pop(0) if mine else {}
             if state and hasattr(callback, "load_state_dict"):
                 try:
                     callback.load_state_dict(state)
@@ -203,6 +214,28 @@ class Callbacks:
                     ) from error
 
 
+def _callback(component: Component) -> Any:
+    """The object that a component of `callbacks` stands for; ConfigError where it is none."""
+    target = component.instance or load("callbacks", component.type)
+    # What `every` has decorated is a callback already, as is an object.
+    callback = build(component) if isinstance(target, type) else target
+    name = _name(callback)
+    if isinstance(callback, type):
+        raise ConfigError(f"callback {name} is a class; give an instance: {name}(...)")
+    if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
+        raise ConfigError(
+            f"callback {name} has none of the hooks {', '.join(HOOKS)}; derive it from "
+            "microtrain.train.Callback, or decorate a function with @microtrain.train.every"
+        )
+    for other in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
+        if other.startswith("on_") and other not in HOOKS:
+            raise ConfigError(
+                f"callback {name}: {other} is none of the hooks {', '.join(HOOKS)}"
+                f"{did_you_mean(other, HOOKS)}"
+            )
+    return callback
+
+
 def _in_steps(what: str, interval: Any) -> Duration:
     duration = Duration(interval) if isinstance(interval, str) else None
     if duration is None or duration.unit == "min":
@@ -210,10 +243,6 @@ def _in_steps(what: str, interval: Any) -> Duration:
             f"{what}: expected an interval in steps or epochs such as `100 steps`, got {interval!r}"
         )
     return duration
-
-
-def _main_only(callback: Any) -> bool:
-    return bool(getattr(callback, "main_only", False))
 
 
 def _name(callback: Any) -> str:

@@ -39,13 +39,13 @@ class Header(Observer):
         run.update_info(hosts=hosts, processes=processes, ranks=run.comm.size, compile=about)
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
-            run.output.say(*header(run.parts, hosts, compiled, run.path))
+            run.output.say(*header(run, hosts, compiled, run.path))
 
 
 class Summary(Observer):
     """Says what a run has come to, and what to type next."""
 
-    def end(self, ending: Ending) -> None:
+    def stopped(self, ending: Ending) -> None:
         """After all else."""
         if self.run.directory is not None:
             self.run.output.say(*ending.lines, "", *summary(self.run, ending))

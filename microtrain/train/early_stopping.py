@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
 from ..words import number
-from .callbacks import Callback, Trainer
+from .callbacks import Callback
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 __all__ = ["EarlyStopping"]
 
@@ -64,9 +67,9 @@ class EarlyStopping(Callback):
         chosen = trainer.monitor
         if self.monitor is None:
             self.monitor = chosen
-        part = "train" if trainer.data.val is None else "val"
-        names = {f"{part}/loss": False}
-        names |= {f"{part}/{one.name}": one.higher_is_better for one in trainer.metrics}
+        split = trainer.evaluated
+        names = {f"{split}/loss": False}
+        names |= {f"{split}/{each.name}": each.higher_is_better for each in trainer.metrics}
         if self.monitor not in names:
             raise ConfigError(
                 f"early stopping: nothing measures {self.monitor!r}"

@@ -21,7 +21,8 @@ import linecache
 import os
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +39,27 @@ from .snapshot import Snapshot
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
     from ..tensor import Tensor
-    from .output import Output
-    from .state import Parts, RunState
+    from .state import TrainingRun
 
 __all__ = ["Execution"]
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
 FEW = 300  # steps: a run that is no longer ends before it has earned back what capturing costs
+
+
+@dataclass
+class _Recording:
+    """A micro-batch that is recorded, and what undoing it takes.
+
+    Attributes:
+        before: what was there before its gradients; None once they are done.
+        answers: what other ranks have said in it.
+        done: whether all of it is done.
+    """
+
+    before: Snapshot | None
+    answers: list[Any]
+    done: bool = False
 
 
 class Execution:
@@ -53,53 +68,35 @@ class Execution:
     `first` and `last` say which of its optimiser step a micro-batch is.
 
     Args:
-        parts, state: of the run.
-        output: where it says what it has chosen.
-        gradients: what is done for a micro-batch, called as gradients(first, last, batch).
-        update: what is done after the last.
-        forward: the loss of a batch, which fails as the user's own lines do.
+        run: whose `gradients` are called for a micro-batch, whose `update` after the last.
 
     Attributes:
-        noted: called with `about()` when it changes.
         name: off, numpy or numba: what executes the steps now.
         since: the optimiser step from which on it does.
         reason: why, for people.
         pending: whether `rehearse` is to be called before the next step, from `BEGIN` on.
-        rehearsing: whether what is done now will be undone.
         compiled: what is called with (first, last, *batch) where steps are captured; else None.
+        problem: why this rank has gone on eagerly.
 
     Raises ConfigError on every rank where what the configuration asks for cannot be had.
     """
 
-    def __init__(
-        self,
-        parts: Parts,
-        state: RunState,
-        output: Output,
-        gradients: Callable[[bool, bool, tuple[Tensor, ...]], None],
-        update: Callable[[], None],
-        forward: Callable[[tuple[Tensor, ...]], Tensor],
-    ) -> None:
-        self.parts, self.run_state, self.output, self.comm = parts, state, output, parts.comm
-        self.gradients, self.update, self.forward = gradients, update, forward
-        self.noted: Callable[[dict[str, Any]], None] = lambda about: None
-        self.wish = parts.config.train.compile
+    def __init__(self, run: TrainingRun) -> None:
+        self.run, self.comm, self.guard = run, run.comm, run.guard
+        self.gradients, self.update = run.gradients, run.update
+        self.wish = run.config.train.compile
         together(self.comm, self._check)
         # Rank 0's choice: another host may have another environment.
         self.name, self.reason = self.comm.broadcast_object(self._first_choice())
         self.since = BEGIN if self.name == "numba" else 1
-        self.problem: str | None = None  # why this rank has gone on eagerly
-        self._open = self.name != "off"  # whether there is anything to settle
+        self.problem: str | None = None
         # An optimizer of the user's own may do anything: it is called.
-        package = type(parts.optimizer).__module__.partition(".")[0]
+        package = type(run.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
-        self._choosing = self.wish == "auto" and self.name == "numpy" and parts.shards is None
+        self._choosing = self.wish == "auto" and self.name == "numpy" and run.shards is None
         self.pending = self._choosing or self.name == "numba"
-        self.rehearsing = self._resumed = False
-        self._entered = 0  # recordings begun
-        self._stage = ""  # how far the last one has come
-        self._answers: list[Any] = []  # what other ranks have said in it
-        self._before: Snapshot | None = None
+        self._resumed = False
+        self._recording: _Recording | None = None  # of this call
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: Any = None if self.name == "off" else self._compile("numpy")
 
@@ -108,27 +105,19 @@ class Execution:
         if compiled is None:
             self._eagerly(first, last, *batch)
             return
-        entered = self._entered
+        self._recording = None
         try:
             compiled(first, last, *batch)
         except UserError:
             raise
         except Exception as error:
-            if not self._survives(error, entered, batch):
+            if not self._undone(error, batch):
                 raise
         else:
-            if last and not self._whole and not self.rehearsing:
+            if last and not self._whole and not self.guard.rehearsing:
                 self.update()
             return
-        if self._stage == "begun":  # else it was done to its end
-            # Other ranks may not do it again: they are asked only what they were not asked before.
-            MODES.answers = self._answers
-            try:
-                self._eagerly(first, last, *batch)
-            finally:
-                MODES.answers = []
-        elif not self._whole and last and not self.rehearsing:
-            self.update()
+        self._again(first, last, *batch)
 
     def about(self) -> dict[str, Any]:
         """For run.json and the checkpoint."""
@@ -145,18 +134,18 @@ class Execution:
             return
         self.name, self.reason = state["executor"], state["reason"]
         self.since, self._choosing = state["from_step"], False
-        if self.name == "numba" and (why := numba_absent()):
+        self.pending = self.name == "numba"
+        if self.pending and (why := numba_absent()):
             raise ConfigError(
                 f"the run was computed by native code from step {self.since:,} on, but {why}"
             )
-        self.pending, self._open = self.name == "numba", self.name != "off"
-        self.compiled = self._compile("numpy") if self._open else None
+        self.compiled = None if self.name == "off" else self._compile("numpy")
 
     # What is executed -----------------------------------------------------------------------------
 
     def _eagerly(self, first: bool, last: bool, *batch: Tensor) -> None:
         self.gradients(first, last, batch)
-        if last and (self._whole or not self.rehearsing):
+        if last and (self._whole or not self.guard.rehearsing):
             self.update()
 
     def rehearse(self, kinds: Sequence[MicroBatches]) -> None:
@@ -166,84 +155,91 @@ class Execution:
         """
         self.pending = False
         if self._resumed and self._choosing:
-            self._captured(kinds[:1])
+            self._capture(kinds[:1])
         choice: Any = None
         # A step that does something else at every call is not captured yet: leave it alone.
         programs = self.compiled.programs if self.compiled else ()
         if programs and self._choosing:
             program = max(programs, key=lambda each: len(each.lines))
-            choice = choose("auto", program, self.parts.plan.total or UNKNOWN)
+            choice = choose("auto", program, self.run.total_steps or UNKNOWN)
         elif not self._choosing:
             choice = self.name, self.reason
         everyone = self.comm.all_gather_object((choice, not numba_absent()))
         choosing, self._choosing = self._choosing, False
-        if all(found is not None for found, _ in everyone):
+        if all(chosen is not None for chosen, _ in everyone):
             self.name, self.reason = everyone[0][0]
             if self.name == "numba" and not all(there for _, there in everyone):
                 self.name, self.reason = "numpy", "numba is not installed on every host"
             if self.name == "numba":
                 self.since = BEGIN if choosing else self.since
                 self.compiled = self._compile(self.name)
-                self._captured(kinds)
+                self._capture(kinds)
         self.settle()
         if self.name != "off":
-            self.noted(self.about())
+            self.run.update_info(compile=self.about())
         if self.name == "numba":  # else the header has said so
-            self.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
+            self.run.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
 
-    def _captured(self, kinds: Sequence[MicroBatches]) -> None:
+    def _capture(self, kinds: Sequence[MicroBatches]) -> None:
         """Two calls for each capture, undone: what they change is as it was."""
-        parts = self.parts
-        self.rehearsing = parts.guard.rehearsing = True
+        run = self.run
+        self.guard.rehearsing = True
         try:
-            for micro_batches in kinds:
-                for _ in range(2):
-                    before = Snapshot(parts.model, parts.loss, False, parts.optimizer)
-                    left = len(micro_batches)
-                    first = True
-                    for batch in micro_batches:
-                        left -= 1
-                        self(first, not left, *batch)
-                        first = False
-                    before.restore()
+            for micro_batches in [each for each in kinds for _ in range(2)]:
+                before = Snapshot(run.model, run.loss, False, run.optimizer)
+                last = len(micro_batches) - 1
+                for number, batch in enumerate(micro_batches):
+                    self(number == 0, number == last, *batch)
+                before.restore()
         finally:
-            self.rehearsing = parts.guard.rehearsing = False
+            self.guard.rehearsing = False
 
     def _compile(self, name: str) -> Any:
-        parts = self.parts
+        model, loss = self.run.model, self.run.loss
 
         def training_step(first: bool, last: bool, *batch: Tensor) -> None:
             """Called where it is recorded; replays come past it."""
-            self._entered += 1
-            self._stage = "begun"
             self._recorders.add(MODES.recorder)
-            self._answers = MODES.recorder.exchanged
-            before = self._before = Snapshot(parts.model, parts.loss, not first)
+            before = Snapshot(model, loss, not first)
+            recording = self._recording = _Recording(before, MODES.recorder.exchanged)
             self.gradients(first, last, batch)
-            self._stage, self._before = "shared", None
+            recording.before = None
             if last and self._whole:
                 self.update()
-            self._stage = "done"
+            recording.done = True
             if changed := before.changed():
                 raise CaptureError(f"forward changes {changed}, which a replay would not")
 
         return compile(training_step, executor=name)
 
-    def _survives(self, error: Exception, entered: int, batch: Any) -> bool:
-        """Whether the run can go on without capture; if so, all is as before the micro-batch."""
-        if self._entered == entered:
+    def _undone(self, error: Exception, batch: tuple[Tensor, ...]) -> bool:
+        """Whether the run can go on without capture; if so, no half of a recording is left."""
+        recording = self._recording
+        if recording is None:
             if not isinstance(error, CaptureError):  # a replay failed, as the step itself would
-                self.forward(batch)  # which names the user's line
+                self.run.train_step(batch)  # which names the user's line
                 return False
-            self._stage, self._answers = "begun", []  # refused before it was recorded
-        elif self._stage == "shared":
+        elif recording.before is not None:
+            recording.before.restore()
+        elif not recording.done:  # in the update
             return False
-        elif self._stage == "begun" and self._before is not None:
-            self._before.restore()
-        self._before = self.compiled = None
+        self.compiled = None
         _give_back(self._recorders)
         self.problem = _described(error)
         return True
+
+    def _again(self, first: bool, last: bool, *batch: Tensor) -> None:
+        """What is left to do of a micro-batch whose recording failed."""
+        recording, self._recording = self._recording, None
+        if recording is None or not recording.done:
+            # Other ranks may not do it again: they are asked only what they were not asked before.
+            MODES.answers = [] if recording is None else recording.answers
+            try:
+                self._eagerly(first, last, *batch)
+            finally:
+                MODES.answers = []
+        elif last and not self._whole and not self.guard.rehearsing:
+            self.update()
 
     # What all ranks settle ------------------------------------------------------------------------
 
@@ -251,42 +247,39 @@ class Execution:
         """ConfigError for what this rank cannot do."""
         if self.wish == "numba" and (why := numba_absent()):
             raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
-        if self.wish in ("numpy", "numba") and self.parts.device is not None:
+        if self.wish in ("numpy", "numba") and self.run.device is not None:
             raise ConfigError(
                 f"train.compile: {self.wish} captures steps on the CPU, but the device is "
-                f"{self.parts.device}; choose auto, or device: cpu"
+                f"{self.run.device}; choose auto, or device: cpu"
             )
 
     def _first_choice(self) -> tuple[str, str]:
-        variable = os.environ.get("MICROTRAIN_COMPILE", "auto")
         if self.wish == "off":
             return "off", "asked for"
-        if variable == "off":
+        if os.environ.get("MICROTRAIN_COMPILE") == "off":
             return "off", "MICROTRAIN_COMPILE=off"
         if self.wish != "auto":
             return self.wish, "asked for"
-        if self.parts.device is not None:
-            return "off", f"the device is {self.parts.device}"
-        if (self.parts.plan.total or UNKNOWN) < FEW:
+        if self.run.device is not None:
+            return "off", f"the device is {self.run.device}"
+        if (self.run.total_steps or UNKNOWN) < FEW:
             return "off", f"it does not pay in fewer than {FEW} steps"
-        if self.parts.shards is not None:
+        if self.run.shards is not None:
             return "numpy", "native code would be chosen by compile: numba"
         return "numpy", "native code where it pays, once a step is captured"
 
     def settle(self) -> None:
-        """Learn what other ranks have met; collective.
+        """Learn what other ranks have met, and go on eagerly on all; collective.
 
         Raises ConfigError where an executor was asked for and the step cannot be captured.
         """
-        if not self._open:
+        if self.name == "off":
             return
-        for rank, problem in enumerate(self.comm.all_gather_object(self.problem)):
-            if problem is not None:
-                self._stop(f"rank {rank}: {problem}" if rank else problem)
-                return
-
-    def _stop(self, problem: str) -> None:
-        """Go on eagerly on all ranks."""
+        everyone = enumerate(self.comm.all_gather_object(self.problem))
+        problems = [f"rank {rank}: {why}" if rank else why for rank, why in everyone if why]
+        if not problems:
+            return
+        problem = problems[0]
         if self.wish != "auto":
             raise agreed(
                 ConfigError(
@@ -294,11 +287,11 @@ class Execution:
                     f"{problem}\nhint: train.compile=off"
                 )
             )
-        self._open, self.compiled, self.pending, self._choosing = False, None, False, False
-        self.name, self.since, self.reason = "off", self.run_state.step + 1, problem
-        self.noted(self.about())
+        self.compiled, self.pending, self._choosing = None, False, False
+        self.name, self.since, self.reason = "off", self.run.step + 1, problem
+        self.run.update_info(compile=self.about())
         if self.comm.rank == 0:
-            self.output.warn(
+            self.run.output.warn(
                 "the step cannot be captured, so the run goes on as with train.compile=off (which "
                 f"silences this): {problem}"
             )

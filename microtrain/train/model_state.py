@@ -1,7 +1,8 @@
-"""The state of a model as a checkpoint keeps it: arrays alone, and back.
+"""The state of a model and its optimizer as a checkpoint keeps it, and back.
 
-What a module's `get_extra_state` returns becomes the bytes of its JSON text, as a checkpoint holds
-no pickle; what JSON does not give back unchanged is refused by the name of the module.
+Arrays go by the names of parameters. What a module's `get_extra_state` returns becomes the bytes of
+its JSON text, as a checkpoint holds no pickle; what JSON does not give back unchanged is refused by
+the name of the module.
 """
 
 from __future__ import annotations
@@ -13,22 +14,57 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backend import to_host
+from ..errors import DataError
 from ..files import parse_json
 from ..nn.module import EXTRA_STATE
+from ..random import get_rng_state
+from ..runs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from ..nn import Module
+    from ..optim import Optimizer
 
-__all__ = ["load_model_arrays", "model_arrays"]
+__all__ = ["checkpoint_of", "load_model_arrays", "model_arrays", "take_over"]
+
+
+def checkpoint_of(
+    step: int,
+    model: Module,
+    optimizer: Optimizer | None,
+    state: Mapping[str, Any],
+    config_text: str = "",
+) -> dict[str, Any]:
+    """A copy of all that training goes on from, as `save_checkpoint` takes it."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    options = [
+        {key: _plain(value) for key, value in group.items() if key != "params"} for group in groups
+    ]
+    return {
+        "step": step,
+        "model": model_arrays(model),
+        "optimizer": {} if optimizer is None else _optimizer_arrays(model, optimizer),
+        "state": {**state, "random": get_rng_state(), "options": options},
+        "config_text": config_text,
+    }
+
+
+def take_over(checkpoint: Checkpoint, model: Module, optimizer: Optimizer | None) -> None:
+    """Give model and optimizer what `checkpoint_of` took; DataError where it does not fit."""
+    try:
+        load_model_arrays(model, checkpoint.model)
+        if optimizer is not None:
+            _load_optimizer(model, optimizer, checkpoint)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise DataError(f"{checkpoint.path} does not fit: {error}") from error
 
 
 def model_arrays(model: Module) -> dict[str, Any]:
-    """The state of `model` as arrays on the host, which may share its memory.
+    """A copy of the state of `model`, on the host.
 
     Raises TypeError for an extra state that is no plain JSON.
     """
     return {
-        name: _text(name, value) if _is_extra(name) else to_host(value._array)
+        name: _text(name, value) if _is_extra(name) else np.array(to_host(value._array))
         for name, value in model.state_dict().items()
     }
 
@@ -40,15 +76,44 @@ def load_model_arrays(model: Module, arrays: Mapping[str, Any]) -> None:
     )
 
 
+def _optimizer_arrays(model: Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Copies of an optimizer's states, named `<parameter>.<state>`."""
+    return {
+        f"{name}.{state}": np.array(to_host(array))
+        for name, param in model.named_parameters()
+        if param in optimizer.storage.place
+        for state, array in optimizer.state_of(param).items()
+    }
+
+
+def _load_optimizer(model: Module, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
+    states: dict[str, dict[str, Any]] = {}
+    for name, array in checkpoint.optimizer.items():
+        param, _, kind = name.rpartition(".")
+        states.setdefault(param, {})[kind] = array
+    params = dict(model.named_parameters())
+    for name, values in states.items():
+        optimizer.load_state_of(params[name], values)
+    for group, options in zip(optimizer.param_groups, checkpoint.state["options"], strict=True):
+        for key, value in options.items():
+            group[key] = tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):  # a rate from a schedule of the user's own
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_extra(name: str) -> bool:
+    return name.rpartition(".")[2] == EXTRA_STATE
+
+
 def _extra(name: str, text: Any) -> Any:
     try:
         return parse_json(text.tobytes())
     except ValueError as error:
         raise RuntimeError(f"{name} is no JSON: {error}") from error
-
-
-def _is_extra(name: str) -> bool:
-    return name.rpartition(".")[2] == EXTRA_STATE
 
 
 def _text(name: str, value: Any) -> Any:

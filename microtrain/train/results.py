@@ -13,13 +13,12 @@ from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
 from ..runs.record import Run
 from ..words import number
-from .checkpointing import values
 from .console import truth_beside
-from .model_state import load_model_arrays
+from .model_state import load_model_arrays, model_arrays
 from .observers import measure
 from .state import Ending, Observer
 
-__all__ = ["STOPPED", "LastValues", "Results"]
+__all__ = ["STOPPED", "Results"]
 
 STOPPED = 75  # exit code: stopped early, resumable
 
@@ -28,7 +27,7 @@ class Results(Observer):
     """Measures the test data with the best checkpoint's model, and writes down the end.
 
     What is told of a finished run is told of one model, that of its best checkpoint where there is
-    one: its values are there until `LastValues`.
+    one: its values are there until all observers have ended.
     """
 
     def end(self, ending: Ending) -> None:
@@ -68,13 +67,13 @@ class Results(Observer):
         last = ending.chosen.endswith("the last")
         ending.which = f"step {step:,}, the {'last' if last else 'best'}"
         if best is not None:
-            ending.undo.callback(load_model_arrays, run.model, values(run.model))
+            ending.undo.callback(load_model_arrays, run.model, model_arrays(run.model))
             load_model_arrays(run.model, best)
         return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
 
     def _write_down(self, ending: Ending, test: dict[str, Any] | None) -> None:
         """All that run.json says of the end, on rank 0."""
-        run, skips = self.run, self.run.parts.skips
+        run, skips = self.run, self.run.skips
         if run.directory is None:
             return
         run.directory.update(
@@ -115,11 +114,3 @@ class Results(Observer):
             )
             for line in lines:
                 run.directory.log(line)
-
-
-class LastValues(Observer):
-    """Gives the model the values of the last step again."""
-
-    def end(self, ending: Ending) -> None:
-        """Nothing after it may speak of the best checkpoint's."""
-        ending.undo.close()

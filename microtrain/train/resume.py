@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ..config.components import is_import_path
 from ..config.resolved import as_yaml, resolved_yaml
 from ..config.schema import Config
-from ..config.stored import AS_SEED, read_settings
+from ..config.stored import read_settings
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove
+from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
+    Checkpoint,
     OtherFormat,
     list_checkpoints,
     load_newest_checkpoint,
@@ -27,18 +29,14 @@ from ..runs.checkpoint import (
 from ..runs.directory import RunDirectory
 from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
-from .checkpointing import restore
-from .model_state import load_model_arrays
+from .model_state import load_model_arrays, take_over
 from .state import TrainingRun
 from .wishes import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = [
-    "choose_run", "compare_configs", "run_directory", "split_as_then", "take_initial_values",
-    "take_up",
-]  # fmt: skip
+__all__ = ["choose_run", "restore", "run_directory", "take_initial_values", "take_up"]
 
 # What may be another after a resume: it does not change the mathematics of a step. The data
 # themselves are compared, wherever they lie.
@@ -122,15 +120,39 @@ def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
 
 def take_up(run: TrainingRun) -> None:
     """Take over where the run in `run.directory` has come to, and go on in it; collective."""
-    stored = from_root(run.comm, lambda: _newest(run))
+    checkpoint = from_root(run.comm, lambda: _newest(run))
     with settled(run.comm):
-        if stored is not None:
-            restore(run, *stored)
+        if checkpoint is not None:
+            restore(run, checkpoint)
         else:  # nothing was saved
             take_initial_values(run)
     with settled(run.comm):
         if run.directory is not None:
-            _go_on(run, run.directory, 0 if stored is None else stored[2]["metrics_bytes"])
+            _go_on(run, run.directory, checkpoint.state["metrics_bytes"] if checkpoint else 0)
+
+
+def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
+    """Let `run` be where `checkpoint` was taken; DataError for another model or other data."""
+    total, state = run.total_steps, checkpoint.state
+    if total is not None and checkpoint.step > total:
+        raise ConfigError(
+            f"the run has taken {checkpoint.step:,} steps, which is more than "
+            f"train.duration={run.config.train.duration} ({total:,} steps); give it a longer one"
+        )
+    if state["data_hash"] != run.data_state["data_hash"]:
+        raise DataError(
+            f"the data have changed since step {checkpoint.step:,}: the run cannot go on with "
+            "other rows; put them back, or start a new run"
+        )
+    take_over(checkpoint, run.model, run.optimizer)
+    run.state.load_state_dict(state)
+    draws = place()
+    set_rng_state(state["random"])
+    begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
+    run.loader.epoch = run.step // run.steps_per_epoch
+    for name, keeper in run.stateful().items():
+        if name in state:  # an observer that the run did not have before starts afresh
+            keeper.load_state_dict(state[name])
 
 
 def take_initial_values(run: TrainingRun) -> None:
@@ -145,8 +167,8 @@ def take_initial_values(run: TrainingRun) -> None:
         raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
 
 
-def _newest(run: TrainingRun) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
-    """Model, optimizer and state of the newest checkpoint; None: the run begins anew.
+def _newest(run: TrainingRun) -> Checkpoint | None:
+    """The newest checkpoint that can be used; None: the run begins anew.
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged.
     """
@@ -156,21 +178,21 @@ def _newest(run: TrainingRun) -> tuple[dict[str, Any], dict[str, Any], dict[str,
             f"the run {stored.path} has diverged and would do so again; start a new one with "
             "another optimizer.lr, or train.init_from one of its checkpoints"
         )
-    compare_configs(stored.config_text, run.config_text, stored.path)
+    _compare_configs(stored.config_text, run.config_text, stored.path)
     directory, groups = stored.path / "checkpoints", run.optimizer.param_groups
-    checkpoint = None
+    newest: Checkpoint | None = None
     try:
-        checkpoint = load_newest_checkpoint(
+        newest = load_newest_checkpoint(
             directory,
             run.output.warn,
-            lambda found: check_run(found, groups, run.parts.skips is not None),
+            lambda checkpoint: check_run(checkpoint, groups, run.skips is not None),
         )
     except OtherFormat:
         raise
     except DataError:  # none is whole: the run begins again
         pass
     for path in list_checkpoints(directory):  # damaged ones must not pass for the newest again
-        if checkpoint is None or step_of(path) > checkpoint.step:
+        if newest is None or step_of(path) > newest.step:
             aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
             with contextlib.suppress(OSError):
                 remove(aside)  # of an earlier resume
@@ -178,26 +200,7 @@ def _newest(run: TrainingRun) -> tuple[dict[str, Any], dict[str, Any], dict[str,
                 path.rename(aside)
             except OSError as error:
                 raise LaunchError(f"cannot set aside the checkpoint {reason(error)}") from error
-    return (
-        None if checkpoint is None else (checkpoint.model, checkpoint.optimizer, checkpoint.state)
-    )
-
-
-def split_as_then(config: Config, path: Path, comm: Communicator) -> None:
-    """Let `config` draw the split as the run at `path` did, where that is of before it had a seed.
-
-    Then it was drawn with `seed`. One that the user has given stays, and is compared. Collective.
-    """
-
-    def seed() -> Any:
-        settings = read_settings(Run.read(path).config_text, path / "config.yaml")
-        split = settings.get("data.split.seed")
-        return split.value if split is not None and split.origin == AS_SEED else None
-
-    found = from_root(comm, seed)
-    if found is not None and "data.split.seed" not in config.origins:
-        config.data.split.seed = found
-        config.origins["data.split.seed"] = "the run, which drew it with seed"
+    return newest
 
 
 def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> None:
@@ -217,7 +220,7 @@ def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> Non
     directory.write_config(run.config_text)
     say(f"resuming {directory.path} after step {step:,}")
     ranks = directory.info("ranks", run.comm.size)
-    if ranks != run.comm.size and run.parts.shards is None:
+    if ranks != run.comm.size and run.shards is None:
         warn(
             f"the run began on {ranks} ranks and goes on on {run.comm.size}: equal to rounding; "
             "bit for bit it would be under distributed.reproducible: world"
@@ -230,7 +233,7 @@ def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> Non
     say("")
 
 
-def compare_configs(stored: str, now: str, path: Path) -> None:
+def _compare_configs(stored: str, now: str, path: Path) -> None:
     """ConfigError naming every setting that must be as it was in the run at `path`.
 
     Args:

@@ -6,7 +6,6 @@ anew at every call.
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,9 @@ class Snapshot:
         objects = [*self._own, *model.module.modules()]
         objects += loss.modules() if isinstance(loss, Module) else [loss]
         self._kept = [
-            (one, {name: (value, _content(value)) for name, value in vars(one).items()})
-            for one in objects
-            if hasattr(one, "__dict__")
+            (each, {name: (value, _content(value)) for name, value in vars(each).items()})
+            for each in objects
+            if hasattr(each, "__dict__")
         ]
         self._random = get_rng_state()
         buffers, slots = self._storage.buffers, self._storage.slots
@@ -64,17 +63,18 @@ class Snapshot:
 
         The DataParallel's own are left out: replays keep them up to date.
         """
-        for one, kept in self._kept[len(self._own) :]:
-            now = vars(one)
-            for name in {**kept, **now}:
-                if name not in kept or name not in now or not _is_as_was(now[name], *kept[name]):
-                    return f"{type(one).__name__}.{name}"
+        for each, kept in self._kept[len(self._own) :]:
+            before = {name: _mark(value, content) for name, (value, content) in kept.items()}
+            now = {name: _mark(value, value) for name, value in vars(each).items()}
+            for name in {**before, **now}:
+                if before.get(name) != now.get(name):
+                    return f"{type(each).__name__}.{name}"
         return None
 
     def restore(self) -> None:
         """Put everything back, in the same memory."""
-        for one, kept in self._kept:
-            attributes = vars(one)
+        for each, kept in self._kept:
+            attributes = vars(each)
             attributes.clear()
             for name, (value, content) in kept.items():
                 attributes[name] = value
@@ -120,27 +120,20 @@ def _put_back(value: Any, content: Any) -> None:
         value.update(content)
 
 
-def _is_as_was(now: Any, value: Any, content: Any) -> bool:
+def _mark(value: Any, content: Any) -> Any:
+    """Equal for what no replay need repeat: one object with one content; equal plain values."""
     kind = type(value)
     if kind is np.ndarray:
-        return now is value and now.tobytes() == content.tobytes()
-    if content is None or kind in TENSORS:
-        return _same(now, value)
-    if now is not value or len(now) != len(content):
-        return False
-    if kind is set:
-        return bool(now == content)
+        return id(value), content.tobytes()
+    if kind in (list, set):
+        return id(value), kind(map(_same, content))
     if kind is dict:
-        now, content = chain(now, now.values()), chain(content, content.values())
-    return all(map(_same, now, content))
+        return id(value), [(_same(key), _same(each)) for key, each in content.items()]
+    return _same(value)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are one object, or equal and plain."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) in _PLAIN and bool(a == b)
+def _same(value: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    return (kind, tuple(map(_same, value))) if isinstance(value, tuple) else id(value)

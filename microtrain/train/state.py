@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
     from ..runs.directory import RunDirectory
     from ..runs.keeper import Saver
-    from .callbacks import Callbacks
+    from ..tensor import Tensor
     from .divergence import Guard, Skips
     from .metrics import Metric
     from .output import Output
@@ -81,9 +81,9 @@ class Plan:
         return cls(epoch, total, evaluate, save, row, ends, intervals)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Parts:
-    """What a run is made of: built by `build_run`, alike on every rank, and never replaced.
+    """What a run is made of: from `build_run`, alike on every rank.
 
     Attributes:
         config: the whole configuration.
@@ -159,18 +159,16 @@ class RunState:
     ended: bool = False
     to_be_stopped: bool = False
 
-    def note_best(self, values: dict[str, float]) -> bool:
-        """Look at what was measured after this step; whether its monitored value is the best."""
+    def note_best(self, values: dict[str, float]) -> None:
+        """Look at what was measured after this step: its monitored value may be the best."""
         name, mode = self.monitor
-        value = values.get(name)
-        if value is None or not math.isfinite(value):
-            return False
+        value = values.get(name, math.nan)
+        if not math.isfinite(value):
+            return
         self.measured = self.step, value
         sign = 1 if mode == "min" else -1
-        better = self.best is None or sign * value < sign * self.best[1]
-        if better:
+        if self.best is None or sign * value < sign * self.best[1]:
             self.best = name, value, self.step
-        return better
 
     @property
     def at_best(self) -> bool:
@@ -273,13 +271,13 @@ class Executor(Protocol):
     def about(self) -> dict[str, Any]: ...
 
 
-class TrainingRun:
-    """A run as its observers and callbacks see it; the Trainer is one.
+class TrainingRun(Parts):
+    """A run as its executor and observers see it: its parts, its state; the Trainer is one.
 
     Attributes:
-        parts, state: what it is made of, and where it is.
+        state: where it is.
         output: where lines go.
-        callbacks: of the user.
+        observers: what watches it, in their order.
         wishes: what it is asked for from outside.
         progress: losses and time since the last row.
         directory, checkpoints: what rank 0 writes to; None on other ranks.
@@ -289,10 +287,9 @@ class TrainingRun:
         execution: what executes the steps.
     """
 
-    parts: Parts
     state: RunState
     output: Output
-    callbacks: Callbacks
+    observers: list[Observer]
     wishes: Stopper
     progress: Progress
     directory: RunDirectory | None = None
@@ -305,12 +302,8 @@ class TrainingRun:
     execution: Executor
 
     def __init__(self, parts: Parts, state: RunState, output: Output) -> None:
-        self.parts, self.state, self.output = parts, state, output
-        self.config, self.comm, self.device, self.data = (
-            parts.config, parts.comm, parts.device, parts.data,
-        )  # fmt: skip
-        self.model, self.loss, self.metrics = parts.model, parts.loss, parts.metrics
-        self.optimizer, self.loader = parts.optimizer, parts.loader
+        vars(self).update(vars(parts))
+        self.state, self.output = state, output
         self.steps_per_epoch, self.total_steps = parts.plan.epoch, parts.plan.total
 
     @property
@@ -328,6 +321,11 @@ class TrainingRun:
         """The column whose best value is marked."""
         return self.state.monitor[0]
 
+    @property
+    def evaluated(self) -> str:
+        """The data that evaluations during the run measure: `val`, without such `train`."""
+        return "train" if self.data.val is None else "val"
+
     def where(self) -> dict[str, Any]:
         """Step, epoch and samples, as rows and checkpoints have them."""
         step = self.state.step
@@ -342,6 +340,18 @@ class TrainingRun:
         """A row of metrics.jsonl, on rank 0."""
         if self.directory is not None:
             self.directory.log_metrics(row)
+
+    def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
+        """Add the gradients of one micro-batch to those of its step."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """The optimiser's step."""
+        raise NotImplementedError
+
+    def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """The loss of one micro-batch."""
+        raise NotImplementedError
 
     def stateful(self) -> dict[str, Stateful]:
         """What keeps a state of its own in a checkpoint, by the name of that."""
@@ -370,8 +380,17 @@ class Observer:
     def attend(self, event: Event) -> None:
         """After a step at which something is due, for this observer or another."""
 
+    def saved(self, path: Path) -> None:
+        """After the state was handed to a checkpoint that will be at `path`; on rank 0 alone."""
+
     def end(self, ending: Ending) -> None:
-        """After the last step of a run that finished, or was stopped in good order."""
+        """After the last step of a run that finished, or was stopped in good order.
+
+        The model may have the values of the best checkpoint.
+        """
+
+    def stopped(self, ending: Ending) -> None:
+        """After `end` of all; the model has the values of the last step."""
 
     def failed(self, error: BaseException) -> None:
         """Where the run has failed; on one rank perhaps, so nothing in it may be collective."""

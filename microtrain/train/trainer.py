@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ..backend import MODES, default_dtype
-from ..config.components import build, load
+from ..config.components import load
 from ..config.library import library_config
-from ..config.schema import Component, Config
+from ..config.schema import Config
 from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, settled
 from ..errors import DivergedError
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
-from .callbacks import Callbacks
+from .build import build_run
 from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
@@ -38,10 +38,9 @@ from .forecast import dry_run, peak_memory
 from .losses import one_loss
 from .observers import OBSERVERS
 from .output import Output
-from .parts import build_run
 from .progress import Progress
 from .results import STOPPED
-from .resume import choose_run, run_directory, split_as_then, take_initial_values, take_up
+from .resume import choose_run, run_directory, take_initial_values, take_up
 from .state import Ending, Event, Observer, RunState, Stateful, TrainingRun
 from .wishes import EVALUATE, SAVE, Stopper
 
@@ -78,6 +77,7 @@ class Trainer(TrainingRun):
         execution: what executes the steps: the code below, or a capture of it.
         path: the run directory, from the beginning of `train`.
         observer_types: what is done between steps: classes, or import paths of such.
+        observers: these, of this run.
 
     Raises (all on every rank): ConfigError, DataError, LaunchError before anything is trained,
     DivergedError when a loss or gradient is not finite.
@@ -96,6 +96,7 @@ class Trainer(TrainingRun):
 
     execution: Execution
     observer_types: Sequence[str | type[Observer]] = OBSERVERS
+    _nothing_to_do: int | None = None  # the exit code, where the run to go on with has finished
 
     def __init__(
         self,
@@ -147,7 +148,6 @@ class Trainer(TrainingRun):
             0
         """
         trainer = cls.__new__(cls)
-        trainer._nothing_to_do = None
         ranks = world() if comm is None else comm
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
         return trainer
@@ -160,24 +160,19 @@ class Trainer(TrainingRun):
         trace: bool,
         resume: Path | None,
     ) -> None:
-        if resume is not None:
-            split_as_then(config, resume, comm)
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState((str(keep.monitor), keep.mode), duration)
         super().__init__(build_run(config, comm, output.warn), state, output)
         self._resume, self.wants_trace = resume, trace
-        self.guard, self.skips, self.rates = self.parts.guard, self.parts.skips, self.parts.rates
-        with settled(comm):
-            self.callbacks = Callbacks([_callback(each) for each in config.callbacks], self)
         self.progress = Progress(self.model)
-        self.execution = Execution(
-            self.parts, state, output, self.gradients, self.update, self.train_step
-        )
-        self.execution.noted = lambda about: self.update_info(compile=about)
+        self.execution = Execution(self)
         self._execute: Callable[..., None] = self.execution
-        self.observers: list[Observer] = []
-        if resume is None and self._nothing_to_do is None:
-            with settled(comm):
+        with settled(comm):
+            self.observers = [
+                (load("observer", each) if isinstance(each, str) else each)(self)
+                for each in self.observer_types
+            ]
+            if resume is None and self._nothing_to_do is None:
                 take_initial_values(self)
 
     # Training -------------------------------------------------------------------------------------
@@ -197,10 +192,6 @@ class Trainer(TrainingRun):
                 "of that directory to go on with it"
             )
         with run_directory(self, self._resume):
-            self.observers = [
-                (load("observer", each) if isinstance(each, str) else each)(self)
-                for each in self.observer_types
-            ]
             if self._resume is not None:
                 take_up(self)
             warden.tell(words=f"go on with: {next_command(self.config, self.path, 'resume')}")
@@ -219,7 +210,7 @@ class Trainer(TrainingRun):
     def _loop(self) -> str:
         """Take the steps; returns why the run ends before the last one, if it does."""
         loader, model, state, progress = self.loader, self.model, self.state, self.progress
-        plan, path = self.parts.plan, None if self.directory is None else self.path
+        plan, path = self.plan, None if self.directory is None else self.path
         ends = dict(plan.ends)
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.elapsed, 0.0)
@@ -258,7 +249,7 @@ class Trainer(TrainingRun):
 
     def _attend(self) -> str:
         """All that is due after this step; returns why the run is to end, if it is."""
-        plan, step, noted = self.parts.plan, self.state.step, self.model.noted
+        plan, step, noted = self.plan, self.state.step, self.model.noted
         last = step == plan.total
         evaluate = last or bool(noted[EVALUATE] or (plan.evaluate and not step % plan.evaluate))
         save = bool(noted[SAVE] or (plan.save and not step % plan.save))
@@ -279,6 +270,9 @@ class Trainer(TrainingRun):
         with ending.undo:
             for observer in self.observers:
                 observer.end(ending)
+        warden.tell(words="")  # a rank that is killed from now on has nothing left to go on with
+        for observer in self.observers:
+            observer.stopped(ending)
         return 0 if finished else STOPPED
 
     def stop(self, reason: str) -> None:
@@ -293,7 +287,7 @@ class Trainer(TrainingRun):
 
     def dry_run(self) -> list[str]:
         """Take a few steps, write nothing; returns what the run needs. Collective, once."""
-        return dry_run(self.parts, self.state, self.take_step, self.execution.settle)
+        return dry_run(self, self.state, self.take_step, self.execution.settle)
 
     # One optimiser step ---------------------------------------------------------------------------
 
@@ -342,8 +336,7 @@ class Trainer(TrainingRun):
         if skips is None or not skips.skip(step):
             if self.checkpoints is not None:
                 self.checkpoints.wait()  # the last good checkpoint is named
-            text = autopsy(self.parts, step, micro_batches, self.gradients, self.directory)
-            raise agreed(DivergedError(text))
+            raise agreed(DivergedError(autopsy(self, step, micro_batches)))
         if skips.worth_a_warning and self.comm.rank == 0:
             self.output.warn(
                 f"the update of step {step:,} was skipped (train.nan: skip), {skips.total:,} so "
@@ -360,15 +353,7 @@ class Trainer(TrainingRun):
 
     def stateful(self) -> dict[str, Stateful]:
         """What keeps a state of its own in a checkpoint, in the order in which it is restored."""
-        parts: dict[str, Stateful] = {"compile": self.execution, "callbacks": self.callbacks}
+        keepers: dict[str, Stateful] = {"compile": self.execution, "progress": self.progress}
         if self.skips is not None:
-            parts["skips"] = self.skips
-        named = {observer.name: observer for observer in self.observers if observer.name}
-        return {**parts, "progress": self.progress, **named}
-
-
-def _callback(component: Component) -> Any:
-    """The object that a component of `callbacks` stands for."""
-    made = component.instance or load("callbacks", component.type)
-    # What `every` has decorated is a callback already, as is an object.
-    return build(component) if isinstance(made, type) else made
+            keepers["skips"] = self.skips
+        return {**keepers, **{each.name: each for each in self.observers if each.name}}

@@ -17,7 +17,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.record import read_metrics
-from microtrain.train import parts
+from microtrain.train import build
 from microtrain.train.trainer import Trainer
 
 YAML = """
@@ -214,7 +214,7 @@ def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Such as a download by rank 0: a rank that has no GPU must not leave the others in it."""
-    load = parts.load_data
+    load = build.load_data
 
     def choose(config: Any, comm: Any) -> None:
         if comm.rank:
@@ -224,7 +224,7 @@ def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
         mt.distributed.world().barrier()
         return load(config)
 
-    monkeypatch.setattr(parts, "choose_device", choose)
-    monkeypatch.setattr(parts, "load_data", load_together)
+    monkeypatch.setattr(build, "choose_device", choose)
+    monkeypatch.setattr(build, "load_data", load_together)
     with pytest.raises(LaunchError, match="no GPU here"):
         in_process.run(2, lambda comm: made(tmp_path, comm=comm))

@@ -31,8 +31,8 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import UserError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.stored_state import check_run
-from microtrain.train.checkpointing import restore
 from microtrain.train.output import Output
+from microtrain.train.resume import restore
 from microtrain.train.trainer import Trainer
 
 CONFIG = """
@@ -377,7 +377,7 @@ def test_a_state_of_any_shape_is_taken_or_refused(theirs):
             damaged = dataclasses.replace(whole, state=changed(whole.state, path, value))
             try:
                 check_run(damaged, trainer.optimizer.param_groups, True)
-                restore(trainer, whole.model, whole.optimizer, damaged.state)
+                restore(trainer, damaged)
             except UserError:
                 refused += 1
             else:

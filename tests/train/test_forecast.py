@@ -61,7 +61,7 @@ def test_what_is_counted(tmp_path):
     data = sum(array.nbytes for array in trainer.data.train.arrays)
     gradients = sum(buffer.wide.nbytes for buffer in trainer.model.storage.buffers)
     assert 4 * count <= gradients <= 4 * count + 400
-    assert sizes(trainer.parts) == {  # nobody knows the time before steps are taken
+    assert sizes(trainer) == {  # nobody knows the time before steps are taken
         "model": f"{count:,} parameters",
         "memory": f"parameters {size(4 * count)}, gradients {size(gradients)}, "
         f"optimizer {size(2 * 4 * count)}, data {size(data)} a rank, without activations",
@@ -72,7 +72,7 @@ def test_ranks_reduce_their_gradients_and_keep_shards(tmp_path):
     world = "distributed={reproducible: world, shards: 4}"
 
     def on_rank(comm):
-        found.append(sizes(trainer_of(tmp_path, world, comm=comm).parts))
+        found.append(sizes(trainer_of(tmp_path, world, comm=comm)))
 
     found: list[dict[str, str]] = []
     in_process.run(2, on_rank)

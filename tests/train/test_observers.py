@@ -12,7 +12,6 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.train.callbacks import Callbacks
 from microtrain.train.observers import OBSERVERS
 from microtrain.train.output import Output
 from microtrain.train.state import Ending, Event, Observer
@@ -52,11 +51,18 @@ class Journal(Observer):
         self.pauses = state["pauses"]
 
 
-def trainer_of(folder: Path, comm=None, resume=None, **kinds) -> Trainer:
+def trainer_of(
+    folder: Path, comm=None, resume=None, kinds=(*OBSERVERS, Journal), crash=None
+) -> Trainer:
+    class Observed(Trainer):
+        observer_types = kinds
+
     settings = load_config(folder / "run.yaml", [f"run_dir={folder / 'runs'}"], trust=True)
     comm = comm or SingleCommunicator()
-    trainer = Trainer.from_config(settings, comm, Output(comm.rank, progress="off"), resume=resume)
-    trainer.observer_types = kinds.get("kinds", (*OBSERVERS, Journal))
+    output = Output(comm.rank, progress="off")
+    trainer = Observed.from_config(settings, comm, output, resume=resume)
+    if crash is not None:
+        trainer.observers.insert(0, CrashAt(trainer, crash))
     return trainer
 
 
@@ -88,8 +94,7 @@ def test_its_state_is_in_the_checkpoint_under_its_name(tmp_path):
     first = (Journal, *OBSERVERS)  # before the one that writes the checkpoint
     whole = trainer_of(tmp_path, kinds=first)
     whole.train()
-    trainer = trainer_of(tmp_path, kinds=first)
-    trainer.callbacks = Callbacks([*trainer.callbacks._all, CrashAt(11)], trainer)
+    trainer = trainer_of(tmp_path, kinds=first, crash=11)
     with pytest.raises(Crash):
         trainer.train()
     assert trainer.journal.calls[-1] == "Crash"
@@ -102,8 +107,7 @@ def test_its_state_is_in_the_checkpoint_under_its_name(tmp_path):
 
 def test_one_that_the_run_did_not_have_before_starts_afresh(tmp_path):
     write_run(tmp_path)
-    trainer = trainer_of(tmp_path, kinds=OBSERVERS)
-    trainer.callbacks = Callbacks([*trainer.callbacks._all, CrashAt(11)], trainer)
+    trainer = trainer_of(tmp_path, kinds=OBSERVERS, crash=11)
     with pytest.raises(Crash):
         trainer.train()
     again = trainer_of(tmp_path, resume=trainer.path)

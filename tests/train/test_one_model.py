@@ -17,7 +17,8 @@ from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
 from microtrain.runs.provenance import params_sha256
-from microtrain.train.checkpointing import Checkpoints, values
+from microtrain.train.checkpointing import Checkpoints
+from microtrain.train.model_state import model_arrays
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 from microtrain.words import number
@@ -51,7 +52,7 @@ def train(tmp_path, *overrides, ranks=1):
         output = Output(comm.rank, stream=said if comm.rank == 0 else io.StringIO())
         trainer = Trainer.from_config(settings, comm, output)
         trainer.train()
-        return trainer, params_sha256(values(trainer.model))
+        return trainer, params_sha256(model_arrays(trainer.model))
 
     return *in_process.run(ranks, on)[0], said.getvalue()
 

@@ -558,7 +558,7 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
 
     from microtrain import backend
     from microtrain.errors import LaunchError
-    from microtrain.train import parts
+    from microtrain.train import build
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
     monkeypatch.setattr(backend, "use_gpu", lambda index: index)
@@ -566,9 +566,9 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
     comm = SimpleNamespace(local_rank=1, local_size=ranks)
     if isinstance(outcome, str):
         with pytest.raises(LaunchError, match=outcome):
-            parts.choose_device(config, comm)
+            build.choose_device(config, comm)
     else:
-        assert parts.choose_device(config, comm) == outcome
+        assert build.choose_device(config, comm) == outcome
 
 
 @pytest.mark.parametrize(

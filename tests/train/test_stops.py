@@ -29,7 +29,7 @@ from microtrain.runs.record import newest_run
 from microtrain.train.checkpointing import contents
 from microtrain.train.output import Output
 from microtrain.train.resume import choose_run
-from microtrain.train.state import RunState
+from microtrain.train.state import Observer, RunState
 from microtrain.train.trainer import Trainer
 
 TESTED = "data.split={train: 0.75, val: 0.125, test: 0.125}"
@@ -91,16 +91,20 @@ def fast(monkeypatch):
     monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
 
-class Kill:
+class Kill(Observer):
     """Counts what is done to files from a step on; kills this process after the n-th."""
 
-    def __init__(self, step, n):
+    def __init__(self, run, step, n):
+        super().__init__(run)
         self.at, self.left = step, n
         self.done = 0
         self.lock = threading.Lock()
 
-    def on_step(self, trainer):
-        if trainer.step == self.at and trainer.comm.rank == 0:
+    def due(self, step):
+        return self.at
+
+    def attend(self, event):
+        if event.step == self.at and self.run.comm.rank == 0:
             threading.setprofile(self._seen)  # of the saver
             sys.setprofile(self._seen)
 
@@ -138,9 +142,7 @@ def run(config, settings, ranks, extra=None):
                 given, comm, Output(comm.rank, stream=nowhere), resume=place
             )
             if extra is not None:
-                trainer.callbacks._all.append(extra)
-                trainer.callbacks._mine.append(extra)
-                trainer.callbacks._steps.append((extra.at, extra))
+                trainer.observers.insert(0, extra(trainer))
             trainer.train()
         return trainer
 
@@ -154,9 +156,15 @@ def killed(config, settings, ranks, step, n):
     if not child:
         code = 1
         try:
-            kill = Kill(step, n)
+            kills = []
+
+            def kill(trainer):
+                mine = Kill(trainer, step, n)
+                kills.append(mine)
+                return mine
+
             run(config, settings, ranks, kill)
-            os.write(writes, str(kill.done).encode())
+            os.write(writes, str(sum(each.done for each in kills)).encode())
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -263,7 +271,7 @@ def test_a_stop_of_a_callback_that_hears_of_a_checkpoint_is_in_it(tmp_path):
     asks = f"callbacks=[{{type: {tmp_path}/net.py:Asks, step: 6, hook: on_save}}]"
     settings = (*settings[:2], asks)
     with pytest.raises(Crash):
-        run(config, settings, 1, CrashAt(7))
+        run(config, settings, 1, lambda trainer: CrashAt(trainer, 7))
     assert run(config, settings, 1).step == 7
 
 

@@ -37,19 +37,6 @@ from .state import Parts, Plan, shards_of
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = [
-    "build_model",
-    "build_parts",
-    "build_run",
-    "check_fit",
-    "choose_device",
-    "compare_data",
-    "compare_models",
-    "data_hash",
-    "data_state",
-    "load_data",
-]
-
 COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
@@ -108,8 +95,10 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
         plan = Plan.of(config, len(loader))
         rates = build_rates(config, optimizer, plan)
     guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
-    made = metrics, optimizer, loader, plan, rates, guard, skips, data_state(data)
-    return Parts(config, comm, device, data, model, loss, *made)
+    return Parts(
+        config, comm, device, data, model, loss, metrics, optimizer, loader, plan, rates, guard,
+        skips, data_state(data),
+    )  # fmt: skip
 
 
 def _limit_threads(config: Config, warn: Callable[[str], None]) -> None:
