@@ -190,7 +190,7 @@ class _Reader(yaml.SafeLoader):
         if isinstance(node, yaml.MappingNode):
             return Node(self._mapping(node, path), place)
         if isinstance(node, yaml.SequenceNode):
-            items = [self.tree(item, _join(path, i)) for i, item in enumerate(node.value)]
+            items = [self.tree(item, join(path, i)) for i, item in enumerate(node.value)]
             return Node(items, place)
         value: Any = node.value
         quoted_or_block = node.style  # type: ignore[attr-defined]
@@ -207,7 +207,7 @@ class _Reader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             key = self.tree(key_node, path)
             name, place = key.value, key.place
-            below = _join(path, name if isinstance(name, str) else "?")
+            below = join(path, name if isinstance(name, str) else "?")
             value = self.tree(value_node, below)
             if not isinstance(name, str):
                 message = f"a key is text, got {describe(name)}"
@@ -241,7 +241,8 @@ class _Reader(yaml.SafeLoader):
         return Place(self.source, start.line + 1, column, width)
 
 
-def _join(path: str, key: object) -> str:
+def join(path: str, key: object) -> str:
+    """The dotted path of what is called `key` at `path`."""
     return f"{path}.{key}" if path else str(key)
 
 
