@@ -32,8 +32,9 @@ def contradictions(config: Config) -> Wrong:
         yield "train.compile", f"{why}; or choose auto or numpy"
     yield from _monitors(config)
     yield from _durations(config)
-    yield from _rates(config)
-    yield from _distributed(config)
+    yield from _schedule(config)
+    for key, message in _distributed(config):
+        yield f"distributed.{key}", message
 
 
 def _monitors(config: Config) -> Wrong:
@@ -53,7 +54,7 @@ def _monitors(config: Config) -> Wrong:
             yield f"metrics.{i}", f"the name {name} is taken by the loss or a metric before"
         else:
             higher[f"{part}/{name}"] = bool(getattr(made, "higher_is_better", False))
-    watching = {"checkpoint.monitor": monitored}
+    watching: dict[str, Any] = {"checkpoint.monitor": monitored}
     if higher.get(monitored) and "checkpoint.mode" not in config.origins:
         message = f"of {monitored} the highest is best: set checkpoint.mode to max"
         yield "checkpoint.monitor", message
@@ -77,44 +78,39 @@ def _monitors(config: Config) -> Wrong:
 
 
 def _durations(config: Config) -> Wrong:
-    """Percentages have a whole, and a warm-up ends before the run does."""
+    """A percentage has a whole."""
     whole = config.train.duration
-    arguments = config.schedule.arguments if config.schedule else {}
     spans = {
         "train.eval_every": config.train.eval_every,
         "checkpoint.every": config.checkpoint.every,
         "log.every": config.log.every,
-        "schedule.warmup": arguments.get("warmup"),
-        "schedule.every": arguments.get("every"),
     }
     for path, span in spans.items():
-        if not isinstance(span, Duration):
-            continue
-        of_schedule = path.startswith("schedule")
-        if span.unit == "%":
-            as_long = span.amount >= 100
-        else:
-            as_long = span.unit == whole.unit and span.amount >= whole.amount
-        if span.unit == "%" and whole.unit == "min":
-            message = f"{span} of {whole} is no number of steps; give epochs or steps"
-            yield path, message if of_schedule else f"{message}, or minutes"
-        elif of_schedule and span.unit == "min":
-            yield path, "a schedule counts optimiser steps, not minutes; give epochs or steps"
-        elif path == "schedule.warmup" and as_long:
-            yield path, f"a warm-up of {span} leaves nothing of a run of {whole}"
+        if whole.unit == "min" and isinstance(span, Duration) and span.unit == "%":
+            way_out = "give epochs or steps, or minutes"
+            yield path, f"{span} of {whole} is no number of steps; {way_out}"
 
 
-def _rates(config: Config) -> Wrong:
-    """The schedule fits the run and the optimizer."""
+def _schedule(config: Config) -> Wrong:
+    """A schedule counts steps, its warm-up ends before the run does, and it lowers the rate."""
     schedule, whole = config.schedule, config.train.duration
     if schedule is None:
         return
+    for key in ("warmup", "every"):
+        span, path = schedule.arguments.get(key), f"schedule.{key}"
+        if not isinstance(span, Duration):
+            continue
+        if span.unit == "min":
+            yield path, "a schedule counts optimiser steps, not minutes; give epochs or steps"
+        elif span.unit == "%" and whole.unit == "min":
+            yield path, f"{span} of {whole} is no number of steps; give epochs or steps"
+        elif key == "warmup" and span.unit in ("%", whole.unit):
+            if span.amount >= (100 if span.unit == "%" else whole.amount):
+                yield path, f"a warm-up of {span} leaves nothing of a run of {whole}"
     if whole.unit == "min" and getattr(load("schedule", schedule.type), "needs_end", False):
-        yield (
-            "schedule.type",
-            f"stretches over the steps of the run, whose number {whole} does not tell; give "
-            "train.duration in epochs or steps, and the minutes as train.max_time",
-        )
+        way_out = "give train.duration in epochs or steps, and the minutes as train.max_time"
+        message = f"stretches over the steps of the run, whose number {whole} does not tell"
+        yield "schedule.type", f"{message}; {way_out}"
     lowest = schedule.arguments.get("min_lr")
     rate = config.optimizer.arguments.get("lr")
     if isinstance(lowest, (int, float)) and isinstance(rate, (int, float)) and lowest > rate:
@@ -122,35 +118,21 @@ def _rates(config: Config) -> Wrong:
 
 
 def _distributed(config: Config) -> Wrong:
+    """By key of the section."""
     settings = config.distributed
-    world, threads = settings.reproducible == "world", settings.blas_threads
+    world, sent_early = settings.reproducible == "world", settings.overlap is True
     compressed = settings.compression != "none"
     if not world and settings.shards != 8:
-        yield (
-            "distributed.shards",
-            "only world mode has shards; set distributed.reproducible to world",
-        )
+        yield "shards", "only world mode has shards; set distributed.reproducible to world"
     if world and compressed:
-        yield (
-            "distributed.compression",
-            "rounds by rank, but reproducible: world wants the same bits",
-        )
-    if world and settings.overlap is True:
-        yield (
-            "distributed.overlap",
-            "reproducible: world adds up the shards when all are there",
-        )
-    elif compressed and settings.overlap is True:
-        yield (
-            "distributed.overlap",
-            "compressed gradients are reduced at once; set compression to none",
-        )
-    if world and threads != "auto" and threads > 1:
-        yield (
-            "distributed.blas_threads",
-            "reproducible: world needs 1; with more, sums have other bits",
-        )
-    if settings.warn_s >= settings.timeout_s:
+        yield "compression", "rounds by rank, but reproducible: world wants the same bits"
+    if world and sent_early:
+        yield "overlap", "reproducible: world adds up the shards when all are there"
+    elif compressed and sent_early:
+        yield "overlap", "compressed gradients are reduced at once; set compression to none"
+    if world and settings.blas_threads not in ("auto", 1):
+        yield "blas_threads", "reproducible: world needs 1; with more, sums have other bits"
+    warn, limit = settings.warn_s, settings.timeout_s
+    if warn >= limit:
         key = "warn_s" if "distributed.warn_s" in config.origins else "timeout_s"
-        message = f"no warning can come after {settings.warn_s:g} s: the run ends after"
-        yield f"distributed.{key}", f"{message} {settings.timeout_s:g} s"
+        yield key, f"no warning can come after {warn:g} s: the run ends after {limit:g} s"

@@ -19,7 +19,7 @@ from .across import contradictions
 from .document import Node, join
 from .problems import Place, Problem, describe, quoted
 from .schema import A_COMPONENT, COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Data
-from .values import Mismatch, conform, expectation, hints_of, is_plain
+from .values import Mismatch, conform, expectation, is_plain
 
 TRAINER = "microtrain.train.trainer.Trainer"
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def checked(root: Node, problems: list[Problem], *, trust: bool | None = None) -
 
     Import paths are followed with `trust`, and by default those of which no run is the source.
     """
-    return _Checker(root, problems, trust).config()
+    return _Checker(problems, trust).config(root)
 
 
 @dataclass
@@ -38,17 +38,22 @@ class _Keys:
     """What can be written at one place, in a section or a component."""
 
     parameters: Mapping[str, inspect.Parameter]
-    hints: Mapping[str, Any]
-    takes: str = ""  # all of it in words
-    component: str = ""  # its name
+    name: str
+    is_component: bool = False
     filled_in: Collection[str] = ()  # what the run knows where the YAML does not say it
     open_ended: bool = False
     finite: bool = True
 
+    @property
+    def takes(self) -> str:
+        """All of it in words."""
+        names = [key for key in self.parameters if key != "type"]
+        return f"{self.name} takes: {', '.join(names) or 'no arguments'}"
+
 
 class _Checker:
-    def __init__(self, root: Node, problems: list[Problem], trust: bool | None) -> None:
-        self.root, self.problems, self.trust = root, problems, trust
+    def __init__(self, problems: list[Problem], trust: bool | None) -> None:
+        self.problems, self.trust = problems, trust
         self.places: dict[str, Place] = {}  # of what the YAML gives, by dotted path
         self.unknown: list[tuple[str, str, Node, _Keys]] = []
         self.missing: list[Problem] = []
@@ -57,8 +62,8 @@ class _Checker:
             self._know(section, components.settable(cls, ""))
         self._know("data", OWN_KEYS["data"])
 
-    def config(self) -> Config | None:
-        config = self._section("", Config, self.root)
+    def config(self, root: Node) -> Config | None:
+        config = self._section("", Config, root)
         meant = {path for unknown in self.unknown for path in self._explain(*unknown)}
         self.problems += [
             problem
@@ -114,33 +119,32 @@ class _Checker:
 
     def _section(self, path: str, cls: Callable[..., T], node: Node) -> T | None:
         """The section at `path`; None while anything is wrong."""
-        parameters = components.settable(cls, "")
-        takes = f"{path or 'the file'} takes: {', '.join(parameters)}"
-        values = self._values(path, node, _Keys(parameters, hints_of(cls, parameters), takes))
+        keys = _Keys(components.settable(cls, ""), path or "the file")
+        values = self._values(path, node, keys)
         return cls(**values) if self._right else None
 
     def _component(self, path: str, kind: str, node: Node) -> Component | None:
         """The component at `path`; None while anything is wrong."""
+        self.places[path] = node.where
         if not isinstance(node.value, dict):
             self._unexpected(path, node, A_COMPONENT)
             return None
         cls = Data if kind == "data" else Component
-        own = ("type", *OWN_KEYS.get(kind, ()))
         signature = components.settable(cls, "")
-        keys = _Keys({key: signature[key] for key in own}, hints_of(cls, own), open_ended=True)
+        own = {key: signature[key] for key in ("type", *OWN_KEYS.get(kind, ()))}
         name = node.value.get("type", node)
         imported = _absolute(name)
         target = self._load(f"{path}.type", kind, name, node.value)
-        if target is not None:  # else there is a problem already
+        if target is None:  # there is a problem already
+            keys = _Keys(own, kind, open_ended=True)
+        else:
             settable = components.settable(target, imported)
             if kind not in LISTS:
                 self._know(path, settable)
-            takes = ", ".join([*own[1:], *settable]) or "no arguments"
             keys = _Keys(
-                {**settable, **keys.parameters},
-                {**hints_of(target, settable), **keys.hints},
-                f"{name.value} takes: {takes}",
+                {**own, **settable, **own},
                 name.value,
+                True,
                 components.FILLED_IN.get(kind, ()),
                 components.is_open_ended(target),
                 finite=not components.is_import_path(imported),
@@ -148,15 +152,12 @@ class _Checker:
         arguments = self._values(path, node, keys)
         if target is None or not self._right:
             return None
-        places = {key: str(self.places[join(path, key)]) for key in arguments}
         of_section = {key: arguments.pop(key) for key in own if key in arguments}
         for key, parameter in keys.parameters.items():
             from_run = key in keys.filled_in or key in own
             if key not in arguments and not from_run and is_plain(default := parameter.default):
                 arguments[key] = list(default) if isinstance(default, tuple) else default
-        origins = {key: places[key] for key in ("type", *arguments) if key in places}
-        of_section["type"] = imported
-        return cls(kind=kind, arguments=arguments, origins=origins, **of_section)
+        return cls(kind=kind, arguments=arguments, **of_section | {"type": imported})
 
     def _values(self, path: str, node: Node, keys: _Keys) -> dict[str, Any]:
         """What the entries of `node` give at `path`; None for what is wrong."""
@@ -165,7 +166,8 @@ class _Checker:
             below = join(path, key)
             if key in keys.parameters or keys.open_ended:
                 self.places[below] = value.where
-                values[key] = self._value(below, value, keys.hints.get(key, Any), keys)
+                hint = keys.parameters[key].annotation if key in keys.parameters else Any
+                values[key] = self._value(below, value, hint, keys)
             else:
                 self.unknown.append((path, key, value, keys))
         for key, parameter in keys.parameters.items():
@@ -176,8 +178,8 @@ class _Checker:
 
     def _miss(self, path: str, key: str, node: Node, keys: _Keys) -> None:
         below = join(path, key)
-        if keys.component:
-            message = f"{keys.component} needs {key}"
+        if keys.is_component:
+            message = f"{keys.name} needs {key}"
             problem = Problem(below, message, node.value["type"].where, keys.takes)
         else:
             registry = below.partition(".")[0] if key == "type" else below
@@ -194,7 +196,6 @@ class _Checker:
         if path in COMPONENTS and not (path == "schedule" and value is None):
             return self._component(path, path, node)
         if path in LISTS and isinstance(value, list):
-            self.places.update({f"{path}.{i}": item.where for i, item in enumerate(value)})
             return [self._component(f"{path}.{i}", path, item) for i, item in enumerate(value)]
         if path in SECTIONS and isinstance(value, dict):
             return self._section(path, SECTIONS[path], node)
@@ -205,7 +206,7 @@ class _Checker:
                 raise Mismatch(expectation(hint))
             return conform(node.plain(), hint, node.place.source.directory, finite=keys.finite)
         except Mismatch as mismatch:
-            self._unexpected(path, node, str(mismatch), keys.takes if keys.component else None)
+            self._unexpected(path, node, str(mismatch), keys.takes if keys.is_component else None)
             return None
 
     def _trainer(self, node: Node) -> str:

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from ..config.stored import Setting, read_settings
+from ..config.resolved import Setting, read_settings
 from ..runs.record import Run
 
 __all__ = ["Record", "direction"]
