@@ -5,6 +5,7 @@ All of it is known before any data are loaded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -96,6 +97,7 @@ def _schedule(config: Config) -> Wrong:
     schedule, whole = config.schedule, config.train.duration
     if schedule is None:
         return
+    all_of: dict[str, Any] = {"%": 100, whole.unit: whole.amount}
     for key in ("warmup", "every"):
         span, path = schedule.arguments.get(key), f"schedule.{key}"
         if not isinstance(span, Duration):
@@ -104,9 +106,8 @@ def _schedule(config: Config) -> Wrong:
             yield path, "a schedule counts optimiser steps, not minutes; give epochs or steps"
         elif span.unit == "%" and whole.unit == "min":
             yield path, f"{span} of {whole} is no number of steps; give epochs or steps"
-        elif key == "warmup" and span.unit in ("%", whole.unit):
-            if span.amount >= (100 if span.unit == "%" else whole.amount):
-                yield path, f"a warm-up of {span} leaves nothing of a run of {whole}"
+        elif key == "warmup" and span.amount >= all_of.get(span.unit, math.inf):
+            yield path, f"a warm-up of {span} leaves nothing of a run of {whole}"
     if whole.unit == "min" and getattr(load("schedule", schedule.type), "needs_end", False):
         way_out = "give train.duration in epochs or steps, and the minutes as train.max_time"
         message = f"stretches over the steps of the run, whose number {whole} does not tell"

@@ -115,24 +115,25 @@ def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[...,
     """
     if name.startswith(GIVEN):
         return functools.partial(_refuse, f"{kind} {name.removeprefix(GIVEN)}", kind)
-    if is_import_path(name):
-        code: Callable[..., Any] = _import(kind, name)
-        return _loss_of(code, arguments) if kind == "loss" and inspect.isfunction(code) else code
+    if not is_import_path(name):
+        if name not in REGISTERED[kind]:
+            raise _unknown(kind, name)
+        name = REGISTERED[kind][name]
+    code: Callable[..., Any] = _import(kind, name)
+    return _loss_of(code, arguments) if kind == "loss" and inspect.isfunction(code) else code
+
+
+def _unknown(kind: str, name: str) -> ConfigError:
     known = REGISTERED[kind]
-    if name not in known:
-        way_out = did_you_mean(name, known)
-        if not way_out and "." in name and "/" not in name:
-            way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
-        elif name.endswith(".py"):
-            way_out = f"; an import path ends with what it names in the file: {name}:Name"
-        there = ", ".join(known)
-        choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
-        noun = _ONE_OF.get(kind, kind)
-        raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
-    target = known[name]
-    module, _, attribute = target.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return function
+    way_out = did_you_mean(name, known)
+    if not way_out and "." in name and "/" not in name:
+        way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
+    elif name.endswith(".py"):
+        way_out = f"; an import path ends with what it names in the file: {name}:Name"
+    there = ", ".join(known)
+    choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
+    noun = _ONE_OF.get(kind, kind)
+    return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
 
 
 def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callable[..., Any]:

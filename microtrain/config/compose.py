@@ -50,22 +50,35 @@ def _spelled_out(node: Node) -> Node:
 
 
 def read_with_bases(
-    path: Path, name: str, problems: list[Problem], below: tuple[Path, ...] = ()
+    path: Path,
+    name: str,
+    problems: list[Problem],
+    *,
+    whole: bool = False,
+    below: tuple[Path, ...] = (),
 ) -> Node | None:
     """The tree of the file at `path` over those of its bases, or None where it has none.
 
-    Bare component names are spelled out. A file that a run has written is taken as `read_stored`
-    takes it. `name` is how the user wrote the path, `below` are the files that build upon it.
-    Raises OSError or ValueError where the file itself cannot be read.
+    Bare component names are spelled out. A configuration that a run wrote is whole, as any is said
+    to be by `whole`: it may come from someone else, so it cannot read another file. `name` is how
+    the user wrote the path, `below` are the files that build upon it. Raises OSError or ValueError
+    where the file itself cannot be read.
     """
-    if belongs_to_a_run(path):
-        return read_stored(path, name, problems)
-    root = read_file(path, name, problems)
+    of_a_run = belongs_to_a_run(path)
+    root = read_file(path, name, problems, foreign=of_a_run)
     if root is None:
         return None
+    if of_a_run:
+        _split_as_then(root)
     root = with_components(root)
     base = root.value.get("base")
-    if base is None or not isinstance(base.value, str) or not base.value:
+    if base is None:
+        return root
+    if whole or of_a_run:
+        message = "the configuration of a run is whole and has no base"
+        problems.append(Problem("base", message, base.where))
+        return root
+    if not isinstance(base.value, str) or not base.value:
         return root  # the schema says what is wrong
     del root.value["base"]
     parent_path = path.parent / os.path.expanduser(base.value)
@@ -77,7 +90,7 @@ def read_with_bases(
         if parent_path.resolve() in below:
             shown = quoted(parent_name)[1:-1]
             raise _Refused(f"a circle of bases: {shown} builds upon this file")
-        parent = read_with_bases(parent_path, parent_name, problems, below)
+        parent = read_with_bases(parent_path, parent_name, problems, below=below)
         return root if parent is None else _merged(parent, root, "")
     except _Refused as error:
         message = str(error)
@@ -85,23 +98,6 @@ def read_with_bases(
         message = unreadable(parent_path, parent_name, error)
     problems.append(Problem("base", message, base.where))
     return root
-
-
-def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
-    """The tree of a configuration that a run wrote, which is whole: nothing else is looked at.
-
-    It may come from someone else, so it cannot read another file.
-    """
-    of_a_run = belongs_to_a_run(path)
-    root = read_file(path, name, problems, foreign=of_a_run)
-    if root is None:
-        return None
-    if of_a_run:
-        _split_as_then(root)
-    if (base := root.value.get("base")) is not None:
-        message = "the configuration of a run is whole and has no base"
-        problems.append(Problem("base", message, base.where))
-    return with_components(root)
 
 
 def _split_as_then(root: Node) -> None:

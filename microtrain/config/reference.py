@@ -31,6 +31,11 @@ class Key:
     meaning: str
 
     @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition(".")[2]
+
+    @property
     def expects(self) -> str:
         """What its value must be, in words."""
         return in_words(self.schema)
