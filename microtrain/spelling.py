@@ -1,15 +1,14 @@
 """Finds what a misspelt name was meant to be, for every `did you mean`.
 
-Slips of the fingers are weighted by how often they happen: two neighbours swapped 2, a letter
-dropped or doubled 3, a stray letter 4, another letter in its place 6. So the nearest word is the
-one that was meant where plain edit distance is undecided: `mrse` is rmse with two letters swapped,
-not mse with a stray one; `adamm` is adam, not adamw.
+A slip of the fingers goes before likeness, which would be undecided: `mrse` is rmse with two
+letters swapped, not mse with a stray one; `adamm` is adam, not adamw.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 
 # What other tools call a key, and what it is here.
 OTHER_KEYS = {
@@ -34,31 +33,26 @@ _OTHER_WORDS = {
 }
 
 
-_SLIP = 4  # the most that a single slip costs
-_OTHER_LETTER = 6
-
-
-def closest(word: str, candidates: Collection[str]) -> str | None:
+def closest(word: str, candidates: Iterable[str]) -> str | None:
     """The candidate that `word` most plausibly misspells, or None; the first one wins a tie."""
     word = _normal(word)
-    best, best_cost = None, _SLIP * (len(word) // 3 + 1)
-    for candidate in candidates:
-        cost = _cost(word, candidate.lower())
-        if cost < best_cost or (cost == best_cost and best is None):
-            best, best_cost = candidate, cost
-    if best is None and len(word) >= 4:  # `optim`, `batch`, `accumulate_steps`
-        for candidate in candidates:
-            if len(candidate) >= 4 and (candidate.startswith(word) or word.startswith(candidate)):
-                return candidate
-    return best
+    names = {_normal(name): name for name in reversed([*candidates])}
+    slips = [name for name in reversed(names) if is_slip(word, name)]
+    near = [word] if word in names else slips or difflib.get_close_matches(word, names, 1)
+    return names[near[0]] if near else None
 
 
 def is_slip(word: str, meant: str) -> bool:
-    """Whether `word` is `meant` but for one slip of the fingers."""
-    return _cost(_normal(word), meant.lower()) <= _SLIP
+    """Whether `word` is `meant` but for two neighbours swapped, a letter dropped or doubled."""
+    word, meant = _normal(word), _normal(meant)
+    cuts = [(meant[:i], meant[i:]) for i in range(len(meant))]
+    swapped = [before + after[1::-1] + after[2:] for before, after in cuts]
+    dropped = [before + after[1:] for before, after in cuts]
+    doubled = [before + after[0] + after for before, after in cuts]
+    return word in (meant, *swapped, *dropped, *doubled)
 
 
-def did_you_mean(word: str, candidates: Collection[str]) -> str:
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """`; did you mean NAME?`, or the empty text when nothing is near."""
     found = closest(word, candidates)
     return f"; did you mean {found}?" if found else ""
@@ -75,22 +69,3 @@ def choice(text: str, expected: str) -> str:
 
 def _normal(word: str) -> str:
     return word.lower().replace("-", "_").replace(" ", "_")
-
-
-def _cost(typed: str, meant: str) -> int:
-    """Edit distance with swaps of neighbours (optimal string alignment), weighted as above."""
-    if len(typed) > 40 or abs(len(typed) - len(meant)) > 5:
-        return 1000
-    older: list[int] = []
-    old = [3 * j for j in range(len(meant) + 1)]
-    for i, x in enumerate(typed):
-        stray = 3 if i and typed[i - 1] == x else _SLIP
-        new = [old[0] + stray]
-        for j, y in enumerate(meant):
-            other = old[j] + (0 if x == y else _OTHER_LETTER)
-            cost = min(old[j + 1] + stray, new[j] + 3, other)
-            if i and j and x == meant[j - 1] and typed[i - 1] == y:
-                cost = min(cost, older[j - 1] + 2)
-            new.append(cost)
-        older, old = old, new
-    return old[-1]

@@ -28,20 +28,36 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
     drawn = f", drawn with seed {run.data.split.seed}" if run.data.split.seed else ""
+
+    def in_words(path: str, component: Component) -> str:
+        """Its name, and the arguments that are not the defaults."""
+        name = component.type
+        if is_import_path(name):
+            name = Path(name).name
+        arguments = [
+            f"{key} {as_yaml(value)}"
+            for key, value in component.arguments.items()
+            if f"{path}.{key}" in run.origins
+        ]
+        return f"{name} ({', '.join(arguments)})" if arguments else name
+
+    def all_in_words(path: str, components: list[Component]) -> str:
+        return ", ".join(in_words(f"{path}.{i}", each) for i, each in enumerate(components))
+
     rows = {
         "name": run.name,
-        "data": _in_words(run.data) + ", standardized" * run.data.standardize,
+        "data": in_words("data", run.data) + ", standardized" * run.data.standardize,
         "split": ", ".join(f"{part} {share:g}" for part, share in run.data.split.shares.items())
         + drawn,
-        "model": _in_words(run.model),
-        "loss": _in_words(run.loss),
-        "metrics": ", ".join(map(_in_words, run.metrics)) or "none besides the loss",
-        "optimizer": _in_words(run.optimizer),
-        "schedule": _in_words(run.schedule) if run.schedule else "",
+        "model": in_words("model", run.model),
+        "loss": in_words("loss", run.loss),
+        "metrics": all_in_words("metrics", run.metrics) or "none besides the loss",
+        "optimizer": in_words("optimizer", run.optimizer),
+        "schedule": in_words("schedule", run.schedule) if run.schedule else "",
         "train": f"{train.duration}, {train.batch_size} samples a step over all ranks{cut}",
         "limits": ", ".join(f"{k} {v}" for k in LIMITS if (v := getattr(train, k)) is not None),
         "trainer": run.trainer or "",
-        "callbacks": ", ".join(map(_in_words, run.callbacks)),
+        "callbacks": all_in_words("callbacks", run.callbacks),
         "start": f"parameters of {train.init_from}" if train.init_from else "",
         "numbers": f"{run.dtype}, device {run.device}, seed {run.seed}",
     }
@@ -50,16 +66,3 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
         if text:
             click.echo(f"  {title:<9}  {text}")
     click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")
-
-
-def _in_words(component: Component) -> str:
-    """Its name, and the arguments that are not the defaults."""
-    name = component.type
-    if is_import_path(name):
-        name = Path(name).name
-    given = [
-        f"{key} {as_yaml(value)}"
-        for key, value in component.arguments.items()
-        if key in component.origins
-    ]
-    return f"{name} ({', '.join(given)})" if given else name

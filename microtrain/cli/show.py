@@ -82,7 +82,7 @@ def _named(name: str) -> str:
 
     def line(key: reference.Key) -> tuple[str, str]:
         default = key.default if key.default == reference.NEEDED else f"default {key.default}"
-        return key.path.rpartition(".")[2], f"{key.meaning} ({key.expects}; {default})"
+        return key.name, f"{key.meaning} ({key.expects}; {default})"
 
     page, keys = _page(), reference.every_key()
     own_code = is_import_path(name)
@@ -93,7 +93,7 @@ def _named(name: str) -> str:
         page.write(textwrap.indent(f"{about}\n", "  "))
         _write_rows(page, "Arguments", map(line, part.arguments))
         page.write("\n")
-    by_last = [key for path, key in keys.items() if name in (path, path.rpartition(".")[2])]
+    by_last = [key for path, key in keys.items() if name in (path, key.name)]
     for key in [keys[name]] if name in keys else by_last:
         page.write(f"{key.path}\n")
         with page.indentation():
@@ -107,7 +107,7 @@ def _named(name: str) -> str:
         _write_rows(page, "Registered", ((part.name, part.summary) for part in parts))
     if not page.getvalue():
         names = [each for registry in REGISTERED.values() for each in registry]
-        known = dict.fromkeys([*names, *keys, *(path.rpartition(".")[2] for path in keys)])
+        known = dict.fromkeys([*names, *keys, *(key.name for key in keys.values())])
         raise ConfigError(
             f'there is no component, section or key "{name}"{did_you_mean(name, known)}\n'
             "hint: microtrain show"

@@ -17,9 +17,11 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
+
+import annotated_types
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
@@ -113,24 +115,25 @@ def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[...,
     """
     if name.startswith(GIVEN):
         return functools.partial(_refuse, f"{kind} {name.removeprefix(GIVEN)}", kind)
-    if is_import_path(name):
-        code: Callable[..., Any] = _import(kind, name)
-        return _loss_of(code, arguments) if kind == "loss" and inspect.isfunction(code) else code
+    if not is_import_path(name):
+        if name not in REGISTERED[kind]:
+            raise _unknown(kind, name)
+        name = REGISTERED[kind][name]
+    code: Callable[..., Any] = _import(kind, name)
+    return _loss_of(code, arguments) if kind == "loss" and inspect.isfunction(code) else code
+
+
+def _unknown(kind: str, name: str) -> ConfigError:
     known = REGISTERED[kind]
-    if name not in known:
-        way_out = did_you_mean(name, known)
-        if not way_out and "." in name and "/" not in name:
-            way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
-        elif name.endswith(".py"):
-            way_out = f"; an import path ends with what it names in the file: {name}:Name"
-        there = ", ".join(known)
-        choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
-        noun = _ONE_OF.get(kind, kind)
-        raise ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
-    target = known[name]
-    module, _, attribute = target.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return function
+    way_out = did_you_mean(name, known)
+    if not way_out and "." in name and "/" not in name:
+        way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
+    elif name.endswith(".py"):
+        way_out = f"; an import path ends with what it names in the file: {name}:Name"
+    there = ", ".join(known)
+    choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
+    noun = _ONE_OF.get(kind, kind)
+    return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
 
 
 def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callable[..., Any]:
@@ -181,8 +184,8 @@ def build(component: Component, **filled: Any) -> Any:
         if key in accepted and key not in arguments:
             arguments[key] = value
             if key in FROM_DATA:
-                component.arguments[key], component.origins[key] = value, "from the data"
-    missing = [key for key, p in accepted.items() if _required(p) and key not in arguments]
+                component.arguments[key] = value
+    missing = [key for key, p in accepted.items() if p.default is p.empty and key not in arguments]
     if missing:
         way_out = f"; {CLASSES}" if "classes" in missing else ""
         raise ConfigError(
@@ -199,35 +202,50 @@ def build(component: Component, **filled: Any) -> Any:
 
 
 def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a callable that can be given by name; `**` among them as it is named."""
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # some built-in callables
-        return {}
-    return {
-        name: parameter
-        for name, parameter in signature.parameters.items()
-        if parameter.kind is not parameter.VAR_POSITIONAL
-    }
+    """The parameters of a callable that can be given by name, those of `**` apart."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {key: p for key, p in _signature(target).items() if p.kind in named}
 
 
 def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    """The parameters of the component `name` that a configuration can set, those of `**` apart."""
+    """The parameters of the component `name` that a configuration can set.
+
+    Their annotations are evaluated one by one: `params: Iterable[Parameter]` with Parameter
+    imported for type checkers only must not switch off the check of `lr: float` beside it.
+    """
     apart = ("params",) if is_import_path(name) else ("params", *_NOT_FOR_YAML)
     return {
-        key: parameter
+        key: parameter.replace(annotation=_evaluated(parameter.annotation, target))
         for key, parameter in parameters(target).items()
-        if parameter.kind is not parameter.VAR_KEYWORD and key not in apart
+        if key not in apart
     }
+
+
+def _evaluated(annotation: Any, target: Any) -> Any:
+    """What an annotation of `target` says; Any where it says nothing that can be evaluated."""
+    if not isinstance(annotation, str):
+        return Any if annotation is inspect.Parameter.empty else annotation
+    function = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
+    if not hasattr(function, "__globals__"):
+        function = type(target).__call__
+    # microtrain's optimizers import these limits for type checkers only, to be imported fast.
+    limits = vars(annotated_types)
+    try:  # the annotation of code that was just imported, never a text of the YAML
+        return eval(annotation, {**limits, **inspect.unwrap(function).__globals__})
+    except Exception:
+        return Any
 
 
 def is_open_ended(target: Callable[..., Any]) -> bool:
     """Whether a callable takes any argument by name."""
-    return any(p.kind is p.VAR_KEYWORD for p in parameters(target).values())
+    return any(p.kind is p.VAR_KEYWORD for p in _signature(target).values())
 
 
-def _required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+def _signature(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):  # some built-in callables
+        return {}
 
 
 def _is_file(module: str) -> bool:
@@ -240,11 +258,7 @@ def _import(kind: str, path: str) -> Any:
         raise ConfigError(
             f"{quoted(path)} is no import path; write pkg.module:Name or ./file.py:Name"
         )
-    if _is_file(module_name):
-        with _IMPORTING:  # ranks may be threads: none finds the module of another half made
-            target: Any = _import_file(Path(module_name).absolute())
-    else:
-        target = _import_module(module_name)
+    target: Any = _import_module(module_name)
     for part in attribute.split("."):
         if not hasattr(target, part):
             public = [name for name in dir(target) if not name.startswith("_")]
@@ -267,6 +281,25 @@ def _import(kind: str, path: str) -> Any:
 _IMPORTING = threading.RLock()
 
 
+def _import_module(name: str) -> Any:
+    """The module of a dotted name, or of a file."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # the console script looks where `python -m` does
+    try:
+        if _is_file(name):
+            with _IMPORTING:  # ranks may be threads: none finds the module of another half made
+                return _import_file(Path(name).absolute())
+        return importlib.import_module(name)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = f"{name} cannot be imported: {_in_one_line(error)}"
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            where = f"looked in {os.getcwd()} and the installed packages"
+            message = f"there is no module {error.name} ({where})"
+        raise ConfigError(message) from error
+
+
 def _import_file(path: Path) -> Any:
     name = f"microtrain_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
@@ -285,25 +318,10 @@ def _import_file(path: Path) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException:
         del sys.modules[name]
-        raise ConfigError(f"{path} cannot be imported: {_in_one_line(error)}") from error
+        raise
     return module
-
-
-def _import_module(name: str) -> Any:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # the console script looks where `python -m` does
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{name} cannot be imported: {_in_one_line(error)}") from error
-        raise ConfigError(
-            f"there is no module {error.name} (looked in {os.getcwd()} and the installed packages)"
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{name} cannot be imported: {_in_one_line(error)}") from error
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -15,12 +15,16 @@ from pathlib import Path
 
 from ..spelling import did_you_mean
 from .components import absolute
-from .document import Node, lines_of, parse, read_file
+from .document import Node, join, lines_of, parse, read_file
 from .problems import Place, Problem, Source, describe, quoted
 from .schema import COMPONENTS, LISTS
 
 MOST_BASES = 20
 MOST_LINKS = 40  # from one to the next, as Linux follows them
+
+
+class _Refused(Exception):
+    """A base or an override that leads nowhere; the text says why."""
 
 
 def with_components(root: Node) -> Node:
@@ -46,46 +50,19 @@ def _spelled_out(node: Node) -> Node:
 
 
 def read_with_bases(
-    path: Path, name: str, problems: list[Problem], below: tuple[Path, ...] = ()
+    path: Path,
+    name: str,
+    problems: list[Problem],
+    *,
+    whole: bool = False,
+    below: tuple[Path, ...] = (),
 ) -> Node | None:
     """The tree of the file at `path` over those of its bases, or None where it has none.
 
-    Bare component names are spelled out. A file that a run has written is taken as `read_stored`
-    takes it. `name` is how the user wrote the path, `below` are the files that build upon it.
-    Raises OSError or ValueError where the file itself cannot be read.
-    """
-    if belongs_to_a_run(path):
-        return read_stored(path, name, problems)
-    root = read_file(path, name, problems)
-    if root is None:
-        return None
-    root = with_components(root)
-    base = root.value.get("base")
-    if base is None or not isinstance(base.value, str) or not base.value:
-        return root  # the schema says what is wrong
-    root = replace(root, value={key: node for key, node in root.value.items() if key != "base"})
-    parent_path = path.parent / os.path.expanduser(base.value)
-    parent_name = os.path.normpath(os.path.join(os.path.dirname(name), base.value))
-    below = (*below, path.resolve())
-    parent, message = None, ""
-    try:
-        if len(below) > MOST_BASES:
-            message = f"more than {MOST_BASES} bases"
-        elif parent_path.resolve() in below:
-            message = f"a circle of bases: {quoted(parent_name)[1:-1]} builds upon this file"
-        else:
-            parent = read_with_bases(parent_path, parent_name, problems, below)
-    except (OSError, ValueError) as error:
-        message = unreadable(parent_path, parent_name, error)
-    if message:
-        problems.append(Problem("base", message, base.where))
-    return root if parent is None else _merged(parent, root, "")
-
-
-def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
-    """The tree of a configuration that a run wrote, which is whole: nothing else is looked at.
-
-    It may come from someone else, so it cannot read another file.
+    Bare component names are spelled out. A configuration that a run wrote is whole, as any is said
+    to be by `whole`: it may come from someone else, so it cannot read another file. `name` is how
+    the user wrote the path, `below` are the files that build upon it. Raises OSError or ValueError
+    where the file itself cannot be read.
     """
     of_a_run = belongs_to_a_run(path)
     root = read_file(path, name, problems, foreign=of_a_run)
@@ -93,10 +70,34 @@ def read_stored(path: Path, name: str, problems: list[Problem]) -> Node | None:
         return None
     if of_a_run:
         _split_as_then(root)
-    if (base := root.value.get("base")) is not None:
+    root = with_components(root)
+    base = root.value.get("base")
+    if base is None:
+        return root
+    if whole or of_a_run:
         message = "the configuration of a run is whole and has no base"
         problems.append(Problem("base", message, base.where))
-    return with_components(root)
+        return root
+    if not isinstance(base.value, str) or not base.value:
+        return root  # the schema says what is wrong
+    del root.value["base"]
+    parent_path = path.parent / os.path.expanduser(base.value)
+    parent_name = os.path.normpath(os.path.join(os.path.dirname(name), base.value))
+    below = (*below, path.resolve())
+    try:
+        if len(below) > MOST_BASES:
+            raise _Refused(f"more than {MOST_BASES} bases")
+        if parent_path.resolve() in below:
+            shown = quoted(parent_name)[1:-1]
+            raise _Refused(f"a circle of bases: {shown} builds upon this file")
+        parent = read_with_bases(parent_path, parent_name, problems, below=below)
+        return root if parent is None else _merged(parent, root, "")
+    except _Refused as error:
+        message = str(error)
+    except (OSError, ValueError) as error:
+        message = unreadable(parent_path, parent_name, error)
+    problems.append(Problem("base", message, base.where))
+    return root
 
 
 def _split_as_then(root: Node) -> None:
@@ -149,8 +150,8 @@ def _merged(parent: Node, child: Node, path: str) -> Node:
         return child
     entries = dict(parent.value)
     for key, node in child.value.items():
-        below = f"{path}.{key}" if path else key
-        entries[key] = _merged(entries[key], node, below) if key in entries else node
+        at = join(path, key)
+        entries[key] = _merged(entries[key], node, at) if key in entries else node
     return replace(child, value=entries)
 
 
@@ -177,41 +178,41 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
         return root
     try:
         if keys[0] == "base":
-            raise _NoSuchPlace("base is a key of the file; give the file that has it")
+            raise _Refused("base is a key of the file; give the file that has it")
         value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
         if value is None:
             return root
-        places = []
-        for key in keys:
-            places.append(Place(source, 1, start, len(key)))
-            start += len(key) + 1
-        return with_components(_assign(root, keys, value, places))
-    except _NoSuchPlace as error:
+        whole = Place(source, 1, start, len(path))
+        last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
+        return with_components(_assign(root, "", keys, replace(value, key=last), whole))
+    except _Refused as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root
 
 
-class _NoSuchPlace(Exception):
-    """There is nothing that an override could change."""
+def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -> Node:
+    """A copy of `node`, which is at `path`, with the value at `keys` below it.
 
-
-def _assign(node: Node, keys: list[str], value: Node, places: list[Place], at: int = 0) -> Node:
-    """A copy of `node` with the value at `keys[at:]`; an alias elsewhere keeps the old one."""
-    if at == len(keys):
-        return replace(value, key=places[-1])
-    key, name = keys[at], ".".join(keys[:at])
+    It is a copy because an alias elsewhere keeps the old value. What is new in between is at
+    `place`.
+    """
+    if not keys:
+        return value
+    key, *below = keys
     if isinstance(node.value, list):
         count = len(node.value)
         if not key.isdecimal() or int(key) >= count:
             there = f"the items 0 to {count - 1}" if count else "no items"
-            raise _NoSuchPlace(f"{name} has {there}; give it whole: {name}='[...]'")
+            raise _Refused(f"{path} has {there}; give it whole: {path}='[...]'")
         items = list(node.value)
-        items[int(key)] = _assign(items[int(key)], keys, value, places, at + 1)
+        items[int(key)] = _assign(items[int(key)], f"{path}.{key}", below, value, place)
         return replace(node, value=items)
     if not isinstance(node.value, dict):
-        raise _NoSuchPlace(f"{name} is {describe(node.value)} without keys")
+        raise _Refused(f"{path} is {describe(node.value)} without keys")
     child = node.value.get(key)
-    if child is None or (child.value is None and at + 1 < len(keys)):
-        child = Node([] if key in LISTS else {}, places[at], places[at])
-    entries = {**node.value, key: _assign(child, keys, value, places, at + 1)}
-    return replace(node, value=entries)
+    if child is None or (child.value is None and below):
+        child = Node([] if key in LISTS else {}, place, place)
+    return replace(
+        node,
+        value={**node.value, key: _assign(child, join(path, key), below, value, place)},
+    )

@@ -152,9 +152,11 @@ class _Reader(yaml.SafeLoader):
     def __init__(self, text: str, source: Source, problems: list[Problem], column: int) -> None:
         super().__init__(text)
         self.source, self.problems, self.first_column = source, problems, column
-        self.tags: dict[yaml.Node, str] = {}  # that are written out
         self.open_anchors: list[str | None] = []  # of the nodes that are being composed
-        self.composed = self.followed = 0
+        self.values = 0
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> None:
+        """No tag but what is written out."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -165,32 +167,28 @@ class _Reader(yaml.SafeLoader):
             if anchor not in self.anchors:
                 raise _Unreadable(f"*{anchor} has no &{anchor} before it", mark)
             return super().compose_node(parent, index)
-        self.composed += 1
         if len(self.open_anchors) > MAX_DEPTH:
             raise _Unreadable(f"nested deeper than {MAX_DEPTH} levels", mark)
-        if self.composed > MAX_NODES:
-            raise _Unreadable(f"more than {MAX_NODES} values", mark)
         self.open_anchors.append(anchor)
         node = super().compose_node(parent, index)
         self.open_anchors.pop()
-        if event.tag is not None and node is not None:
-            self.tags[node] = event.tag
         return node
 
     def tree(self, node: yaml.Node, path: str) -> Node:
         """The node at the dotted path, and all below it."""
-        self.followed += 1
-        if self.followed > MAX_NODES:
-            raise _Unreadable("too much repetition by aliases", node.start_mark)
+        self.values += 1
+        if self.values > MAX_NODES:
+            why = "too long, or too much repetition by aliases"
+            raise _Unreadable(f"more than {MAX_NODES} values: {why}", node.start_mark)
         place = self._place(node)
-        if node in self.tags:
-            tag = quoted(self.tags[node])[1:-1]
+        if node.tag is not None:
+            tag = quoted(node.tag)[1:-1]
             message = f"tags such as {tag} are not allowed; write plain values"
             self._problem(path, message, place)
         if isinstance(node, yaml.MappingNode):
             return Node(self._mapping(node, path), place)
         if isinstance(node, yaml.SequenceNode):
-            items = [self.tree(item, _join(path, i)) for i, item in enumerate(node.value)]
+            items = [self.tree(item, join(path, i)) for i, item in enumerate(node.value)]
             return Node(items, place)
         value: Any = node.value
         quoted_or_block = node.style  # type: ignore[attr-defined]
@@ -207,7 +205,7 @@ class _Reader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             key = self.tree(key_node, path)
             name, place = key.value, key.place
-            below = _join(path, name if isinstance(name, str) else "?")
+            below = join(path, name if isinstance(name, str) else "?")
             value = self.tree(value_node, below)
             if not isinstance(name, str):
                 message = f"a key is text, got {describe(name)}"
@@ -241,7 +239,8 @@ class _Reader(yaml.SafeLoader):
         return Place(self.source, start.line + 1, column, width)
 
 
-def _join(path: str, key: object) -> str:
+def join(path: str, key: object) -> str:
+    """The dotted path of what is called `key` at `path`."""
     return f"{path}.{key}" if path else str(key)
 
 

@@ -7,6 +7,7 @@ may leave out what its base has.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from . import reference
@@ -42,17 +43,17 @@ def json_schema() -> dict[str, Any]:
 
 
 def _section(name: str) -> dict[str, Any]:
-    return _object({key.path.rpartition(".")[2]: key for key in reference.keys(name)})
+    return _object(reference.keys(name))
 
 
-def _object(keys: dict[str, reference.Key]) -> dict[str, Any]:
+def _object(keys: Collection[reference.Key]) -> dict[str, Any]:
     """An object with these keys alone."""
-    needed = [name for name, key in keys.items() if key.default == reference.NEEDED]
+    needed = [key.name for key in keys if key.default == reference.NEEDED]
     return {
         "type": "object",
         "properties": {
-            name: {**key.schema, "description": f"{key.meaning} Default: {key.default}."}
-            for name, key in keys.items()
+            key.name: {**key.schema, "description": f"{key.meaning} Default: {key.default}."}
+            for key in keys
         },
         "additionalProperties": False,
         **({"required": needed} if needed else {}),
@@ -61,22 +62,21 @@ def _object(keys: dict[str, reference.Key]) -> dict[str, Any]:
 
 def _component(kind: str) -> dict[str, Any]:
     """A bare name, an object with a registered name, or one with an import path."""
-    own = {}
-    if kind == "data":
-        properties = _section(kind)["properties"]
-        own = {key: properties[key] for key in OWN_KEYS[kind]}
+    properties = _section("data")["properties"] if kind == "data" else {}
+    own = {key: properties[key] for key in OWN_KEYS.get(kind, ())}
+    if own:
         own["split"] |= _section("data.split")
     bare, objects = [], []
     for part in reference.registered(kind):
-        shape = _object({key.path: key for key in part.arguments})
+        shape = _object(part.arguments)
         needed = shape.get("required", [])
         if not needed:
             bare.append(part.name)
         shape["properties"] = {"type": {"const": part.name}, **shape["properties"], **own}
         objects.append({**shape, "description": part.summary, "required": ["type", *needed]})
     path = {"type": "string", "pattern": ":"}
-    code = {"properties": {"type": path, **own}, "required": ["type"]}
-    over_the_base = {"properties": own, "not": {"required": ["type"]}}
-    anything = [code] if kind in LISTS else [code, over_the_base]
+    objects.append({"properties": {"type": path, **own}, "required": ["type"]})
+    if kind not in LISTS:  # over what the base has
+        objects.append({"properties": own, "not": {"required": ["type"]}})
     names: list[dict[str, Any]] = [{"enum": bare}] if bare else []
-    return {"anyOf": [*names, path, {"type": "object", "oneOf": [*objects, *anything]}]}
+    return {"anyOf": [*names, path, {"type": "object", "oneOf": objects}]}

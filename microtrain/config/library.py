@@ -87,23 +87,18 @@ def _checked(values: dict[str, Any]) -> Config:
 
     place = Place(Source(NAME, (), Path.cwd(), is_file=False), 1, 1)
 
-    def tree(value: Any) -> Node:
-        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            return Node({k: Node(tree(v).value, place, place) for k, v in value.items()}, place)
-        if isinstance(value, list | tuple):
-            return Node([tree(each) for each in value], place)
-        if value is not None and not isinstance(value, bool | int | float | str):
-            raise TypeError(type(value).__name__)
-        return Node(value, place)
+    def tree(key: str, value: Any) -> Node:
+        if isinstance(value, Mapping):
+            value = {str(name): tree(key, below) for name, below in value.items()}
+        elif isinstance(value, list | tuple):
+            value = [tree(key, each) for each in value]
+        elif value is not None and not isinstance(value, bool | int | float | str):
+            raise ConfigError(f"{NAME}: {key} is no plain value: {type(value).__name__}")
+        return Node(value, place, place)
 
     problems: list[Problem] = []
-    entries = {}
-    for key, value in values.items():
-        try:
-            entries[key] = tree(value)
-        except TypeError as error:
-            raise ConfigError(f"{NAME}: {key} is no plain value: {error}") from error
-    config = checked(with_components(Node(entries, place)), problems, trust=True)
+    root = Node({key: tree(key, value) for key, value in values.items()}, place)
+    config = checked(with_components(root), problems, trust=True)
     if config is None:
         raise ConfigError(report(problems, NAME, "the keys are those of a YAML file"))
     return config

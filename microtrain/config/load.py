@@ -39,7 +39,7 @@ def load_config(
     Raises ConfigError with all problems at once.
     """
     from .check import checked
-    from .compose import override, read_stored, read_with_bases, unreadable
+    from .compose import override, read_with_bases, unreadable
     from .document import Node
     from .problems import Place, Problem, Source, report
 
@@ -47,8 +47,7 @@ def load_config(
     problems: list[Problem] = []
     config = None
     try:
-        read = read_stored if trust is False else read_with_bases
-        root = read(path, name, problems)
+        root = read_with_bases(path, name, problems, whole=trust is False)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ConfigError(unreadable(path, name, error)) from error
     if root is not None:

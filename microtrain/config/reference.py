@@ -15,7 +15,7 @@ from typing import Any
 from . import components
 from .resolved import as_yaml
 from .schema import OWN_KEYS, SECTIONS, Data
-from .values import hints_of, in_words, is_plain, json_schema_of
+from .values import in_words, is_plain, json_schema_of
 
 NEEDED = "needed"
 FROM_DATA = "from the data"
@@ -29,6 +29,11 @@ class Key:
     schema: dict[str, Any]
     default: str
     meaning: str
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition(".")[2]
 
     @property
     def expects(self) -> str:
@@ -76,14 +81,14 @@ def _keys(
     prefix: str = "",
 ) -> list[Key]:
     """What can be given to `target`; `otherwise` are defaults in words."""
-    hints, meanings = hints_of(target, parameters), argument_docs(target)
+    meanings = argument_docs(target)
     listed = []
     for name, parameter in parameters.items():
         default = otherwise.get(name)
         if default is None:
             needed = parameter.default is parameter.empty
             default = NEEDED if needed else as_yaml(parameter.default)
-        schema = json_schema_of(hints.get(name, Any))
+        schema = json_schema_of(parameter.annotation)
         value = parameter.default
         if is_plain(value):
             schema["default"] = list(value) if isinstance(value, tuple) else value

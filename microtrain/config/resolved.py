@@ -1,6 +1,7 @@
 """The resolved configuration as YAML: every value that the run uses, with where it came from.
 
-It is written into the run directory, and it is itself a configuration that `load_config` reads.
+It is written into the run directory, it is itself a configuration that `load_config` reads, and
+`read_settings` reads it back as data, with the origins, which are comments.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from .schema import OWN_KEYS, Component, Config
+from ..errors import DataError
+from .components import FROM_DATA
+from .schema import LISTS, OWN_KEYS, Component, Config, Split
+
+AS_SEED = "as seed"  # origin of the split's seed in a run of before it had one of its own
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
 _WORDS = ("null", "true", "false")
@@ -29,35 +35,74 @@ def resolved_yaml(config: Config) -> str:
 
 
 def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Each line of a section and the origin of its value."""
-    for key, value, origin in _entries(path, section, origins):
+    """Each line of a section or component, and the origin of its value."""
+    for key, value in _entries(section).items():
         below = f"{path}.{key}" if path else key
         start = f"{_scalar(key)}:"
         if is_dataclass(value):
             yield start, ""
-            for row, source in _rows(below, value, origins):
-                yield f"  {row}", source
-        elif isinstance(value, list) and value and isinstance(value[0], Component):
+            for row, origin in _rows(below, value, origins):
+                yield f"  {row}", origin
+        elif key in LISTS and not path and value:
             yield start, ""
-            for item in value:
-                for i, (row, source) in enumerate(_rows("", item, {})):
-                    yield f"    {row}" if i else f"  - {row}", source
+            for number, item in enumerate(value):
+                for i, (row, origin) in enumerate(_rows(f"{below}.{number}", item, origins)):
+                    yield f"    {row}" if i else f"  - {row}", origin
         else:
-            yield f"{start} {as_yaml(value)}", origin
+            default = "from the data" if path == "model" and key in FROM_DATA else "default"
+            yield f"{start} {as_yaml(value)}", origins.get(below, default)
 
 
-def _entries(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and origin of all that stands in a section or component."""
-    own = [*vars(section)]
+def _entries(section: Any) -> dict[str, Any]:
+    """What stands in a section or component."""
+    values = vars(section)
     if isinstance(section, Component):
-        for key, value in {"type": section.type, **section.arguments}.items():
-            yield key, value, section.origins.get(key, "default")
-        own = [*OWN_KEYS.get(section.kind, ())]
-    for key in own:
-        value = vars(section)[key]
-        absent = path == "data.split" and value is None  # only the parts that there are
-        if not absent and key not in ("base", "origins"):  # the base has been read
-            yield key, value, origins.get(f"{path}.{key}" if path else key, "default")
+        own = {key: values[key] for key in OWN_KEYS.get(section.kind, ())}
+        return {"type": section.type, **section.arguments, **own}
+    if isinstance(section, Split):
+        values = section.shares | {"seed": section.seed}
+    return {key: value for key, value in values.items() if key not in ("base", "origins")}
+
+
+class Setting(NamedTuple):
+    """A value of the configuration, and where it came from ("" where the file does not say)."""
+
+    value: Any
+    origin: str
+
+
+def read_settings(text: str, path: Path) -> dict[str, Setting]:
+    """The values of a resolved configuration by dotted key, with the comments behind them.
+
+    Args:
+        text: a config.yaml.
+        path: where it is, for messages.
+
+    Raises DataError for what is no YAML or no mapping.
+    """
+    from .document import Node, join, lines_of, parse  # only where a run is read
+    from .problems import Source
+
+    problems: list[Any] = []
+    lines = lines_of(text)
+    root = parse(text, Source(str(path), lines, path.parent), problems)
+    if root is None or problems or not isinstance(root.value, dict):
+        why = problems[0].message if problems else "expected keys and values"
+        raise DataError(f"damaged file: {path}: {why}")
+    settings: dict[str, Setting] = {}
+
+    def walk(path: str, node: Node) -> None:
+        if isinstance(node.value, dict) and (node.value or not path):
+            for key, below in node.value.items():
+                walk(join(path, key), below)
+        else:
+            _, mark, origin = lines[node.place.line - 1].rpartition("  # ")
+            settings[path] = Setting(node.plain(), origin if mark else "")
+
+    walk("", root)
+    if "data.split.train" in settings and "seed" in settings:
+        settings.setdefault("data.split.seed", Setting(settings["seed"].value, AS_SEED))
+    return settings
 
 
 def as_yaml(value: Any) -> str:

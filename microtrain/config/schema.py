@@ -67,14 +67,12 @@ class Component:
         kind: data, model, loss, metrics, optimizer, schedule or callbacks.
         type: a registered name, an import path, or `python:Name` for an object from Python.
         arguments: those that are given or have plain defaults.
-        origins: where arguments that are no defaults came from: `linreg.yaml:6`, `command line`.
         instance: an object from Python that stands for it; of an optimizer, what makes it.
     """
 
     kind: str
     type: Text
     arguments: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict, compare=False)
     instance: Any = field(default=None, compare=False)
 
     def __getattr__(self, key: str) -> Any:
@@ -251,7 +249,8 @@ class Config:
         trainer: The import path of a class of your own that inherits from Trainer.
 
     Attributes:
-        origins: where keys that are no defaults came from, by dotted path: "train.batch_size".
+        origins: where what is no default came from, by dotted path: "train.batch_size" from
+            "linreg.yaml:8", "optimizer.lr" from "command line".
     """
 
     name: Name

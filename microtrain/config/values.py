@@ -7,16 +7,14 @@ A section's keys and a component's arguments take this one way. Only rank 0 impo
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import operator
 import os
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import annotated_types
 from pydantic import (
     AfterValidator,
     ConfigDict,
@@ -143,33 +141,6 @@ def in_words(schema: Mapping[str, Any]) -> str:
         if all(name in schema for name in names):
             return f"{words} {text.format(*(schema[name] for name in names))}"
     return words
-
-
-def hints_of(target: Callable[..., Any], names: Collection[str]) -> dict[str, Any]:
-    """The annotations of the named parameters, those that cannot be evaluated left out.
-
-    One by one: `params: Iterable[Parameter]` with Parameter imported for type checkers only must
-    not switch off the check of `lr: float` beside it. The limits of annotated_types are known
-    everywhere: microtrain's optimizers import them for type checkers only, to be imported fast.
-    """
-    function: Any = target
-    if isinstance(target, type):
-        function = target.__init__  # type: ignore[misc]
-    elif not hasattr(target, "__annotations__"):
-        function = type(target).__call__
-    function = inspect.unwrap(function)
-    namespace = {**vars(annotated_types), **getattr(function, "__globals__", {})}
-    hints = {}
-    for name, annotation in getattr(function, "__annotations__", {}).items():
-        if name not in names:
-            continue
-        if isinstance(annotation, str):
-            try:  # the annotation of code that was just imported, never a text of the YAML
-                annotation = eval(annotation, namespace)
-            except Exception:
-                continue
-        hints[name] = annotation
-    return hints
 
 
 def is_plain(value: object) -> bool:

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.resolved import as_yaml
-from ..config.stored import Setting
+from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import LaunchError
 from ..files import reason, write_whole

@@ -10,8 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from ..config.resolved import as_yaml
-from ..config.stored import Setting, read_settings
+from ..config.resolved import Setting, as_yaml, read_settings
 from ..runs.record import Run
 
 __all__ = ["Record", "differing_settings", "direction"]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.components import is_import_path
-from ..config.resolved import as_yaml, resolved_yaml
+from ..config.resolved import as_yaml, read_settings, resolved_yaml
 from ..config.schema import Config
-from ..config.stored import read_settings
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove

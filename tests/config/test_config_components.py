@@ -11,7 +11,7 @@ import pytest
 
 from microtrain.config.components import REGISTERED, build, load
 from microtrain.config.duration import Duration
-from microtrain.config.load import load_config
+from microtrain.config.load import load_config, resolved_yaml
 from microtrain.config.schema import Component
 from microtrain.config.values import Mismatch, conform, expectation
 from microtrain.errors import ConfigError
@@ -118,14 +118,15 @@ def test_a_class_in_a_file_beside_the_yaml(directory):
     model = build(config.model, in_features=3, out_features=2, classes=7)
     assert model.got == (3, 2, [4, 5], 1.0, "a", False)
     assert config.model.in_features == 3
-    assert config.model.origins["in_features"] == "from the data"
+    rows = [" ".join(row.split()) for row in resolved_yaml(config).splitlines()]
+    assert "in_features: 3 # from the data" in rows
     assert "classes" not in config.model.arguments
 
 
 def test_the_yaml_wins_over_the_data(directory):
     config = with_model("{type: ./nets.py:Net, hidden: [4], out_features: 9}")
     assert build(config.model, in_features=3, out_features=2).got[1] == 9
-    assert config.model.origins["out_features"] == "sub/run.yaml:2"
+    assert config.origins["model.out_features"] == "sub/run.yaml:2"
 
 
 def test_what_the_data_do_not_give_is_named(directory):
