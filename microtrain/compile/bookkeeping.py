@@ -35,9 +35,9 @@ def inline(host: Host, name: Callable[[str, Any], str]) -> list[str]:
         optimizer, runs = about
         lines = [f"{name('optimizer', optimizer)}.calls += 1"]
         lines += [f"{name('run', run)}.count += 1" for run in runs]
-        if type(optimizer)._prepare is not Optimizer._prepare:
+        if type(optimizer).prepare is not Optimizer.prepare:
             first = {id(run.constants): run for run in reversed(runs)}
-            lines += [f"{name('prepare', optimizer._prepare)}({name('run', r)})"
+            lines += [f"{name('prepare', optimizer.prepare)}({name('run', r)})"
                       for r in runs if first[id(r.constants)] is r]  # fmt: skip
         return lines
     if host.label == END:

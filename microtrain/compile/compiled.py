@@ -34,7 +34,7 @@ from .explain import explain
 from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
 from .program import PLAIN, Line, Program, copies_like, one_place, owner_of
-from .recorder import Recorder, present, recording
+from .recorder import Recorder, recording
 from .reuse import forget
 from .structure import Structure, look_at_all
 from .traced import Traced
@@ -125,7 +125,7 @@ class Capture:
         self.result = result
         self.presence = [(s, there) for s, there in recorder.presence.items() if there is not None]
         self.optimizers = [
-            (optimizer, optimizer._runs, [run.constants for run in optimizer._runs])
+            (optimizer, optimizer.runs, [run.constants for run in optimizer.runs])
             for optimizer in recorder.optimizers
         ]
         self.seen: list[list[Any]] = [[None] * len(runs) for _, runs, _ in self.optimizers]
@@ -152,7 +152,7 @@ class Capture:
         An optimizer's runs are made anew for other gradients, their constants for other options.
         """
         for optimizer, runs, constants in self.optimizers:
-            if optimizer._runs is not runs or not all(map(same, runs, constants)):
+            if optimizer.runs is not runs or not all(map(same, runs, constants)):
                 return False
         return self.structure.lives()
 
@@ -167,7 +167,7 @@ class Capture:
         if not self.structure.fits():
             return False
         for storage, there in self.presence:
-            if present(storage) != there:
+            if storage.present() != there:
                 return False
         for listener, counted in self.counted:
             if listener.counted() != counted:

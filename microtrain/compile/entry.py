@@ -69,7 +69,7 @@ def enter({defaults}*more, **named):
 def follow(optimizers: Any, seen: list[list[Any]]) -> bool:
     """Whether the runs of `optimizers` are as captured; new rates are taken over, and `seen`."""
     for (optimizer, runs, constants), options in zip(optimizers, seen, strict=True):
-        if optimizer._runs is not runs or not optimizer._follow_options():
+        if optimizer.runs is not runs or not optimizer.follow_options():
             return False
         if not all(map(same, runs, constants)):
             return False
@@ -188,7 +188,7 @@ class _Text:
         same = []
         for number, (optimizer, runs, _) in enumerate(capture.optimizers):
             one = self.name(f"optimizer{number}", optimizer)
-            self.checks.append(f"{one}._runs is {self.name(f'runs{number}', runs)}")
+            self.checks.append(f"{one}.runs is {self.name(f'runs{number}', runs)}")
             groups = set()
             for place, run in enumerate(runs):
                 if id(run.group) not in groups:  # the first of a group is the first to follow it

@@ -362,7 +362,7 @@ class Recorder:
     def touch(self, storage: Any, clears: bool = False) -> None:
         """Note which gradients were there when the step first came to `storage`."""
         if storage not in self.presence:
-            self.presence[storage] = None if clears else present(storage)
+            self.presence[storage] = None if clears else storage.present()
 
     def assign(self, leaf: Any, value: Any) -> None:
         """`leaf.grad = value`, also of None."""
@@ -494,30 +494,28 @@ class Recorder:
     def step(self, optimizer: Any) -> None:
         """An optimizer's step."""
         self.touch(optimizer.storage)
-        before = optimizer._runs
+        before = optimizer.runs
         with paused():
-            optimizer._begin()
-        if optimizer in self.optimizers and optimizer._runs is not before:
+            optimizer.begin_step()
+        if optimizer in self.optimizers and optimizer.runs is not before:
             raise CaptureError(
                 f"{self._where()}: an optimizer takes two steps for different sets of gradients in "
                 "one captured step; capture them as steps of their own"
             )
-        for run in optimizer._runs:
+        for run in optimizer.runs:
             for array in (*run.constants, *run.states):
                 if type(array) is np.ndarray:
                     self.know(array, "state")
             self.fix(run.scratch)
         self.optimizers.append(optimizer)
-        numbers = tuple(
-            a for run in optimizer._runs for a in run.constants if type(a) is np.ndarray
-        )
-        about = optimizer, tuple(optimizer._runs)
-        self.program.lines.append(Host(COUNT, optimizer._count, self._where(), numbers, about))
+        numbers = tuple(a for run in optimizer.runs for a in run.constants if type(a) is np.ndarray)
+        about = optimizer, tuple(optimizer.runs)
+        self.program.lines.append(Host(COUNT, optimizer.count_step, self._where(), numbers, about))
         self.doing = type(optimizer).__name__
-        for run in optimizer._runs:
-            optimizer._update(run)
+        for run in optimizer.runs:
+            optimizer.update(run)
         self.doing = ""
-        self.bookkeeping(END, optimizer._end, (), tuple(optimizer._written))
+        self.bookkeeping(END, optimizer.end_step, (), tuple(optimizer.written))
 
     def nonzero(self, *_: Any) -> Any:
         """Refused: the shape of the result depends on values."""
@@ -563,11 +561,6 @@ def _masks(index: Any) -> bool:
 
 def _shares(a: Any, b: Any) -> bool:
     return type(b) is np.ndarray and bool(a.size) and np.may_share_memory(a, b)
-
-
-def present(storage: Any) -> tuple[bool, ...]:
-    """Which parameters of `storage` have a gradient."""
-    return tuple([slot.epoch == slot.buffer.epoch for slot in storage.slots])
 
 
 def _skip(count: int) -> None:

@@ -53,7 +53,6 @@ class Communicator(ABC):
     _doing: tuple[str, tuple[Any, ...]] | None = None
     _done = 0
 
-    @abstractmethod
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
         """Combine `array` over all ranks, in place, element by element; return it.
 
@@ -64,60 +63,73 @@ class Communicator(ABC):
         Raises TypeError for another dtype or kind of array; ValueError for an array that is not
         C-contiguous or not writable, and for another op.
         """
+        check_reduction(array, op)
+        return self._all_reduce(array, op)
 
-    @abstractmethod
     def broadcast(self, array: Array, root: int = 0) -> Array:
         """Overwrite `array` on every rank with the values it has on `root`, in place; return it.
 
         Any shape and any dtype without Python objects. Errors as in `all_reduce`.
         """
+        check_buffer("broadcast", array)
+        check_root("broadcast", root, self.size)
+        return self._broadcast(array, root)
 
-    @abstractmethod
     def all_gather(self, array: Array) -> Array:
         """Stack the ranks' arrays, of equal shape and dtype: a new array of shape (size, *shape).
 
         `array` is C-contiguous and may be read-only. Errors as in `all_reduce`.
         """
+        check_buffer("all_gather", array, writable=False)
+        return self._all_gather(array)
 
-    @abstractmethod
     def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
         """Combine `array` over all ranks; this rank gets its row of the result, a new array.
 
         `array` has shape (size, *shape) and may be read-only; the result has `shape`. Row r goes to
         rank r. dtypes and errors as in `all_reduce`; ValueError also where there are not size rows.
         """
+        check_rows("reduce_scatter", array, self.size)
+        check_reduction(array, op, "reduce_scatter")
+        return self._reduce_scatter(array, op)
 
-    @abstractmethod
     def all_to_all(self, array: Array) -> Array:
         """Row r of `array` goes to rank r; row r of the result, a new array, came from rank r.
 
         `array` has shape (size, *shape), the same on all ranks, and may be read-only; any dtype
         without Python objects. Errors as in `reduce_scatter`.
         """
+        check_rows("all_to_all", array, self.size)
+        return self._all_to_all(array)
 
-    @abstractmethod
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         """A communicator of the ranks that pass the same `color`; None where `color` is None.
 
         Their new ranks follow `key` (None is 0), and the old ranks where it is equal. Raises
         ValueError for a negative color or one that is not a whole number.
         """
+        check_color(color, key)
+        return self._split(color, key or 0)
 
-    @abstractmethod
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """The ranks' objects, in rank order, on `root`; None elsewhere. Objects are pickled."""
+        check_root("gather_object", root, self.size)
+        return self._gather_object(obj, root)
 
-    @abstractmethod
     def all_gather_object(self, obj: T) -> list[T]:
         """The ranks' objects, in rank order, on every rank. Objects are pickled."""
+        refuse_alone("all_gather_object")
+        return self._all_gather_object(obj)
 
-    @abstractmethod
     def broadcast_object(self, obj: T, root: int = 0) -> T:
         """The object that `root` passed, on every rank (what others pass is ignored). Pickled."""
+        check_root("broadcast_object", root, self.size)
+        return self._broadcast_object(obj, root)
 
-    @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has arrived."""
+        refuse_alone("barrier")
+        self._barrier()
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
@@ -125,6 +137,38 @@ class Communicator(ABC):
 
         Buffered output is flushed; `finally` blocks and atexit handlers do not run.
         """
+
+    # What each kind of communicator does, when the arguments have been checked.
+
+    @abstractmethod
+    def _all_reduce(self, array: Array, op: Op) -> Array: ...
+
+    @abstractmethod
+    def _broadcast(self, array: Array, root: int) -> Array: ...
+
+    @abstractmethod
+    def _all_gather(self, array: Array) -> Array: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, array: Array, op: Op) -> Array: ...
+
+    @abstractmethod
+    def _all_to_all(self, array: Array) -> Array: ...
+
+    @abstractmethod
+    def _split(self, color: int | None, key: int) -> Communicator | None: ...
+
+    @abstractmethod
+    def _gather_object(self, obj: T, root: int) -> list[T] | None: ...
+
+    @abstractmethod
+    def _all_gather_object(self, obj: T) -> list[T]: ...
+
+    @abstractmethod
+    def _broadcast_object(self, obj: T, root: int) -> T: ...
+
+    @abstractmethod
+    def _barrier(self) -> None: ...
 
     def node(self) -> Communicator:
         """A communicator of the ranks on this machine. Collective, and made at the first call."""
@@ -145,11 +189,12 @@ class Communicator(ABC):
         return f"<{type(self).__name__} rank {self.rank} of {self.size}>"
 
 
-# Each communicator checks its arguments with these, so a mistake shows at any number of ranks.
+# A mistake shows at any number of ranks, and so does a collective that the others will not come to.
 
 
 def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
     """Raise TypeError or ValueError unless `array` is memory that can be sent as it lies."""
+    refuse_alone(call)
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{call}: expected a numpy.ndarray, found {type(array).__name__}")
     if array.dtype.hasobject:
@@ -185,7 +230,7 @@ def alone(why: str) -> Iterator[None]:
 
 def refuse_alone(call: str) -> None:
     """RuntimeError for a collective that the other ranks will not come to."""
-    why = FORBIDDEN.get(get_ident())
+    why = FORBIDDEN.get(get_ident()) if FORBIDDEN else None
     if why is not None:
         raise RuntimeError(f"{call}: the other ranks would be waited for in vain: {why}")
 
@@ -198,7 +243,8 @@ def call_for_objects(call: str) -> str:
 def check_reduction(array: Array, op: str, call: str = "all_reduce") -> None:
     """Raise TypeError or ValueError unless `all_reduce(array, op)` is defined."""
     # A step of a small model is a few microseconds: the usual case is settled in a quarter of one.
-    if type(array) is np.ndarray and array.dtype in REDUCIBLE and op in OPS and array.flags.carray:
+    usual = type(array) is np.ndarray and array.dtype in REDUCIBLE and array.flags.carray
+    if usual and op in OPS and not FORBIDDEN:
         return
     check_buffer(call, array, writable=call == "all_reduce")
     if op not in OPS:
@@ -229,6 +275,7 @@ def check_rows(call: str, array: Array, size: int) -> None:
 
 def check_color(color: int | None, key: int | None) -> None:
     """Raise ValueError unless `split(color, key)` is defined."""
+    refuse_alone("split")
     for name, value in (("color", color), ("key", key)):
         whole = type(value) is int and value < 2**31
         if not (value is None or (whole and (value >= 0 or name == "key"))):
@@ -240,6 +287,7 @@ def check_color(color: int | None, key: int | None) -> None:
 
 def check_root(call: str, root: Any, size: int) -> None:
     """Raise ValueError unless `root` is a rank."""
+    refuse_alone(call)
     if not (isinstance(root, int | np.integer) and 0 <= root < size):
         raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root!r}")
 
@@ -249,6 +297,7 @@ def described(name: str, args: tuple[Any, ...]) -> str:
     if name == "split":
         return name
     first, *rest = args or (None,)
+    rest = [value for value in rest if value not in ("sum", 0)]  # where nothing else was said
     shape = f" of shape {first.shape}, {first.dtype}" if isinstance(first, np.ndarray) else ""
     return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
 

@@ -20,19 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from ..random import begin_batch
-from .communicator import (
-    FORBIDDEN,
-    Array,
-    Communicator,
-    Op,
-    T,
-    check_buffer,
-    check_color,
-    check_reduction,
-    check_root,
-    check_rows,
-    refuse_alone,
-)
+from .communicator import Array, Communicator, Op, T
 
 R = TypeVar("R")
 
@@ -113,8 +101,6 @@ class InProcessCommunicator(Communicator):
         No rank goes on before all have read, so a value may be changed afterwards.
         Raises RuntimeError on every rank when they are not all at the same call.
         """
-        if FORBIDDEN:
-            refuse_alone(call)
         meeting = self._meeting
         meeting.calls[self.rank], meeting.values[self.rank] = call, value
         meeting.wait()
@@ -128,30 +114,24 @@ class InProcessCommunicator(Communicator):
         meeting.wait()
         return result
 
-    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
-        check_reduction(array, op)
-
+    def _all_reduce(self, array: Array, op: Op) -> Array:
         call = f"calls all_reduce({op}) of shape {array.shape}, {array.dtype}"
         array[...] = self.exchange(call, array, lambda arrays: _combined(arrays, op))
         return array
 
-    def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
-        check_rows("reduce_scatter", array, self.size)
-        check_reduction(array, op, "reduce_scatter")
+    def _reduce_scatter(self, array: Array, op: Op) -> Array:
         me = self.rank
         call = f"calls reduce_scatter({op}) of shape {array.shape}, {array.dtype}"
         return self.exchange(call, array, lambda ranks: _combined([a[me] for a in ranks], op))
 
-    def all_to_all(self, array: Array) -> Array:
-        check_rows("all_to_all", array, self.size)
+    def _all_to_all(self, array: Array) -> Array:
         me = self.rank
         call = f"calls all_to_all of shape {array.shape}, {array.dtype}"
         return self.exchange(call, array, lambda ranks: np.stack([a[me] for a in ranks]))
 
-    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        check_color(color, key)
+    def _split(self, color: int | None, key: int) -> Communicator | None:
         wishes = self.exchange("calls split", (color, key), list)
-        order = sorted((k or 0, rank) for rank, (c, k) in enumerate(wishes) if c == color)
+        order = sorted((k, rank) for rank, (c, k) in enumerate(wishes) if c == color)
         members = [rank for _, rank in order]
         first = color is not None and members[0] == self.rank
         made = self._meeting.part(len(members)) if first else None
@@ -160,37 +140,32 @@ class InProcessCommunicator(Communicator):
             return None
         return InProcessCommunicator(members.index(self.rank), meetings[members[0]])
 
-    def broadcast(self, array: Array, root: int = 0) -> Array:
-        check_buffer("broadcast", array)
-        check_root("broadcast", root, self.size)
+    def _broadcast(self, array: Array, root: int) -> Array:
         call = f"calls broadcast from {root} of shape {array.shape}, {array.dtype}"
         array[...] = self.exchange(call, array, lambda arrays: arrays[root].copy())
         return array
 
-    def all_gather(self, array: Array) -> Array:
-        check_buffer("all_gather", array, writable=False)
+    def _all_gather(self, array: Array) -> Array:
         call = f"calls all_gather of shape {array.shape}, {array.dtype}"
         return self.exchange(call, array, np.stack)
 
     # Objects go through pickle as they do over MPI: a rank never sees another one's object itself.
 
-    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
-        check_root("gather_object", root, self.size)
+    def _gather_object(self, obj: T, root: int) -> list[T] | None:
         everything = self.exchange(f"calls gather_object to {root}", pickle.dumps(obj), list)
         return [pickle.loads(one) for one in everything] if self.rank == root else None
 
-    def all_gather_object(self, obj: T) -> list[T]:
+    def _all_gather_object(self, obj: T) -> list[T]:
         everything = self.exchange("calls all_gather_object", pickle.dumps(obj), list)
         return [pickle.loads(one) for one in everything]
 
-    def broadcast_object(self, obj: T, root: int = 0) -> T:
-        check_root("broadcast_object", root, self.size)
+    def _broadcast_object(self, obj: T, root: int) -> T:
         mine = pickle.dumps(obj) if self.rank == root else b""
         call = f"calls broadcast_object from {root}"
         received: T = pickle.loads(self.exchange(call, mine, lambda values: values[root]))
         return received
 
-    def barrier(self) -> None:
+    def _barrier(self) -> None:
         self.exchange("calls barrier", None, len)
 
     def abort(self, code: int) -> NoReturn:

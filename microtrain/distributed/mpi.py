@@ -28,21 +28,7 @@ from ..errors import ConfigError, LaunchError
 from ..frames import user_place
 from ..threads import Launch
 from . import abort, warden, watchdog
-from .communicator import (
-    FORBIDDEN,
-    Array,
-    Communicator,
-    Op,
-    T,
-    check_buffer,
-    check_color,
-    check_reduction,
-    check_root,
-    check_rows,
-    described,
-    ranks_named,
-    refuse_alone,
-)
+from .communicator import Array, Communicator, Op, T, described, ranks_named
 
 R = TypeVar("R")
 
@@ -82,17 +68,15 @@ def _debug() -> frozenset[str]:
 
 def watched(method: Callable[..., R]) -> Callable[..., R]:
     """Let the watchdog see a collective; with MICROTRAIN_DEBUG=comm compare it over the ranks."""
-    name = method.__name__
+    name = method.__name__.removeprefix("_")
 
     @functools.wraps(method)
-    def call(self: MpiCommunicator, *args: Any, **named: Any) -> R:
-        if FORBIDDEN:
-            refuse_alone(name)
-        self._doing = name, (*args, *named.values())
+    def call(self: MpiCommunicator, *args: Any) -> R:
+        self._doing = name, args
         try:
             if self._control is not None:
                 self._compare()
-            result = method(self, *args, **named)
+            result = method(self, *args)
         except self._MPI.Exception as error:
             raise RuntimeError(
                 f"{described(*self._doing)}: {error}\n(another call on another rank, or another "
@@ -129,8 +113,7 @@ class MpiCommunicator(Communicator):
         ALIVE.add(self)
 
     @watched
-    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
-        check_reduction(array, op)
+    def _all_reduce(self, array: Array, op: Op) -> Array:
         # MPI has no maximum of booleans; as bytes, 0 and 1 have one.
         numbers = array.view(np.uint8) if array.dtype.kind == "b" else array
         for chunk in (numbers,) if numbers.size <= CHUNK else _chunks(numbers):
@@ -138,16 +121,13 @@ class MpiCommunicator(Communicator):
         return array
 
     @watched
-    def broadcast(self, array: Array, root: int = 0) -> Array:
-        check_buffer("broadcast", array)
-        check_root("broadcast", root, self.size)
+    def _broadcast(self, array: Array, root: int) -> Array:
         for chunk in _chunks(_bytes(array)):
             self._comm.Bcast(chunk, root)
         return array
 
     @watched
-    def all_gather(self, array: Array) -> Array:
-        check_buffer("all_gather", array, writable=False)
+    def _all_gather(self, array: Array) -> Array:
         result = np.empty((self.size, *array.shape), array.dtype)
         rows = result.reshape(-1).view(np.uint8).reshape(self.size, array.nbytes)
         start = 0
@@ -161,9 +141,7 @@ class MpiCommunicator(Communicator):
         return result
 
     @watched
-    def reduce_scatter(self, array: Array, op: Op = "sum") -> Array:
-        check_rows("reduce_scatter", array, self.size)
-        check_reduction(array, op, "reduce_scatter")
+    def _reduce_scatter(self, array: Array, op: Op) -> Array:
         result = np.empty(array.shape[1:], array.dtype)
         sent, received = (a.view("u1") if a.dtype.kind == "b" else a for a in (array, result))
         for rows, out in _row_chunks(sent, received.reshape(-1)):
@@ -171,8 +149,7 @@ class MpiCommunicator(Communicator):
         return result
 
     @watched
-    def all_to_all(self, array: Array) -> Array:
-        check_rows("all_to_all", array, self.size)
+    def _all_to_all(self, array: Array) -> Array:
         result = np.empty(array.shape, array.dtype)
         received = _bytes(result).reshape(self.size, -1)
         start = 0
@@ -187,31 +164,28 @@ class MpiCommunicator(Communicator):
         return result
 
     @watched
-    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        check_color(color, key)
+    def _split(self, color: int | None, key: int) -> Communicator | None:
         color = self._MPI.UNDEFINED if color is None else color
-        comm = self._comm.Split(color, key or 0)
+        comm = self._comm.Split(color, key)
         return None if comm == self._MPI.COMM_NULL else MpiCommunicator(self._MPI, comm)
 
     @watched
-    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
-        check_root("gather_object", root, self.size)
+    def _gather_object(self, obj: T, root: int) -> list[T] | None:
         gathered: list[T] | None = self._comm.gather(obj, root)
         return gathered
 
     @watched
-    def all_gather_object(self, obj: T) -> list[T]:
+    def _all_gather_object(self, obj: T) -> list[T]:
         gathered: list[T] = self._comm.allgather(obj)
         return gathered
 
     @watched
-    def broadcast_object(self, obj: T, root: int = 0) -> T:
-        check_root("broadcast_object", root, self.size)
+    def _broadcast_object(self, obj: T, root: int) -> T:
         received: T = self._comm.bcast(obj if self.rank == root else None, root)
         return received
 
     @watched
-    def barrier(self) -> None:
+    def _barrier(self) -> None:
         self._comm.Barrier()
 
     def abort(self, code: int) -> NoReturn:

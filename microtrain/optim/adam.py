@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
-from .optimizer import Optimizer, Run, refuse_switches
+from .optimizer import Optimizer, Run, arguments
 
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt, Lt
@@ -45,9 +44,6 @@ class Adam(Optimizer):
 
     states = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     counts = True
-    options = itemgetter(
-        "lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay"
-    )
 
     def __init__(
         self,
@@ -65,23 +61,7 @@ class Adam(Optimizer):
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        refuse_switches(
-            type(self).__name__,
-            foreach=foreach,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-        )
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "eps", "weight_decay")
@@ -96,7 +76,7 @@ class Adam(Optimizer):
                     f"{name}: betas[{number}] must be at least 0 and below 1, got {beta!r}"
                 )
 
-    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         return self.states if group["amsgrad"] else self.states[:2]
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
@@ -115,7 +95,7 @@ class Adam(Optimizer):
             constant(decay) if decay and not decoupled else None,
             constant(1 - lr * decay) if decay and decoupled else None,
             maximize,
-            # What depends on the number of steps; written by `_prepare`.
+            # What depends on the number of steps; written by `prepare`.
             constant(0),
             constant(0),
         )
@@ -126,7 +106,7 @@ class Adam(Optimizer):
             shrink.fill(1 - float(lr) * run.options[3])
         return True
 
-    def _prepare(self, run: Run) -> None:
+    def prepare(self, run: Run) -> None:
         """Correct step size and eps for the averages' start at 0, for the step `run.count`.
 
         In `lr / (1 - beta1 ** t) * m / (sqrt(v) / root + eps)` the root is taken out of the
@@ -138,7 +118,7 @@ class Adam(Optimizer):
         size.fill(float(lr) / (1 - beta1**run.count) * root)
         least.fill(eps * root)
 
-    def _update(self, run: Run) -> None:
+    def update(self, run: Run) -> None:
         beta1, new1, beta2, new2, decay, shrink, maximize, size, least = run.constants
         average, square, *largest = run.states
         param, step, work = run.param, run.grad, run.scratch
@@ -191,17 +171,4 @@ class AdamW(Adam):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            decoupled_weight_decay=True,
-        )
+        super().__init__(params, **arguments(locals()), decoupled_weight_decay=True)

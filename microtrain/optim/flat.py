@@ -163,6 +163,7 @@ class FlatStorage:
                 start = slots[n].stop
         self.slots: tuple[Slot, ...] = tuple(slots)
         self.versions = tuple(slot.version for slot in self.slots)
+        self._all = (True,) * len(params)
         STORAGES.add(self)  # complete by now: another thread may be capturing and look at it
 
     @staticmethod
@@ -219,6 +220,15 @@ class FlatStorage:
         for slot in buffer.graphs:
             slot.graph = None
         buffer.graphs.clear()
+
+    def present(self) -> tuple[bool, ...]:
+        """Of each parameter whether its gradient is there."""
+        if len(self.buffers) == 1:  # the usual case, in less time
+            epoch = self.buffers[0].epoch
+            epochs = [slot.epoch for slot in self.slots]
+            if epochs.count(epoch) == len(epochs):
+                return self._all
+        return tuple([slot.epoch == slot.buffer.epoch for slot in self.slots])
 
     def stamp(self) -> None:
         """Raise the version of every parameter: a graph that saved one is stale now."""

@@ -23,12 +23,16 @@ STEP = "step"
 # What learning-rate schedulers keep in a group.
 BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
 
+NO_OPTIONS = ("self", "params", "__class__")
+# Arguments that choose among PyTorch's implementations; `centered` is one of its RMSprop's.
+SWITCHES = ("foreach", "capturable", "differentiable", "fused", "centered")
+
 # All there are: a captured step must not change their options.
 OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 # What `_use` makes.
 _LAID_OUT = (
-    "storage", "_group_of", "_flat", "_used", "_counts", "_present", "_runs", "_written",
+    "storage", "_group_of", "_flat", "_used", "_counts", "_present", "runs", "written",
 )  # fmt: skip
 
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
@@ -41,6 +45,11 @@ def refuse_switches(name: str, **switches: Any) -> None:
     for switch, value in switches.items():
         if value not in (None, False):
             raise ValueError(f"{name}: {switch}={value!r} is not supported; leave it out")
+
+
+def arguments(scope: dict[str, Any]) -> dict[str, Any]:
+    """Those of an `__init__`, out of its `locals()`: options, and switches of PyTorch's."""
+    return {name: value for name, value in scope.items() if name not in NO_OPTIONS}
 
 
 def refuse_schedule() -> NoReturn:
@@ -84,10 +93,17 @@ class Optimizer:
 
     A subclass names its flat states and updates one `Run` at a time. One whose update depends on
     the number of steps that a parameter has taken sets `counts`: a run then has one such number.
+    Between `begin_step` and `end_step` a step is `update` of each of `runs`, which is what a
+    captured step repeats.
 
     Args:
         params: Tensors, or dicts with `params` and options of their own (parameter groups).
-        defaults: the options that a group does not give.
+        defaults: the options that a group does not give, the learning rate first; PyTorch's
+            switches among them, which can only be off, are left out.
+
+    Attributes:
+        runs: the stretches of memory that the last step has updated.
+        written: the versions of the parameters in them.
 
     Raises:
         TypeError: what is given is not Tensors in an order (a Tensor, a set, text).
@@ -97,7 +113,6 @@ class Optimizer:
 
     states: ClassVar[tuple[str, ...]] = ()
     counts: ClassVar[bool] = False
-    options: ClassVar[itemgetter[Any]]  # reads the hyper-parameters of a group
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if type(params) in TENSORS or isinstance(params, set | frozenset | dict | str):
@@ -108,7 +123,11 @@ class Optimizer:
         given = list(params)
         if not given or not isinstance(given[0], dict):
             given = [{"params": given}]
-        self.defaults = defaults
+        refuse_switches(
+            type(self).__name__, **{name: defaults[name] for name in SWITCHES if name in defaults}
+        )
+        self.defaults = {name: defaults[name] for name in defaults if name not in SWITCHES}
+        self.options = itemgetter(*self.defaults)  # reads the hyper-parameters of a group
         self.calls = 0  # of step(), for the schedulers' warning
         self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
         everything = self._everything(self.param_groups)
@@ -154,9 +173,9 @@ class Optimizer:
         ]
         self._used = [False] * len(storage.params)  # whose states have been used
         self._counts = [0] * len(storage.params)  # steps taken, as far as the runs do not say
-        self._present: list[bool] | None = None  # which gradients the runs were made for
-        self._runs: list[Run] = []
-        self._written: tuple[Any, ...] = ()  # the versions of what the runs write
+        self._present: tuple[bool, ...] | None = None  # which gradients the runs were made for
+        self.runs: list[Run] = []
+        self.written: tuple[Any, ...] = ()
         OPTIMIZERS.add(self)  # complete by now: another thread may be capturing and look at it
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -177,13 +196,13 @@ class Optimizer:
         """What the update needs of `run.options`, in the form that is fastest to use."""
         return run.options
 
-    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The names of the states that a group uses."""
         return self.states
 
-    def _update(self, run: Run) -> None:
+    def update(self, run: Run) -> None:
         """Apply one step to one run."""
-        raise NotImplementedError(f"{type(self).__name__} must define _update(run)")
+        raise NotImplementedError(f"{type(self).__name__} must define update(run)")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark all gradients absent (`p.grad` reads None), or fill those there are with zeros."""
@@ -203,37 +222,37 @@ class Optimizer:
         if recorder is not None:
             recorder.step(self)
             return loss
-        self._begin()
-        for run in self._runs:
-            self._update(run)
-        self._end()
+        self.begin_step()
+        for run in self.runs:
+            self.update(run)
+        self.end_step()
         return loss
 
-    # A captured step replays the updates between these.
-
-    def _begin(self) -> None:
+    def begin_step(self) -> None:
         """Find the runs of this step and count it."""
-        present = [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
-        if present != self._present or not self._follow_options():
+        present = self.storage.present()
+        if present != self._present or not self.follow_options():
             self._make_runs(present)
-        self._count()
+        self.count_step()
 
-    def _count(self) -> None:
+    def count_step(self) -> None:
+        """Count the step in the runs and in what depends on their number of steps."""
         self.calls += 1
         done: Any = None
-        for run in self._runs:
+        for run in self.runs:
             run.count += 1
             if run.constants is not done:  # one for all blocks of a stretch
-                self._prepare(run)
+                self.prepare(run)
                 done = run.constants
 
-    def _prepare(self, run: Run) -> None:
+    def prepare(self, run: Run) -> None:
         """Write what depends on the number of steps into the constants of `run`."""
 
-    def _end(self) -> None:
-        for run in self._runs:
+    def end_step(self) -> None:
+        """Note that the parameters are new."""
+        for run in self.runs:
             run.fresh = False
-        for version in self._written:
+        for version in self.written:
             version.n += 1
         end_step()
 
@@ -241,18 +260,18 @@ class Optimizer:
         """The hyper-parameters of all groups."""
         return [self.options(group) for group in self.param_groups]
 
-    def _follow_options(self) -> bool:
+    def follow_options(self) -> bool:
         """Renew the constants of groups with changed options; False where states changed too."""
         read = self.options
         before: Run | None = None
-        for run in self._runs:
+        for run in self.runs:
             options = read(run.group)
             if options == run.options:
                 pass
             elif options[1:] == run.options[1:] and self._set_rate(run, options[0]):
                 run.options = options
             else:
-                if len(self._wanted(run.group)) != len(run.states):
+                if len(self.states_of_group(run.group)) != len(run.states):
                     return False
                 run.options = options
                 self._make_constants(run, before)
@@ -283,22 +302,22 @@ class Optimizer:
 
     def _settle(self) -> None:
         """Note what the runs know about their parameters."""
-        for run in self._runs:
+        for run in self.runs:
             for place in run.places:
                 self._counts[place] = run.count
 
-    def _make_runs(self, present: list[bool]) -> None:
+    def _make_runs(self, present: tuple[bool, ...]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
         storage = self.storage
         self._settle()
-        self._runs = []
+        self.runs = []
         for buffer, numbers, flats in zip(storage.buffers, storage.rows, self._flat, strict=True):
             pieces: list[tuple[Any, list[int]]] = []  # what its parameters share, and these
             for n in numbers:
                 if not present[n]:
                     continue
                 group = self._group_of[storage.params[n]]
-                fresh = bool(self._wanted(group)) and not self._used[n]
+                fresh = bool(self.states_of_group(group)) and not self._used[n]
                 self._used[n] = self._used[n] or fresh
                 # Groups are told apart by identity: equal ones may differ later.
                 kind = (id(group), fresh, self._counts[n] if self.counts else 0)
@@ -319,10 +338,10 @@ class Optimizer:
                     part = slice(at, min(at + block, stop))
                     run = self._run(buffer, flats, kind[1], places, part)
                     self._make_constants(run, before)
-                    self._runs.append(run)
+                    self.runs.append(run)
                     before = run
         self._present = present
-        self._written = tuple(
+        self.written = tuple(
             version for version, there in zip(storage.versions, present, strict=True) if there
         )
 
@@ -330,7 +349,7 @@ class Optimizer:
         self, buffer: Buffer, flats: dict[str, Any], fresh: bool, places: list[int], part: slice
     ) -> Run:
         group = self._group_of[self.storage.params[places[0]]]
-        names = self._wanted(group)
+        names = self.states_of_group(group)
         for name in names:
             if flats[name] is None:
                 flats[name] = flat_like(buffer)
@@ -437,7 +456,7 @@ class Optimizer:
             self._fitting(params[number], values)
         for group, found in zip(self.param_groups, options, strict=True):
             group.update(found)
-        self._runs = []
+        self.runs = []
         for place in range(len(self._used)):
             self._used[place] = False
             self._counts[place] = 0
@@ -470,7 +489,7 @@ class Optimizer:
         place = self.storage.place[param]
         slot, flats = self.storage.slots[place], self._flats(place)
         self._settle()
-        self._runs = []
+        self.runs = []
         found = self._fitting(param, values)
         if found:
             self._used[place] = True
@@ -499,7 +518,7 @@ class Optimizer:
         self.calls, used, counts = history
         self._counts[:] = counts
         self._used[:] = used
-        for run in self._runs:
+        for run in self.runs:
             run.count = counts[run.places[0]]
             run.fresh = bool(run.states) and not used[run.places[0]]
             for place in run.places:  # the next step uses them

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import Any
 
 from ..backend import XP
-from .optimizer import Optimizer, Run, refuse_switches
+from .optimizer import Optimizer, Run, arguments
 
 
 class RMSprop(Optimizer):
@@ -38,7 +37,6 @@ class RMSprop(Optimizer):
 
     states = ("square_avg", "momentum_buffer")
     counts = True
-    options = itemgetter("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
 
     def __init__(
         self,
@@ -54,27 +52,12 @@ class RMSprop(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
     ) -> None:
-        refuse_switches(
-            "RMSprop",
-            centered=centered,
-            capturable=capturable,
-            foreach=foreach,
-            differentiable=differentiable,
-        )
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "alpha", "eps", "weight_decay", "momentum")
 
-    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         return self.states if group["momentum"] else self.states[:1]
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
@@ -90,7 +73,7 @@ class RMSprop(Optimizer):
             maximize,
         )
 
-    def _update(self, run: Run) -> None:
+    def update(self, run: Run) -> None:
         lr, alpha, new, eps, decay, momentum, maximize = run.constants
         square, *velocity = run.states
         param, step, work = run.param, run.grad, run.scratch

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
-from .optimizer import Optimizer, Run, refuse_switches
+from .optimizer import Optimizer, Run, arguments
 
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt
@@ -45,7 +44,6 @@ class SGD(Optimizer):
     """
 
     states = ("momentum_buffer",)
-    options = itemgetter("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
     def __init__(
         self,
@@ -61,16 +59,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        refuse_switches("SGD", foreach=foreach, differentiable=differentiable, fused=fused)
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "momentum", "weight_decay")
@@ -78,7 +67,7 @@ class SGD(Optimizer):
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
-    def _wanted(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         return self.states if group["momentum"] else ()
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
@@ -98,7 +87,7 @@ class SGD(Optimizer):
         run.constants[0].fill(lr)
         return True
 
-    def _update(self, run: Run) -> None:
+    def update(self, run: Run) -> None:
         lr, momentum, kept, decay, nesterov, maximize = run.constants
         param, step, work = run.param, run.grad, run.scratch
         xp = XP[type(param)]

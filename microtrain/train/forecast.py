@@ -54,7 +54,7 @@ def _optimizer_bytes(optimizer: Optimizer) -> int:
     """The states that the optimizer makes at its first step; a custom one's are not known."""
     total = 0
     for group in optimizer.param_groups:
-        states = len(optimizer._wanted(group))
+        states = len(optimizer.states_of_group(group))
         total += states * sum(p.numel() * p._array.dtype.itemsize for p in group["params"])
     return total
 

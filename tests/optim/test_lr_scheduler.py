@@ -266,10 +266,10 @@ def test_a_changed_rate_does_not_make_the_runs_anew():
     optimizer = Adam([mt.ones(2, requires_grad=True)])
     optimizer.param_groups[0]["params"][0].sum().backward()
     optimizer.step()
-    runs = list(optimizer._runs)
+    runs = list(optimizer.runs)
     optimizer.param_groups[0]["lr"] = 0.5
     optimizer.step()
-    assert all(a is b for a, b in zip(runs, optimizer._runs, strict=True))
+    assert all(a is b for a, b in zip(runs, optimizer.runs, strict=True))
 
 
 def test_stepping_before_the_optimizer_warns_once():
