@@ -252,19 +252,20 @@ class Modes(threading.local):
     """Every mutable mode of the package, one set a thread, read once per operation.
 
     Attributes:
-        grad: whether operations record a graph.
+        grad: whether operations record a graph: True or False, and while anomalies are detected
+            what is as true, which they show their results.
         direct: whether gradient rules may write into the flat memory of a parameter's gradient.
         counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
         recorder: what writes down the instructions of a step that is captured, None otherwise.
-        anomaly: what `detect_anomaly` set, None while it is off.
+        anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
         answers: what other ranks have answered already, in order: a pass that is done again asks
             them nothing that it has asked before.
     """
 
     def __init__(self) -> None:
-        self.grad = True
+        self.grad: Any = True
         self.direct = True
         self.counts = False
         self.inference = False
@@ -272,6 +273,10 @@ class Modes(threading.local):
         self.recorder: Any = None
         self.default_dtype = float32
         self.answers: list[Any] = []
+
+    def switch(self, grad: bool) -> None:
+        """Set whether operations record a graph."""
+        self.grad = grad if self.anomaly is None else self.anomaly.modes[grad]
 
 
 MODES = Modes()

@@ -6,15 +6,18 @@ captured or repeated, in a collective that other ranks wait in. Standard library
 
 from __future__ import annotations
 
+import itertools
+import linecache
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
-    "ENTRY", "FIRST_LINE", "KERNEL", "LAYER", "OPERATION", "REPLAY", "calls_under_way", "is_own",
-    "user_line", "user_place",
+    "ENTRY", "FIRST_LINE", "KERNEL", "LAYER", "OPERATION", "REPLAY", "calls_under_way",
+    "generated", "is_own", "user_line", "user_place",
 ]  # fmt: skip
 
 _PACKAGE: Final = os.path.dirname(__file__) + os.sep
@@ -24,8 +27,8 @@ _COMMUNICATION: Final = os.path.join(_PACKAGE, "distributed", "")
 OPERATION: Final = "<operation "  # its name and ">" follow, as in the next two
 KERNEL: Final = "<kernel "
 LAYER: Final = "<layer "
-ENTRY: Final = "<entry of a captured step>"
-REPLAY: Final = "<captured step>"
+ENTRY: Final = "<entry of a captured step "  # a number and ">" follow, as in the next
+REPLAY: Final = "<captured step "
 # The number of the first line of a replay that repeats one of the user's. In the globals of its
 # code, `origins` are what these lines repeat; their `where` is "file:line".
 FIRST_LINE: Final = 3
@@ -34,6 +37,25 @@ _OWN: Final = (_PACKAGE, OPERATION, KERNEL, LAYER, ENTRY, REPLAY)
 # Launchers (runpy), threads and libraries, which are nobody's script.
 _LIBRARIES: Final = ("<frozen ", os.path.dirname(os.__file__) + os.sep)
 _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
+
+
+_numbers = itertools.count(1)
+
+
+def generated(source: str, name: str, kind: str, scope: dict[str, Any]) -> Any:
+    """The function `name` of generated `source`, with `scope` as its globals.
+
+    Tracebacks and debuggers show its lines, as long as it is there.
+
+    Args:
+        kind: how the name of its file begins.
+    """
+    file = f"{kind}{next(_numbers)}>"
+    exec(compile(source, file, "exec"), scope)
+    function = scope.pop(name)  # out of its own globals, which would be a cycle
+    linecache.cache[file] = len(source), None, source.splitlines(True), file
+    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
+    return function
 
 
 def is_own(filename: str) -> bool:
@@ -73,7 +95,7 @@ def user_place(frame: FrameType | None) -> str:
     own = ""
     for each in _outwards(frame):
         name, line = each.f_code.co_filename, str(each.f_lineno)
-        if name == REPLAY:
+        if name.startswith(REPLAY):
             name, _, line = _origin(each).rpartition(":")
         here = f"{os.path.basename(name)}:{line}"
         if name.startswith(_PACKAGE):

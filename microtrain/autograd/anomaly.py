@@ -1,15 +1,12 @@
 """Anomaly detection: where in your code is the operation whose gradient goes wrong?
 
 While it is on, the creation number of a node carries the stack of the call that made it, and the
-engine looks at all that a node returns. While it is off in every thread nothing of this exists:
-`next_seq`, which numbers each node anyway, is exchanged in the globals of the code that makes nodes
-(`NUMBERING`), so that no operation tests for a mode. The engine reads the mode once a pass. Where
-results are checked too, operations run a second version of their code, which shows them.
+engine looks at all that a node returns. Operations read one mode, whether to record, True or False
+while nothing is detected; otherwise it is an object as true as that, which is shown each result.
 """
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Iterable
 from types import CodeType
@@ -17,12 +14,8 @@ from typing import Any
 
 from ..backend import MODES, XP
 from ..frames import calls_under_way
-from ..tensor import TENSORS
-from .graph import NUMBERING, Node, next_seq
-
-_LOCK = threading.Lock()
-_ON: set[int] = set()  # the threads in which it is on
-_CHECKING: set[int] = set()  # those in which results of operations are checked
+from ..tensor import TENSORS, Tensor
+from .graph import Node, next_seq
 
 
 class AnomalyError(RuntimeError):
@@ -102,11 +95,23 @@ def is_anomaly_check_nan_enabled() -> bool:
 
 
 class _Anomaly:
-    """What the mode is while it is on; `node` is the one whose backward runs."""
+    """What the mode is while it is on.
+
+    Attributes:
+        node: the node whose backward runs.
+        modes: what stands for False and for True in `MODES.grad`.
+    """
 
     def __init__(self, check_nan: bool, check_forward: bool) -> None:
         self.check_nan, self.check_forward = check_nan, check_forward
         self.node: Node | None = None
+        self.modes = _Recording(self, False), _Recording(self, True)
+
+    def remember(self, node: Node) -> None:
+        """Note the call that made `node`, just now."""
+        node._seq = traced = _Traced(node._seq)
+        traced.calls = calls_under_way()
+        traced.inducer = None if self.node is None else (self.node._op.node_name, self.node._seq)
 
     def watch(self, backward: Callable[..., Any], node: Node, g: Any) -> Any:
         """`backward(node, g)`; AnomalyError where it returns NaN, a note where it raises."""
@@ -160,11 +165,20 @@ class _Anomaly:
         )
 
 
-def _checked(operation: Any, output: Any, inputs: tuple[Any, ...]) -> Any:
-    """`output`, once the mode of this thread has seen it; what generated code calls."""
-    if MODES.anomaly is not None:
-        MODES.anomaly.check(operation.name, (output,), inputs)
-    return output
+class _Recording:
+    """Whether operations are recorded, while anomalies are detected."""
+
+    def __init__(self, anomaly: _Anomaly, on: bool) -> None:
+        self.anomaly, self.on = anomaly, on
+
+    def __bool__(self) -> bool:
+        return self.on
+
+    def result(self, operation: Any, output: Tensor, inputs: Iterable[Any]) -> None:
+        """Look at what `operation` returns; what generated code calls."""
+        if type(output._edge) is Node:
+            self.anomaly.remember(output._edge)
+        self.anomaly.check(operation.name, (output,), inputs)
 
 
 def _severity(value: Any) -> int:
@@ -187,15 +201,9 @@ def _state(mode: bool, check_nan: bool, check_forward: bool = False) -> _Anomaly
 
 
 def _set(state: _Anomaly | None) -> None:
-    """Make `state` the mode of this thread; number nodes the slow way while any thread has one."""
+    """Make `state` the mode of this thread."""
     MODES.anomaly = state
-    with _LOCK:
-        for threads, wanted in ((_ON, state), (_CHECKING, state and state.check_forward)):
-            (threads.add if wanted else threads.discard)(threading.get_ident())
-        for scope in NUMBERING:
-            scope["next_seq"] = _next_traced if _ON else next_seq
-            if ("checked" in scope) != bool(_CHECKING) and "OP" in scope:
-                scope["OP"].show_results(_checked if _CHECKING else None)
+    MODES.switch(bool(MODES.grad))
 
 
 # What a node remembers ------------------------------------------------------------------------
@@ -211,17 +219,6 @@ class _Traced(int):
 
     calls: list[tuple[CodeType, int]]
     inducer: tuple[str, int] | None
-
-
-def _next_traced() -> int:
-    number = next_seq()
-    mode = MODES.anomaly
-    if mode is None:  # it is another thread that detects anomalies
-        return number
-    traced = _Traced(number)
-    traced.calls = calls_under_way()
-    traced.inducer = None if mode.node is None else (mode.node._op.node_name, mode.node._seq)
-    return traced
 
 
 def _formatted(calls: list[tuple[CodeType, int]]) -> str:

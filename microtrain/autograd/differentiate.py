@@ -291,7 +291,7 @@ def _finish(touched: dict[Tensor, None]) -> None:
     if MODES.recorder is not None:
         MODES.recorder.refuse_hook("a hook of a Tensor")
     before = MODES.grad
-    MODES.grad = False
+    MODES.switch(False)
     try:
         for leaf in touched:
             for hook in tuple((leaf.extra().post_hooks or {}).values()):

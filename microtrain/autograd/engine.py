@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 from ..backend import MODES, XP
@@ -39,6 +39,8 @@ def run(
     by edge, and the leaves that have hooks to be run when all is done.
     """
     pending: dict[Any, Any] = {}  # node -> its gradient, or a list where it has several outputs
+    # Of the nodes that wait the first to come, and all others: a chain needs no heap.
+    first: Any = None
     heap: list[tuple[int, Any]] = []
     held: dict[Tensor, Any] = {}  # gradients of leaves that must be complete before they are used
     touched: dict[Tensor, None] = {}
@@ -56,7 +58,7 @@ def run(
     plain = not create_graph and anomaly is None and recorder is None
     if recorder is not None:
         recorder.passes += 1
-    MODES.grad = create_graph
+    MODES.grad = create_graph if anomaly is None else anomaly.modes[create_graph]
     try:
         if wanted is not None:
             MODES.direct = False
@@ -96,7 +98,10 @@ def run(
                     outputs = pending.get(target)
                     if outputs is None:
                         outputs = pending[target] = [None] * len(target._shapes)
-                        heappush(heap, (-target._seq, target))
+                        if first is None:
+                            first = target
+                        else:
+                            heappush(heap, (-target._seq, target))
                     outputs[number] = g if outputs[number] is None else outputs[number] + g
                 else:
                     if g.shape != edge._shape:
@@ -105,10 +110,19 @@ def run(
                         pending[edge] = pending[edge] + g
                     else:
                         pending[edge] = g
-                        heappush(heap, (-edge._seq, edge))
+                        if first is None:
+                            first = edge
+                        else:
+                            heappush(heap, (-edge._seq, edge))
             if not heap:
-                break
-            node = heappop(heap)[1]
+                if first is None:
+                    break
+                node = first
+            elif first is None:
+                node = heappop(heap)[1]
+            else:
+                node = heappushpop(heap, (-first._seq, first))[1]
+            first = None
             g = pending.pop(node)
             hooks = node._hooks
             if hooks is not None:

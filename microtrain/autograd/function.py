@@ -14,9 +14,7 @@ from typing import Any, NoReturn
 
 from ..backend import ARRAYS, MODES, XP
 from ..tensor import TENSORS, Tensor, Version, normalise, wrap
-from .graph import NUMBERING, Node, edge_of, next_seq
-
-NUMBERING.append(globals())
+from .graph import Backward, Node, edge_of, next_seq
 
 
 class FunctionCtx(Node):
@@ -161,10 +159,9 @@ def _as_many(node: FunctionCtx, grads: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-class _UserOperation:
-    """What the engine needs to know of a Function class: its name, and how to run its nodes."""
+class _UserOperation(Backward):
+    """A class of Functions."""
 
-    __slots__ = ("node_name",)
     saves_arrays = True
     backward_arrays = staticmethod(_run)
     backward_tensors = staticmethod(functools.partial(_run, create_graph=True))
@@ -270,8 +267,8 @@ class Function:
                 edges.append(None)
                 likes.append(None)
         ctx._inputs = tuple(likes)
-        before = MODES.grad
-        MODES.grad = False
+        before, anomaly = MODES.grad, MODES.anomaly
+        MODES.grad = False if anomaly is None else anomaly.modes[False]
         try:
             if cls._separate:
                 returned = cls.forward(*args, **kwargs)
@@ -287,12 +284,14 @@ class Function:
                 f"{cls.__name__}.forward returned {type(returned).__name__}; expected a Tensor or "
                 "a tuple with Tensors"
             )
-        if MODES.anomaly is not None:
-            MODES.anomaly.check(cls.__name__, outputs, args)
+        if anomaly is not None:
+            anomaly.check(cls.__name__, outputs, args)
         if not (before and wanted):
             return returned
         ctx._edges = tuple(edges)
         ctx._seq = next_seq()
+        if anomaly is not None:
+            anomaly.remember(ctx)
         if alone:
             array = returned._array
             ctx._shape = array.shape
@@ -353,7 +352,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def wrapper(ctx: Any, *grads: Any) -> Any:
         before = MODES.grad
-        MODES.grad = False
+        MODES.switch(False)
         try:
             given = (g.detach() if type(g) in TENSORS else g for g in grads)
             returned = backward(ctx, *given)

@@ -24,14 +24,15 @@ class _Switch:
         self._before: list[tuple[bool, bool]] = []  # a stack, because one switch may be nested
 
     def __enter__(self) -> Self:
-        self._before.append((MODES.grad, MODES.inference))
+        self._before.append((is_grad_enabled(), MODES.inference))
         if self._inference is not None:
             MODES.inference = self._inference
-        MODES.grad = self._grad and not MODES.inference
+        MODES.switch(self._grad and not MODES.inference)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        MODES.grad, MODES.inference = self._before.pop()
+        grad, MODES.inference = self._before.pop()
+        MODES.switch(grad)
 
     def __call__(self, function: _F) -> _F:
         """Decorate `function`; of a generator every stretch between two yields runs inside."""
@@ -109,15 +110,15 @@ class set_grad_enabled(_Switch):
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
-        self._at_call = MODES.grad
-        MODES.grad = self._grad
+        self._at_call = is_grad_enabled()
+        MODES.switch(self._grad and not MODES.inference)
 
     def __enter__(self) -> Self:
-        MODES.grad = self._at_call  # what the end of the block returns to
+        MODES.switch(self._at_call)  # what the end of the block returns to
         return super().__enter__()
 
     def __call__(self, function: _F) -> _F:
-        MODES.grad = self._at_call  # as a decorator it acts inside the function only
+        MODES.switch(self._at_call)  # as a decorator it acts inside the function only
         return super().__call__(function)
 
 
@@ -137,7 +138,7 @@ class inference_mode(_Switch):
 
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded in this thread."""
-    return MODES.grad
+    return bool(MODES.grad)
 
 
 def is_inference_mode_enabled() -> bool:

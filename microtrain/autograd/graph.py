@@ -22,10 +22,25 @@ from .unbroadcast import unbroadcast
 
 # Creation order is a topological order: a node is younger than everything it points to.
 next_seq = itertools.count(1).__next__
-# The globals of all code that makes nodes, for who wants to know of each: see `anomaly`.
-NUMBERING: list[dict[str, Any]] = []
 # Operations whose nodes say what a loss was divided by, filled where they are declared.
 MEANS: set[Any] = set()
+
+
+class Backward:
+    """What the engine knows of an operation: base of all that stands in the `_op` of a node.
+
+    Attributes:
+        node_name: the field's name for its nodes, such as `MulBackward0`.
+        saves_arrays: whether its nodes save what a pass should free.
+        backward_arrays: `backward_arrays(node, g)`, the gradients of the inputs from `g`, that of
+            the output, or the list of those of several, None for none.
+        backward_tensors: the same with Tensors, recorded, under `create_graph`.
+    """
+
+    node_name: str
+    saves_arrays: bool
+    backward_arrays: Callable[..., Any]
+    backward_tensors: Callable[..., Any]
 
 
 class Node:
@@ -34,7 +49,7 @@ class Node:
     All names are private: the node of a Function is its `ctx`, on which users set what they like.
 
     Attributes:
-        _op: the `Operation`; knows how to run the gradient rules over `saved`.
+        _op: the `Backward`; knows how to run the gradient rules over `saved`.
         _edges: where each input's gradient goes.
         _saved: what the rules read; None once freed.
         _versions: the in-place counters of the saved inputs when they were saved, None for all 0.
@@ -84,11 +99,12 @@ class Node:
 
     def _gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients of the inputs as Tensors; recorded where those given require it."""
-        record = MODES.grad and any(g is not None and g._rg for g in grads)
+        record = bool(MODES.grad) and any(g is not None and g._rg for g in grads)
         values = [g if g is None or record else g._array for g in grads]
         arguments = values if hasattr(self, "_shapes") else values[0]
         before = MODES.grad, MODES.direct
-        MODES.grad, MODES.direct = record, False
+        MODES.switch(record)
+        MODES.direct = False
         try:
             op = self._op
             rules = op.backward_tensors if record else op.backward_arrays
@@ -127,6 +143,37 @@ class Node:
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(grad_inputs, grad_outputs)` after the node ran; a tuple replaces the first."""
         return RemovableHandle(self._some_hooks().post, hook)
+
+
+class NodeOfMany(Node):
+    """The node of a call with several outputs: edges to it are `(node, output number)`.
+
+    Attributes:
+        _shapes: those of the outputs.
+    """
+
+    __slots__ = ("_shapes",)
+
+    _shapes: tuple[tuple[int, ...], ...]
+
+
+def record(
+    node: Node, op: Backward, edges: tuple[Any, ...], saved: tuple[Any, ...], *shapes: Any
+) -> None:
+    """Make a new `node` that of a call of `op` with outputs of these shapes.
+
+    For what is no registered operation; the code of those says the same line by line.
+    """
+    node._op = op
+    node._edges = edges
+    node._saved = saved
+    node._versions = node._hooks = None
+    node._shape = shapes[0]
+    if isinstance(node, NodeOfMany):
+        node._shapes = shapes
+    node._seq = next_seq()
+    if MODES.anomaly is not None:
+        MODES.anomaly.remember(node)
 
 
 class AccumulateGrad:

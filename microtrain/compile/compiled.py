@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import types
 import weakref
@@ -188,6 +189,8 @@ class Compiled:
         functools.update_wrapper(self, function, updated=())  # not the weights of a module
         self.name = getattr(function, "__name__", "the step")
         self.function = function
+        self._signature = _signature(function)
+        self._names = _names(self._signature)
         self.state = tuple(state)
         self.executor = executor
         self.captures: dict[Any, list[Capture]] = {}
@@ -212,6 +215,8 @@ class Compiled:
 
     def _find(self, args: Any, kwargs: Any) -> Any:
         """Replay the capture for a call that is not like the one before, or make one."""
+        if kwargs:
+            args, kwargs = self._placed(args, kwargs)
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
         try:
@@ -248,13 +253,19 @@ class Compiled:
         node = None if outside is None else outside.node(tensors)
         return _rebuilt(capture.result, program.outputs, node)
 
+    def _placed(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The same call with arguments at their places that were given by name."""
+        moved = [*itertools.takewhile(kwargs.__contains__, self._names[len(args) :])]
+        rest = {name: value for name, value in kwargs.items() if name not in moved}
+        return (*args, *[kwargs[name] for name in moved]), rest
+
     def _shorten(self, capture: Capture, args: Any) -> None:
         """Let the next call go the short way, if it is like this one."""
         if capture.enter is None:
             result, outputs = capture.result, capture.program.outputs
             output = outputs[result.number] if type(result) is _Output else None
             try:
-                capture.enter = entry(capture, args, self._me, output, _rebuilt)
+                capture.enter = entry(capture, args, self._names, self._me, output, _rebuilt)
             except Unusual:
                 capture.enter = functools.partial(_find, self._me)
         self.__call__ = capture.enter
@@ -264,7 +275,7 @@ class Compiled:
         if MODES.recorder is not None:
             raise CaptureError("a compiled step is called inside a compiled step")
         key = (
-            MODES.grad,
+            bool(MODES.grad),
             MODES.inference,
             MODES.default_dtype,
             MODES.anomaly is None,
@@ -396,8 +407,8 @@ class Compiled:
     def _arguments(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
         """What the step calls its arguments."""
         try:
-            return list(inspect.signature(self.function).bind(*args, **kwargs).arguments.items())
-        except (TypeError, ValueError):  # a wrong call, or a function that does not tell
+            return list(self._signature.bind(*args, **kwargs).arguments.items())
+        except TypeError:  # a wrong call
             return []
 
     # Looking at it --------------------------------------------------------------------------------
@@ -453,6 +464,22 @@ def _method(function: Callable[..., Any], me: Any) -> Callable[..., Any]:
 
     vars(method)["__signature__"] = inspect.signature(types.MethodType(function, me()))
     return method
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The arguments of `function`, of a module those of its `forward`."""
+    try:
+        return inspect.signature(function.forward if isinstance(function, Module) else function)
+    except (TypeError, ValueError):  # it does not tell
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
+def _names(signature: inspect.Signature) -> tuple[str, ...]:
+    """The names of the first arguments, where these may be given by name or by place."""
+    found = itertools.takewhile(
+        lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, signature.parameters.values()
+    )
+    return tuple([parameter.name for parameter in found])
 
 
 def _flags(optimizer: Any) -> Any:

@@ -7,18 +7,20 @@ out what to do; so it may be stricter than `Compiled` is, and must never be less
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from ..backend import MODES, STRUCTURE
-from ..frames import ENTRY
+from ..frames import ENTRY, generated
 from ..random import STREAM
 from ..tensor import TENSORS, Tensor
 from .program import PLAIN, one_place, owner_of
 
 CONSTANTS = (int, bool, str, float, type(None))
+MISSING = object()  # what stands for an argument that a call leaves out
 
 
 class Unusual(Exception):
@@ -26,13 +28,19 @@ class Unusual(Exception):
 
 
 def entry(
-    capture: Any, args: Any, owner: Any, output: Any, rebuilt: Callable[..., Any]
+    capture: Any,
+    args: Any,
+    names: Sequence[str],
+    owner: Any,
+    output: Any,
+    rebuilt: Callable[..., Any],
 ) -> Callable[..., Any]:
     """The function for calls like the one with `args`, which has just been replayed.
 
     Args:
         capture: what is replayed; nothing in the function leads back to it, it may keep it.
-        args: the positional arguments; there were no others.
+        args: the arguments, each at its place.
+        names: what the step calls them; fewer where some can only be given by their places.
         owner: a weak reference to the `Compiled`, for all other calls.
         output: the array that the step returns as its one Tensor; None: it returns something else.
         rebuilt: makes what it returns then, from `capture.result` and the outputs.
@@ -52,18 +60,37 @@ def entry(
             "made = new(Tensor)", "made._array = result()", "made._rg = False",
             "made._edge = made._grad = made._version = made._extra = None", "return made",
         ]  # fmt: skip
-    names = [f"a{number}" for number in range(len(args))]
-    defaults = "".join(f"{name}=MISS, " for name in names) + ("/, " if names else "")
-    given = "".join(f"{name}, " for name in names)
+    places = [f"a{number}" for number in range(len(args))]
+    by_name = len(names) >= len(args)
+    end = ["/"] if places and not by_name else []
+    parameters = ", ".join([*(f"{place}=MISSING" for place in places), *end, "*more", "**named"])
+    given = "".join(f"{place}, " for place in places)
     checks, lines = " and ".join(text.checks), "\n    ".join([*text.copies, "run()", *after])
+    text.scope |= {"call": _call, "names": names}
     source = f"""\
-def enter({defaults}*more, **named):
+def enter({parameters}):
     if more or named or not ({checks}):
-        return owner()._find((*(a for a in ({given}) if a is not MISS), *more), named)
+        return owner()._find(*call(names, ({given}), more, named))
     {lines}
 """
-    exec(compile(source, ENTRY, "exec"), text.scope)
-    return text.scope.pop("enter")
+    enter: FunctionType = generated(source, "enter", ENTRY, text.scope)
+    if by_name:  # the step's names, which would otherwise have to differ from all in the text
+        code = enter.__code__
+        varnames = (*names[: len(args)], *code.co_varnames[len(args) :])
+        enter.__code__ = code.replace(co_varnames=varnames)
+    step = owner()  # errors about the arguments begin with its name
+    enter.__qualname__ = getattr(step, "__qualname__", step.name)
+    return enter
+
+
+def _call(names: Sequence[str], values: Any, more: Any, named: Any) -> tuple[Any, Any]:
+    """A call of `enter` as positional arguments and those by name."""
+    given = [value is not MISSING for value in values]
+    if all(given):
+        return (*values, *more), named
+    count = given.index(False)
+    rest = zip(names[count:], values[count:], strict=False)
+    return values[:count], {k: v for k, v in rest if v is not MISSING} | named
 
 
 def follow(optimizers: Any, seen: list[list[Any]]) -> bool:
@@ -91,7 +118,7 @@ class _Text:
     def __init__(self, capture: Any, args: Any) -> None:
         modes = MODES.__dict__  # this thread's; another one has another
         self.scope: dict[str, Any] = {
-            "MODES": MODES, "STRUCTURE": STRUCTURE, "modes": modes, "MISS": object(),
+            "MODES": MODES, "STRUCTURE": STRUCTURE, "modes": modes, "MISSING": MISSING,
             "ndarray": np.ndarray, "structure": capture.structure, "owner_of": owner_of,
             "written": capture.written,
         }  # fmt: skip
@@ -131,7 +158,7 @@ class _Text:
             self.checks.append(f"len({name}) == {len(value)}")
             for number, part in enumerate(value):
                 inner = f"{name}_{number}"
-                self.checks.append(f"({inner} := {name}[{number}]) is not MISS")
+                self.checks.append(f"({inner} := {name}[{number}]) is not MISSING")
                 self.argument(inner, part, inputs)
         elif kind in CONSTANTS and (kind is not float or value):  # 0.0 equals -0.0
             self.checks.append(f"{name} == {self.name(f'{name}_is', value)}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import NUMPY
-from ..frames import REPLAY
+from ..frames import REPLAY, generated
 from .bookkeeping import inline
 from .failure import EXCEPT, failed
 from .names import Names
@@ -85,8 +85,7 @@ class Text:
         else:
             texts = [text for text, instruction, _ in self.lines if instruction]
             source = "def replay():\n" + "".join(f"    {text}\n" for text in texts or ["pass"])
-        exec(compile(source, REPLAY, "exec"), self.scope)
-        return self.scope.pop("replay")  # out of its own globals, which would be a cycle
+        return generated(source, "replay", REPLAY, self.scope)
 
     def emit(self, text: str, comment: str) -> None:
         self.lines.append((text, True, self.origin))

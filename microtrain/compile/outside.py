@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.engine import run
-from ..autograd.graph import MEANS, NUMBERING, Node, edge_of, freed, next_seq
+from ..autograd.graph import MEANS, Backward, Node, NodeOfMany, edge_of, freed, record
 from ..backend import MODES, NUMPY
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
@@ -28,8 +28,6 @@ from .passes import optimise
 from .program import Program, copies_like, owner_of
 from .recorder import Recorder, recording
 from .traced import Traced
-
-NUMBERING.append(globals())
 
 ATTEMPTS = 4  # calls, or passes, until two in a row must have done the same
 MOST = 32  # programs of one capture
@@ -158,15 +156,10 @@ class Outside:
 
     def node(self, tensors: list[Tensor]) -> Node:
         """A node for the results of a call that was given `tensors`."""
+        edges = [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self._ends]
+        call = _Call(self, [version_of(tensor) for *_, tensor in self._watched])
         node = CompiledNode()
-        node._shapes = self._shapes
-        node._shape = self._shapes[0]
-        node._edges = tuple(
-            [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self._ends]
-        )
-        node._saved = (_Call(self, [version_of(tensor) for *_, tensor in self._watched]),)
-        node._versions = node._hooks = None
-        node._seq = next_seq()
+        record(node, OPERATION, tuple(edges), (call,), *self._shapes)
         self._last = weakref.ref(node)
         return node
 
@@ -314,8 +307,8 @@ class _Call:
         return array
 
 
-class _Operation:
-    """What the engine needs to know of a compiled step."""
+class _Operation(Backward):
+    """A compiled step."""
 
     node_name = "CompiledBackward"
     saves_arrays = True
@@ -336,12 +329,10 @@ class _Operation:
         )
 
 
-class CompiledNode(Node):
+class CompiledNode(NodeOfMany):
     """The one node behind the results of a compiled step."""
 
-    __slots__ = ("_shapes",)
-    _op = _Operation
-    _shapes: tuple[tuple[int, ...], ...]
+    __slots__ = ()
 
     @property
     def call(self) -> _Call:
@@ -352,4 +343,5 @@ class CompiledNode(Node):
         return found
 
 
-MEANS.add(_Operation)
+OPERATION = _Operation()
+MEANS.add(OPERATION)

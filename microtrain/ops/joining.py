@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
+from ..autograd.graph import Backward, NodeOfMany, edge_of, record
 from ..backend import XP
 from ..tensor import TENSORS, wrap
 from .indexing import at_dim, select
@@ -24,7 +24,6 @@ __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "cat", "column_stack", "concat", "concatenate",
     "dstack", "hstack", "row_stack", "stack", "vstack",
 ]  # fmt: skip
-NUMBERING.append(globals())
 
 
 def _cat(xp, tensors, *, dim, out=None):
@@ -102,16 +101,8 @@ def stack(tensors: Any, dim: int = 0) -> Any:
 # All parts of a Tensor ---------------------------------------------------------------------------
 
 
-class _PartsNode(Node):
-    """The node of a Tensor's parts."""
-
-    __slots__ = ("_shapes",)
-
-    _shapes: tuple[tuple[int, ...], ...]
-
-
-class _Parts:
-    """What the engine needs to know of the parts of a Tensor: how to join their gradients."""
+class _Parts(Backward):
+    """All parts of a Tensor; its gradient is theirs, joined."""
 
     saves_arrays = False
 
@@ -123,14 +114,8 @@ class _Parts:
         """The views at `indices`, which cover dimension `dim` once and in order."""
         parts = tuple(select(x, at_dim(dim, index)) for index in indices)
         if len(parts) > 1 and type(x) in TENSORS and parts[0]._rg:
-            node = _PartsNode()
-            node._op = self
-            node._edges = (edge_of(x),)
-            node._saved = (dim,)
-            node._versions = node._hooks = None
-            node._shapes = tuple(part._array.shape for part in parts)
-            node._shape = node._shapes[0]
-            node._seq = next_seq()
+            node = NodeOfMany()
+            record(node, self, (edge_of(x),), (dim,), *[part._array.shape for part in parts])
             for number, part in enumerate(parts):
                 part._edge = node, number
         return parts

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from ..autograd.graph import NUMBERING, Node, edge_of, next_seq
+from ..autograd.graph import Backward, Node, edge_of, next_seq, record
 from ..backend import ARRAYS, MODES, XP
 from ..frames import KERNEL, OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
@@ -52,14 +52,13 @@ from .coercion import (
     watch,
 )
 
-NUMBERING.append(globals())
 _LOCK = threading.RLock()
 
 # The value of `view` for operations that copy where the memory leaves no other way.
 VIEW_IF_SHARED = "if shared"
 
 
-class Operation:
+class Operation(Backward):
     """One declared operation.
 
     Attributes:
@@ -119,9 +118,7 @@ class Operation:
         self.writes_out = any(p.name == "out" for p in signature)
         self._call = call
         self._doc = doc or kernel.__doc__
-        # Whoever wants to know of each node finds the scope here from the beginning.
         self._scope: dict[str, Any] = {"OP": self, "next_seq": next_seq}
-        NUMBERING.append(self._scope)
         self.apply = self._declare()
         REGISTRY[name] = self
 
@@ -249,11 +246,14 @@ class Operation:
         emit("    t._rg = False")
         emit("    t._edge = None")
         if self.view:
-            emit("    if M.grad:")
+            emit("    if grad:")
             emit(f"        watch(v, t, {ins[0]})")
-        if rules and not self.view:  # a view of an ordinary Tensor is one, and counts its writes
-            emit("    if M.inference:")
-            emit("        t._version = INFERENCE")
+        elif rules:  # a view of an ordinary Tensor is one, and counts its writes
+            emit("    if grad is not True:")
+            emit("        if M.inference:")
+            emit("            t._version = INFERENCE")
+            emit("        if grad is not False:")
+            emit(f"            grad.result(OP, t, ({arguments}))")
         emit("    return t")
         for mode in ("arrays", "tensors"):
             self._emit_backward(emit, mode)
@@ -279,7 +279,8 @@ class Operation:
             f"({i} is not None and {i}._rg)" if i in self.optional else f"{i}._rg"
             for i in differentiable
         )
-        emit(f"    if M.grad and ({wants}):")
+        emit("    grad = M.grad")
+        emit(f"    if grad and ({wants}):")
         for i in differentiable:
             test = f"{i}._rg" if i not in self.optional else f"{i} is not None and {i}._rg"
             emit(f"        e_{i} = ({i}._edge or {i}) if {test} else None")
@@ -329,6 +330,8 @@ class Operation:
         emit("        n._hooks = None")
         if self.view:
             emit(f"        watch(v, t, {self.inputs[0]})")
+        emit("        if grad is not True:")
+        emit(f"            grad.result(OP, t, ({', '.join(self.inputs)},))")
         emit("        return t")
 
     def _emit_backward(self, emit: Callable[[str], None], mode: str) -> None:
@@ -404,25 +407,7 @@ class Operation:
         exec(compile(source, file, "exec"), scope)
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
-        self.show_results(scope.get("checked"))
-
-    def show_results(self, checked: Callable[..., Any] | None) -> None:
-        """Let `apply` return `checked(OP, result, inputs)`; None: its result, as it is."""
-        scope = self._scope
-        if checked is None:
-            scope.pop("checked", None)
-        else:
-            scope["checked"] = checked
-        if "apply" not in scope:  # no code yet: it is generated so
-            return
-        code = scope["apply"].__code__
-        if checked is not None:
-            shown = f"return checked(OP, t, ({', '.join(self.inputs)},))\n"
-            other: dict[str, Any] = {}
-            source = self.source.replace("return t\n", shown)
-            exec(compile(source, code.co_filename, "exec"), {**scope}, other)
-            code = other["apply"].__code__
-        self.apply.__code__ = code
+        self.apply.__code__ = scope["apply"].__code__
 
 
 def _first_call() -> Any:
@@ -484,7 +469,7 @@ def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., An
     return kernel
 
 
-class Variadic:
+class Variadic(Backward):
     """An operation over a list of Tensors, such as `cat`; one rule gives all gradients.
 
     Args:
@@ -525,14 +510,9 @@ class Variadic:
             raise explain(self, error, arrays) from error
         out = wrap(normalise(result))
         if MODES.grad and any(t._rg for t in tensors):
-            node = Node()
-            node._op = self
-            node._edges = tuple(edge_of(t) for t in tensors)
-            node._saved = (tuple(a.shape for a in arrays), attrs)
-            node._versions = node._hooks = None
-            node._shape = out._array.shape
-            node._seq = next_seq()
-            out._edge = node
+            node = out._edge = Node()
+            edges, shapes = tuple(edge_of(t) for t in tensors), tuple(a.shape for a in arrays)
+            record(node, self, edges, (shapes, attrs), out._array.shape)
             out._rg = True
         elif MODES.inference:
             out._version = INFERENCE

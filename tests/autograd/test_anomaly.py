@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.autograd import Function, anomaly, detect_anomaly, grad, graph, set_detect_anomaly
-from microtrain.autograd.graph import NUMBERING, next_seq
-from microtrain.ops import REGISTRY
+from microtrain.autograd import Function, anomaly, detect_anomaly, grad, set_detect_anomaly
+from microtrain.backend import MODES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, about 0 / 0
 
@@ -212,24 +211,47 @@ def test_switches_take_booleans(switch: Callable[..., object], arguments: tuple[
 
 
 def test_nothing_of_it_is_left_while_it_is_off() -> None:
-    """Operations call what they call without it, and none of them tests for the mode."""
+    """Also where gradients were switched off and on inside, or it began inside of that."""
+    seqs = []
     with detect_anomaly():
-        assert not any(scope["next_seq"] is next_seq for scope in NUMBERING)
-        seq = (leaf(1.0) * 2).grad_fn._seq
-        assert type(seq) is not int
-    assert all(scope["next_seq"] is next_seq for scope in NUMBERING)
-    scopes = {id(scope) for scope in NUMBERING}
-    for name, module in sys.modules.items():
-        makes_nodes = name.startswith("microtrain.") and hasattr(module, "next_seq")
-        if makes_nodes and module not in (graph, anomaly):
-            assert id(vars(module)) in scopes, f"{name} does not add itself to NUMBERING"
-    for op in REGISTRY.values():
-        if hasattr(op, "source"):
-            assert id(op.apply.__globals__) in scopes
-            assert "anomaly" not in op.source
-            assert op.apply.__code__ is op.apply.__globals__["apply"].__code__
+        seqs.append((leaf(1.0) * 2).grad_fn._seq)
+        with mt.no_grad(), mt.enable_grad():
+            seqs.append((leaf(1.0) * 2).grad_fn._seq)
+    with mt.no_grad():
+        switch = set_detect_anomaly(True)
+        with mt.enable_grad():
+            seqs.append((leaf(1.0) * 2).grad_fn._seq)
+    with switch:
+        seqs.append((leaf(1.0) * 2).grad_fn._seq)
+    assert all(type(seq) is not int for seq in seqs)
+    assert MODES.grad is True and MODES.anomaly is None
     assert type((leaf(1.0) * 2).grad_fn._seq) is int
-    assert (leaf(1.0) * 2).grad_fn._seq > seq
+    assert (leaf(1.0) * 2).grad_fn._seq > max(seqs)
+
+
+@pytest.mark.parametrize("how", ["recorded", "no_grad", "inference_mode", "in a Function"])
+def test_results_are_looked_at_in_every_mode(how: str) -> None:
+    class Inside(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.log() * 0
+
+    calls: dict[str, Callable[[], object]] = {
+        "recorded": lambda: leaf(0.0).log(),
+        "no_grad": mt.no_grad()(lambda: leaf(0.0).log()),
+        "inference_mode": mt.inference_mode()(lambda: leaf(0.0).log()),
+        "in a Function": lambda: Inside.apply(leaf(0.0)),
+    }
+    with pytest.raises(anomaly.AnomalyError, match="'log' returned"):  # noqa: SIM117
+        with detect_anomaly(check_forward=True):
+            calls[how]()
+
+
+def test_what_inference_mode_made_is_marked_while_anomalies_are_detected() -> None:
+    with detect_anomaly(), mt.inference_mode(), mt.set_grad_enabled(True):
+        made = leaf(1.0) * 2
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        leaf(1.0) * made
 
 
 # What operations return -----------------------------------------------------------------------

@@ -196,8 +196,6 @@ OTHERS: dict[str, Callable[[Training, Any, Any], Any]] = {
     "Parameter": lambda t, x, y: t.look(nn.Parameter(x, requires_grad=False), y),
     "one Tensor twice": lambda t, x, y: t.both((x, x)),
     "a Parameter inside": lambda t, x, y: t.both((x, nn.Parameter(x + 1, requires_grad=False))),
-    "keyword": lambda t, x, y: t.train(x, y=y),
-    "all keywords": lambda t, x, y: t.train(y=y, x=x),
     "default given": lambda t, x, y: t.train(x, y, 1.0),
     "number": lambda t, x, y: t.train(x, y, 2),
     "too few": lambda t, x, y: t.train(x),
@@ -245,6 +243,8 @@ OTHERS: dict[str, Callable[[Training, Any, Any], Any]] = {
 # What differs and is followed on the short way.
 FOLLOWED: dict[str, Callable[[Training, Any, Any], Any]] = {
     "values": lambda t, x, y: t.train(x * 2, y),
+    "keyword": lambda t, x, y: t.train(x, y=y),
+    "all keywords": lambda t, x, y: t.train(y=y, x=x),
     "lr": lambda t, x, y: after(t.options(lr=0.01), lambda: t.train(x, y)),
     "lr and momentum": lambda t, x, y: after(
         t.options(lr=0.03, momentum=0.5), lambda: t.train(x, y)
@@ -390,6 +390,58 @@ def test_constants_are_told_apart(looks: list[str]) -> None:
         looks.clear()
         assert repr(step(x, k)[1]) == repr(k)
         assert bool(looks) != usual
+
+
+def test_arguments_by_name_go_the_short_way(looks: list[str]) -> None:
+    def step(x: Any, run: Any, more: float = 2.0, *, owner: float = 1.0) -> Any:
+        return x - run * more + owner
+
+    compiled, x, y = mt.compile(step), mt.ones(2), mt.tensor([1.0, 2.0])
+    calls: list[Callable[[Any], Any]] = [
+        lambda f: f(x, y),
+        lambda f: f(x, run=y),
+        lambda f: f(run=y, x=x),
+        lambda f: f(x, y, 3.0),
+        lambda f: f(more=3.0, run=y, x=x),
+    ]
+    for call in calls:
+        for _ in range(4):
+            assert bits(call(compiled)) == bits(call(step))
+    assert len(compiled.programs) == 2
+    for first, other in ((0, 1), (1, 2), (3, 4)):
+        calls[first](compiled)
+        looks.clear()
+        assert bits(calls[other](compiled)) == bits(calls[other](step))
+        assert not looks
+    gap: Callable[[Any], Any] = lambda f: f(x, more=3.0, run=y, owner=0.0)  # noqa: E731
+    for _ in range(4):
+        assert bits(gap(compiled)) == bits(gap(step))
+
+
+def test_wrong_calls_are_the_errors_of_the_step() -> None:
+    def step(x: Any, k: Any = 1) -> Any:
+        return x * k
+
+    compiled, x = mt.compile(step), mt.ones(2)
+    for _ in range(4):
+        compiled(x)
+    for args, kwargs in (((x,), {"x": x}), ((), {"k": 2}), ((x,), {"y": x}), ((x, 1, 2), {})):
+        with pytest.raises(TypeError) as expected:
+            step(*args, **kwargs)
+        with pytest.raises(TypeError) as found:
+            compiled(*args, **kwargs)
+        assert str(found.value) == str(expected.value)
+
+
+def test_a_module_is_called_by_the_names_of_its_forward(looks: list[str]) -> None:
+    model = nn.Linear(2, 1)
+    compiled = mt.compile(model)
+    with mt.no_grad():
+        for _ in range(4):
+            compiled(input=mt.ones(1, 2))
+        looks.clear()
+        assert bits(compiled(mt.ones(1, 2))) == bits(model(mt.ones(1, 2)))
+    assert not looks
 
 
 RESULTS: dict[str, Callable[[Any], Any]] = {

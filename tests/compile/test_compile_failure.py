@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
+import linecache
+import traceback
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import microtrain as mt
 from microtrain.backend import MODES
 from microtrain.distributed import in_process
 from microtrain.distributed.data_parallel import DataParallel
+from microtrain.frames import ENTRY, REPLAY
 
 nn, F = mt.nn, mt.nn.functional
 EXECUTORS = ["numpy", "numba"]
@@ -160,3 +164,18 @@ def test_a_failed_backward_pass_is_forgotten(executor: str, outside: bool) -> No
                                    rtol=0 if executor == "numpy" else 1e-9)  # fmt: skip
 
     in_process.run(2, program)
+
+
+def test_tracebacks_show_the_instructions_as_long_as_they_are_there() -> None:
+    step = mt.compile(lambda x, i: F.cross_entropy(x, i))
+    for _ in range(3):
+        step(mt.ones(4, 3), GOOD)
+    with pytest.raises(IndexError) as caught:
+        step(mt.ones(4, 3), BAD)
+    shown = traceback.extract_tb(caught.value.__traceback__)
+    frames = [frame for frame in shown if frame.filename.startswith((ENTRY, REPLAY))]
+    assert [frame.name for frame in frames] == ["enter", "replay"]
+    assert all(frame.line for frame in frames)
+    del step, caught
+    gc.collect()
+    assert not any(frame.filename in linecache.cache for frame in frames)
