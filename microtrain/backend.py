@@ -91,11 +91,10 @@ class Namespace:
         # The unbuffered `array[index] += values`: a repeated index adds every time.
         self.scatter_add = module.add.at
 
-    def store(self, value: Any, out: Any) -> Any:
-        """`value`, in the memory `out` where that is given: the end of many a kernel."""
-        if out is None:
-            return value
-        self.copyto(out, value)
+    def copy(self, x: Any) -> Any:
+        """A copy of `x` in row-major memory."""
+        out = self.empty(x.shape, x.dtype)
+        self.copyto(out, x)
         return out
 
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:

@@ -5,9 +5,12 @@ Random draws come from the one stream that `manual_seed` sets, which is equal on
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,29 @@ def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Te
     if requires_grad:
         out.requires_grad_()
     return out
+
+
+_OPTIONS = inspect.signature(lambda *, dtype=None, device=None, requires_grad=False: None)
+
+
+def factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The function that makes a Tensor of the array that `make(..., dtype=)` returns.
+
+    It has the further arguments of all of them: `dtype`, `device` and `requires_grad`.
+    """
+
+    @functools.wraps(make)
+    def function(
+        *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **more: Any
+    ) -> Tensor:
+        return _finish(make(*args, dtype=dtype, **more), device, requires_grad)
+
+    signature = inspect.signature(make)
+    own = [p for name, p in signature.parameters.items() if name != "dtype"]
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*own, *_OPTIONS.parameters.values()]
+    )
+    return function
 
 
 def _shape(sizes: tuple[Any, ...], size: Any = None) -> tuple[int, ...]:
@@ -141,67 +167,38 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(one_dtype(array))
 
 
-def zeros(
-    *sizes: Any,
-    size: Any = None,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def zeros(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Zeros of shape `size` in the default float type."""
-    return _finish(np.zeros(_shape(sizes, size), _float(dtype)), device, requires_grad)
+    return np.zeros(_shape(sizes, size), _float(dtype))
 
 
-def ones(
-    *sizes: Any,
-    size: Any = None,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def ones(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Ones of shape `size` in the default float type."""
-    return _finish(np.ones(_shape(sizes, size), _float(dtype)), device, requires_grad)
+    return np.ones(_shape(sizes, size), _float(dtype))
 
 
-def empty(
-    *sizes: Any,
-    size: Any = None,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def empty(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Memory of shape `size` whose values are undefined."""
-    array = XP[np.ndarray].empty(_shape(sizes, size), _float(dtype))  # no constant of a capture
-    return _finish(array, device, requires_grad)
+    return XP[np.ndarray].empty(_shape(sizes, size), _float(dtype))  # no constant of a capture
 
 
-def full(
-    size: Any,
-    fill_value: Any,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def full(size: Any, fill_value: Any, *, dtype: Any) -> Any:
     """`fill_value` in shape `size`; the dtype follows the value (floats: the default type)."""
     if dtype is None:
         dtype = np.asarray(fill_value).dtype
         dtype = MODES.default_dtype if dtype.kind == "f" else dtype
-    array = np.full(_shape((size,)), fill_value, as_dtype(dtype))
-    return _finish(array, device, requires_grad)
+    return np.full(_shape((size,)), fill_value, as_dtype(dtype))
 
 
-def eye(
-    n: int,
-    m: int | None = None,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def eye(n: int, m: int | None = None, *, dtype: Any) -> Any:
     """Ones on the diagonal of an (n, m) matrix, zeros elsewhere."""
     rows, columns = _shape((n, n if m is None else m))
-    return _finish(np.eye(rows, columns, dtype=_float(dtype)), device, requires_grad)
+    return np.eye(rows, columns, dtype=_float(dtype))
 
 
 def arange(
@@ -254,15 +251,8 @@ def _number(bound: Any) -> Any:
     return bound.item() if type(bound) in TENSORS or isinstance(bound, np.generic) else bound
 
 
-def linspace(
-    start: Any,
-    end: Any,
-    steps: int,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     """`steps` numbers from `start` to `end`, both included, equally far apart.
 
     With an integer dtype the bounds are cut off to integers first, and then what lies between.
@@ -277,35 +267,23 @@ def linspace(
         array = array if count > 1 else np.full(count, start)
     else:
         array = np.linspace(start, end, count)
-    return _finish(array.astype(wanted), device, requires_grad)
+    return array.astype(wanted)
 
 
-def rand(
-    *sizes: Any,
-    size: Any = None,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def rand(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Uniform random numbers in [0, 1)."""
-    dtype = _float(dtype)
-    array = (
-        default_generator().random(_shape(sizes, size), draw_dtype(dtype)).astype(dtype, copy=False)
-    )
-    return _finish(np.asarray(array), device, requires_grad)
+    return _drawn(default_generator().random, _shape(sizes, size), _float(dtype))
 
 
-def randn(
-    *sizes: Any,
-    size: Any = None,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
+@factory
+def randn(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Normal random numbers of mean 0 and variance 1."""
-    dtype = _float(dtype)
-    array = np.asarray(default_generator().standard_normal(_shape(sizes, size), draw_dtype(dtype)))
-    return _finish(array.astype(dtype, copy=False), device, requires_grad)
+    return _drawn(default_generator().standard_normal, _shape(sizes, size), _float(dtype))
+
+
+def _drawn(draw: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    return np.asarray(draw(shape, draw_dtype(dtype))).astype(dtype, copy=False)
 
 
 def randint(
@@ -324,15 +302,12 @@ def randint(
     return _finish(array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, False)
 
 
-def randperm(
-    n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+@factory
+def randperm(n: int, *, dtype: Any) -> Any:
     """The numbers from 0 to `n` - 1 in random order."""
     (count,) = _shape((n,))
     array = default_generator().permutation(count)
-    return _finish(
-        array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, requires_grad
-    )
+    return array.astype(np.int64 if dtype is None else as_dtype(dtype))
 
 
 def normal(
@@ -368,14 +343,14 @@ def normal(
     return drawn.requires_grad_(requires_grad)
 
 
-def _like(name: str, make: Any) -> Any:
+def _like(name: str, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def function(
         input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
         chosen = input.dtype if dtype is None else dtype
         where = input.device if device is None else device
         where = None if getattr(where, "type", where) == "cpu" else where
-        return make(input.shape, dtype=chosen, device=where, requires_grad=requires_grad)  # type: ignore[no-any-return]
+        return make(input.shape, dtype=chosen, device=where, requires_grad=requires_grad)
 
     function.__name__ = name
     function.__doc__ = f"`{name[:-5]}` in the shape, dtype and device of `input`."

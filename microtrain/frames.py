@@ -16,8 +16,8 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 __all__ = [
-    "ENTRY", "FIRST_LINE", "KERNEL", "LAYER", "OPERATION", "REPLAY", "calls_under_way",
-    "generated", "is_own", "user_line", "user_place",
+    "ENTRY", "FIRST_LINE", "FRONT", "LAYER", "OPERATION", "REPLAY", "calls_under_way", "generated",
+    "is_own", "user_line", "user_place",
 ]  # fmt: skip
 
 _PACKAGE: Final = os.path.dirname(__file__) + os.sep
@@ -25,7 +25,7 @@ _COMMUNICATION: Final = os.path.join(_PACKAGE, "distributed", "")
 
 # What stands for a file in the frames of code that the package generates.
 OPERATION: Final = "<operation "  # its name and ">" follow, as in the next two
-KERNEL: Final = "<kernel "
+FRONT: Final = "<front "
 LAYER: Final = "<layer "
 ENTRY: Final = "<entry of a captured step "  # a number and ">" follow, as in the next
 REPLAY: Final = "<captured step "
@@ -33,7 +33,7 @@ REPLAY: Final = "<captured step "
 # code, `origins` are what these lines repeat; their `where` is "file:line".
 FIRST_LINE: Final = 3
 
-_OWN: Final = (_PACKAGE, OPERATION, KERNEL, LAYER, ENTRY, REPLAY)
+_OWN: Final = (_PACKAGE, OPERATION, FRONT, LAYER, ENTRY, REPLAY)
 # Launchers (runpy), threads and libraries, which are nobody's script.
 _LIBRARIES: Final = ("<frozen ", os.path.dirname(os.__file__) + os.sep)
 _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"

@@ -11,13 +11,14 @@ from .ops import amax, amin, sum
 from .ops import matmul as matmul
 from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
-from .ops.coercion import cast, public
+from .ops.coercion import cast
 from .ops.factorisations import SignAndLog
 from .ops.factorisations import cholesky as cholesky
 from .ops.factorisations import det as _det
 from .ops.factorisations import inverse as _inverse
 from .ops.factorisations import slogdet as _slogdet
 from .ops.factorisations import solve as solve
+from .ops.fronts import public
 from .ops.joining import checked_tensors
 from .ops.norms import norm as _norm
 from .ops.products import matrix_power as matrix_power

@@ -232,13 +232,6 @@ class Recorder:
         attrs = {"casting": casting, **({} if where is True else {"where": mask})}
         self._note("copyto", (to, given), to, attrs)
 
-    def store(self, value: Any, out: Any) -> Any:
-        """`value`, in the memory `out` where that is given."""
-        if out is None:
-            return value
-        self.copyto(out, value)
-        return out
-
     def copy(self, x: Any, order: str = "C") -> Any:
         """A copy of `x`."""
         host = self.host(x)

@@ -138,11 +138,10 @@ class _BatchNorm(Function):
         found.append(stats)
         xp.subtract(values, stats[_SHIFT], out=values)
         normal = xp.multiply(values, stats[_SCALE], out=values)
-        work = (
-            xp.store(normal, work)
-            if weight is None
-            else xp.multiply(normal, weight._array, out=work)
-        )
+        if weight is None:
+            xp.copyto(work, normal)
+        else:
+            xp.multiply(normal, weight._array, out=work)
         if bias is not None:
             work = xp.add(work, bias._array, out=work)
         ctx.eps, ctx.comm = eps, comm

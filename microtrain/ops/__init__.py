@@ -27,7 +27,7 @@ from . import (
 )
 from . import methods as methods
 from .classification_losses import cross_entropy
-from .coercion import REGISTRY, public
+from .coercion import REGISTRY
 from .comparison import *  # noqa: F403
 from .einstein import *  # noqa: F403
 from .elementwise import *  # noqa: F403
@@ -35,6 +35,7 @@ from .elementwise import add_scaled as add
 from .elementwise import div_rounded as div
 from .elementwise import sub_scaled as sub
 from .factorisations import *  # noqa: F403
+from .fronts import public
 from .gathering import *  # noqa: F403
 from .joining import *  # noqa: F403
 from .linear_algebra import matmul, mm

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from ..tensor import TENSORS, Tensor
 from . import elementwise as e
-from .arguments import one_of, want_float, want_number, want_tensors
-from .coercion import public
+from .arguments import not_a_tensor, want_float
 from .elementwise import abs, exp, sigmoid, tanh, where
+from .fronts import Float, Front, Number, T, one_of, public
 from .indexing import part
 from .inplace import in_place
 from .reductions import softmax
@@ -25,24 +26,34 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _activated(
-    name: str, input: Any, inplace: bool, function: Callable[..., Any], **numbers: Any
-) -> Any:
-    """`function(input, **numbers)`, written into `input` where that is wanted, after the checks."""
+class _Activation(Front):
+    """A front with a last argument `inplace`: write the result into the input."""
+
+    more = (inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),)
+
+    def last_lines(self, call: str) -> list[str]:
+        self.names["written"] = _written
+        inner = call.replace("(input", "(x", 1)
+        return [
+            f"if inplace: return written(input, lambda x: {inner}, '{self.name}_')",
+            f"return {call}",
+        ]
+
+
+def _written(input: Any, compute: Callable[..., Any], name: str) -> Tensor:
     if type(input) not in TENSORS:
-        want_tensors(name, not inplace, input=input)
-    for argument, value in numbers.items():
-        want_number(name, argument, value)
-    if name != "relu":
-        want_float(name, input)
-    if inplace:
-        return in_place(input, lambda x: function(x, **numbers), f"{name}_")
-    return function(input, **numbers)
+        raise not_a_tensor(name[:-1], "input", input)
+    return in_place(input, compute, name)
+
+
+def activation(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The public form of `function(x, *numbers)`, which has a last argument `inplace`."""
+    return _Activation(function, function.__name__).apply
 
 
 def relu(input: Any, inplace: bool = False) -> Tensor:
     """`max(x, 0)`, elementwise; its gradient at 0 is 0. `inplace` writes it into `input`."""
-    return _activated("relu", input, True, e.relu) if inplace else e.relu(input)
+    return _written(input, e.relu, "relu_") if inplace else e.relu(input)
 
 
 # x times a gate between 0 and 1 -------------------------------------------------------------------
@@ -57,9 +68,9 @@ def _gated(name: str, gate: Any, formula: Any, slope: Any, doc: str) -> Any:
         slope: `slope(x, gate)`, the derivative of the gate.
     """
 
-    def kernel(xp, x, out=None):
+    def kernel(xp, x):
         opening = gate(xp, x)
-        return xp.multiply(x, opening, out=out), opening
+        return xp.multiply(x, opening), opening
 
     return primitive(
         name,
@@ -123,7 +134,7 @@ _silu = _gated(
 
 
 @public
-def gelu(input: Any, *, approximate: str = "none") -> Tensor:
+def gelu(input: Float, *, approximate: Annotated[str, one_of("none", "tanh")] = "none") -> Tensor:
     """`x` times the share of the normal distribution below it, elementwise.
 
     From Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
@@ -134,31 +145,30 @@ def gelu(input: Any, *, approximate: str = "none") -> Tensor:
 
     Raises RuntimeError for integers, and for another approximation.
     """
-    one_of("gelu", "approximate", approximate, "none", "tanh")
-    want_float("gelu", input)
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
-def silu(input: Any, inplace: bool = False) -> Tensor:
+@activation
+def silu(x: Float) -> Tensor:
     """`x * sigmoid(x)`, elementwise, also called swish. `inplace` writes it into `input`."""
-    return _activated("silu", input, inplace, _silu)
+    return _silu(x)
 
 
 # Softplus and what is made of it ------------------------------------------------------------------
 
 
-def _softplus(xp, x, *, beta=1.0, threshold=math.inf, out=None):
+def _softplus(xp, x, *, beta=1.0, threshold=math.inf):
     """`log(1 + exp(beta * x)) / beta` without overflow; `x` where `beta * x > threshold`."""
     zero = xp.constant(0, x.dtype)
     z = x if beta == 1 else xp.multiply(x, xp.constant(beta, x.dtype))
-    work = xp.asarray(xp.absolute(z, out=out))
+    work = xp.asarray(xp.absolute(z))
     xp.exp(xp.negative(work, out=work), out=work)
     xp.add(xp.log1p(work, out=work), xp.maximum(z, zero), out=work)
     if beta != 1:
         xp.divide(work, xp.constant(beta, x.dtype), out=work)
     if threshold == math.inf:
         return work
-    return xp.store(xp.where(xp.greater(z, xp.constant(threshold, x.dtype)), x, work), out)
+    return xp.where(xp.greater(z, xp.constant(threshold, x.dtype)), x, work)
 
 
 def _softplus_rule(g, x, beta, threshold):
@@ -169,7 +179,8 @@ def _softplus_rule(g, x, beta, threshold):
 _softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
 
 
-def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+@public
+def softplus(input: Float, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
     """`log(1 + exp(beta * x)) / beta`, elementwise: a smooth `relu`.
 
     Args:
@@ -179,30 +190,30 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
 
     Raises RuntimeError for integers.
     """
-    return _activated("softplus", input, False, _softplus_of, beta=beta, threshold=threshold)
+    return _softplus_of(input, beta, threshold)
 
 
 @public
-def logsigmoid(input: Any) -> Tensor:
+def logsigmoid(input: Float) -> Tensor:
     """`log(sigmoid(x))`, elementwise, without underflow; RuntimeError for integers."""
-    want_float("logsigmoid", input)
     return -_softplus_of(-input)
 
 
-def mish(input: Any, inplace: bool = False) -> Tensor:
+@activation
+def mish(x: Float) -> Tensor:
     """`x * tanh(softplus(x))`, elementwise (Misra 2019). `inplace` writes it into `input`."""
-    return _activated("mish", input, inplace, lambda x: x * tanh(_softplus_of(x)))
+    return x * tanh(_softplus_of(x))
 
 
 # Bent at 0 ----------------------------------------------------------------------------------------
 
 
-def _leaky_relu(xp, x, *, negative_slope, out=None):
+def _leaky_relu(xp, x, *, negative_slope):
     """`x` above 0, `negative_slope * x` elsewhere."""
     below = xp.multiply(x, xp.constant(negative_slope, x.dtype))
     if 0 < negative_slope <= 1:  # one pass less
-        return xp.maximum(x, below, out=out)
-    return xp.store(xp.where(xp.greater(x, xp.constant(0, x.dtype)), x, below), out)
+        return xp.maximum(x, below)
+    return xp.where(xp.greater(x, xp.constant(0, x.dtype)), x, below)
 
 
 _leaky_relu_of = primitive(
@@ -212,16 +223,17 @@ _leaky_relu_of = primitive(
 )
 
 
-def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+@activation
+def leaky_relu(x: Float, negative_slope: Number = 0.01) -> Tensor:
     """`x` above 0, `negative_slope * x` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers.
     """
-    return _activated("leaky_relu", input, inplace, _leaky_relu_of, negative_slope=negative_slope)
+    return _leaky_relu_of(x, negative_slope)
 
 
 @public
-def prelu(input: Any, weight: Any) -> Tensor:
+def prelu(input: Float, weight: T) -> Tensor:
     """`x` above 0, `weight * x` elsewhere: `leaky_relu` with a slope that is learned.
 
     Args:
@@ -230,8 +242,6 @@ def prelu(input: Any, weight: Any) -> Tensor:
 
     Raises TypeError unless both are Tensors, RuntimeError for other dtypes and other sizes.
     """
-    want_tensors("prelu", True, weight=weight)
-    want_float("prelu", input)
     if weight.dtype != input.dtype:
         raise RuntimeError(
             f"prelu: input of {input.dtype.name} and weight of {weight.dtype.name} must have one "
@@ -248,7 +258,7 @@ def prelu(input: Any, weight: Any) -> Tensor:
     return where(above, input, where(above, 0, input) * reshape_to(weight, shape))
 
 
-def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0, out=None):
+def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0):
     """`scale * x` above 0, `scale * alpha * expm1(input_scale * x)` elsewhere."""
     zero = xp.constant(0, x.dtype)
     work = xp.asarray(xp.minimum(x, zero))
@@ -257,7 +267,7 @@ def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0, out=None):
     xp.expm1(work, out=work)
     if alpha * scale != 1:
         xp.multiply(work, xp.constant(alpha * scale, x.dtype), out=work)
-    above = xp.asarray(xp.maximum(x, zero, out=out))
+    above = xp.asarray(xp.maximum(x, zero))
     if scale != 1:
         xp.multiply(above, xp.constant(scale, x.dtype), out=above)
     return xp.add(above, work, out=above)
@@ -270,43 +280,38 @@ def _elu_rule(g, x, result, alpha, scale, input_scale):
 _elu_of = primitive("elu", _elu, x=_elu_rule)
 
 
-def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+@activation
+def elu(x: Float, alpha: Number = 1.0) -> Tensor:
     """`x` above 0, `alpha * (exp(x) - 1)` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers.
     """
-    return _activated("elu", input, inplace, _elu_of, alpha=alpha)
+    return _elu_of(x, alpha)
 
 
-def selu(input: Any, inplace: bool = False) -> Tensor:
+@activation
+def selu(x: Float) -> Tensor:
     """`elu` with the two numbers that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
-    numbers = {"alpha": 1.6732632423543772848, "scale": 1.0507009873554804934}
-    return _activated("selu", input, inplace, _elu_of, **numbers)
+    return _elu_of(x, 1.6732632423543772848, 1.0507009873554804934)
 
 
-def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+@activation
+def celu(x: Float, alpha: Number = 1.0) -> Tensor:
     """`x` above 0, `alpha * (exp(x / alpha) - 1)` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers, and for alpha 0.
     """
-    return _activated("celu", input, inplace, _celu, alpha=alpha)
-
-
-def _celu(x: Any, alpha: Any) -> Any:
     if alpha == 0:
         raise RuntimeError("celu: alpha must not be 0: x is divided by it")
     return _elu_of(x, alpha, 1.0, 1 / alpha)
 
 
-def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Tensor:
+@activation
+def threshold(x: Float, threshold: Number, value: Number) -> Tensor:
     """`x` above `threshold`, `value` elsewhere; `inplace` writes it into `input`.
 
     Raises RuntimeError for integers.
     """
-    return _activated("threshold", input, inplace, _threshold, threshold=threshold, value=value)
-
-
-def _threshold(x: Any, threshold: Any, value: Any) -> Any:
     return where(x <= threshold, value, x)
 
 
@@ -318,35 +323,33 @@ def _between(x: Any, low: float, high: float) -> Any:
     return where(x <= low, low, where(x >= high, high, x))
 
 
-def hardtanh(
-    input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> Tensor:
+@activation
+def hardtanh(x: Float, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
     """`x` limited to [min_val, max_val]; its gradient at the bounds is 0.
 
     Raises RuntimeError for integers, ValueError for min_val above max_val.
     """
-    return _activated("hardtanh", input, inplace, _hardtanh, min_val=min_val, max_val=max_val)
-
-
-def _hardtanh(x: Any, min_val: Any, max_val: Any) -> Any:
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
     return _between(x, min_val, max_val)
 
 
-def relu6(input: Any, inplace: bool = False) -> Tensor:
+@activation
+def relu6(x: Float) -> Tensor:
     """`x` limited to [0, 6]; `inplace` writes it into `input`. RuntimeError for integers."""
-    return _activated("relu6", input, inplace, lambda x: _between(x, 0.0, 6.0))
+    return _between(x, 0.0, 6.0)
 
 
-def hardsigmoid(input: Any, inplace: bool = False) -> Tensor:
+@activation
+def hardsigmoid(x: Float) -> Tensor:
     """`relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
-    return _activated("hardsigmoid", input, inplace, lambda x: _between(x + 3, 0.0, 6.0) / 6)
+    return _between(x + 3, 0.0, 6.0) / 6
 
 
-def hardswish(input: Any, inplace: bool = False) -> Tensor:
+@activation
+def hardswish(x: Float) -> Tensor:
     """`x * relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
-    return _activated("hardswish", input, inplace, lambda x: x * _between(x + 3, 0.0, 6.0) / 6)
+    return x * _between(x + 3, 0.0, 6.0) / 6
 
 
 @public

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from operator import index as whole
 from typing import Any
 
@@ -12,13 +13,19 @@ from ..tensor import TENSORS, kind_of, wrap
 from .coercion import NUMBERS, cast, examine
 
 
+def not_a_tensor(name: str, argument: str, value: Any) -> TypeError:
+    """The error for a `value` that is no Tensor."""
+    hint = "" if hasattr(value, "numpy") else "; mt.tensor(...) makes one"
+    return TypeError(
+        f"{name}(): argument {argument!r} must be a Tensor, not {kind_of(value)}{hint}"
+    )
+
+
 def want_tensors(name: str, arrays: bool = False, **arguments: Any) -> None:
     """TypeError for an argument that is not a Tensor (nor, with `arrays`, an array)."""
     for argument, value in arguments.items():
         if type(value) not in TENSORS and not (arrays and type(value) in XP):
-            raise TypeError(
-                f"{name}(): argument {argument!r} must be a Tensor, not {kind_of(value)}"
-            )
+            raise not_a_tensor(name, argument, value)
 
 
 def want_float(name: str, x: Any) -> None:
@@ -33,35 +40,39 @@ def want_float(name: str, x: Any) -> None:
 def want_number(name: str, what: str, value: Any) -> None:
     """TypeError unless `value` is a number."""
     if not isinstance(value, NUMBERS):
-        raise TypeError(f"{name}(): {what} must be a number, got {type(value).__name__}")
+        raise TypeError(f"{name}(): argument {what!r} must be a number, got {type(value).__name__}")
 
 
 def want_flag(name: str, what: str, value: Any) -> None:
     """TypeError unless `value` is True or False."""
     if type(value) is not bool:
-        raise TypeError(f"{name}(): {what} must be True or False, got {value!r}")
+        raise TypeError(f"{name}(): argument {what!r} must be True or False, got {value!r}")
 
 
 def one_of(name: str, what: str, value: Any, *known: Any) -> None:
     """RuntimeError unless `value` is one of those known."""
     if value not in known:
-        raise RuntimeError(f"{name}: {what} must be {' or '.join(map(repr, known))}, got {value!r}")
+        raise RuntimeError(
+            f"{name}(): argument {what!r} must be {' or '.join(map(repr, known))}, got {value!r}"
+        )
 
 
 def integer(name: str, what: str, value: Any) -> int:
     """`value` as an int; TypeError unless it is one."""
-    try:
-        return whole(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"{name}(): {what} must be an int, got {kind}") from None
+    if type(value) is int:
+        return value
+    with contextlib.suppress(TypeError):
+        if type(value) is not bool:
+            return whole(value)
+    kind = type(value).__name__
+    raise TypeError(f"{name}(): argument {what!r} must be an int, got {kind}")
 
 
 def integers(name: str, what: str, values: Any) -> tuple[int, ...]:
     """`values` as a tuple of ints; TypeError unless it is a list or tuple of such."""
     if not isinstance(values, tuple | list):
         kind = type(values).__name__
-        raise TypeError(f"{name}(): {what} must be a tuple of ints, got {kind}")
+        raise TypeError(f"{name}(): argument {what!r} must be a tuple of ints, got {kind}")
     return tuple(integer(name, what, value) for value in values)
 
 
@@ -112,7 +123,7 @@ def want_in_range(
     examine(array, check)
 
 
-def want_same_dtype(name: str, x: Any, source: Any, argument: str) -> None:
+def want_same_dtype(name: str, argument: str, source: Any, x: Any) -> None:
     """RuntimeError unless the Tensor `source` has the dtype of `x`."""
     want_tensors(name, **{argument: source})
     if source.dtype != x.dtype:

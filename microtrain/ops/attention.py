@@ -8,10 +8,11 @@ from typing import Any
 from ..backend import XP, bool_, float16, float32
 from ..tensor import Tensor, wrap
 from .arguments import want_float, want_tensors
-from .coercion import cast, public
+from .coercion import cast
 from .comparison import logical_not
 from .dropout import dropout
 from .elementwise import where
+from .fronts import public
 from .linear_algebra import matmul
 from .reductions import any as any_of
 from .reductions import softmax_dim

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..backend import XP
 from ..tensor import TENSORS, Tensor, wrap
-from .arguments import numbers, want_flag, want_float
-from .coercion import public
+from .arguments import numbers, want_float
 from .elementwise import clone, div
+from .fronts import Flag, Front, T, spatial
 from .indexing import part
 from .joining import cat
 from .padding import constant_pad
@@ -29,7 +29,7 @@ def _steps(lead: int, kernel: int, stride: int, size: int) -> Any:
         yield (*front, slice(k, k + (found - 1) * stride + 1, stride))
 
 
-def _window_sum(xp, input, *, kernel, stride, out=None):
+def _window_sum(xp, input, *, kernel, stride):
     for dim, (k, s) in enumerate(zip(kernel, stride, strict=True), start=2):
         first, *others = _steps(dim, k, s, input.shape[dim])
         total = xp.getitem(input, first)
@@ -37,10 +37,10 @@ def _window_sum(xp, input, *, kernel, stride, out=None):
             part = xp.getitem(input, place)
             total = xp.add(total, part, out=total if number else None)
         input = total
-    return xp.store(input, xp.empty(input.shape, input.dtype) if out is None else out)
+    return xp.copy(input)
 
 
-def _window_spread(xp, input, *, sizes, kernel, stride, out=None):
+def _window_spread(xp, input, *, sizes, kernel, stride):
     for dim, (size, k, s) in enumerate(zip(sizes, kernel, stride, strict=True), start=2):
         whole = xp.zeros((*input.shape[:dim], size, *input.shape[dim + 1 :]), input.dtype)
         for place in _steps(dim, k, s, size):
@@ -50,7 +50,7 @@ def _window_spread(xp, input, *, sizes, kernel, stride, out=None):
             else:
                 xp.add(part, input, out=part)
         input = whole
-    return xp.store(input, out)
+    return input
 
 
 window_sum = primitive(
@@ -70,15 +70,26 @@ window_spread = primitive(
 
 
 def _avg_pool(
-    name: str, dims: int, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None,
-) -> Any:  # fmt: skip
+    name: str, dims: int, input: T, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: Flag = False, count_include_pad: Flag = True, divisor_override: Any = None,
+) -> Tensor:  # fmt: skip
+    """The average of every window of a signal or an image.
+
+    Args:
+        input: (N, C, *sizes) or (C, *sizes), of a float dtype: one size in 1d, two in 2d.
+        kernel_size, stride, ceil_mode: as for `max_pool2d`.
+        padding: zeros around the input, at most half the kernel size.
+        count_include_pad: whether these zeros count.
+        divisor_override: what to divide the sums by, instead of the number of elements (2d only).
+
+    Raises TypeError for arguments of a wrong kind, RuntimeError for shapes, dtypes and numbers that
+    do not fit.
+    """
     x = batched(name, input, dims)
     sizes = x.shape[2:]
     kernel, step, around, _, found = pool_geometry(
         name, sizes, kernel_size, stride, padding, 1, ceil_mode
     )
-    want_flag(name, "count_include_pad", count_include_pad)
     want_float(name, x)
     if divisor_override is not None:
         (divisor_override,) = numbers(name, "divisor_override", divisor_override, 1)
@@ -107,50 +118,20 @@ def _grid(x: Any, counts: list[list[int]]) -> Any:
     return wrap(grid) if type(x) in TENSORS else grid
 
 
-@public
-def avg_pool1d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Tensor:
-    """The average of every window of a signal, (N, C, L) or (C, L); see `avg_pool2d`."""
-    return _avg_pool(
-        "avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None
-    )
+avg_pool1d = Front(_avg_pool, "avg_pool1d", name="avg_pool1d", dims=1, divisor_override=None).apply
+(avg_pool2d,) = spatial(_avg_pool, "avg_pool2d")
 
 
-@public
-def avg_pool2d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """The average of every window of an image.
+def _adaptive_avg_pool(name: str, dims: int, input: T, output_size: Any) -> Tensor:
+    """The averages of so many windows over a signal or an image, whatever its size.
 
     Args:
-        input: (N, C, H, W) or (C, H, W), of a float dtype.
-        kernel_size, stride, ceil_mode: as for `max_pool2d`.
-        padding: zeros around the input, at most half the kernel size.
-        count_include_pad: whether these zeros count.
-        divisor_override: what to divide the sums by, instead of the number of elements.
+        input: (N, C, *sizes) or (C, *sizes), of a float dtype: one size in 1d, two in 2d.
+        output_size: an int, or one for each size; None keeps that size (2d only).
 
-    Raises TypeError for arguments of a wrong kind, RuntimeError for shapes, dtypes and numbers that
-    do not fit.
+    Window i of n over a size s is from floor(i s / n) to ceil((i + 1) s / n). Raises TypeError for
+    numbers of a wrong kind, RuntimeError for shapes, dtypes and numbers that do not fit.
     """
-    return _avg_pool(
-        "avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad,
-        divisor_override,
-    )  # fmt: skip
-
-
-def _adaptive_avg_pool(name: str, dims: int, input: Any, output_size: Any) -> Any:
     x, found = adaptive_windows(name, input, output_size, dims)
     sizes = x.shape[2:]
     if max(found) == 1:
@@ -166,21 +147,6 @@ def _adaptive_avg_pool(name: str, dims: int, input: Any, output_size: Any) -> An
     return unbatched(clone(x) if result is x else result, x, input)
 
 
-@public
-def adaptive_avg_pool1d(input: Any, output_size: Any) -> Tensor:
-    """The averages of `output_size` windows over a signal, (N, C, L) or (C, L)."""
-    return _adaptive_avg_pool("adaptive_avg_pool1d", 1, input, output_size)
-
-
-@public
-def adaptive_avg_pool2d(input: Any, output_size: Any) -> Tensor:
-    """The averages of so many windows over an image, whatever its size.
-
-    Args:
-        input: (N, C, H, W) or (C, H, W), of a float dtype.
-        output_size: an int, or one for the height and one for the width; None keeps that size.
-
-    Window i of n over a size s is from floor(i s / n) to ceil((i + 1) s / n). Raises TypeError for
-    numbers of a wrong kind, RuntimeError for shapes, dtypes and numbers that do not fit.
-    """
-    return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
+adaptive_avg_pool1d, adaptive_avg_pool2d = spatial(
+    _adaptive_avg_pool, "adaptive_avg_pool1d", "adaptive_avg_pool2d"
+)

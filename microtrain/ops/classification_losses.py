@@ -21,12 +21,12 @@ __all__ = ["cross_entropy", "nll_loss"]
 # Cross entropy ------------------------------------------------------------------------------------
 
 
-def _cross_entropy(xp, input, target, *, reduction="mean", out=None):
+def _cross_entropy(xp, input, target, *, reduction="mean"):
     """The negative log-probabilities of the target classes, reduced, and all probabilities."""
     if input.dtype == float16:  # computed in single, as in `reductions`
         wide = xp.asarray(input, float32)
         loss, shares = _cross_entropy(xp, wide, target, reduction=reduction)
-        return xp.store(xp.asarray(loss, float16), out), xp.asarray(shares, float16)
+        return xp.asarray(loss, float16), xp.asarray(shares, float16)
     rows, classes = input.shape
     z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if rows else input
     e = xp.exp(z)
@@ -34,7 +34,7 @@ def _cross_entropy(xp, input, target, *, reduction="mean", out=None):
     places = xp.add(xp.multiply(xp.arange(rows), classes), target)
     losses = xp.subtract(xp.reshape(xp.log(total), -1), xp.take(z, places))
     probabilities = xp.divide(e, total)
-    return reduced_array(xp, losses, reduction, out), probabilities
+    return reduced_array(xp, losses, reduction), probabilities
 
 
 def _cross_entropy_rule(g, probabilities, target, reduction):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -92,34 +91,6 @@ def _not_a_tensor(op: Any, name: str, value: Any) -> str:
         )
     wanted = "a Tensor or a number" if name in op.promote else "a Tensor"
     return f"{op.name}(): argument {name} must be {wanted}, got {kind_of(value)}"
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def public(function: _F, arrays: bool = True) -> _F:
-    """`function` that says so when its first argument is no Tensor: `mt.function([1.0])`.
-
-    Operations made by `primitive` do so themselves. Tensor's methods skip the check. With `arrays`
-    it works on arrays, too, as rules need it.
-    """
-
-    @functools.wraps(function)
-    def checked(input: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(input) not in TENSORS and not (arrays and type(input) in XP):
-            made = "" if hasattr(input, "numpy") else "; mt.tensor(...) makes one"
-            raise TypeError(
-                f"{function.__name__}(): argument 'input' must be a Tensor, not "
-                f"{kind_of(input)}{made}"
-            )
-        return function(input, *args, **kwargs)
-
-    return checked  # type: ignore[return-value]
-
-
-def on_tensors(function: _F) -> _F:
-    """`public`, for what takes no arrays."""
-    return public(function, arrays=False)
 
 
 def examine(x: Any, check: Callable[[Any], None]) -> None:

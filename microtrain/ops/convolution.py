@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from operator import index as whole
 from typing import Any
 
 from ..backend import XP
 from ..tensor import Tensor
 from . import windows
-from .arguments import want_tensors
+from .fronts import Int, TensorOnly, spatial
 from .linear_algebra import sum_rows
 from .padding import padded
 from .reductions import sum_dims
@@ -89,7 +88,7 @@ def _columns(xp, x, geometry, few):
     return lines, joined, parts()
 
 
-def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
+def _convolution(xp, input, weight, bias=None, *, geometry=()):
     kernel, groups = geometry.kernel, geometry.groups
     found = geometry.places(input.shape[2:])
     n, channels = input.shape[0], weight.shape[0]
@@ -100,8 +99,7 @@ def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
     matrices = xp.reshape(xp.transpose(matrices, (2, 0, 1, 3)), (lines, groups, each, rows))
     if bias is not None:
         bias = xp.reshape(bias, (groups, each, 1))
-    direct = out is not None and out.flags.c_contiguous
-    result = out if direct else xp.empty((n, channels, *found), input.dtype)
+    result = xp.empty((n, channels, *found), input.dtype)
     flat = xp.reshape(result, (n, groups, each, count))
     spare = None
     for part, columns in parts:
@@ -121,7 +119,7 @@ def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
                 xp.add(target, xp.matmul(matrix, column, out=product), out=target)
         if bias is not None:
             xp.add(target, bias, out=target)
-    return result if result is out else xp.store(result, out)
+    return result
 
 
 def _convolution_weight(xp, gradient, input, *, geometry, out=None):
@@ -149,10 +147,14 @@ def _convolution_weight(xp, gradient, input, *, geometry, out=None):
             xp.add(so_far, more, out=so_far)
     total = xp.reshape(total, (lines, groups, theirs, math.prod(kernel) // lines, each))
     total = xp.transpose(total, (1, 4, 2, 0, 3))
-    return xp.store(xp.reshape(total, (channels, theirs, *kernel)), out)
+    total = xp.reshape(total, (channels, theirs, *kernel))
+    if out is None:
+        return total
+    xp.copyto(out, total)
+    return out
 
 
-def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
+def _convolution_input(xp, gradient, weight, *, sizes, geometry):
     kernel, stride, padding, dilation, groups = geometry
     channels, theirs = weight.shape[:2]
     each, count = channels // groups, math.prod(gradient.shape[2:])
@@ -168,9 +170,7 @@ def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
         axes = tuple(range(3, len(kernel) + 3))
         turned = xp.transpose(xp.flip(by_group, axis=axes), (0, 2, 1, *axes))
         turned = xp.reshape(turned, (groups * theirs, each, *kernel))
-        return _convolution(
-            xp, gradient, turned, geometry=geometry._replace(padding=around), out=out
-        )
+        return _convolution(xp, gradient, turned, geometry=geometry._replace(padding=around))
     n, rows = gradient.shape[0], theirs * math.prod(kernel)
     matrices = xp.transpose(xp.reshape(weight, (groups, each, rows)), (0, 2, 1))
     flat = xp.reshape(gradient, (n, groups, each, count))
@@ -181,7 +181,7 @@ def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
         product = xp.matmul(matrices, xp.getitem(flat, part))
         shape = (product.shape[0], groups * theirs, *kernel, *gradient.shape[2:])
         windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), geometry)
-    return padded(xp, total, geometry.border(-1), out=out)
+    return padded(xp, total, geometry.border(-1))
 
 
 def _channel_sums(g):
@@ -226,14 +226,10 @@ def weight_into(gradient: Any, input: Any, geometry: Geometry, out: Any) -> Any:
 # What users call ----------------------------------------------------------------------------------
 
 
-def _check(name: str, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool) -> None:
-    """TypeError or RuntimeError unless Tensors, dtypes, channels and groups fit."""
-    want_tensors(name, input=input, weight=weight)
-    if bias is not None:
-        want_tensors(name, bias=bias)
-    if isinstance(groups, bool) or not hasattr(groups, "__index__"):
-        raise TypeError(f"{name}(): groups must be an int, got {groups!r}")
-    dims = int(name[-2])
+def _check(
+    name: str, dims: int, input: Any, weight: Any, bias: Any, groups: int, transposed: bool
+) -> None:
+    """RuntimeError unless dimensions, dtypes, channels and groups fit."""
     if weight.ndim != dims + 2:
         raise RuntimeError(
             f"{name}: expected a weight of {dims + 2} dimensions, got {tuple(weight.shape)}"
@@ -264,15 +260,34 @@ def _check(name: str, input: Any, weight: Any, bias: Any, groups: Any, transpose
 
 
 def _convolve(
-    name: str, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    groups: Any,
-) -> Any:  # fmt: skip
-    _check(name, input, weight, bias, groups, transposed=False)
-    x = batched(name, input, int(name[-2]))
+    name: str, dims: int, input: TensorOnly, weight: TensorOnly, bias: TensorOnly = None,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Int = 1,
+) -> Tensor:  # fmt: skip
+    """The convolution (cross-correlation) of signals or images with kernels.
+
+    Args:
+        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d.
+        weight: (outputs, channels / groups, *kernel sizes), of the input's dtype.
+        bias: (outputs,), or None.
+        stride: the step from window to window, an int or one for each size.
+        padding: zeros around the input, likewise; "same" keeps the size, "valid" is 0.
+        dilation: the step from element to element of the kernel, likewise.
+        groups: parts that the channels are cut into, each with its own outputs.
+
+    Returns (N, outputs, *sizes'), or without N, where
+    size' = (size + 2 padding - dilation (kernel size - 1) - 1) // stride + 1.
+
+    Raises:
+        TypeError: not Tensors, or numbers of a wrong kind.
+        RuntimeError: shapes, dtypes or groups that do not fit, a kernel larger than the padded
+            input, numbers out of range.
+    """
+    _check(name, dims, input, weight, bias, groups, transposed=False)
+    x = batched(name, input, dims)
     kernel = tuple(weight.shape[2:])
     step, wide = geometric(name, len(kernel), stride=stride, dilation=dilation)
     pairs = _pairs(name, padding, kernel, step, wide)
-    geometry = Geometry(kernel, step, pairs, wide, whole(groups))
+    geometry = Geometry(kernel, step, pairs, wide, groups)
     if min(geometry.places(x.shape[2:])) < 1 or 0 in x.shape[2:]:
         raise RuntimeError(
             f"{name}: a kernel of size {kernel} with dilation {wide} is larger than an input of "
@@ -297,59 +312,31 @@ def _pairs(name: str, padding: Any, kernel: Any, stride: Any, dilation: Any) -> 
     return both_sides(*geometric(name, len(kernel), padding=padding))
 
 
-def conv1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    """The convolution (cross-correlation) of signals with kernels; see `conv2d`.
-
-    `input` is (N, channels, L) or (channels, L), `weight` (outputs, channels / groups, k).
-    """
-    return _convolve("conv1d", input, weight, bias, stride, padding, dilation, groups)
-
-
-def conv2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    """The convolution (cross-correlation) of images with kernels.
-
-    Args:
-        input: (N, channels, H, W) or (channels, H, W).
-        weight: (outputs, channels / groups, kernel height, kernel width), of the input's dtype.
-        bias: (outputs,), or None.
-        stride: the step from window to window, an int or one for the height and one for the width.
-        padding: zeros around the input, likewise; "same" keeps the size, "valid" is 0.
-        dilation: the step from element to element of the kernel, likewise.
-        groups: parts that the channels are cut into, each with its own outputs.
-
-    Returns (N, outputs, H', W'), or without N, where
-    H' = (H + 2 padding - dilation (kernel height - 1) - 1) // stride + 1.
-
-    Raises:
-        TypeError: not Tensors, or numbers of a wrong kind.
-        RuntimeError: shapes, dtypes or groups that do not fit, a kernel larger than the padded
-            input, numbers out of range.
-    """
-    return _convolve("conv2d", input, weight, bias, stride, padding, dilation, groups)
+conv1d, conv2d = spatial(_convolve, "conv1d", "conv2d")
 
 
 def _convolve_transposed(
-    name: str, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
-    groups: Any, dilation: Any,
-) -> Any:  # fmt: skip
-    _check(name, input, weight, bias, groups, transposed=True)
-    x = batched(name, input, int(name[-2]))
+    name: str, dims: int, input: TensorOnly, weight: TensorOnly, bias: TensorOnly = None,
+    stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: Int = 1, dilation: Any = 1,
+) -> Tensor:  # fmt: skip
+    """The transposed convolution of signals or images: the gradient of `conv2d` in its input.
+
+    Args:
+        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d.
+        weight: (channels, outputs / groups, *kernel sizes), of the input's dtype.
+        bias: (outputs,), or None.
+        stride, padding, dilation, groups: those of the convolution that this is the transpose of.
+        output_padding: added to the size of the output at its end: of the sizes that the
+            convolution maps to this input's, the one that is meant.
+
+    Returns (N, outputs, *sizes'), or without N, where size' =
+    (size - 1) stride - 2 padding + dilation (kernel size - 1) + output_padding + 1.
+
+    Raises the errors of `conv2d`, and RuntimeError for an output padding that is not smaller than
+    the stride or the dilation.
+    """
+    _check(name, dims, input, weight, bias, groups, transposed=True)
+    x = batched(name, input, dims)
     kernel = tuple(weight.shape[2:])
     step, wide, around, more = geometric(
         name, len(kernel),
@@ -367,54 +354,12 @@ def _convolve_transposed(
         raise RuntimeError(f"{name}: nothing is left of the output: its size would be {sizes}")
     # The convolution that this is the transpose of does not look at what output_padding adds.
     pairs = tuple((p, p - m) for p, m in zip(around, more, strict=True))
-    result = convolution_input(x, weight, sizes, Geometry(kernel, step, pairs, wide, whole(groups)))
+    result = convolution_input(x, weight, sizes, Geometry(kernel, step, pairs, wide, groups))
     if bias is not None:
         result = result + reshape_to(bias, (bias.shape[0], *(1,) * len(kernel)))
     return unbatched(result, x, input)
 
 
-def conv_transpose1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Tensor:
-    """The transposed convolution of signals; see `conv_transpose2d`."""
-    return _convolve_transposed(
-        "conv_transpose1d", input, weight, bias, stride, padding, output_padding, groups, dilation
-    )
-
-
-def conv_transpose2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Tensor:
-    """The transposed convolution of images: the gradient of `conv2d` in its input.
-
-    Args:
-        input: (N, channels, H, W) or (channels, H, W).
-        weight: (channels, outputs / groups, kernel height, kernel width), of the input's dtype.
-        bias: (outputs,), or None.
-        stride, padding, dilation, groups: those of the convolution that this is the transpose of.
-        output_padding: added to the size of the output at its end: of the sizes that the
-            convolution maps to this input's, the one that is meant.
-
-    Returns (N, outputs, H', W'), or without N, where
-    H' = (H - 1) stride - 2 padding + dilation (kernel height - 1) + output_padding + 1.
-
-    Raises the errors of `conv2d`, and RuntimeError for an output padding that is not smaller than
-    the stride or the dilation.
-    """
-    return _convolve_transposed(
-        "conv_transpose2d", input, weight, bias, stride, padding, output_padding, groups, dilation
-    )
+conv_transpose1d, conv_transpose2d = spatial(
+    _convolve_transposed, "conv_transpose1d", "conv_transpose2d"
+)

@@ -17,7 +17,7 @@ from .registry import primitive
 _WORDS = 2**32
 
 
-def _keep(xp, x, *, p, draw, features, out=None):
+def _keep(xp, x, *, p, draw, features):
     """1 / (1 - p) where an element of `x` (or a channel, `features`) is kept, 0 with probability p.
 
     p counts to a resolution of 2 ** -32.
@@ -26,11 +26,11 @@ def _keep(xp, x, *, p, draw, features, out=None):
     if features:
         shape = (*shape[:2], *(1 for _ in shape[2:]))
     if p == 1:
-        return xp.store(xp.zeros(shape, x.dtype), out)
+        return xp.zeros(shape, x.dtype)
     words = xp.random_words(shape, draw)
     threshold = xp.constant(min(round(p * _WORDS), _WORDS - 1), words.dtype)
     kept = xp.greater_equal(words, threshold)
-    return xp.multiply(kept, xp.constant(1 / (1 - p), x.dtype), out=out)
+    return xp.multiply(kept, xp.constant(1 / (1 - p), x.dtype))
 
 
 dropout_scale = primitive("dropout_scale", _keep)

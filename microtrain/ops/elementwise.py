@@ -93,18 +93,18 @@ def _not_zero(divisor: Any) -> None:
         raise RuntimeError("integer division by zero")
 
 
-def _floor_divide(xp, x, y, out=None):
+def _floor_divide(xp, x, y):
     """`x / y` rounded down, elementwise; integers stay integers."""
     no_booleans("floor_divide", x, y)
     no_zeros(x, y)
-    return xp.floor_divide(x, y, out=out)
+    return xp.floor_divide(x, y)
 
 
-def _remainder(xp, x, y, out=None):
+def _remainder(xp, x, y):
     """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
     no_booleans("remainder", x, y)
     no_zeros(x, y)
-    return xp.remainder(x, y, out=out)
+    return xp.remainder(x, y)
 
 
 _PAIR = {"promote": ("x", "y")}
@@ -123,10 +123,10 @@ remainder = primitive(
 # Powers -------------------------------------------------------------------------------------
 
 
-def _pow(xp, x, y, out=None):
+def _pow(xp, x, y):
     """`x ** y`, elementwise."""
     no_booleans("pow", x, y)
-    return xp.power(x, y, out=out)
+    return xp.power(x, y)
 
 
 def _pow_exponent(g, x, y, result):
@@ -144,18 +144,18 @@ pow_tensor = primitive(
 )
 
 
-def _pow_scalar(xp, x, *, exponent, out=None):
+def _pow_scalar(xp, x, *, exponent):
     """`x ** exponent` for a number; the common exponents without `power`, as PyTorch."""
     if exponent == 2:
-        return xp.multiply(x, x, out=out)
+        return xp.multiply(x, x)
     if exponent == 3:
-        return xp.multiply(xp.multiply(x, x), x, out=out)
+        return xp.multiply(xp.multiply(x, x), x)
     if x.dtype.kind == "f":
         if exponent == 0.5:
-            return xp.sqrt(x, out=out)
+            return xp.sqrt(x)
         if exponent == -1:
-            return xp.reciprocal(x, out=out)
-    return xp.power(x, xp.constant(exponent, x.dtype), out=out)
+            return xp.reciprocal(x)
+    return xp.power(x, xp.constant(exponent, x.dtype))
 
 
 def _pow_base(g, x, exponent):
@@ -222,14 +222,14 @@ abs = ufunc(
 )
 
 
-def _sign(xp, x, out=None):
+def _sign(xp, x):
     """-1, 0 or 1, elementwise, 0 for NaN; its gradient is 0."""
     if x.dtype.kind == "b":
-        return _clone(xp, x, out)
-    result = xp.sign(x, out=out)
+        return _clone(xp, x)
+    result = xp.sign(x)
     if x.dtype.kind != "f":
         return result
-    return xp.store(xp.where(xp.equal(x, x), result, xp.constant(0, x.dtype)), out)
+    return xp.where(xp.equal(x, x), result, xp.constant(0, x.dtype))
 
 
 sign = primitive("sign", _sign, x=lambda g: zeros_like(g))
@@ -238,11 +238,11 @@ sign = primitive("sign", _sign, x=lambda g: zeros_like(g))
 def _rounding(name: str, instruction: str, doc: str) -> Any:
     """Declare a function that rounds; constant almost everywhere, so its gradient is 0."""
 
-    def kernel(xp, x, out=None):
+    def kernel(xp, x):
         if x.dtype.kind == "f":
-            return getattr(xp, instruction)(x, out=out)
+            return getattr(xp, instruction)(x)
         no_booleans(name, x)
-        return _clone(xp, x, out)
+        return _clone(xp, x)
 
     return primitive(name, kernel, doc, x=lambda g: zeros_like(g))
 
@@ -261,9 +261,9 @@ round = _rounding(
 _EXPONENT = {"float16": 11.0, "float32": 88.0, "float64": 709.0}
 
 
-def sigmoid_kernel(xp, x, out=None):
+def sigmoid_kernel(xp, x):
     """`1 / (1 + exp(-x))` in one piece of memory, without overflow."""
-    work = xp.asarray(xp.negative(x, out=out))
+    work = xp.asarray(xp.negative(x))
     xp.minimum(work, xp.constant(_EXPONENT[x.dtype.name], x.dtype), out=work)
     xp.exp(work, out=work)
     xp.add(work, xp.constant(1, x.dtype), out=work)
@@ -278,15 +278,15 @@ sigmoid = primitive(
 )
 
 
-def _relu(xp, x, out=None):
+def _relu(xp, x):
     """`max(x, 0)`; the gradient at 0 is 0."""
-    return xp.maximum(x, xp.constant(0, x.dtype), out=out)
+    return xp.maximum(x, xp.constant(0, x.dtype))
 
 
-def _threshold_backward(xp, x, output, out=None):
+def _threshold_backward(xp, x, output):
     """`x` where the output of a ReLU is not 0 (a NaN lets it through), else 0."""
     zero = xp.constant(0, x.dtype)
-    return xp.store(xp.where(xp.less_equal(output, zero), zero, x), out)
+    return xp.where(xp.less_equal(output, zero), zero, x)
 
 
 threshold_backward = primitive(
@@ -316,14 +316,14 @@ minimum = ufunc(
 )
 
 
-def _where(xp, condition, x, y, out=None):
+def _where(xp, condition, x, y):
     """`x` where `condition`, else `y`, broadcast.
 
     Raises RuntimeError for a condition that is not boolean.
     """
     if condition.dtype.kind != "b":
         raise TypeError(f"expected a condition of dtype bool, got {condition.dtype.name}")
-    return xp.store(xp.where(condition, x, y), out)
+    return xp.where(condition, x, y)
 
 
 where = primitive(
@@ -335,12 +335,12 @@ where = primitive(
 )
 
 
-def _clamp(xp, x, *, min=None, max=None, out=None):
+def _clamp(xp, x, *, min=None, max=None):
     """`x` limited to [min, max]; the gradient passes at the bounds."""
     if min is not None:
-        x = xp.maximum(x, xp.constant(min, x.dtype), out=out)
+        x = xp.maximum(x, xp.constant(min, x.dtype))
     if max is not None:
-        x = xp.minimum(x, xp.constant(max, x.dtype), out=out)
+        x = xp.minimum(x, xp.constant(max, x.dtype))
     return x
 
 
@@ -379,30 +379,30 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
 # Copies ---------------------------------------------------------------------------------------
 
 
-def _zeros_like(xp, x, out=None):
+def _zeros_like(xp, x):
     """Zeros in the shape and dtype of `x`."""
-    out = xp.empty(x.shape, x.dtype) if out is None else out
-    xp.copyto(out, 0)
-    return out
+    return xp.zeros(x.shape, x.dtype)
 
 
-def _to(xp, x, *, dtype, out=None):
+def _to(xp, x, *, dtype):
     """`x` in another dtype, always a copy."""
-    out = xp.empty(x.shape, dtype) if out is None else out
+    out = xp.empty(x.shape, dtype)
     xp.copyto(out, x, casting="unsafe")
     return out
 
 
-def _clone(xp, x, out=None):
+def _clone(xp, x):
     """A copy, in the same memory order, that keeps its place in the graph."""
-    if out is None:  # what `expand` returns has no order of its own
-        out = xp.empty(x.shape, x.dtype) if 0 in x.strides else xp.empty_like(x)
-    return xp.store(x, out)
+    if 0 in x.strides:  # what `expand` returns has no order of its own
+        return xp.copy(x)
+    out = xp.empty_like(x)
+    xp.copyto(out, x)
+    return out
 
 
-def _contiguous(xp, x, out=None):
+def _contiguous(xp, x):
     """A copy in row-major memory."""
-    return xp.store(x, xp.empty(x.shape, x.dtype) if out is None else out)
+    return xp.copy(x)
 
 
 zeros_like = primitive("zeros_like", _zeros_like)

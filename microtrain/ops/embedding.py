@@ -8,16 +8,17 @@ from typing import Any
 from ..backend import XP, int32, int64
 from ..tensor import Tensor
 from .arguments import want_tensors
-from .coercion import examine, public
+from .coercion import examine
 from .elementwise import where
+from .fronts import public
 from .indexing import one_hot_rows
 from .registry import primitive
 from .shapes import reshape_to
 
 
-def _embedding(xp, weight, indices, *, padding=None, out=None):
+def _embedding(xp, weight, indices, *, padding=None):
     """The rows of `weight` that `indices` name; the row `padding` gets no gradient."""
-    return xp.take(weight, indices, axis=0, out=out)
+    return xp.take(weight, indices, axis=0)
 
 
 def _add_rows(xp, x, indices, *, rows, out=None):
@@ -29,7 +30,10 @@ def _add_rows(xp, x, indices, *, rows, out=None):
     # Element by element in flat memory, which NumPy does several times as fast as row by row.
     places = xp.add(xp.multiply(xp.reshape(indices, (-1, 1)), size), xp.arange(size))
     xp.scatter_add(xp.reshape(table, -1), xp.reshape(places, -1), xp.reshape(x, -1))
-    return table if direct else xp.store(table, out)
+    if out is None or direct:
+        return table
+    xp.copyto(out, table)
+    return out
 
 
 def _weight_rule(g, indices, weight_shape, padding, out):

@@ -12,6 +12,10 @@ from .reductions import count_of, reduction, sum_dims
 from .registry import primitive
 from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
 
+__all__ = [
+    "amax", "amin", "argmax", "argmin", "max", "min",
+]  # fmt: skip
+
 
 class Chosen(NamedTuple):
     """Elements along a dimension and their indices: what `max(dim)`, `sort` and others return."""
@@ -53,8 +57,8 @@ def amin(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
 
 
 def _position(name: str) -> Any:
-    def kernel(xp, x, *, dim=None, keepdim=False, out=None):
-        return getattr(xp, name)(x, axis=dim if x.ndim else None, out=out, keepdims=keepdim)
+    def kernel(xp, x, *, dim=None, keepdim=False):
+        return getattr(xp, name)(x, axis=dim if x.ndim else None, keepdims=keepdim)
 
     return primitive(name, kernel)
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .arguments import want_float
-from .coercion import LinAlgError, examine, public
+from .coercion import LinAlgError, examine
 from .elementwise import where
+from .fronts import public
 from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes
 from .reductions import sum_dims
@@ -52,8 +53,8 @@ def _as_matrix(g):
 # Inverse and solution -----------------------------------------------------------------------------
 
 
-def _inverse(xp, x, out=None):
-    return xp.store(_attempt(xp.inverse, x), out)
+def _inverse(xp, x):
+    return _attempt(xp.inverse, x)
 
 
 def _inverse_rule(g, result):
@@ -75,8 +76,8 @@ def inverse(x: Any) -> Any:
     return inverse_of(x)
 
 
-def _solve(xp, a, b, out=None):
-    return xp.store(_attempt(xp.solve, a, b), out)
+def _solve(xp, a, b):
+    return _attempt(xp.solve, a, b)
 
 
 solve_systems = primitive(
@@ -127,12 +128,10 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
 # Cholesky -----------------------------------------------------------------------------------------
 
 
-def _cholesky(xp, x, out=None):
+def _cholesky(xp, x):
     """The factor of the symmetric part; the gradient is symmetric, too."""
     turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
-    return xp.store(
-        _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype))), out
-    )
+    return _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype)))
 
 
 def _cholesky_rule(g, result):
@@ -178,18 +177,18 @@ def cholesky(x: Any, upper: bool = False) -> Any:
 # Determinants -------------------------------------------------------------------------------------
 
 
-def _det(xp, x, out=None):
-    return xp.store(xp.asarray(xp.det(x)), out)
+def _det(xp, x):
+    return xp.asarray(xp.det(x))
 
 
-def _cofactor(xp, x, out=None):
+def _cofactor(xp, x):
     """The gradient of the determinant: the determinant times the transposed inverse.
 
     It is finite for a singular matrix as well. That is moved by rounding errors, so that it has an
     inverse; what they do to the determinant and to the inverse cancels.
     """
     if 0 in x.shape:
-        return xp.store(xp.zeros(x.shape, x.dtype), out)
+        return xp.zeros(x.shape, x.dtype)
     n = x.shape[-1]
     largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
     step = xp.where(xp.equal(largest, 0), 1, largest)
@@ -200,7 +199,7 @@ def _cofactor(xp, x, out=None):
     scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
     found = xp.multiply(scale, _attempt(xp.inverse, x))
     order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-    return xp.store(xp.transpose(found, order), out)
+    return xp.transpose(found, order)
 
 
 def _cofactor_rule(g, x):
@@ -213,12 +212,12 @@ det_of = primitive("det", _det, x=lambda g, x: _as_matrix(g) * cofactor(x))
 cofactor = primitive("cofactor", _cofactor, x=_cofactor_rule)
 
 
-def _logabsdet(xp, x, out=None):
-    return xp.store(xp.asarray(xp.slogdet(x)[1]), out)
+def _logabsdet(xp, x):
+    return xp.asarray(xp.slogdet(x)[1])
 
 
-def _det_sign(xp, x, out=None):
-    return xp.store(xp.asarray(xp.slogdet(x)[0]), out)
+def _det_sign(xp, x):
+    return xp.asarray(xp.slogdet(x)[0])
 
 
 logabsdet_of = primitive(

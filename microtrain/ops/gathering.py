@@ -5,13 +5,13 @@ Indices out of range are refused on the CPU; on a GPU looking at the values woul
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from ..backend import MODES, XP, bool_
 from ..tensor import TENSORS, wrap
-from .arguments import one_of, scalar_like, want_in_range, want_integers, want_same_dtype
-from .coercion import on_tensors
+from .arguments import scalar_like, want_in_range, want_same_dtype
 from .elementwise import add, mul, where
+from .fronts import Dim, Index, SameDtype, TensorOnly, one_of, public
 from .indexing import (
     gather_along,
     gather_index,
@@ -23,7 +23,7 @@ from .indexing import (
 )
 from .indexing import index_put as put_at
 from .registry import primitive
-from .shapes import expand, normal_dim, reshape_to
+from .shapes import expand, reshape_to
 
 __all__ = [
     "gather", "index_add", "index_copy", "index_fill", "index_select", "scatter", "scatter_add",
@@ -59,8 +59,8 @@ def _check_sizes(name: str, index: Any, what: str, x: Any, free: int = -1) -> No
             )
 
 
-@on_tensors
-def gather(input: Any, dim: int, index: Any) -> Any:
+@public
+def gather(input: TensorOnly, dim: Dim, index: Index) -> Any:
     """The elements that `index` names along `dim`: `out[i][j] = input[index[i][j]][j]` for dim 0.
 
     Args:
@@ -71,27 +71,23 @@ def gather(input: Any, dim: int, index: Any) -> Any:
     Returns a Tensor in the shape of `index`. Raises RuntimeError for an index that does not fit or
     is out of range; a negative one is.
     """
-    at = normal_dim(dim, input.ndim)
-    index = want_integers("gather", index)
     x, places = line(input), line(index)
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
-    _check_sizes("gather", places, "self", x, at)
-    want_in_range("gather", places._array, at, 0, x.shape[at], RuntimeError)
-    return shaped_like(gather_along(x, places, at), index)
+    _check_sizes("gather", places, "self", x, dim)
+    want_in_range("gather", places._array, dim, 0, x.shape[dim], RuntimeError)
+    return shaped_like(gather_along(x, places, dim), index)
 
 
-@on_tensors
-def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+@public
+def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) -> Any:
     """The elements that `indices` names along `dim`, both broadcast in the other dimensions.
 
     Without `dim` both are flattened. It is what fits the results of `argsort` and `argmax`.
     Raises RuntimeError for numbers of dimensions that differ and for an index out of range.
     """
-    indices = want_integers("take_along_dim", indices)
     if dim is None:
         return gather(reshape_to(input, (-1,)), 0, reshape_to(indices, (-1,)))
-    at = normal_dim(dim, input.ndim)
     if input.ndim != indices.ndim:
         raise RuntimeError(
             f"take_along_dim(): input and indices must have the same number of dimensions, got "
@@ -99,15 +95,14 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
         )
     pairs = list(zip(input.shape, indices.shape, strict=True))
     joint = [b if a == 1 else a for a, b in pairs]
-    x = expand(input, *joint[:at], -1, *joint[at + 1 :]) if pairs else input
-    places = expand(indices, *joint[:at], -1, *joint[at + 1 :]) if pairs else indices
-    return gather(x, at, places)
+    x = expand(input, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else input
+    places = expand(indices, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else indices
+    return gather(x, dim, places)
 
 
-def _scatter(xp, x, index, src, *, dim, out=None):
+def _scatter(xp, x, index, src, *, dim):
     """A copy of `x` with `src` written where `index` says along `dim`."""
-    out = xp.empty(x.shape, x.dtype) if out is None else out
-    xp.copyto(out, x)
+    out = xp.copy(x)
     xp.setitem(xp.reshape(out, -1), places_along(xp, index, x.shape, dim), src)
     return out
 
@@ -123,28 +118,27 @@ scatter_along = primitive(
 
 def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation: Any) -> Any:
     """`operation(x, index, src, dim)` on arguments that fit."""
-    at = normal_dim(dim, input.ndim)
-    x, places, src = line(input), line(want_integers(name, index)), line(src)
+    x, places, src = line(input), line(index), line(src)
     if not places.numel():  # which may have any shape
         places = reshape_to(places, (0,) * x.ndim)
         src = reshape_to(select(reshape_to(src, (-1,)), (slice(0), Ellipsis)), places.shape)
-    _check_sizes(name, places, "self", x, at)
+    _check_sizes(name, places, "self", x, dim)
     _check_sizes(name, places, "src", src)
-    want_in_range(name, places._array, at, 0, x.shape[at], RuntimeError)
+    want_in_range(name, places._array, dim, 0, x.shape[dim], RuntimeError)
     if src.shape != places.shape:
         src = select(src, (*(slice(n) for n in places.shape), Ellipsis))
-    return shaped_like(operation(x, places, src, at), input)
+    return shaped_like(operation(x, places, src, dim), input)
 
 
-@on_tensors
+@public
 def scatter(
-    input: Any,
-    dim: int,
-    index: Any,
+    input: TensorOnly,
+    dim: Dim,
+    index: Index,
     src: Any = None,
     *,
     value: Any = None,
-    reduce: str | None = None,
+    reduce: Annotated[str | None, one_of("add")] = None,
 ) -> Any:
     """A copy of `input` with `src` written where `index` says: `out[index[i][j]][j] = src[i][j]`.
 
@@ -161,24 +155,22 @@ def scatter(
     """
     if (src is None) == (value is None):
         raise TypeError("scatter(): expected either src or value")
-    one_of("scatter()", "reduce", reduce, None, "add")
     if type(src) in TENSORS:
-        want_same_dtype("scatter", input, src, "src")
+        want_same_dtype("scatter", "src", src, input)
     else:
         one = scalar_like("scatter", input, value if src is None else src)
-        src = expand(one, want_integers("scatter", index).shape)
+        src = expand(one, index.shape)
     operation = scatter_along if reduce is None else _add_scattered
     return _scattered("scatter", input, dim, index, src, operation)
 
 
-@on_tensors
-def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
+@public
+def scatter_add(input: TensorOnly, dim: Dim, index: Index, src: SameDtype) -> Any:
     """`input` with `src` added where `index` says, every time: `out[index[i][j]][j] += src[i][j]`.
 
     Arguments and errors are those of `scatter`; `src` is a Tensor. On a GPU the dtypes are those of
     CuPy's `scatter_add`, all floats and int32.
     """
-    want_same_dtype("scatter_add", input, src, "src")
     return _scattered("scatter_add", input, dim, index, src, _add_scattered)
 
 
@@ -191,19 +183,18 @@ def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
 
 def _slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any, Any, Any]:
     """`x` with at least one dimension, the index of slices along `dim` of it, and that vector."""
-    at = normal_dim(dim, x.ndim)
-    index = line(want_integers(name, index))
+    index = line(index)
     if index.ndim > 1:
         raise IndexError(f"{name}(): index must be a vector, got shape {tuple(index.shape)}")
     x = line(x)
-    size = x.shape[at]
-    want_in_range(name, index._array, at, low * size, size, IndexError)
-    parts = (slice(None),) * at + (index._array,)
+    size = x.shape[dim]
+    want_in_range(name, index._array, dim, low * size, size, IndexError)
+    parts = (slice(None),) * dim + (index._array,)
     return x, kept_index(parts) if MODES.grad else parts, index
 
 
-@on_tensors
-def index_select(input: Any, dim: int, index: Any) -> Any:
+@public
+def index_select(input: TensorOnly, dim: Dim, index: Index) -> Any:
     """The slices of `input` along `dim` that the vector `index` names; a copy.
 
     Raises IndexError for an index out of range; a negative one is. RuntimeError for another dtype
@@ -220,20 +211,20 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
 
 def _check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
     """`source`, where it has one slice of `x` for each index."""
-    want_same_dtype(name, x, source, "source")
-    at = normal_dim(dim, x.ndim)
     source, shape = line(source), line(x).shape
-    wanted = (*shape[:at], index.shape[0], *shape[at + 1 :])
+    wanted = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
     if source.shape != wanted:
         raise (RuntimeError if name == "index_add" else IndexError)(
             f"{name}(): expected a source of shape {tuple(wanted)} for {index.shape[0]} indices "
-            f"along dimension {at} of {tuple(x.shape)}, got {tuple(source.shape)}"
+            f"along dimension {dim} of {tuple(x.shape)}, got {tuple(source.shape)}"
         )
     return source
 
 
-@on_tensors
-def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+@public
+def index_add(
+    input: TensorOnly, dim: Dim, index: Index, source: SameDtype, *, alpha: Any = 1
+) -> Any:
     """`input` with `alpha * source` added to the slices along `dim` that `index` names, each time.
 
     Args:
@@ -253,8 +244,8 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     return shaped_like(add(x, unselect(source, x.shape, parts)), input)
 
 
-@on_tensors
-def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
+@public
+def index_copy(input: TensorOnly, dim: Dim, index: Index, source: SameDtype) -> Any:
     """`input` with the slices along `dim` that `index` names replaced by those of `source`.
 
     Which of several slices for one place stays is open. Arguments as for `index_add`; shapes that
@@ -265,8 +256,8 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     return shaped_like(put_at(x, source, parts), input)
 
 
-@on_tensors
-def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
+@public
+def index_fill(input: TensorOnly, dim: Dim, index: Index, value: Any) -> Any:
     """`input` with the slices along `dim` that `index` names set to a number or a 0-d Tensor.
 
     Negative indices count from the end. Raises IndexError for one out of range, RuntimeError for a

@@ -120,22 +120,17 @@ def _getitem(xp, x, *, index):
     return xp.getitem(x, index)
 
 
-def _gather_index(xp, x, *, index, out=None):
+def _gather_index(xp, x, *, index):
     if _is_along(index):
-        return xp.store(xp.take(x, index[-1], axis=len(index) - 1), out)
+        return xp.take(x, index[-1], axis=len(index) - 1)
     found = xp.asarray(xp.getitem(x, index))
     # NumPy leaves some results in memory of another order, which `view` would refuse.
-    if out is None and not found.flags.c_contiguous:
-        out = xp.empty(found.shape, found.dtype)
-    return xp.store(found, out)
+    return found if found.flags.c_contiguous else xp.copy(found)
 
 
-def _unselect(xp, x, *, shape, index, out=None):
+def _unselect(xp, x, *, shape, index):
     """Zeros of `shape` with `x` added at `index`: the reverse of `x[index]`."""
-    if out is None:
-        out = xp.zeros(shape, x.dtype)
-    else:
-        xp.copyto(out, 0)
+    out = xp.zeros(shape, x.dtype)
     if not _may_repeat(index):
         xp.setitem(out, index, x)
         return out
@@ -195,9 +190,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 # Writing ------------------------------------------------------------------------------------------
 
 
-def _index_put(xp, x, value, *, index, out=None):
+def _index_put(xp, x, value, *, index):
     """A copy of `x` with `value` written at `index`."""
-    out = xp.empty_like(x) if out is None else out
+    out = xp.empty_like(x)
     xp.copyto(out, x)
     xp.setitem(out, index, value)
     return out
@@ -246,18 +241,15 @@ def places_along(xp, index, shape, dim, sizes=None):
     return places if rest is None else xp.add(places, rest)
 
 
-def _gather(xp, x, index, *, dim, out=None):
+def _gather(xp, x, index, *, dim):
     """The elements of `x` that `index` names along `dim`."""
     # A flat `take` at computed places costs half of `take_along_axis`.
-    return xp.store(xp.take(x, places_along(xp, index, x.shape, dim)), out)
+    return xp.take(x, places_along(xp, index, x.shape, dim))
 
 
-def _ungather(xp, x, index, *, dim, shape, out=None):
+def _ungather(xp, x, index, *, dim, shape):
     """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
-    if out is None:
-        out = xp.zeros(shape, x.dtype)
-    else:
-        xp.copyto(out, 0)
+    out = xp.zeros(shape, x.dtype)
     flat, places = xp.reshape(out, -1), xp.reshape(places_along(xp, index, shape, dim), -1)
     write = xp.setitem if index.shape[dim] == 1 else xp.scatter_add  # one each cannot repeat
     write(flat, places, xp.reshape(x, -1))
@@ -272,10 +264,10 @@ ungather = primitive(
 )
 
 
-def _one_hot(xp, x, *, classes, dtype, out=None):
+def _one_hot(xp, x, *, classes, dtype):
     """For each class index a row of zeros with a one in its place."""
     hot = xp.equal(xp.reshape(x, (*x.shape, 1)), xp.arange(classes))
-    return xp.store(xp.asarray(hot, dtype), out)
+    return xp.asarray(hot, dtype)
 
 
 one_hot_rows = primitive("one_hot", _one_hot)

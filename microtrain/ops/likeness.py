@@ -12,7 +12,10 @@ from .arguments import integers
 from .coercion import NUMBERS
 from .shapes import sizes_of
 
-__all__: list[str] = []
+__all__ = [
+    "element_size", "ndimension", "nelement", "new_empty", "new_full", "new_ones", "new_tensor",
+    "new_zeros", "stride", "type_as",
+]  # fmt: skip
 
 
 def _shape(name: str, size: Any) -> tuple[int, ...]:

@@ -14,6 +14,10 @@ from ..tensor import TENSORS, Tensor, kind_of
 from .registry import primitive
 from .shapes import expand_to, reshape_to, transpose
 
+__all__ = [
+    "matmul", "mm",
+]  # fmt: skip
+
 
 def _mm(xp, x, y, out=None):
     if out is None:
@@ -82,8 +86,8 @@ def check_dtypes(name: str, x: Any, y: Any) -> None:
         )
 
 
-def _matmul(xp, x, y, out=None):
-    return xp.matmul(x, y, out=out)
+def _matmul(xp, x, y):
+    return xp.matmul(x, y)
 
 
 def _swap(x: Any) -> Any:
@@ -146,14 +150,14 @@ def _sum_rows(xp, x, out=None):
 sum_rows = primitive("sum_rows", _sum_rows, x=lambda g, x_shape: expand_to(g, x_shape))
 
 
-def _linear(xp, input, weight, bias=None, *, out=None):
+def _linear(xp, input, weight, bias=None):
     if len(input.shape) == 2:
-        result = xp.dot(input, weight.T, out=out)
+        result = xp.dot(input, weight.T)
         return result if bias is None else xp.add(result, bias, out=result)
     # Other numbers of dimensions as one large product over all rows.
     shape = (*input.shape[:-1], weight.shape[0])
     rows = xp.reshape(input, (math.prod(shape[:-1]), weight.shape[1]))
-    return xp.store(xp.reshape(_linear(xp, rows, weight, bias), shape), out)
+    return xp.reshape(_linear(xp, rows, weight, bias), shape)
 
 
 def _linear_input(g, weight):

@@ -18,14 +18,14 @@ REDUCTIONS = ("none", "mean", "sum")
 # Means that are not over rows ---------------------------------------------------------------------
 
 
-def _mean_over(xp, total, count, *, name="loss", elements=None, defined=False, out=None):
+def _mean_over(xp, total, count, *, name="loss", elements=None, defined=False):
     """`total / count`, and what gradients are divided by: 1 for 0, where nothing counts."""
     one = xp.constant(1, count.dtype)
     if elements is not None:
         divisor = xp.maximum(count, one)
     else:
         divisor = xp.where(xp.equal(count, xp.constant(0, count.dtype)), one, count)
-    return xp.divide(total, divisor if defined else count, out=out), divisor
+    return xp.divide(total, divisor if defined else count), divisor
 
 
 # The node says what a loss was divided by: data parallelism finds it there (`denominators.py`).
@@ -92,21 +92,21 @@ def reduced(losses: Any, reduction: str, size_average: Any = None, reduce: Any =
     return mean(losses) if reduction == "mean" else sum(losses)
 
 
-def reduced_array(xp, losses, reduction, out):
+def reduced_array(xp, losses, reduction):
     """The same in a kernel."""
     if reduction == "none":
-        return xp.store(losses, out)
+        return losses
     total = xp.asarray(xp.sum(losses))
     if reduction == "sum":
-        return xp.store(total, out)
-    return average(xp, total, math.prod(losses.shape), out)
+        return total
+    return average(xp, total, math.prod(losses.shape))
 
 
-def average(xp, total, n, out):
+def average(xp, total, n):
     """In a kernel: `total / n`; NaN where there is nothing to average."""
     if n:
-        return xp.divide(total, xp.constant(n, total.dtype), out=out)
-    return xp.store(xp.full(total.shape, math.nan, total.dtype), out)
+        return xp.divide(total, xp.constant(n, total.dtype))
+    return xp.full(total.shape, math.nan, total.dtype)
 
 
 def check_pair(name: str, input: Any, target: Any, error: type[Exception] = RuntimeError) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP, int64
-from .arguments import scalar_like, want_in_range, want_integers, want_same_dtype, want_tensors
-from .coercion import examine, on_tensors
+from .arguments import scalar_like, want_in_range, want_same_dtype, want_tensors
+from .coercion import examine
 from .elementwise import add, clamp, clone
 from .elementwise import where as choose
+from .fronts import Index, SameDtype, TensorOnly, on_tensors, public
 from .gathering import line, shaped_like
 from .indexing import gather_index, kept_index, normal_index, select, unselect
 from .indexing import index_put as put_at
@@ -71,14 +72,13 @@ def masked_select(input: Any, mask: Any) -> Any:
     return gather_index(line(x), kept_index((line(mask)._array,)))
 
 
-@on_tensors
-def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
+@public
+def masked_scatter(input: TensorOnly, mask: Any, source: SameDtype) -> Any:
     """`input` with the first elements of `source`, in order, where `mask` is True.
 
     Raises RuntimeError for a mask that is not boolean, another dtype, or a source with too few
     elements (on a GPU, where looking would wait for it, the last one is repeated).
     """
-    want_same_dtype("masked_scatter", input, source, "source")
     x, mask = _together(input, want_mask("masked_scatter", mask))
     n = source.numel()
 
@@ -99,13 +99,12 @@ def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
 # Places in all dimensions -------------------------------------------------------------------------
 
 
-@on_tensors
-def take(input: Any, index: Any) -> Any:
+@public
+def take(input: TensorOnly, index: Index) -> Any:
     """The elements of the flattened `input` at `index`, in its shape; negatives from the end.
 
     Raises IndexError for an index out of range.
     """
-    index = want_integers("take", index)
     parts = (line(index)._array,)
     result = gather_index(reshape_to(input, (-1,)), kept_index(parts) if MODES.grad else parts)
     return shaped_like(result, index)
@@ -128,7 +127,7 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
         raise TypeError(f"index_put(): indices must be a tuple, not {type(indices).__name__}")
     for index in indices:
         want_tensors("index_put", indices=index)
-    want_same_dtype("index_put", input, values, "values")
+    want_same_dtype("index_put", "values", values, input)
     parts, _ = normal_index(tuple(indices), XP[type(input._array)])
     parts = kept_index(parts)
     if not accumulate:
@@ -145,12 +144,12 @@ def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -
     return add(input, unselect(values, input.shape, parts))
 
 
-def _nonzero(xp, x, out=None):
+def _nonzero(xp, x):
     """The indices of the elements that are not 0, one row each."""
     found = xp.nonzero(x if x.shape else xp.reshape(x, -1))
     if not x.shape:
-        return xp.store(xp.empty((found[0].shape[0], 0), int64), out)
-    return xp.concatenate([xp.reshape(column, (-1, 1)) for column in found], axis=1, out=out)
+        return xp.empty((found[0].shape[0], 0), int64)
+    return xp.concatenate([xp.reshape(column, (-1, 1)) for column in found], axis=1)
 
 
 nonzero_rows = primitive("nonzero", _nonzero)

@@ -9,8 +9,7 @@ import math
 from typing import Any
 
 from ..backend import int16, int64
-from .arguments import want_flag
-from .coercion import public
+from .fronts import Flag, T, spatial
 from .pooling import adaptive_windows, pool_geometry, window_ends
 from .registry import primitive
 from .windows import batched, unbatched
@@ -18,7 +17,7 @@ from .windows import batched, unbatched
 __all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "max_pool1d", "max_pool2d"]
 
 
-def _max_positions(xp, input, *, windows, out=None):
+def _max_positions(xp, input, *, windows):
     """Where the first maximum of every window stands, counted through the last dimensions.
 
     `windows` has for each of these dimensions one entry per element of the kernel: the positions of
@@ -61,7 +60,7 @@ def _max_positions(xp, input, *, windows, out=None):
             window = xp.add(xp.multiply(chosen[dim], found, dtype=int64), window)
         xp.add(total, xp.take(xp.asarray(places), window), out=total)
         inner *= size
-    return xp.store(total, out)
+    return total
 
 
 def _flat(xp, positions, size):
@@ -72,17 +71,17 @@ def _flat(xp, positions, size):
     return xp.reshape(xp.add(xp.reshape(positions, (n * channels, inner)), start), -1)
 
 
-def _pool_gather(xp, input, positions, *, out=None):
+def _pool_gather(xp, input, positions):
     places = _flat(xp, positions, math.prod(input.shape[2:]))
-    return xp.store(xp.reshape(xp.take(input, places), positions.shape), out)
+    return xp.reshape(xp.take(input, places), positions.shape)
 
 
-def _pool_scatter(xp, input, positions, *, sizes, out=None):
+def _pool_scatter(xp, input, positions, *, sizes):
     n, channels = positions.shape[:2]
     total = xp.zeros((n * channels * math.prod(sizes),), input.dtype)
     places = _flat(xp, positions, math.prod(sizes))
     xp.scatter_add(total, places, xp.reshape(input, -1))  # windows may share an element
-    return xp.store(xp.reshape(total, (n, channels, *sizes)), out)
+    return xp.reshape(total, (n, channels, *sizes))
 
 
 max_positions = primitive("max_positions", _max_positions)
@@ -124,7 +123,6 @@ def _taps(name: str, size: int, k: int, s: int, p: int, d: int, found: int) -> t
 
 def _best(name: str, input: Any, batch: Any, windows: Any, return_indices: bool) -> Any:
     """The maxima of the windows and, if asked for, where they are."""
-    want_flag(name, "return_indices", return_indices)
     if input.dtype.kind == "b":
         raise RuntimeError(f"{name}: not defined for booleans")
     positions = max_positions(batch, windows)
@@ -133,64 +131,37 @@ def _best(name: str, input: Any, batch: Any, windows: Any, return_indices: bool)
 
 
 def _max_pool(
-    name: str, dims: int, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
-    ceil_mode: bool, return_indices: bool,
+    name: str, dims: int, input: T, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, ceil_mode: Flag = False, return_indices: Flag = False,
 ) -> Any:  # fmt: skip
+    """The maximum of every window of a signal or an image; the first of equals has the gradient.
+
+    Args:
+        input: (N, C, *sizes) or (C, *sizes): one size in 1d, height and width in 2d.
+        kernel_size: an int, or one for each size.
+        stride: the step from window to window, the kernel size if not given.
+        padding: how far windows reach over the edge, at most half the kernel size; what is there
+            is never the maximum.
+        dilation: the step from element to element of a window.
+        ceil_mode: whether windows may reach over the far edge, so that no element is left out.
+        return_indices: whether to return as well where in its plane each maximum stands.
+
+    Raises TypeError for arguments of a wrong kind, RuntimeError for shapes and numbers that do not
+    fit.
+    """
     x = batched(name, input, dims)
     geometry = pool_geometry(name, x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
     windows = tuple(_taps(name, *one) for one in zip(x.shape[2:], *geometry, strict=True))
     return _best(name, input, x, windows, return_indices)
 
 
-@public
-def max_pool1d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The maximum of every window of a signal, (N, C, L) or (C, L); see `max_pool2d`."""
-    return _max_pool(
-        "max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
-    )
-
-
-@public
-def max_pool2d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The maximum of every window of an image; the first of equal ones gets the gradient.
-
-    Args:
-        input: (N, C, H, W) or (C, H, W).
-        kernel_size: an int, or one for the height and one for the width.
-        stride: the step from window to window, the kernel size if not given.
-        padding: how far windows reach over the edge, at most half the kernel size; what is there
-            is never the maximum.
-        dilation: the step from element to element of a window.
-        ceil_mode: whether windows may reach over the far edge, so that no element is left out.
-        return_indices: whether to return as well where in its H x W plane each maximum stands.
-
-    Raises TypeError for arguments of a wrong kind, RuntimeError for shapes and numbers that do not
-    fit.
-    """
-    return _max_pool(
-        "max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
-    )
+max_pool1d, max_pool2d = spatial(_max_pool, "max_pool1d", "max_pool2d")
 
 
 def _adaptive_max_pool(
-    name: str, dims: int, input: Any, output_size: Any, return_indices: bool
+    name: str, dims: int, input: T, output_size: Any, return_indices: Flag = False
 ) -> Any:
+    """The maxima of so many windows; see `adaptive_avg_pool2d`, `max_pool2d`."""
     x, found = adaptive_windows(name, input, output_size, dims)
     windows: list[tuple[Any, ...]] = []
     for n, f in zip(x.shape[2:], found, strict=True):
@@ -202,13 +173,6 @@ def _adaptive_max_pool(
     return _best(name, input, x, tuple(windows), return_indices)
 
 
-@public
-def adaptive_max_pool1d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """The maxima of `output_size` windows over a signal, (N, C, L) or (C, L)."""
-    return _adaptive_max_pool("adaptive_max_pool1d", 1, input, output_size, return_indices)
-
-
-@public
-def adaptive_max_pool2d(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """The maxima of so many windows over an image; see `adaptive_avg_pool2d`, `max_pool2d`."""
-    return _adaptive_max_pool("adaptive_max_pool2d", 2, input, output_size, return_indices)
+adaptive_max_pool1d, adaptive_max_pool2d = spatial(
+    _adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d"
+)

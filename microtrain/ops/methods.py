@@ -84,81 +84,38 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
     return cast(self, as_dtype(dtype))
 
 
-# Every method that is a function: `_add` has those of the same name.
-METHODS: dict[str, Callable[..., Any]] = {
+# The modules whose public functions are methods of the same name, but for these.
+MODULES = (
+    e, comparison, special, reductions, extrema, norms, scans, sorting, gathering, masking,
+    linear_algebra, products, factorisations, sampling, triangles, shapes, splitting, rearranging,
+    likeness,
+)  # fmt: skip
+FUNCTIONS_ONLY = (
+    "broadcast_tensors bucketize meshgrid searchsorted std_mean tensordot tril_indices "
+    "triu_indices var_mean"
+).split()
+
+# Every method that is a function.
+METHODS: dict[str, Callable[..., Any]] = {}
+for _module in MODULES:
+    for _name in _module.__all__:
+        _function = getattr(_module, _name)
+        if _name not in FUNCTIONS_ONLY:
+            METHODS[_name] = _function.front.method if hasattr(_function, "front") else _function
+METHODS |= {
     "add": e.add_scaled,
     "allclose": allclose,
+    "clamp": e.clamp,
     "div": e.div_rounded,
     "equal": equal,
+    "repeat": rearranging.repeat,
+    "reshape_as": splitting.reshape_as,
     "sub": e.sub_scaled,
     "type": _as_type,
     "unfold": windows.sliding,
+    "view_as": splitting.view_as,
     "where": _where,
 }
-
-
-def _add(module: Any, names: str) -> None:
-    """The functions of `module` that are methods of the same name, without their first check."""
-    for name in names.split():
-        function = getattr(module, name)
-        METHODS[name] = getattr(function, "__wrapped__", function)
-
-
-_add(
-    e,
-    "abs ceil clamp clone exp floor floor_divide log maximum minimum mul neg pow reciprocal relu "
-    "remainder round sigmoid sign sqrt square tanh trunc",
-)
-_add(
-    comparison,
-    "bitwise_and bitwise_not bitwise_or bitwise_xor eq ge gt isfinite isinf isnan le logical_and "
-    "logical_not logical_or logical_xor lt ne",
-)
-_add(
-    special,
-    "absolute acos acosh addcdiv addcmul arccos arccosh arcsin arcsinh arctan arctan2 arctanh "
-    "asin asinh atan atan2 atanh clamp_max clamp_min clip copysign cos cosh deg2rad divide erf "
-    "erfc exp2 expm1 fix fmod frac hypot isclose lerp log10 log1p log2 logaddexp multiply "
-    "nan_to_num negative positive rad2deg rsqrt sgn signbit sin sinh subtract tan true_divide "
-    "xlogy",
-)
-_add(reductions, "all any log_softmax mean softmax std sum var")
-_add(extrema, "amax amin argmax argmin max min")
-_add(norms, "norm")
-_add(
-    scans,
-    "aminmax count_nonzero cummax cummin cumprod cumsum diff logsumexp nanmean nansum prod",
-)
-_add(sorting, "argsort kthvalue median msort nanmedian sort topk unique unique_consecutive")
-_add(
-    gathering,
-    "gather index_add index_copy index_fill index_select scatter scatter_add take_along_dim",
-)
-_add(masking, "argwhere index_put masked_fill masked_scatter masked_select nonzero take")
-_add(linear_algebra, "matmul mm")
-_add(products, "addbmm addmm addmv baddbmm bmm dot ger inner kron matrix_power mv outer vdot")
-_add(factorisations, "cholesky det inverse logdet slogdet")
-_add(sampling, "bernoulli multinomial")
-_add(triangles, "diag diag_embed diagonal trace tril triu")
-_add(
-    shapes,
-    "broadcast_to expand expand_as flatten permute reshape squeeze t transpose unsqueeze view",
-)
-_add(
-    splitting,
-    "chunk narrow ravel reshape_as select split split_with_sizes tensor_split unbind unflatten "
-    "view_as",
-)
-_add(
-    rearranging,
-    "flip fliplr flipud moveaxis movedim repeat repeat_interleave roll rot90 swapaxes swapdims "
-    "tile",
-)
-_add(
-    likeness,
-    "element_size ndimension nelement new_empty new_full new_ones new_tensor new_zeros stride "
-    "type_as",
-)
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__add__": e.add,

@@ -14,8 +14,9 @@ import numpy as np
 from ..backend import XP, float16, float32
 from ..tensor import TENSORS, Tensor
 from .arguments import want_float, want_tensors
-from .coercion import cast, public
+from .coercion import cast
 from .elementwise import clamp, zeros_like
+from .fronts import public
 from .norms import norm
 from .reductions import sum
 from .registry import primitive
@@ -42,14 +43,12 @@ def _standardise(xp, x, shape, eps, centre, stats=None):
     return xp.multiply(values, scale, out=values if centre else None), scale, work
 
 
-def _inverse_std(xp, input, *, shape, eps, centre=True, out=None):
+def _inverse_std(xp, input, *, shape, eps, centre=True):
     """1 / the standard deviation (or, with no centre, the root of the mean square)."""
-    return xp.store(_standardise(xp, input, shape, eps, centre)[1], out)
+    return _standardise(xp, input, shape, eps, centre)[1]
 
 
-def _normalise(
-    xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=True, stats=None, out=None
-):
+def _normalise(xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=True, stats=None):
     """`(input - mean) / sqrt(variance + eps) * weight + bias`.
 
     The statistics have the shape `shape`, with size 1 where they are taken over a dimension;
@@ -57,18 +56,18 @@ def _normalise(
     """
     normal, scale, work = _standardise(xp, input, shape, eps, centre, stats)
     if weight is None:
-        work = xp.store(normal, work)
+        xp.copyto(work, normal)
     else:
         work = xp.multiply(normal, weight, out=work)
     if bias is not None:
         work = xp.add(work, bias, out=work)
-    return xp.store(work, out), normal, scale
+    return work, normal, scale
 
 
-def _backward(xp, x, normal, scale, *, shape, centre=True, out=None):
+def _backward(xp, x, normal, scale, *, shape, centre=True):
     """`x` without its parts along a constant and along `normal`, times `scale`."""
     n = xp.constant(_count(normal.shape, shape), normal.dtype)
-    work = xp.multiply(x, normal, out=out)
+    work = xp.multiply(x, normal)
     along = xp.divide(_sum_to(xp, work, shape=shape), n)
     xp.subtract(x, xp.multiply(normal, along, out=work), out=work)
     if centre:

@@ -14,16 +14,20 @@ from .reductions import in_single, sum
 from .registry import primitive
 from .shapes import expand_to, normal_dims, restore_dims
 
+__all__ = [
+    "norm",
+]  # fmt: skip
+
 
 @in_single
-def _norm(xp, x, *, p=2, dims=None, keepdim=False, out=None):
+def _norm(xp, x, *, p=2, dims=None, keepdim=False):
     if p == 2:
-        return xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim), out=out)
+        return xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim))
     if p == 0:
-        return xp.sum(xp.not_equal(x, 0), axis=dims, dtype=x.dtype, keepdims=keepdim, out=out)
+        return xp.sum(xp.not_equal(x, 0), axis=dims, dtype=x.dtype, keepdims=keepdim)
     powers = xp.power(xp.absolute(x), xp.constant(p, x.dtype))
     total = xp.sum(powers, axis=dims, keepdims=keepdim)
-    return xp.power(total, xp.constant(1 / p, x.dtype), out=out)
+    return xp.power(total, xp.constant(1 / p, x.dtype))
 
 
 def _norm_rule(g, x, result, p, dims, keepdim):

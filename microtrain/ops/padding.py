@@ -8,31 +8,28 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Tensor
-from .coercion import public
 from .elementwise import clone
+from .fronts import public
 from .indexing import part
 from .joining import cat
 from .registry import primitive
 from .shapes import expand_to
 
 
-def padded(xp, x, pads, value=0, out=None):
+def padded(xp, x, pads, value=0):
     """`x` with (before, after) elements added to its last dimensions, or taken away where negative.
 
-    `x` itself where there is nothing to do and no `out`.
+    `x` itself where there is nothing to do.
     """
-    if out is None and not any(map(any, pads)):
+    if not any(map(any, pads)):
         return x
     lead = len(x.shape) - len(pads)
     ends = tuple(zip(x.shape[lead:], pads, strict=True))
     if all(low <= 0 and high <= 0 for low, high in pads):
         part = xp.getitem(x, (*(slice(None),) * lead, *(slice(-a, n + b) for n, (a, b) in ends)))
-        return xp.store(part, xp.empty(part.shape, x.dtype) if out is None else out)
+        return xp.copy(part)
     shape = (*x.shape[:lead], *(n + sum(pad) for n, pad in ends))
-    if out is not None:
-        xp.copyto(out, value, casting="unsafe")
-    else:
-        out = xp.full(shape, value, x.dtype) if value else xp.zeros(shape, x.dtype)
+    out = xp.full(shape, value, x.dtype) if value else xp.zeros(shape, x.dtype)
     theirs = tuple(slice(max(-a, 0), n + min(b, 0)) for n, (a, b) in ends)
     ours = tuple(slice(max(a, 0), a + n + min(b, 0)) for n, (a, b) in ends)
     front = (slice(None),) * lead
@@ -40,9 +37,9 @@ def padded(xp, x, pads, value=0, out=None):
     return out
 
 
-def _constant_pad(xp, input, *, pads, value=0, out=None):
-    result = padded(xp, input, pads, value, out)
-    return xp.store(result, xp.empty_like(result)) if result is input else result
+def _constant_pad(xp, input, *, pads, value=0):
+    result = padded(xp, input, pads, value)
+    return xp.copy(result) if result is input else result
 
 
 constant_pad = primitive(

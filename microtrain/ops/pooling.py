@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arguments import want_flag, want_float
+from .arguments import want_float
 from .windows import batched, geometric
 
 # Windows along a size: each is listed.
@@ -24,7 +24,6 @@ def pool_geometry(
         name, dims, kernel_size=kernel_size, padding=padding, dilation=dilation
     )
     (step,) = [kernel] if stride in (None, (), []) else geometric(name, dims, stride=stride)
-    want_flag(name, "ceil_mode", ceil)
     if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
         raise RuntimeError(
             f"{name}: padding {around} should be at most half of the kernel size {kernel}"

@@ -19,7 +19,7 @@ __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div"]
 # Yes or no ----------------------------------------------------------------------------------------
 
 
-def _bce_with_logits(xp, input, target, *, reduction="mean", out=None):
+def _bce_with_logits(xp, input, target, *, reduction="mean"):
     """`(1 - target) * input - log(sigmoid(input))`, reduced, without overflow."""
     one = xp.constant(1, input.dtype)
     work = xp.asarray(xp.absolute(input))
@@ -28,7 +28,7 @@ def _bce_with_logits(xp, input, target, *, reduction="mean", out=None):
     xp.log1p(work, out=work)
     xp.subtract(work, xp.minimum(input, xp.constant(0, input.dtype)), out=work)
     losses = xp.add(work, xp.multiply(xp.subtract(one, target), input))
-    return reduced_array(xp, losses, reduction, out)
+    return reduced_array(xp, losses, reduction)
 
 
 def _share(g, shape, reduction):
@@ -106,13 +106,13 @@ def _weighted(name: str, losses: Any, weight: Any) -> Any:
     return mul(losses, expand(weight, losses.shape))
 
 
-def _bce(xp, input, target, out=None):
+def _bce(xp, input, target):
     """`-target * log(input) - (1 - target) * log(1 - input)`, no logarithm below -100."""
     one, least = xp.constant(1, input.dtype), xp.constant(-100, input.dtype)
     yes = xp.maximum(xp.log(input), least)
     no = xp.maximum(xp.log1p(xp.negative(input)), least)
     # PyTorch's order of the terms, for the same rounding.
-    return xp.subtract(xp.multiply(xp.subtract(target, one), no), xp.multiply(target, yes), out=out)
+    return xp.subtract(xp.multiply(xp.subtract(target, one), no), xp.multiply(target, yes))
 
 
 # The derivatives are PyTorch's: that in `input` is large but finite at 0 and 1. The bound is 1e-12

@@ -13,9 +13,10 @@ import numpy as np
 from ..backend import XP
 from ..tensor import TENSORS, wrap
 from .arguments import integer, integers
-from .coercion import cast, public
+from .coercion import cast
 from .elementwise import add, clone, contiguous_copy, mul, where
 from .factorisations import check_square, inverse
+from .fronts import public
 from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes, matmul, mm, mm_matrices
 from .reductions import sum_dims

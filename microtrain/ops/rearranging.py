@@ -11,13 +11,14 @@ import numpy as np
 from ..backend import XP, to_host
 from ..tensor import TENSORS, wrap
 from .arguments import integer, integers, one_of
-from .coercion import public
 from .elementwise import clone, contiguous_copy
+from .fronts import Int, Ints, T, public
 from .indexing import gather_index
 from .joining import checked_tensors
 from .registry import primitive
 from .shapes import (
     broadcast_shape,
+    dim_of,
     expand_to,
     flatten,
     normal_dim,
@@ -27,7 +28,6 @@ from .shapes import (
     transpose,
     unsqueeze,
 )
-from .splitting import dim_of
 
 __all__ = [
     "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis", "movedim",
@@ -53,12 +53,12 @@ def _listed(name: str, what: str, sizes: tuple[Any, ...], keyword: Any) -> tuple
 # Another order of the elements --------------------------------------------------------------------
 
 
-def _flip(xp, x, *, dims, out=None):
-    return xp.store(xp.flip(x, axis=dims), xp.empty(x.shape, x.dtype) if out is None else out)
+def _flip(xp, x, *, dims):
+    return xp.copy(xp.flip(x, axis=dims))
 
 
-def _roll(xp, x, *, shifts, dims, out=None):
-    return xp.store(xp.roll(x, shifts, axis=dims), out)
+def _roll(xp, x, *, shifts, dims):
+    return xp.roll(x, shifts, axis=dims)
 
 
 flip_dims = primitive("flip", _flip, x=lambda g, dims: flip_dims(g, dims))
@@ -68,7 +68,7 @@ roll_dims = primitive(
 
 
 @public
-def flip(x: Any, *sizes: Any, dims: Any = None) -> Any:
+def flip(x: T, *sizes: Any, dims: Any = None) -> Any:
     """A copy with the elements of dimensions `dims` in reverse order.
 
     Raises RuntimeError for a dimension named twice, IndexError for one out of range.
@@ -78,7 +78,7 @@ def flip(x: Any, *sizes: Any, dims: Any = None) -> Any:
 
 
 @public
-def fliplr(x: Any) -> Any:
+def fliplr(x: T) -> Any:
     """A copy with the columns in reverse order; RuntimeError for less than 2 dimensions."""
     if x.ndim < 2:
         raise RuntimeError("fliplr(): Input must be >= 2-d.")
@@ -86,7 +86,7 @@ def fliplr(x: Any) -> Any:
 
 
 @public
-def flipud(x: Any) -> Any:
+def flipud(x: T) -> Any:
     """A copy with the rows in reverse order; RuntimeError for a 0-d Tensor."""
     if not x.ndim:
         raise RuntimeError("flipud(): Input must be >= 1-d.")
@@ -94,7 +94,7 @@ def flipud(x: Any) -> Any:
 
 
 @public
-def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
+def roll(x: T, shifts: Any, dims: Any = None) -> Any:
     """A copy with the elements moved by `shifts` along `dims`, the last ones to the front.
 
     Args:
@@ -117,15 +117,15 @@ def roll(x: Any, shifts: Any, dims: Any = None) -> Any:
 
 
 @public
-def rot90(x: Any, k: int = 1, dims: Any = (0, 1)) -> Any:
+def rot90(x: T, k: Int = 1, dims: Ints = (0, 1)) -> Any:
     """A copy turned `k` times by 90 degrees from the first of two `dims` towards the other.
 
     Raises RuntimeError unless there are two different dimensions.
     """
-    plane, turns = integers("rot90", "dims", dims), integer("rot90", "k", k) % 4
-    if len(plane) != 2 or x.ndim < 2:
-        raise RuntimeError(f"rot90(): expected 2 dimensions of at least 2, got {list(plane)}")
-    a, b = _distinct("rot90", x, plane)
+    if len(dims) != 2 or x.ndim < 2:
+        raise RuntimeError(f"rot90(): expected 2 dimensions of at least 2, got {list(dims)}")
+    a, b = _distinct("rot90", x, dims)
+    turns = k % 4
     if turns == 0:
         return clone(x)
     if turns == 2:
@@ -161,7 +161,7 @@ def repeat(x: Any, *sizes: Any, repeats: Any = None) -> Any:
 
 
 @public
-def tile(x: Any, *sizes: Any, dims: Any = None) -> Any:
+def tile(x: T, *sizes: Any, dims: Any = None) -> Any:
     """Like `Tensor.repeat`, but counts that are missing in front are 1."""
     counts = _listed("tile", "dims", sizes, dims)
     return _repeated("tile", x, (1,) * (x.ndim - len(counts)) + counts)
@@ -169,7 +169,7 @@ def tile(x: Any, *sizes: Any, dims: Any = None) -> Any:
 
 @public
 def repeat_interleave(
-    x: Any, repeats: Any = None, dim: Any = None, *, output_size: int | None = None
+    x: T, repeats: Any = None, dim: Any = None, *, output_size: int | None = None
 ) -> Any:
     """Each element along `dim` repeated in place.
 
@@ -233,7 +233,7 @@ def _places(repeats: Any, size: int) -> Any:
 
 
 @public
-def movedim(x: Any, source: Any, destination: Any) -> Any:
+def movedim(x: T, source: Any, destination: Any) -> Any:
     """The dimensions `source` (one or several) moved to `destination`, the others in order; a view.
 
     Raises RuntimeError for a dimension named twice or different numbers of them.
@@ -256,13 +256,13 @@ def movedim(x: Any, source: Any, destination: Any) -> Any:
 
 
 @public
-def swapaxes(x: Any, axis0: int, axis1: int) -> Any:
+def swapaxes(x: T, axis0: int, axis1: int) -> Any:
     """Two dimensions exchanged, by NumPy's name for `transpose`; a view."""
     return transpose(x, axis0, axis1)
 
 
 @public
-def swapdims(x: Any, dim0: int, dim1: int) -> Any:
+def swapdims(x: T, dim0: int, dim1: int) -> Any:
     """Two dimensions exchanged, another name of `transpose`; a view."""
     return transpose(x, dim0, dim1)
 
@@ -302,7 +302,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Any, ...]:
         raise RuntimeError(
             f"meshgrid(): expected 0-d or 1-d Tensors of the same dtype, got {given or 'none'}"
         )
-    one_of("meshgrid()", "indexing", indexing, None, "ij", "xy")
+    one_of("meshgrid", "indexing", indexing, None, "ij", "xy")
     shape = tuple(math.prod(x.shape) for x in found)
     grids = tuple(
         expand_to(reshape_to(x, (size,) + (1,) * (len(found) - place - 1)), shape)

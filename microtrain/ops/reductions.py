@@ -16,6 +16,10 @@ from .elementwise import exp, where
 from .registry import primitive
 from .shapes import expand_to, normal_dim, normal_dims, restore_dims
 
+__all__ = [
+    "all", "any", "log_softmax", "mean", "softmax", "std", "sum", "var",
+]  # fmt: skip
+
 
 def _spread(g, shape, dims, keepdim):
     """The gradient of a sum over `dims`: every summand gets it."""
@@ -30,10 +34,10 @@ def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """`kernel(xp, x)` that computes half precision in single, where 2048 + 1 is not 2048."""
 
     @functools.wraps(kernel)
-    def wide(xp, x, *, out=None, **attrs):
+    def wide(xp, x, **attrs):
         if x.dtype != float16:
-            return kernel(xp, x, out=out, **attrs)
-        return xp.store(xp.asarray(kernel(xp, xp.asarray(x, float32), **attrs), float16), out)
+            return kernel(xp, x, **attrs)
+        return xp.asarray(kernel(xp, xp.asarray(x, float32), **attrs), float16)
 
     return wide
 
@@ -41,8 +45,8 @@ def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def reduction(name: str, instruction: str, **rules: Any) -> Any:
     """Declare a reduction over `dims` that is one instruction."""
 
-    def kernel(xp, x, *, dims=None, keepdim=False, out=None):
-        return getattr(xp, instruction)(x, axis=dims, out=out, keepdims=keepdim)
+    def kernel(xp, x, *, dims=None, keepdim=False):
+        return getattr(xp, instruction)(x, axis=dims, keepdims=keepdim)
 
     return primitive(name, kernel, **rules)
 
@@ -50,12 +54,12 @@ def reduction(name: str, instruction: str, **rules: Any) -> Any:
 # Sum, mean, variance ------------------------------------------------------------------------------
 
 
-def _sum(xp, x, *, dims=None, keepdim=False, out=None):
+def _sum(xp, x, *, dims=None, keepdim=False):
     if x.dtype == float16:
-        return in_single(_sum)(xp, x, dims=dims, keepdim=keepdim, out=out)
+        return in_single(_sum)(xp, x, dims=dims, keepdim=keepdim)
     # NumPy sums uint8 as uint64, which Tensors do not have; all other integers as int64.
     dtype = int64 if x.dtype.kind == "u" else None
-    return xp.sum(x, axis=dims, dtype=dtype, out=out, keepdims=keepdim)
+    return xp.sum(x, axis=dims, dtype=dtype, keepdims=keepdim)
 
 
 sum_dims = primitive(
@@ -81,14 +85,14 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
     return cast(sum_dims(cast(x, dtype), dims, keepdim), dtype)
 
 
-def _mean(xp, x, *, dims=None, keepdim=False, out=None):
+def _mean(xp, x, *, dims=None, keepdim=False):
     if x.dtype == float16:
-        return in_single(_mean)(xp, x, dims=dims, keepdim=keepdim, out=out)
+        return in_single(_mean)(xp, x, dims=dims, keepdim=keepdim)
     n = count_of(x.shape, dims)
     total = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
     if not n:
-        return xp.store(xp.full(total.shape, math.nan, x.dtype), out)
-    return xp.divide(total, xp.constant(n, x.dtype), out=out)
+        return xp.full(total.shape, math.nan, x.dtype)
+    return xp.divide(total, xp.constant(n, x.dtype))
 
 
 def _mean_rule(g, x_shape, dims, keepdim):
@@ -116,15 +120,15 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -
 
 
 @in_single
-def _var(xp, x, *, dims=None, correction=1, keepdim=False, out=None):
+def _var(xp, x, *, dims=None, correction=1, keepdim=False):
     n = count_of(x.shape, dims)
     centre = xp.divide(xp.sum(x, axis=dims, keepdims=True), xp.constant(n or 1, x.dtype))
     d = xp.subtract(x, centre)
     total = xp.asarray(xp.sum(xp.multiply(d, d), axis=dims, keepdims=keepdim))
     if n > correction:
-        return xp.divide(total, xp.constant(n - correction, x.dtype), out=out)
+        return xp.divide(total, xp.constant(n - correction, x.dtype))
     # A division by 0, spelled out: infinite for any spread, undefined for none.
-    return xp.store(xp.asarray(xp.where(xp.greater(total, 0), math.inf, math.nan), x.dtype), out)
+    return xp.asarray(xp.where(xp.greater(total, 0), math.inf, math.nan), x.dtype)
 
 
 def _from_mean(x: Any, dims: Any, correction: Any) -> Any:
@@ -142,8 +146,8 @@ var_dims = primitive("var", _var, x=_var_rule)
 
 
 @in_single
-def _std(xp, x, *, dims=None, correction=1, keepdim=False, out=None):
-    return xp.sqrt(_var(xp, x, dims=dims, correction=correction, keepdim=keepdim), out=out)
+def _std(xp, x, *, dims=None, correction=1, keepdim=False):
+    return xp.sqrt(_var(xp, x, dims=dims, correction=correction, keepdim=keepdim))
 
 
 def _std_rule(g, x, result, dims, correction, keepdim):
@@ -242,19 +246,19 @@ def _shifted(xp, x, dim):
 
 
 @in_single
-def _softmax(xp, x, *, dim, out=None):
+def _softmax(xp, x, *, dim):
     if not x.shape or 0 in x.shape:
-        return xp.store(xp.ones(x.shape, x.dtype), out)
+        return xp.ones(x.shape, x.dtype)
     e = xp.exp(_shifted(xp, x, dim))
-    return xp.divide(e, xp.sum(e, axis=dim, keepdims=True), out=out)
+    return xp.divide(e, xp.sum(e, axis=dim, keepdims=True))
 
 
 @in_single
-def _log_softmax(xp, x, *, dim, out=None):
+def _log_softmax(xp, x, *, dim):
     if not x.shape or 0 in x.shape:
-        return xp.store(xp.zeros(x.shape, x.dtype), out)
+        return xp.zeros(x.shape, x.dtype)
     z = _shifted(xp, x, dim)
-    return xp.subtract(z, xp.log(xp.sum(xp.exp(z), axis=dim, keepdims=True)), out=out)
+    return xp.subtract(z, xp.log(xp.sum(xp.exp(z), axis=dim, keepdims=True)))
 
 
 softmax_dim = primitive(

@@ -30,13 +30,13 @@ import inspect
 import linecache
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
 from ..autograd.graph import Backward, Node, edge_of, next_seq, record
 from ..backend import ARRAYS, MODES, XP
-from ..frames import KERNEL, OPERATION
+from ..frames import OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
 from .coercion import (
     REGISTRY,
@@ -63,8 +63,8 @@ class Operation(Backward):
 
     Attributes:
         name: its name in PyTorch, which it is registered under.
-        kernel: `kernel(xp, *arrays, out=None, **attrs)`; returns the result, or the result and the
-            extra outputs. Views have no `out`.
+        kernel: `kernel(xp, *arrays, **attrs)`; returns the result, or the result and the extra
+            outputs.
         inputs: names of the array inputs; `optional` may be None.
         attrs: names of the attributes, with `defaults`.
         rules: gradient rule by input.
@@ -109,13 +109,14 @@ class Operation(Backward):
         words = (node_name or name).split("_")
         self.node_name = "".join(w[:1].upper() + w[1:] for w in words) + "Backward0"
         signature = list(inspect.signature(kernel).parameters.values())[1:]
-        ordinary = [p for p in signature if p.kind is not p.KEYWORD_ONLY and p.name != "out"]
-        keyword = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name != "out"]
+        # A few kernels take memory for rules to write into, which no call of the operation has.
+        signature = [p for p in signature if p.name != "out"]
+        ordinary = [p for p in signature if p.kind is not p.KEYWORD_ONLY]
+        keyword = [p for p in signature if p.kind is p.KEYWORD_ONLY]
         self.inputs = tuple(p.name for p in ordinary)
         self.optional = tuple(p.name for p in ordinary if p.default is None)
         self.attrs = tuple(p.name for p in keyword)
         self.defaults = {p.name: p.default for p in keyword if p.default is not p.empty}
-        self.writes_out = any(p.name == "out" for p in signature)
         self._call = call
         self._doc = doc or kernel.__doc__
         self._scope: dict[str, Any] = {"OP": self, "next_seq": next_seq}
@@ -193,7 +194,7 @@ class Operation(Backward):
         emit(f"        if {' and '.join(arrays_only)}:")
         first_output = "[0]" if self.extras else ""
         emit(f"            xp = XP[type({ins[0]})]")
-        emit(f"            return KERNEL(xp, {', '.join(ins)}{attributes}){first_output}")
+        emit(f"            return {self._kernel_call(ins, attributes)}{first_output}")
         emit(f"        {', '.join(ins)}{',' if len(ins) == 1 else ''} = coerce(OP, ({arguments}))")
         for i in ins:
             emit(
@@ -216,11 +217,10 @@ class Operation(Backward):
                 emit(f"        a_{i} = {i}._array")
         emit(f"    xp = XP[type(a_{ins[0]})]")
         emit("    try:")
-        arrays = ", ".join(f"a_{i}" for i in ins)
-        call = f"xp.{self._call}({arrays})" if self._call else f"KERNEL(xp, {arrays}{attributes})"
-        emit(f"        r = {call}")
+        arrays = [f"a_{i}" for i in ins]
+        emit(f"        r = {self._kernel_call(arrays, attributes)}")
         emit("    except Exception as error:")
-        emit(f"        raise explain(OP, error, ({arrays},)) from error")
+        emit(f"        raise explain(OP, error, ({', '.join(arrays)},)) from error")
         if self.extras:
             emit(f"    r, {', '.join('x_' + e for e in self.extras)} = r")
         emit("    if type(r) not in ARRAYS:")
@@ -258,6 +258,10 @@ class Operation(Backward):
         for mode in ("arrays", "tensors"):
             self._emit_backward(emit, mode)
         return "\n".join(lines) + "\n"
+
+    def _kernel_call(self, arrays: Iterable[str], attributes: str) -> str:
+        names = ", ".join(arrays)
+        return f"xp.{self._call}({names})" if self._call else f"KERNEL(xp, {names}{attributes})"
 
     def _saved(self) -> list[str]:
         """What a node keeps, in order: inputs, result, extras, attributes, shapes, dtypes."""
@@ -381,15 +385,17 @@ class Operation(Backward):
                     values.append(f"(None if {same} else {offer})" if same else offer)
                 else:
                     values.append("None")
-            results.append(f"RULES[{i!r}]({', '.join(values)}) if e_{i} is not None else None")
+            results.append(f"rule_{i}({', '.join(values)}) if e_{i} is not None else None")
         lines = ",\n        ".join(results)
         emit(f"    return (\n        {lines},\n    )")
 
     def _compile(self) -> None:
-        rules = {i: _rule_named(i, rule) for i, rule in self.rules.items()}
         scope = self._scope
+        for i, rule in self.rules.items():
+            rule.__qualname__ = f"gradient of {i}"
+            scope[f"rule_{i}"] = rule
         scope |= {
-            "KERNEL": self.kernel, "RULES": rules, "RECOMPUTE": self.recompute,
+            "KERNEL": self.kernel, "RECOMPUTE": self.recompute,
             "DEFAULTS": self.defaults, "TENSORS": TENSORS, "ARRAYS": ARRAYS, "XP": XP,
             "Tensor": Tensor, "new": object.__new__, "Node": Node, "M": MODES,
             "Version": Version, "coerce": coerce,
@@ -398,11 +404,7 @@ class Operation(Backward):
             "result_tensor": result_tensor, "slot_of": slot_of, "INFERENCE": INFERENCE,
             "ref": weakref.ref,
         }  # fmt: skip
-        source = self.source
-        for i in rules:  # a global name is read faster than a dictionary entry
-            scope[f"rule_{i}"] = rules[i]
-            source = source.replace(f"RULES[{i!r}]", f"rule_{i}")
-        self.source, file = source, f"{OPERATION}{self.name}>"
+        source, file = self.source, f"{OPERATION}{self.name}>"
         linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
         exec(compile(source, file, "exec"), scope)
         self.backward_arrays = scope["backward_arrays"]
@@ -412,11 +414,6 @@ class Operation(Backward):
 
 def _first_call() -> Any:
     return OP.generate()(**locals())  # type: ignore[name-defined]  # noqa: F821
-
-
-def _rule_named(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
-    rule.__qualname__ = f"gradient of {name}"
-    return rule
 
 
 def primitive(
@@ -460,12 +457,12 @@ def real_function(name: str, instruction: str, doc: str, rule: Callable[..., Any
 
 
 def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
-    names = ", ".join(inputs)
-    scope: dict[str, Any] = {}
-    text = f"def kernel(xp, {names}, out=None):\n    return xp.{instruction}({names}, out=out)"
-    exec(compile(text, f"{KERNEL}{instruction}>", "exec"), scope)
-    kernel: Callable[..., Any] = scope["kernel"]
-    kernel.__module__ = __name__
+    def kernel(xp, *arrays):
+        return getattr(xp, instruction)(*arrays)
+
+    kernel.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("xp", *inputs)]
+    )
     return kernel
 
 
@@ -473,7 +470,7 @@ class Variadic(Backward):
     """An operation over a list of Tensors, such as `cat`; one rule gives all gradients.
 
     Args:
-        kernel: `kernel(xp, arrays, *, out=None, **attrs)`.
+        kernel: `kernel(xp, arrays, **attrs)`.
         rule: `rule(g, shapes, **attrs)`, a sequence with one gradient for each Tensor.
     """
 

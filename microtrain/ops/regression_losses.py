@@ -24,14 +24,14 @@ __all__ = [
 # Mean squared error -------------------------------------------------------------------------------
 
 
-def _mse(xp, input, target, *, reduction="mean", out=None):
+def _mse(xp, input, target, *, reduction="mean"):
     """The mean or sum of the squared differences, and the differences."""
     difference = xp.subtract(input, target)
     flat = xp.reshape(difference, -1)
     if reduction == "sum":
-        return xp.store(xp.asarray(xp.dot(flat, flat)), out), difference
+        return xp.asarray(xp.dot(flat, flat)), difference
     total = xp.asarray(xp.dot(flat, flat))
-    return average(xp, total, flat.shape[0], out), difference
+    return average(xp, total, flat.shape[0]), difference
 
 
 def _mse_rule(g, difference, reduction):

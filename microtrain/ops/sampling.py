@@ -13,7 +13,7 @@ import numpy as np
 from ..backend import XP, to_host
 from ..random import default_generator, draw_dtype
 from ..tensor import TENSORS, Tensor, wrap
-from .coercion import public
+from .fronts import public
 from .inplace import put
 
 __all__ = ["bernoulli", "multinomial"]

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 from ..backend import as_dtype, get_default_dtype, int64
 from . import reductions
-from .arguments import want_float
-from .coercion import cast, public
+from .coercion import cast
 from .comparison import isnan, logical_not, logical_xor, ne
 from .elementwise import clone, div, exp, sub, where, zeros_like
 from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
+from .fronts import Dim, Dims, Float, Int, RealDim, T, public
 from .indexing import at_dim, part
 from .joining import cat
 from .reductions import in_single, sum_dims
 from .registry import primitive
-from .shapes import normal_dim, normal_dims, reshape_to, restore_dims
+from .shapes import normal_dims, reshape_to, restore_dims
 
 __all__ = [
     "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "diff", "logsumexp",
@@ -46,21 +46,19 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 
 
 @in_single
-def _cumsum(xp, x, *, dim, reverse=False, out=None):
+def _cumsum(xp, x, *, dim, reverse=False):
     """The sum of each element and all before it; in reverse, of all behind it."""
     if not reverse:
-        return xp.cumsum(x, axis=dim, dtype=x.dtype, out=out)
-    out = xp.empty(x.shape, x.dtype) if out is None else out
-    xp.copyto(out, xp.flip(xp.cumsum(xp.flip(x, dim), axis=dim, dtype=x.dtype), dim))
-    return out
+        return xp.cumsum(x, axis=dim, dtype=x.dtype)
+    return xp.copy(xp.flip(xp.cumsum(xp.flip(x, dim), axis=dim, dtype=x.dtype), dim))
 
 
-def _cumprod(xp, x, *, dim, out=None):
+def _cumprod(xp, x, *, dim):
     """The product of each element and all before it."""
-    return xp.cumprod(x, axis=dim, dtype=x.dtype, out=out)
+    return xp.cumprod(x, axis=dim, dtype=x.dtype)
 
 
-def _recurrence(xp, a, b, *, dim, reverse=False, out=None):
+def _recurrence(xp, a, b, *, dim, reverse=False):
     """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
 
     Each is the other's adjoint. Neighbouring steps are composed pairwise, which takes about log2(n)
@@ -79,9 +77,7 @@ def _recurrence(xp, a, b, *, dim, reverse=False, out=None):
         b = xp.concatenate([cut(b, None, step), behind], dim)
         a = xp.concatenate([cut(a, None, step), xp.multiply(factor, cut(a, None, -step))], dim)
         step *= 2
-    out = xp.empty(b.shape, b.dtype) if out is None else out
-    xp.copyto(out, xp.flip(b, dim) if reverse else b)
-    return out
+    return xp.copy(xp.flip(b, dim) if reverse else b)
 
 
 def _recurrence_factor(g, a, result, dim, reverse):
@@ -105,13 +101,12 @@ recurrence = primitive(
 
 
 def _running(operation: Any, x: Any, dim: int, dtype: Any) -> Any:
-    at = normal_dim(dim, x.ndim)
     x = _accumulated(x, dtype)
-    return operation(x, at) if x.ndim else reshape_to(operation(reshape_to(x, (1,)), 0), ())
+    return operation(x, dim) if x.ndim else reshape_to(operation(reshape_to(x, (1,)), 0), ())
 
 
 @public
-def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
+def cumsum(input: T, dim: Dim, *, dtype: Any = None) -> Any:
     """The sum of each element and all before it along `dim`.
 
     Args:
@@ -125,13 +120,13 @@ def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 @public
-def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
+def cumprod(input: T, dim: Dim, *, dtype: Any = None) -> Any:
     """The product of each element and all before it along `dim`; arguments as for `cumsum`."""
     return _running(cumprod_dim, input, dim, dtype)
 
 
 def _running_extremum(name: str, better: str) -> Any:
-    def kernel(xp, x, *, dim, out=None):
+    def kernel(xp, x, *, dim):
         n = x.shape[dim]
         shape = (n,) + (1,) * (len(x.shape) - dim - 1)
         index = xp.broadcast_to(xp.reshape(xp.arange(n), shape), x.shape)
@@ -148,9 +143,7 @@ def _running_extremum(name: str, better: str) -> Any:
             index = xp.concatenate([cut(index, None, step), at], dim)
             x = xp.concatenate([cut(x, None, step), xp.where(stays, mine, other)], dim)
             step *= 2
-        out = xp.empty(x.shape, int64) if out is None else out
-        xp.copyto(out, index)
-        return out
+        return xp.copy(index)
 
     return primitive(name, kernel, f"The indices of the values of `{name}`.")
 
@@ -162,15 +155,14 @@ _OPERATIONS = {
 
 
 def _cumulative(name: str, x: Any, dim: int) -> Chosen:
-    at = normal_dim(dim, x.ndim)
     if x.ndim:
-        return chosen(x, _OPERATIONS[name](x, at), at, True)
+        return chosen(x, _OPERATIONS[name](x, dim), dim, True)
     values, indices = _cumulative(name, reshape_to(x, (1,)), 0)
     return Chosen(reshape_to(values, ()), reshape_to(indices, ()))
 
 
 @public
-def cummax(input: Any, dim: int) -> Chosen:
+def cummax(input: T, dim: Dim) -> Chosen:
     """The largest of each element and all before it along `dim`: `(values, indices)`.
 
     Of equal elements the last is chosen and gets the gradient. From a NaN on all are NaN.
@@ -179,7 +171,7 @@ def cummax(input: Any, dim: int) -> Chosen:
 
 
 @public
-def cummin(input: Any, dim: int) -> Chosen:
+def cummin(input: T, dim: Dim) -> Chosen:
     """The smallest of each element and all before it along `dim`; see `cummax`."""
     return _cumulative("cummin", input, dim)
 
@@ -187,8 +179,8 @@ def cummin(input: Any, dim: int) -> Chosen:
 # Reductions ---------------------------------------------------------------------------------------
 
 
-def _prod(xp, x, *, dim, keepdim=False, out=None):
-    return xp.prod(x, axis=dim, dtype=x.dtype, out=out, keepdims=keepdim)
+def _prod(xp, x, *, dim, keepdim=False):
+    return xp.prod(x, axis=dim, dtype=x.dtype, keepdims=keepdim)
 
 
 def _others(x: Any, dim: int) -> Any:
@@ -206,7 +198,7 @@ prod_dim = primitive(
 
 
 @public
-def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def prod(input: T, dim: Dim | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The product of the elements; of no elements it is 1.
 
     Args:
@@ -219,18 +211,16 @@ def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: An
     """
     x = _accumulated(input, dtype)
     if dim is not None and x.ndim:
-        return prod_dim(x, normal_dim(dim, x.ndim), keepdim)
-    if dim is not None:
-        normal_dim(dim, 0)
+        return prod_dim(x, dim, keepdim)
     result = prod_dim(reshape_to(x, (-1,)), 0)
     return reshape_to(result, (1,) * x.ndim) if keepdim else result
 
 
 @in_single
-def _logsumexp(xp, x, *, dims=None, keepdim=False, out=None):
+def _logsumexp(xp, x, *, dims=None, keepdim=False):
     if not reductions.count_of(x.shape, dims):
         nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
-        return xp.store(xp.full(nothing.shape, -math.inf, x.dtype), out)
+        return xp.full(nothing.shape, -math.inf, x.dtype)
     most = xp.asarray(xp.max(x, axis=dims, keepdims=True))
     centre = xp.where(xp.isfinite(most), most, xp.constant(0, x.dtype))
     total = xp.sum(xp.exp(xp.subtract(x, centre)), axis=dims, keepdims=True)
@@ -238,7 +228,7 @@ def _logsumexp(xp, x, *, dims=None, keepdim=False, out=None):
     result = xp.add(xp.log(xp.maximum(total, xp.constant(1, x.dtype))), most)
     kept = range(len(x.shape)) if dims is None else dims
     shape = tuple(n for d, n in enumerate(result.shape) if keepdim or d not in kept)
-    return xp.store(xp.reshape(result, shape), out)
+    return xp.reshape(result, shape)
 
 
 def _logsumexp_rule(g, x, result, dims, keepdim):
@@ -250,7 +240,7 @@ logsumexp_dims = primitive("logsumexp", _logsumexp, x=_logsumexp_rule)
 
 
 @public
-def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
+def logsumexp(input: T, dim: Dims, keepdim: bool = False) -> Any:
     """`log(sum(exp(input)))` over `dim` without overflow; of no elements it is -inf.
 
     Args:
@@ -261,26 +251,25 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     Raises IndexError for a dimension out of range.
     """
     x = input if input.dtype.kind == "f" else cast(input, get_default_dtype())
-    return logsumexp_dims(x, normal_dims(dim, input.ndim), keepdim)
+    return logsumexp_dims(x, dim, keepdim)
 
 
 @public
-def count_nonzero(input: Any, dim: Any = None) -> Any:
+def count_nonzero(input: T, dim: Dims = None) -> Any:
     """How many elements are not 0, over all dimensions or over `dim`, an int or a tuple of ints."""
-    return sum_dims(ne(input, 0), normal_dims(dim, input.ndim))
+    return sum_dims(ne(input, 0), dim)
 
 
 @public
-def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def nansum(input: T, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """`sum` with every NaN as 0."""
     return reductions.sum(where(isnan(input), 0, input), dim, keepdim, dtype=dtype)
 
 
 @public
-def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def nanmean(input: Float, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """`mean` of what is not NaN; NaN where nothing else is."""
-    want_float("nanmean", input)
-    numbers = sum_dims(logical_not(isnan(input)), normal_dims(dim, input.ndim), keepdim)
+    numbers = sum_dims(logical_not(isnan(input)), dim, keepdim)
     return div(nansum(input, dim, keepdim, dtype=dtype), numbers)
 
 
@@ -310,7 +299,7 @@ class MinMax(NamedTuple):
 
 
 @public
-def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+def aminmax(input: T, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
     """The smallest and the largest element, of all or along `dim`; ties as for `amin` and `amax`.
 
     Raises RuntimeError or, with `dim`, IndexError where there are no elements.
@@ -321,7 +310,7 @@ def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Min
 
 
 @public
-def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(input: T, n: Int = 1, dim: RealDim = -1, prepend: Any = None, append: Any = None) -> Any:
     """The differences of neighbours along `dim`, taken `n` times; of booleans, whether they differ.
 
     Args:
@@ -332,16 +321,13 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
 
     Raises RuntimeError for a 0-d Tensor, a negative `n` or shapes that do not fit.
     """
-    if not input.ndim:
-        raise RuntimeError("diff(): expected a Tensor of at least one dimension, got a 0-d one")
-    if whole(n) < 0:
+    if n < 0:
         raise RuntimeError(f"diff(): order must be non-negative but got {n}")
-    at = normal_dim(dim, input.ndim)
     parts = [x for x in (prepend, input, append) if x is not None]
-    x = cat(parts, at) if len(parts) > 1 else input
+    x = cat(parts, dim) if len(parts) > 1 else input
     if not n:  # what was to be joined on fits, and is not
         return clone(input)
     minus = logical_xor if x.dtype.kind == "b" else sub
     for _ in range(n):
-        x = minus(part(x, at, 1, None), part(x, at, None, -1))
+        x = minus(part(x, dim, 1, None), part(x, dim, None, -1))
     return x

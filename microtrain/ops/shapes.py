@@ -15,6 +15,11 @@ import numpy as np
 from ..backend import address
 from .registry import VIEW_IF_SHARED, primitive
 
+__all__ = [
+    "broadcast_to", "expand", "expand_as", "flatten", "permute", "reshape", "squeeze", "t",
+    "transpose", "unsqueeze", "view",
+]  # fmt: skip
+
 _VIEW = {"view": True}
 
 
@@ -29,6 +34,13 @@ def normal_dim(dim: int, ndim: int) -> int:
             f"{dim})"
         )
     return dim % span
+
+
+def dim_of(name: str, x: Any, dim: int, error: type[Exception] = IndexError) -> int:
+    """`dim` counted from the front; a 0-d Tensor, which has none, is an error."""
+    if not x.ndim:
+        raise error(f"{name}() expects at least a 1-dimensional tensor, got a 0-dim tensor")
+    return normal_dim(dim, x.ndim)
 
 
 def normal_dims(dim: Any, ndim: int) -> tuple[int, ...] | None:
@@ -239,17 +251,17 @@ def expand_as(x: Any, other: Any) -> Any:
     return expand(x, other.shape)
 
 
-def _sum_to(xp, x, *, shape, out=None):
+def _sum_to(xp, x, *, shape):
     lead = len(x.shape) - len(shape)
     kept = [i + lead for i, size in enumerate(shape) if size != 1]
     summed = [i for i, size in enumerate(x.shape) if size != 1 and i not in kept]
     if summed and kept and x.dtype.kind == "f":
         first, last = kept[0], kept[-1] + 1
         if all(i < first or i >= last for i in summed):
-            return xp.store(xp.reshape(_sum_around(xp, x, first, last), shape), out)
+            return xp.reshape(_sum_around(xp, x, first, last), shape)
     if summed:
         x = xp.sum(x, axis=tuple(summed), keepdims=True)
-    return xp.store(xp.reshape(xp.asarray(x), shape), out)
+    return xp.reshape(xp.asarray(x), shape)
 
 
 def _sum_around(xp, x, first, last):

@@ -12,10 +12,11 @@ from typing import Any
 
 from ..backend import MODES, XP, bool_, int32, int64
 from ..tensor import TENSORS, wrap
-from .coercion import NUMBERS, cast, on_tensors
+from .coercion import NUMBERS, cast
 from .comparison import isnan, ne
 from .elementwise import clamp, to_dtype, where, zeros_like
 from .extrema import Chosen, chosen, has_elements, share
+from .fronts import on_tensors
 from .gathering import take_along_dim
 from .indexing import at_dim, gather_along, index_put, part, places_along
 from .joining import cat
@@ -31,14 +32,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _argsort(xp, x, *, dim, descending=False, out=None):
+def _argsort(xp, x, *, dim, descending=False):
     if not x.shape:
-        return xp.store(xp.zeros((), int64), out)
+        return xp.zeros((), int64)
     if not descending:
-        return xp.store(xp.argsort(x, dim), out)
+        return xp.argsort(x, dim)
     # Backwards on both sides, so that equal elements keep their order.
     back = xp.flip(xp.argsort(xp.flip(x, dim), dim), dim)
-    return xp.subtract(xp.constant(x.shape[dim] - 1, int64), back, out=out)
+    return xp.subtract(xp.constant(x.shape[dim] - 1, int64), back)
 
 
 argsort_dim = primitive("argsort", _argsort)
@@ -76,7 +77,7 @@ def msort(input: Any) -> Any:
     return sort(input, 0).values
 
 
-def _topk(xp, x, *, k, dim, largest, out=None):
+def _topk(xp, x, *, k, dim, largest):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
     n = x.shape[dim]
     if 0 < k < n:  # a partition takes a fraction of the time of sorting all
@@ -84,9 +85,9 @@ def _topk(xp, x, *, k, dim, largest, out=None):
         chosen = xp.getitem(chosen, at_dim(dim, slice(n - k, n) if largest else slice(k)))
         x = xp.take(x, places_along(xp, chosen, x.shape, dim))
         order = _argsort(xp, x, dim=dim, descending=largest)
-        return xp.store(xp.take(chosen, places_along(xp, order, chosen.shape, dim)), out)
+        return xp.take(chosen, places_along(xp, order, chosen.shape, dim))
     order = _argsort(xp, x, dim=dim, descending=largest)
-    return xp.store(xp.getitem(order, at_dim(dim, slice(k))), out)
+    return xp.getitem(order, at_dim(dim, slice(k)))
 
 
 topk_dim = primitive("topk", _topk)
@@ -137,17 +138,17 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 # The median ---------------------------------------------------------------------------------------
 
 
-def _median(xp, x, *, skip=False, out=None):
+def _median(xp, x, *, skip=False):
     """The lower median of all elements, NaN where there is one; `skip` leaves NaN out."""
     ordered = xp.sort(xp.reshape(x, -1))  # NaN comes last
     n = ordered.shape[0]
     if not n:
-        return xp.store(xp.full((), math.nan, x.dtype), out)
+        return xp.full((), math.nan, x.dtype)
     if skip:
         left = xp.subtract(n - 1, xp.sum(xp.isnan(ordered)))
-        return xp.store(xp.take(ordered, xp.maximum(xp.floor_divide(left, 2), 0)), out)
+        return xp.take(ordered, xp.maximum(xp.floor_divide(left, 2), 0))
     middle, last = (xp.getitem(ordered, (i, Ellipsis)) for i in ((n - 1) // 2, n - 1))
-    return xp.store(xp.where(xp.isnan(last), last, middle), out)
+    return xp.where(xp.isnan(last), last, middle)
 
 
 def _median_rule(g, x, result, skip):

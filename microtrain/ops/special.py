@@ -12,9 +12,10 @@ import numpy as np
 
 from . import elementwise as e
 from .arguments import want_float, want_tensors
-from .coercion import NUMBERS, on_tensors, promote, public, to_float
+from .coercion import NUMBERS, promote, to_float
 from .comparison import isfinite
 from .elementwise import clamp, div, exp, log, sigmoid, trunc, where, zeros_like
+from .fronts import on_tensors, public
 from .registry import comparison, primitive, ufunc
 from .registry import real_function as real
 
@@ -51,9 +52,9 @@ expm1 = real(
 )
 
 
-def _rsqrt(xp, x, out=None):
+def _rsqrt(xp, x):
     """`1 / sqrt(x)`, elementwise; infinite at 0, NaN below."""
-    return xp.reciprocal(xp.sqrt(x, out=out), out=out)
+    return xp.reciprocal(xp.sqrt(x))
 
 
 rsqrt = primitive(
@@ -65,19 +66,19 @@ def _bell(g, x, height):
     return g * (exp(-(x * x)) * height)
 
 
-def _erf(xp, x, out=None):
-    """The error function, elementwise: the chance that a normal number of variance 1/2 is in ±x."""
-    return xp.erf(x, out=xp.empty(x.shape, x.dtype) if out is None else out)
-
-
-def _erfc(xp, x, out=None):
-    """`1 - erf(x)`, elementwise, accurate also where that is next to nothing."""
-    return xp.erfc(x, out=xp.empty(x.shape, x.dtype) if out is None else out)
-
-
 _HEIGHT = 2 / math.sqrt(math.pi)
-erf = primitive("erf", _erf, x=lambda g, x: _bell(g, x, _HEIGHT), options=_REAL)
-erfc = primitive("erfc", _erfc, x=lambda g, x: _bell(g, x, -_HEIGHT), options=_REAL)
+erf = real(
+    "erf",
+    "erf",
+    "The error function: the chance that a normal number of variance 1/2 is in ±x",
+    lambda g, x: _bell(g, x, _HEIGHT),
+)
+erfc = real(
+    "erfc",
+    "erfc",
+    "`1 - erf(x)`, accurate also where that is next to nothing",
+    lambda g, x: _bell(g, x, -_HEIGHT),
+)
 
 signbit = comparison("signbit", "signbit", "Whether `x` is below 0 or -0.0", ("x",))
 
@@ -160,10 +161,10 @@ copysign = ufunc(
 def _of_floats(name: str, doc: str, **rules: Any) -> Any:
     """Declare a function of two float Tensors that is one instruction of its name."""
 
-    def kernel(xp, input, other, out=None):
+    def kernel(xp, input, other):
         if input.dtype.kind != "f":
             raise TypeError("not defined for integers; convert them, such as with .float()")
-        return getattr(xp, name)(input, other, out=out)
+        return getattr(xp, name)(input, other)
 
     return primitive(name, kernel, doc, options={"promote": ("input", "other")}, **rules)
 
@@ -182,11 +183,11 @@ logaddexp = _of_floats(
 )
 
 
-def _fmod(xp, input, other, out=None):
+def _fmod(xp, input, other):
     """What division rounded towards 0 leaves, elementwise: it has the sign of `input`."""
     e.no_booleans("fmod", input, other)
     e.no_zeros(input, other)
-    return xp.fmod(input, other, out=out)
+    return xp.fmod(input, other)
 
 
 fmod = primitive(
@@ -198,11 +199,11 @@ fmod = primitive(
 )
 
 
-def _xlogy(xp, input, other, out=None):
+def _xlogy(xp, input, other):
     """`input * log(other)`, elementwise; 0 where `input` is 0, unless `other` is NaN."""
     nothing = xp.logical_and(xp.equal(input, 0), xp.equal(other, other))
     one = xp.constant(1, other.dtype)
-    return xp.multiply(input, xp.log(xp.where(nothing, one, other)), out=out)
+    return xp.multiply(input, xp.log(xp.where(nothing, one, other)))
 
 
 xlogy = primitive(

@@ -9,8 +9,8 @@ import numpy as np
 from ..backend import as_dtype, int64, resolve_device, to_device
 from ..tensor import Tensor, wrap
 from .arguments import integer
-from .coercion import public
 from .elementwise import clone
+from .fronts import public
 from .reductions import sum
 from .registry import primitive
 from .shapes import normal_dim, permute_dims
@@ -25,8 +25,8 @@ __all__ = [
 def _triangle(name: str, zeroed: str) -> Any:
     """The primitive and the public function `tril` or `triu`."""
 
-    def kernel(xp, x, *, diagonal=0, out=None):
-        return xp.store(getattr(xp, name)(x, diagonal), out)
+    def kernel(xp, x, *, diagonal=0):
+        return getattr(xp, name)(x, diagonal)
 
     operation = primitive(name, kernel, x=lambda g, diagonal: operation(g, diagonal))
 
@@ -89,12 +89,9 @@ def _diagonal(xp, x, *, offset=0):
     return _diagonal_of(xp, x, offset)
 
 
-def _diag_embed(xp, x, *, shape, offset=0, out=None):
+def _diag_embed(xp, x, *, shape, offset=0):
     """Zeros of `shape` with `x` on diagonal number `offset`: the reverse of `diagonal`."""
-    if out is None:
-        out = xp.zeros(shape, x.dtype)
-    else:
-        xp.copyto(out, 0)
+    out = xp.zeros(shape, x.dtype)
     xp.copyto(_diagonal_of(xp, out, offset), x)
     return out
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..tensor import Tensor
 from .arguments import integer, numbers
-from .coercion import public
+from .fronts import public
 from .padding import padded
 from .registry import primitive
 from .shapes import normal_dim, reshape_to
@@ -97,25 +97,21 @@ def add(xp, windows, target, geometry):
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _unfold(xp, input, *, geometry, out=None):
+def _unfold(xp, input, *, geometry):
     found = geometry.places(input.shape[2:])
     windows = view(xp, padded(xp, input, geometry.padding), geometry, found)
     n, channels = input.shape[:2]
     shape = (n, channels * math.prod(geometry.kernel), math.prod(found))
-    if out is None:  # windows that do not overlap could be a view of the input
-        out = xp.empty(shape, input.dtype)
-        xp.store(windows, xp.reshape(out, windows.shape))
-        return out
-    return xp.store(xp.reshape(windows, shape), out)
+    return xp.reshape(xp.copy(windows), shape)  # never a view of the input
 
 
-def _fold(xp, input, *, sizes, geometry, out=None):
+def _fold(xp, input, *, sizes, geometry):
     """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
     n, channels = input.shape[0], input.shape[1] // math.prod(geometry.kernel)
     total = zeros(xp, (n, channels), sizes, geometry, input.dtype)
     shape = (n, channels, *geometry.kernel, *geometry.places(sizes))
     add(xp, xp.reshape(input, shape), total, geometry)
-    return padded(xp, total, geometry.border(-1), out=out)
+    return padded(xp, total, geometry.border(-1))
 
 
 def zeros(xp, lead, sizes, geometry, dtype):
@@ -215,7 +211,7 @@ def _slide(xp, x, *, dim, size, step):
     return xp.as_strided(x, (*shape, size), (*strides, x.strides[dim]))
 
 
-def _slide_back(xp, windows, *, dim, length, step, out=None):
+def _slide_back(xp, windows, *, dim, length, step):
     """Windows added up to `length` places along `dim`: the reverse of `_slide`."""
     *shape, size = windows.shape
     count, shape[dim] = shape[dim], length
@@ -224,7 +220,7 @@ def _slide_back(xp, windows, *, dim, length, step, out=None):
         place = slice(offset, offset + (count - 1) * step + 1, step)
         part = xp.getitem(total, (slice(None),) * dim + (place,))
         xp.add(part, xp.getitem(windows, (..., offset)), out=part)
-    return xp.store(total, out)
+    return total
 
 
 slide = primitive(

@@ -1,0 +1,187 @@
+"""The front of a public function: the checks that its annotations ask for, and then the call.
+
+    @public
+    def narrow(input: T, dim: Int, start: Int, length: Int) -> Any: ...
+
+Where an argument is not what the annotation says, the front raises an error of PyTorch's kind that
+names the function and the argument; else it hands the arguments on, normalised. A None that is the
+default goes unchecked. Fronts are generated as text at the first call, as operations are;
+`narrow.front.source` shows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Callable
+from functools import cached_property
+from types import FunctionType
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+from ..backend import XP
+from ..frames import FRONT
+from ..tensor import TENSORS
+from . import arguments, shapes
+from .coercion import NUMBERS
+
+
+class Check(str):
+    """The text of what a front does with an argument.
+
+    `@` stands for the argument, `$` for the names of function and argument as one passes them to
+    what raises, `$name` for that of the function, `^` for the first argument.
+    """
+
+
+_TENSOR = Check("if type(@) not in TENSORS and type(@) not in XP: raise not_a_tensor($, @)")
+_FLOAT = Check("if @.dtype.kind != 'f': want_float($name, @)")
+
+# A Tensor, or in a gradient rule an array; one of a float type; never an array.
+T = Annotated[Any, _TENSOR]
+Float = Annotated[Any, _TENSOR, _FLOAT]
+TensorOnly = Annotated[Any, Check("if type(@) not in TENSORS: raise not_a_tensor($, @)")]
+# A whole number; several; one for each of the `dims` dimensions of a window, or one for all.
+Int = Annotated[Any, Check("@ = integer($, @)")]
+Ints = Annotated[Any, Check("@ = integers($, @)")]
+# A Tensor in the dtype of the first.
+SameDtype = Annotated[Any, Check("want_same_dtype($, @, ^)")]
+Number = Annotated[Any, Check("if not isinstance(@, NUMBERS): want_number($, @)")]
+Flag = Annotated[Any, Check("if type(@) is not bool: want_flag($, @)")]
+# A dimension counted from the front, for which a 0-d Tensor has one as well; one that the Tensor
+# really has, with the two kinds of error that PyTorch has for a 0-d one; several, None for all.
+Dim = Annotated[int, Check("@ = normal_dim(@, ^.ndim)")]
+OwnDim = Annotated[int, Check("@ = dim_of($name, ^, @)")]
+RealDim = Annotated[int, Check("@ = dim_of($name, ^, @, RuntimeError)")]
+Dims = Annotated[Any, Check("@ = normal_dims(@, ^.ndim)")]
+# int64 or int32, handed on as int64.
+Index = Annotated[Any, Check("@ = want_integers($name, @)")]
+
+
+def one_of(*known: Any) -> Check:
+    """An argument that is one of those known: `Annotated[str, one_of("none", "tanh")]`."""
+    return Check(f"if @ not in {known!r}: arguments.one_of($, @, *{known!r})")
+
+
+_GLOBALS = {
+    "TENSORS": TENSORS, "XP": XP, "NUMBERS": NUMBERS, "arguments": arguments,
+    "dim_of": shapes.dim_of, "normal_dim": shapes.normal_dim, "normal_dims": shapes.normal_dims,
+    "integer": arguments.integer, "integers": arguments.integers,
+    "not_a_tensor": arguments.not_a_tensor, "want_flag": arguments.want_flag,
+    "want_float": arguments.want_float, "want_integers": arguments.want_integers,
+    "want_number": arguments.want_number, "want_same_dtype": arguments.want_same_dtype,
+}  # fmt: skip
+
+
+class Front:
+    """The public form of `function`, in which the parameters `constants` have these values.
+
+    Attributes:
+        apply: the function that users call.
+        source: its text.
+        more: parameters that the public form has and the function has not.
+    """
+
+    more: tuple[inspect.Parameter, ...] = ()
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, first: Any = T, /, **constants: Any
+    ) -> None:
+        self.function, self.name, self.first, self.constants = function, name, first, constants
+        signature = inspect.signature(function)
+        shown = [p for p in signature.parameters.values() if p.name not in constants]
+        self._first_name = first_name = shown[0].name
+        # What PyTorch calls `input` may be an `x` in a formula.
+        shown[0] = shown[0].replace(name="input" if first_name == "x" else first_name)
+        self.parameters = [*shown, *self.more]
+        self.names: dict[str, Any] = {**_GLOBALS, "FRONT": self, "FUNCTION": function}
+        apply = FunctionType(_first_call.__code__, self.names, name)
+        apply.__signature__ = signature.replace(parameters=self.parameters)  # type: ignore[attr-defined]
+        apply.__module__, apply.__doc__ = function.__module__, function.__doc__
+        apply.front = self  # type: ignore[attr-defined]
+        self.apply = apply
+
+    @cached_property
+    def checks(self) -> dict[str, list[Check]]:
+        """The checks of every parameter that has some."""
+        hints = get_type_hints(self.function, include_extras=True)
+        first = self.parameters[0].name
+        hints[first] = hints.get(self._first_name)
+        marks = {p.name: _metadata(hints.get(p.name)) for p in self.parameters}
+        marks[first] = marks[first] or self.first.__metadata__
+        found = {name: [m for m in some if type(m) is Check] for name, some in marks.items()}
+        return {name: some for name, some in found.items() if some}
+
+    @property
+    def method(self) -> Callable[..., Any]:
+        """The function as a method, whose first argument needs no check."""
+        first, *more = self.checks.values()
+        return self.apply if more or _FLOAT in first else self.function
+
+    @cached_property
+    def source(self) -> str:
+        """The text of `apply`."""
+        lines, passed = [], []
+        for p in inspect.signature(self.function).parameters.values():
+            if p.name in self.constants:
+                passed.append(repr(self.constants[p.name]))
+                continue
+            name = "input" if p.name == self._first_name == "x" else p.name
+            for check in self.checks.get(name, ()):
+                text = check.replace("$name", repr(self.name)).replace("@", name)
+                text = text.replace("^", self.parameters[0].name)
+                text = text.replace("$", f"{self.name!r}, {name!r}")
+                if p.default is None:
+                    rest = f" and {text[3:]}" if text.startswith("if ") else f": {text}"
+                    text = f"if {name} is not None{rest}"
+                lines.append(text)
+            if p.kind is p.KEYWORD_ONLY:
+                passed.append(f"{name}={name}")
+            else:
+                passed.append(f"*{name}" if p.kind is p.VAR_POSITIONAL else name)
+        bare = [p.replace(annotation=p.empty) for p in self.parameters]
+        head = f"def {self.name}{inspect.Signature(bare)}:"
+        lines += self.last_lines(f"FUNCTION({', '.join(passed)})")
+        return "\n    ".join([head, *lines]) + "\n"
+
+    def last_lines(self, call: str) -> list[str]:
+        """What follows the checks, given the call of the function."""
+        return [f"return {call}"]
+
+    def generate(self) -> Callable[..., Any]:
+        """Generate the code of the public function; returns that."""
+        file = f"{FRONT}{self.name}>"
+        linecache.cache[file] = len(self.source), None, self.source.splitlines(True), file
+        exec(compile(self.source, file, "exec"), self.names)
+        made, apply = self.names[self.name], self.apply
+        apply.__defaults__, apply.__kwdefaults__ = made.__defaults__, made.__kwdefaults__
+        apply.__code__ = made.__code__
+        return apply
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    """What stands beside the type in an annotation, which may allow None as well."""
+    marked = (h for h in (hint, *get_args(hint)) if hasattr(h, "__metadata__"))
+    return next((h.__metadata__ for h in marked), ())
+
+
+def _first_call(*args: Any, **kwargs: Any) -> Any:
+    return FRONT.generate()(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_R = TypeVar("_R")
+
+
+def public(function: _F) -> _F:
+    """`function` behind its front; a first argument without a check is a Tensor or an array."""
+    return Front(function, function.__name__).apply  # type: ignore[return-value]
+
+
+def on_tensors(function: _F) -> _F:
+    """`public`, for what takes no arrays."""
+    return Front(function, function.__name__, TensorOnly).apply  # type: ignore[return-value]
+
+
+def spatial(function: Callable[..., _R], *names: str) -> tuple[Callable[..., _R], ...]:
+    """Fronts of `function(name, dims, ...)` for signals and images: conv1d, conv2d."""
+    return tuple(Front(function, name, name=name, dims=int(name[-2])).apply for name in names)
