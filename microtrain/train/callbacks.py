@@ -24,7 +24,7 @@ from .state import Ending, Event, Observer, TrainingRun, next_multiple
 if TYPE_CHECKING:
     from .trainer import Trainer
 
-__all__ = ["Callback", "Callbacks", "every"]
+__all__ = ["AfterEvaluation", "Callback", "Callbacks", "every"]
 
 
 class Callback:
@@ -139,10 +139,13 @@ class Callbacks(Observer):
         self.state_dict()
 
     def attend(self, event: Event) -> None:
-        """The loss is that of the row, where there is one."""
+        """Before the evaluation: what a hook does to the model is measured."""
         for n, callback in self._intervals:
             if event.step % n == 0:
                 self._call_one(callback, "on_step")
+
+    def attend_evaluated(self, event: Event) -> None:
+        """The loss is that of the row, where there is one."""
         if event.evaluate:
             self._call("on_eval", {"train/loss": event.loss, **event.measured})
         if event.step % self.run.steps_per_epoch == 0:
@@ -212,6 +215,18 @@ class Callbacks(Observer):
                         f"callback {_name(callback)} cannot take the state in the checkpoint: "
                         f"{error!r}"
                     ) from error
+
+
+class AfterEvaluation(Observer):
+    """Calls `on_eval` and `on_epoch` of the callbacks, an observer before it."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        super().__init__(run)
+        (self._callbacks,) = (each for each in run.observers if isinstance(each, Callbacks))
+
+    def attend(self, event: Event) -> None:
+        """When what was measured is there."""
+        self._callbacks.attend_evaluated(event)
 
 
 def _callback(component: Component) -> Any:

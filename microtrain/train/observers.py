@@ -25,9 +25,10 @@ __all__ = ["OBSERVERS"]
 # Each finds in the event what those before it have left there. Those of layers above are named.
 OBSERVERS: Final = (
     "microtrain.train.console:Header",
+    "microtrain.train.callbacks:Callbacks",
     "microtrain.train.observers:Evaluator",
     "microtrain.train.observers:RowWriter",
-    "microtrain.train.callbacks:Callbacks",
+    "microtrain.train.callbacks:AfterEvaluation",
     "microtrain.train.observers:Bar",
     "microtrain.train.observers:Agreement",
     "microtrain.train.checkpointing:Checkpoints",

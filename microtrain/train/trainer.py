@@ -168,10 +168,10 @@ class Trainer(TrainingRun):
         self.execution = Execution(self)
         self._execute: Callable[..., None] = self.execution
         with settled(comm):
-            self.observers = [
-                (load("observer", each) if isinstance(each, str) else each)(self)
-                for each in self.observer_types
-            ]
+            self.observers = []
+            for each in self.observer_types:  # one after the other: they may look at those before
+                observer = load("observer", each) if isinstance(each, str) else each
+                self.observers.append(observer(self))
             if resume is None and self._nothing_to_do is None:
                 take_initial_values(self)
 

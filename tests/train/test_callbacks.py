@@ -220,3 +220,23 @@ def test_every_refuses_minutes() -> None:
 
         @mt.train.every  # type: ignore[arg-type]
         def watch(trainer: Any) -> None: ...
+
+
+def test_what_on_step_does_to_the_model_is_measured_at_that_step(tmp_path: Path) -> None:
+    measured: list[float] = []
+
+    class Zero(mt.train.Callback):
+        interval = "1 step"
+
+        def on_step(self, trainer: Trainer) -> None:
+            for parameter in trainer.model.parameters():
+                parameter._array[...] = 0
+
+        def on_eval(self, trainer: Trainer, values: dict[str, float]) -> None:
+            measured.append(values["val/loss"])
+
+    run = trainer(tmp_path, Zero(), eval_every="5 steps")
+    run.train()
+    val = run.data.val
+    assert val is not None and len(measured) == 4
+    np.testing.assert_allclose(measured, np.mean(np.square(val.arrays[1])), rtol=1e-6)
