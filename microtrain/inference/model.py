@@ -53,7 +53,7 @@ def load(
             configuration describes, as for a run whose model was given to `Trainer` in Python.
 
     Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
-    does not fit.
+    does not fit, TypeError for a `model` that is no Module.
 
     Example:
         >>> model = mt.load("runs/iris")
@@ -245,6 +245,9 @@ def _module(saved: Saved, signature: Signature, model: Module | None) -> Module:
     try:
         with default_dtype(config.dtype):
             module = build_model(config, signature) if model is None else model
+            if not isinstance(module, Module):
+                kind = type(module).__name__
+                raise TypeError(f"model: expected a Module to take the values, got {kind}")
             module.to(config.dtype)
     finally:
         set_rng_state(before)

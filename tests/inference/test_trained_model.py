@@ -192,6 +192,11 @@ def test_loading_leaves_the_random_numbers_of_the_program_alone(iris):
     np.testing.assert_array_equal(mt.rand(3).numpy(), first)
 
 
+def test_values_are_given_to_modules_alone(line):
+    with pytest.raises(TypeError, match="model: expected a Module to take the values, got dict"):
+        mt.load(line[1], model={})
+
+
 # Which checkpoint ---------------------------------------------------------------------------------
 
 
