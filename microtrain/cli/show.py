@@ -53,7 +53,7 @@ def _resolved(name: str, overrides: tuple[str, ...]) -> str:
     path = Path(name)
     if os.path.isdir(path):
         run = path if os.path.lexists(path / "config.yaml") else newest_run(path)
-        path = (run or path) / "config.yaml"
+        path = path if run is None else run / "config.yaml"
     if belongs_to_a_run(path):
         # A run's own file is resolved already. It may be someone else's: nothing in it is run.
         if overrides:

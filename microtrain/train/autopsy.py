@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..autograd import graph
 from ..autograd.anomaly import AnomalyError, detect_anomaly
+from ..backend import XP
 from ..frames import calls_under_way
 from ..nn import Module
 from ..runs.checkpoint import list_checkpoints
@@ -102,6 +103,8 @@ def _first_anomaly(run: TrainingRun, micro_batches: MicroBatches) -> _Anomaly | 
 
 def _redo(run: TrainingRun, batch: Batch) -> tuple[int, str, str] | None:
     """Both passes of a micro-batch: when something was met, the operation, and what to say."""
+    if not all(XP[type(x._array)].isfinite(x._array).all() for x in batch):  # of a loader's own
+        return -1, "", "the batch itself holds values that are not finite"
     layers = _Layers(run.model.module)
     start, outside = graph.next_seq(), len(calls_under_way())
     try:

@@ -18,7 +18,7 @@ class Run:
     def __init__(self, monitor="val/loss", mode="min", metrics=("r2", "own"), val=True):
         self.monitor, self.step, self.reason = monitor, 0, None
         self.config = SimpleNamespace(checkpoint=SimpleNamespace(mode=mode))
-        self.data = SimpleNamespace(val=object() if val else None)
+        self.evaluated = "val" if val else "train"
         self.metrics = [SimpleNamespace(name=n, higher_is_better=n == "r2") for n in metrics]
         self.model = SimpleNamespace(loss=None)
 

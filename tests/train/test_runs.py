@@ -396,12 +396,12 @@ class Frozen(mt.nn.Module):
     def forward(self, x):
         return self.inner(x)
 
-class Breaks(mt.nn.Module):  # on the 250 rows of a report, which no batch has
+class Breaks(mt.nn.Module):  # on the 2,000 rows of a report, which no batch has
     def __init__(self, in_features):
         super().__init__()
         self.inner = mt.nn.Linear(in_features, 1)
     def forward(self, x):
-        assert len(x) != 250
+        assert len(x) != 2000
         return self.inner(x)
 
 def float_loss():
@@ -452,7 +452,7 @@ def test_evaluate_makes_the_same_model_again(tmp_path):
 
 def test_a_model_that_fails_on_rows_of_the_report_does_not_fail_the_run(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
-    arguments = ("model=./parts.py:Breaks", "train.duration=1 epochs", "data.samples=1000")
+    arguments = ("model=./parts.py:Breaks", "train.duration=1 epochs", "data.samples=3000")
     done = command(
         "train", CONFIGS / "linreg.yaml", *arguments, "data.split={train: 1}", cwd=tmp_path
     )
