@@ -233,7 +233,7 @@ class TrainedModel:
         return np.ascontiguousarray(cast(array, dtype, name))
 
 
-def _module(saved: Saved, signature: Signature, model: Module | None) -> Module:
+def _module(saved: Saved, signature: Signature, model: object) -> Module:
     """The model with the values of its checkpoint, on the CPU, in evaluation mode.
 
     Random numbers of this process go on as if nothing had been built. DataError where the values do
