@@ -74,7 +74,7 @@ class Leaves:
 
     def clear(self, leaf: Tensor) -> None:
         """Before the gradient of `leaf` is set: what it was does not matter, if nobody read it."""
-        if leaf not in self._before:
+        if leaf not in self._before and self.has(leaf):
             self._before[leaf] = ANY
             self._given[leaf] = leaf._grad
 

@@ -403,6 +403,22 @@ def test_the_gradient_of_an_argument_in_a_list_given_twice() -> None:
     assert results[0] == results[1]
 
 
+def test_a_leaf_of_the_step_may_drop_its_gradient() -> None:
+    w = mt.ones(3, requires_grad=True)
+
+    @mt.compile
+    def step(x: Any) -> None:
+        inner = x.detach().requires_grad_()
+        (inner * w).sum().backward()
+        inner.grad = None
+
+    for i in range(4):
+        w.grad = None
+        step(batch(i))
+        assert w.grad is not None
+        assert w.grad.tolist() == pytest.approx(batch(i).sum(0).tolist(), rel=1e-5)
+
+
 # Refused ------------------------------------------------------------------------------------------
 
 
