@@ -260,11 +260,11 @@ class Tensor:
         Assigning copies into the memory of a flat parameter and keeps the Tensor otherwise.
         Raises TypeError or RuntimeError where type, shape, dtype or device differ.
         """
+        if MODES.recorder is not None:
+            return MODES.recorder.gradient(self)  # type: ignore[no-any-return]
         extra = self._extra
         if extra is None or extra.slot is None:
             return self._grad
-        if MODES.recorder is not None:
-            MODES.recorder.touch(extra.slot.buffer.storage())
         return extra.slot.gradient()  # type: ignore[no-any-return]
 
     @grad.setter

@@ -32,6 +32,7 @@ from ..tensor import TENSORS, Tensor, wrap
 from .entry import Unusual, entry, follow, same
 from .executors import EXECUTORS, choose
 from .explain import explain
+from .leaves import Leaves
 from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
 from .program import PLAIN, Line, Program, copies_like, one_place, owner_of
@@ -53,10 +54,11 @@ def compile(
     """Capture `function`, one training or evaluation step, and replay it without Python's costs.
 
     The step may touch its arguments, what it computes, and state: parameters, their gradients,
-    buffers of modules, optimizers, and the Tensors of `state`. Its Python runs until two calls in
-    a row did the same (call 2, at most call 4), then never: prints and counters in it stop. Results
-    are fresh Tensors; where the step itself calls neither `backward` nor `grad`, they may be
-    differentiated, once. A method that is compiled is captured for each object by itself.
+    buffers of modules, optimizers, Tensors that require grad in its closure (variables, globals,
+    what lies in lists, dicts and objects there), and those of `state`. Its Python runs until two
+    calls in a row did the same (call 2, at most call 4), then never: prints and counters in it
+    stop. Results are fresh Tensors; where the step itself calls neither `backward` nor `grad`, they
+    may be differentiated, once. A method that is compiled is captured for each object by itself.
 
     Args:
         function: the step. Tensors in its arguments (also nested in tuples, lists, dicts) may
@@ -106,6 +108,7 @@ class Capture:
         reason: why it is this executor's.
         result: what the step returned, with numbers in place of its Tensors.
         presence: by storage, which gradients were there when the step began.
+        leaves: those that no optimizer owns, and the gradients of arguments.
         counted: by data-parallel model, what was counted when the step began.
         optimizers: those that take a step in it, with their runs and these runs' constants.
         outside: how results are differentiated; None where they are detached.
@@ -116,14 +119,15 @@ class Capture:
     """
 
     __slots__ = (
-        "counted", "draws", "enter", "optimizers", "outside", "presence", "problem", "program",
-        "reason", "result", "run", "seen", "structure", "text", "written",
+        "counted", "draws", "enter", "leaves", "optimizers", "outside", "presence", "problem",
+        "program", "reason", "result", "run", "seen", "structure", "text", "written",
     )  # fmt: skip
 
     def __init__(self, program: Program, recorder: Recorder, result: Any, problem: Any) -> None:
         self.program = program
         self.problem = problem
         self.result = result
+        self.leaves = recorder.leaves
         self.presence = [(s, there) for s, there in recorder.presence.items() if there is not None]
         self.optimizers = [
             (optimizer, optimizer.runs, [run.constants for run in optimizer.runs])
@@ -155,17 +159,20 @@ class Capture:
         for optimizer, runs, constants in self.optimizers:
             if optimizer.runs is not runs or not all(map(same, runs, constants)):
                 return False
-        return self.structure.lives()
+        return self.structure.lives() and self.leaves.lives()
 
     def values(self) -> dict[str, Any]:
         """By name for people, what it takes as given besides its key."""
         counted = {"what data parallelism has counted": tuple(then for _, then in self.counted)}
-        there = {"which gradients are there": tuple(then for _, then in self.presence)}
+        there: dict[str, Any] = {
+            "which gradients are there": tuple(then for _, then in self.presence),
+            "the leaves in the closure": self.leaves.then,
+        }
         return self.structure.values() | there | counted
 
-    def fits(self) -> bool:
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Whether modules, gradients and optimizers are as then; new rates are taken over."""
-        if not self.structure.fits():
+        if not self.structure.fits() or not self.leaves.fits(tensors):
             return False
         for storage, there in self.presence:
             if storage.present() != there:
@@ -227,7 +234,7 @@ class Compiled:
                 "lists and dicts of them"
             ) from None
         for capture in found:
-            if capture.fits():
+            if capture.fits(tensors):
                 break
         else:
             return self._capture(key, args, kwargs, tensors)
@@ -247,6 +254,8 @@ class Compiled:
             buffer[...] = array
         if capture.draws:
             program.draw[0] = random.place()[-1]
+        if capture.leaves.ends:
+            capture.leaves.tensors = tensors
         capture.run()
         if outside is None and not kwargs:
             self._shorten(capture, args)
@@ -297,6 +306,7 @@ class Compiled:
         place = (
             key,
             capture.structure.then,
+            capture.leaves.then,
             *(then for _, then in capture.presence + capture.counted),
             *(_flags(optimizer) for optimizer, _, _ in capture.optimizers),
         )
@@ -350,7 +360,8 @@ class Compiled:
 
     def _record(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
         """One call with the recorder on."""
-        recorder = Recorder(_state(self.state))
+        leaves = Leaves(self.function, self.state)
+        recorder = Recorder(_state(self.state), leaves)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         named = self._arguments(args, kwargs)
@@ -360,19 +371,24 @@ class Compiled:
             inner = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
             if tensor._rg:
                 inner.requires_grad_()
+        leaves.receive(inputs, tensors)
         recorder.first_draw = random.place()[-1]
         stream = random.default_generator()
         drawn = repr(stream.bit_generator.state)
         before = look_at_all()
         counted = {one: one.counted() for ref in tuple(LISTENERS) if (one := ref())}
         options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
-        with recording(recorder):
-            returned = self.function(
-                *(_given(a, inputs) for a in args),
-                **{k: _given(v, inputs) for k, v in kwargs.items()},
-            )
-            differentiable: list[Tensor] = []
-            result = _taken(returned, program.outputs, recorder, differentiable)
+        try:
+            with recording(recorder):
+                returned = self.function(
+                    *(_given(a, inputs) for a in args),
+                    **{k: _given(v, inputs) for k, v in kwargs.items()},
+                )
+                differentiable: list[Tensor] = []
+                result = _taken(returned, program.outputs, recorder, differentiable)
+                leaves.finish(recorder)
+        finally:
+            leaves.restore()
         used = random.place()[-1] - recorder.draws_before
         if used > 0:
             program.lines.append(recorder.draws(used))
@@ -388,6 +404,7 @@ class Compiled:
                 "repeat today's numbers; draw outside and pass the Tensor (dropout is drawn anew)"
             )
         capture = Capture(program, recorder, result, problem)
+        leaves.close(now=True)
         if differentiable:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             capture.outside = Outside(recorder, differentiable, numbers)

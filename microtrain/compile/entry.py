@@ -136,6 +136,12 @@ class _Text:
         for number, value in enumerate(args):
             self.argument(f"a{number}", value, capture.program.inputs)
         self.beginning(capture)
+        if capture.leaves:
+            self.scope["leaves"] = capture.leaves
+            tensors = f"({''.join(f'{name}, ' for name, _ in self.tensors)})"
+            self.checks.append(f"leaves.fits({tensors})")
+            if capture.leaves.ends:
+                self.copies.append(f"leaves.tensors = {tensors}")
         if self.arrival is not None and self.places:
             self.run = self.arrival.run
             self.scope |= {"arrive": self.arrival.function, "plan": self.arrival.plan}

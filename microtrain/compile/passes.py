@@ -28,7 +28,9 @@ def _fold_constants(program: Program) -> None:
     """Drop what computes the same at every replay: it is in memory already."""
     kinds = program.kinds
     writes = Counter(
-        id(owner_of(a)) for line in program.lines if type(line) is Line for a in arrays_in(line.out)
+        id(owner_of(a))
+        for line in program.lines
+        for a in arrays_in(line.out if isinstance(line, Line) else line.writes)
     )
     kept: list[Line | Host] = []
     for line in program.lines:

@@ -26,6 +26,7 @@ from ..optim.flat import owner
 from ..random import begin_batch, place
 from ..tensor import TENSORS, wrap
 from .bookkeeping import CLEAR, COUNT, END, MARK
+from .leaves import Leaves
 from .names import layers
 from .program import Host, Line, Program, owner_of
 from .traced import Traced, refuse
@@ -43,6 +44,7 @@ class Recorder:
 
     Args:
         state: the owners of memory that outlives the step: parameters, gradients, buffers.
+        leaves: those in the closure of the step.
     """
 
     kind = "cpu"
@@ -51,8 +53,9 @@ class Recorder:
         refuse
     )  # for plain arrays, the state's, which say nothing themselves
 
-    def __init__(self, state: list[Any]) -> None:
+    def __init__(self, state: list[Any], leaves: Leaves) -> None:
         self.program = Program()
+        self.leaves = leaves
         self.passes = 0  # backward passes
         self.called: set[Any] = set()  # modules
         self.optimizers: list[Any] = []  # that took a step
@@ -64,7 +67,7 @@ class Recorder:
         self.layers = layers()
         self.doing = ""  # a gradient rule, an update
         self.born = graph.next_seq()  # nodes that the step makes are younger
-        for array in state:
+        for array in (*state, *leaves.arrays):
             self.know(array, "state")
 
     def __getattr__(self, name: str) -> Any:
@@ -357,6 +360,15 @@ class Recorder:
         if storage not in self.presence:
             self.presence[storage] = None if clears else storage.present()
 
+    def gradient(self, leaf: Any) -> Any:
+        """What `leaf.grad` reads."""
+        slot = None if leaf._extra is None else leaf._extra.slot
+        if slot is None:
+            self.leaves.read(leaf, self, self._where())
+            return leaf._grad
+        self.touch(slot.buffer.storage())
+        return slot.gradient()
+
     def assign(self, leaf: Any, value: Any) -> None:
         """`leaf.grad = value`, also of None."""
         slot = _slot(leaf)
@@ -367,7 +379,10 @@ class Recorder:
             else:
                 self.copyto(slot.array, value._array)
                 self.bookkeeping(MARK, slot.mark, (), slot)
-        elif type(leaf._array) is Traced or leaf._grad is value:
+        elif self.leaves.has(leaf) or type(leaf._array) is Traced or leaf._grad is value:
+            if value is not None:
+                self.host(value._array)
+            self.leaves.clear(leaf)
             leaf._grad = value
         else:
             raise CaptureError(
@@ -376,26 +391,23 @@ class Recorder:
             )
 
     def accumulates(self, leaf: Any, g: Any, create_graph: bool) -> bool:
-        """Add `g` to the gradient of a parameter; False for a leaf that the step itself made.
+        """Add `g` to the gradient of a parameter; False for other leaves, where the engine does.
 
-        Raises CaptureError for a leaf whose gradient would be somewhere else at every call.
+        Raises CaptureError for a leaf of the state that the closure does not lead to.
         """
-        slot = _slot(leaf)
+        slot, ours = _slot(leaf), self.leaves.has(leaf)
+        if create_graph and (slot is not None or ours):
+            raise CaptureError(
+                f"{self._where()}: backward(create_graph=True) into parameters cannot be "
+                "captured; use autograd.grad for penalties on gradients"
+            )
         if slot is not None:
-            if create_graph:
-                raise CaptureError(
-                    f"{self._where()}: backward(create_graph=True) into parameters cannot be "
-                    "captured; use autograd.grad for penalties on gradients"
-                )
             self.accumulate(slot, g)
             return True
-        array = leaf._array
-        if type(array) is np.ndarray:
+        if ours:
+            self.leaves.read(leaf, self, self._where())
+        elif type(leaf._array) is np.ndarray:
             self._refuse_unowned(leaf)
-        if self.program.kinds[id(owner_of(array.host))] == "input":
-            raise CaptureError(
-                f"{self._where()}: a gradient for an argument; return it: autograd.grad(loss, x)"
-            )
         return False
 
     def _refuse_unowned(self, leaf: Any) -> NoReturn:

@@ -18,7 +18,7 @@ from ..nn.module import MODULES, PLAIN, Module
 from ..nn.parameter import Parameter
 from ..optim.flat import STORAGES
 from ..tensor import TENSORS, Tensor
-from .passes import arrays_in
+from .leaves import touched
 from .program import Program, owner_of
 
 
@@ -42,18 +42,13 @@ class Structure:
     def __init__(
         self, before: dict[Module, Any], program: Program, called: Any, further: Sequence[Tensor]
     ) -> None:
-        touched = {
-            id(owner_of(array))
-            for line in program.lines
-            for value in (getattr(line, name, ()) for name in ("args", "out", "attrs"))
-            for array in arrays_in(tuple(value.values()) if type(value) is dict else value)
-        }
+        used = touched(program)
         self._leaves = list(further)
         for storage in alive(STORAGES):
-            if any(id(owner_of(a)) in touched for b in storage.buffers for a in (b.data, b.wide)):
+            if any(id(owner_of(a)) in used for b in storage.buffers for a in (b.data, b.wide)):
                 self._leaves += storage.params
-        concerned = _concerned(before, called, touched)
-        self._modules = [(weakref.ref(module), _names(module, touched)) for module in concerned]
+        concerned = _concerned(before, called, used)
+        self._modules = [(weakref.ref(module), _names(module, used)) for module in concerned]
         # Kept alive, so that an id names them.
         self._kept = [t._array for module in concerned for _, t in _tensors(module)]
         self._kept += [leaf._array for leaf in self._leaves]
@@ -163,19 +158,19 @@ def _tensors(module: Module) -> list[tuple[str, Tensor]]:
     ]
 
 
-def _names(module: Module, touched: set[int]) -> list[str]:
+def _names(module: Module, used: set[int]) -> list[str]:
     """The attributes of `module` that are Tensors of the step."""
-    return [name for name, t in _tensors(module) if id(owner_of(t._array)) in touched]
+    return [name for name, t in _tensors(module) if id(owner_of(t._array)) in used]
 
 
-def _concerned(before: Any, called: Any, touched: set[int]) -> list[Module]:
+def _concerned(before: Any, called: Any, used: set[int]) -> list[Module]:
     """Those called and all below, those with a Tensor of the step, and all above them."""
     above: dict[Module, list[Module]] = {}
     for module in before:
         for child in module.children():
             above.setdefault(child, []).append(module)
     waiting = [part for module in called for part in module.modules()]
-    waiting += [module for module in before if _names(module, touched)]
+    waiting += [module for module in before if _names(module, used)]
     found: dict[Module, None] = {}
     while waiting:
         module = waiting.pop()

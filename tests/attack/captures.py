@@ -134,25 +134,51 @@ def of_an_expression(seed: int, wrap: Wrap) -> list[Any]:
     program = Program(draw.choices(SHAPES, k=draw.randint(2, 4)), chosen)
     print(program)
     split = draw.randint(1, len(program.shapes) - 1)
-    state = [nn.Parameter(mt.from_numpy(a.copy())) for a in program.points(seed)[:split]]
-    optimizer = mt.optim.SGD(state, lr=0.1)  # a captured gradient needs an owner
+    owned, moving, requires_grad = (draw.random() < 0.5 for _ in range(3))
+    kind = nn.Parameter if owned else mt.Tensor.requires_grad_
+    state = [kind(mt.from_numpy(a.copy())) for a in program.points(seed)[:split]]
+    optimizer = mt.optim.SGD(state, lr=0.1) if owned else None
+
+    def update() -> None:
+        with mt.no_grad():
+            for leaf in state:
+                if leaf.grad is not None:
+                    leaf -= 0.1 * leaf.grad
+
+    def clear() -> None:
+        for leaf in state:
+            leaf.grad = None
+
+    def zero() -> None:
+        for leaf in state:
+            if leaf.grad is not None:
+                leaf.grad.zero_()
+
+    between: list[Callable[[], Any]] = [lambda: None, update, clear, zero]
+    if optimizer is not None:
+        between = [optimizer.step, optimizer.zero_grad, lambda: None]
+    inside = draw.choice(between) if moving else lambda: None
 
     def step(*arguments: Any) -> Any:
         values = program.values(mt, [*state, *arguments])[-3:]
         loss = sum((value * value).sum() for value in values)
         loss.backward()
+        inside()
         return [loss.detach(), *(value.detach() for value in values)]
 
     step = wrap(step)
     found: list[Any] = []
     for call in range(draw.randint(4, 8)):
-        points = program.points(seed + call)[split:]
+        points = [laid_out(draw, point) for point in program.points(seed + call)[split:]]
+        if requires_grad:
+            points = [point.detach().requires_grad_() for point in points]
         try:
-            found.append(bits(step(*(laid_out(draw, point) for point in points))))
+            found.append(bits(step(*points)))
         except Exception as error:  # where no parameter takes part: eager says so by RuntimeError
             found.append(type(error).__name__.replace("CaptureError", "RuntimeError"))
-        found.append([bits(leaf.grad) for leaf in state])
-        draw.choice((optimizer.step, optimizer.zero_grad, lambda: None))()
+        found.append([bits(leaf.grad) for leaf in [*state, *points]])
+        found.append([bits(leaf.detach()) for leaf in state])
+        draw.choice(between)()
     return found
 
 

@@ -48,6 +48,18 @@ class Tied(nn.Module):  # with a parameter that is not used, and one that is fro
         h = (x @ self.inner.weight).tanh() @ self.inner.weight.T
         return self.out(h.clamp(-2, 2) * self.scale) + self.scale
 
+class Physical(nn.Module):  # whose derivatives by its input are a part of it
+    def __init__(self, in_features, out_features, inside):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(in_features, 6), nn.Tanh(), nn.Linear(6, out_features))
+        self.inside = inside
+    def forward(self, x):
+        with mt.enable_grad():
+            x = x.detach().requires_grad_() if self.inside else x.requires_grad_()
+            u = self.net(x)
+            (du,) = mt.autograd.grad(u.sum(), x, create_graph=True)
+        return u + du[:, :1]
+
 class Penalised(nn.Module):  # a loss that weighs rows and knows the model
     def __init__(self):
         super().__init__()
@@ -177,6 +189,8 @@ SAME = {
     "rows in order, no tail": ["train.shuffle=false", "train.drop_last=true"],
     "tied, frozen and unused": ["model=./parts.py:Tied", "optimizer.weight_decay=0.01"],
     "adamw": ["optimizer={type: adamw, lr: 0.01, amsgrad: true}", "train.accumulate=2"],
+    "a derivative by a leaf": ["model={type: ./parts.py:Physical, inside: true}"],
+    "a derivative by the batch": ["model={type: ./parts.py:Physical, inside: false}"],
     "own loss": ["loss=./parts.py:Penalised", "model={type: mlp, hidden: [7]}"],
     "sum": ["loss={type: mse, reduction: sum}", "optimizer.lr=1e-4"],
     "float64, huber": ["dtype=float64", "loss={type: huber, delta: 0.3}"],
