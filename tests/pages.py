@@ -38,7 +38,7 @@ _QUOTED = ("# microtrain/", "# generated for ")
 _UNIT = r"( (us|ms|s|min|h|B|KB|MB|GB)\b)?"
 _NUMBER = re.compile(r"-?\d[\d.,:_%-]*(e[+-]?\d+)?\*?" + _UNIT)
 # What a page shows of a command that ends with another code than 0.
-_FAILS = re.compile(r"^(error:|Traceback|\w*Error:)|the job ends", re.MULTILINE)
+_FAILS = re.compile(r"^(error:|Traceback|[\w.]*Error:)|the job ends", re.MULTILINE)
 _COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # Stands in for a package that is not installed for the sake of one page.
