@@ -6,7 +6,7 @@ All of it is known before any data are loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..compile.executors import numba_absent
@@ -14,28 +14,37 @@ from ..spelling import closest
 from .components import REGISTERED, is_import_path, load
 from .duration import Duration
 from .problems import quoted
-from .schema import Config
+from .schema import Config, Distributed
 
 Wrong: TypeAlias = Iterator[tuple[str, str]]  # dotted paths and what is wrong there
 
 
 def contradictions(config: Config) -> Wrong:
-    """The dotted path of each key that does not go together with others, and why."""
-    split, train = config.data.split, config.train
-    total = sum(split.shares.values())
+    """The dotted path of each key that does not go together with others, and why.
+
+    A key of `config` that is None has a problem already: what reads it is not asked.
+    """
+    for rule, keys in RULES:
+        values = [getattr(config, key) for key in keys]
+        if None not in values:
+            yield from rule(config)
+
+
+def _shares(config: Config) -> Wrong:
+    shares = config.data.split.shares
+    total = sum(shares.values())
     if abs(total - 1) > 1e-6:
-        shown = ", ".join(f"{name}: {share:g}" for name, share in split.shares.items())
+        shown = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
         yield "data.split", f"{{{shown}}} adds up to {total:.6g}; expected 1"
+
+
+def _steps(config: Config) -> Wrong:
+    train = config.train
     if train.accumulate > train.batch_size:
         cut = f"a batch of {train.batch_size} samples into {train.accumulate} micro-batches"
         yield "train.accumulate", f"cannot cut {cut}"
     if train.compile == "numba" and (why := numba_absent()):
         yield "train.compile", f"{why}; or choose auto or numpy"
-    yield from _monitors(config)
-    yield from _durations(config)
-    yield from _schedule(config)
-    for key, message in _distributed(config):
-        yield f"distributed.{key}", message
 
 
 def _monitors(config: Config) -> Wrong:
@@ -95,8 +104,7 @@ def _durations(config: Config) -> Wrong:
 def _schedule(config: Config) -> Wrong:
     """A schedule counts steps, its warm-up ends before the run does, and it lowers the rate."""
     schedule, whole = config.schedule, config.train.duration
-    if schedule is None:
-        return
+    assert schedule is not None, "RULES"
     all_of: dict[str, Any] = {"%": 100, whole.unit: whole.amount}
     for key in ("warmup", "every"):
         span, path = schedule.arguments.get(key), f"schedule.{key}"
@@ -119,8 +127,11 @@ def _schedule(config: Config) -> Wrong:
 
 
 def _distributed(config: Config) -> Wrong:
-    """By key of the section."""
-    settings = config.distributed
+    for key, message in _together(config.distributed, config.origins):
+        yield f"distributed.{key}", message
+
+
+def _together(settings: Distributed, origins: Mapping[str, str]) -> Wrong:
     world, sent_early = settings.reproducible == "world", settings.overlap is True
     compressed = settings.compression != "none"
     if not world and settings.shards != 8:
@@ -135,5 +146,16 @@ def _distributed(config: Config) -> Wrong:
         yield "blas_threads", "reproducible: world needs 1; with more, sums have other bits"
     warn, limit = settings.warn_s, settings.timeout_s
     if warn >= limit:
-        key = "warn_s" if "distributed.warn_s" in config.origins else "timeout_s"
+        key = "warn_s" if "distributed.warn_s" in origins else "timeout_s"
         yield key, f"no warning can come after {warn:g} s: the run ends after {limit:g} s"
+
+
+# Each rule with the keys that it reads.
+RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
+    (_shares, ("data",)),
+    (_steps, ("train",)),
+    (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
+    (_durations, ("train", "checkpoint", "log")),
+    (_schedule, ("schedule", "train", "optimizer")),
+    (_distributed, ("distributed",)),
+)

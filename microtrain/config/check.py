@@ -2,7 +2,7 @@
 
 Keys of sections and arguments of components take one way: what a callable takes, by its signature,
 against what the YAML gives. One mistake is one problem: a check is silent where another has spoken,
-and what shows across keys is checked once every value is right. Rank 0 only.
+and what shows across keys is checked where these are right. Rank 0 only.
 """
 
 from __future__ import annotations
@@ -63,17 +63,21 @@ class _Checker:
         self._know("data", OWN_KEYS["data"])
 
     def config(self, root: Node) -> Config | None:
-        config = self._section("", Config, root)
+        keys = _Keys(components.settable(Config, ""), "the file")
+        values = self._values("", root, keys)
         meant = {path for unknown in self.unknown for path in self._explain(*unknown)}
         self.problems += [
             problem
             for problem in self.missing
             if problem.path not in meant and not self._refused(problem.path)
         ]
-        if config is None or self.problems:
-            return None
+        needed = (key for key, p in keys.parameters.items() if p.default is p.empty)
+        parts: dict[str, Any] = dict.fromkeys(needed) | values
+        config: Any = Config(**parts)  # None is what is wrong
+        for key in {path.partition(".")[0] for path in meant}:
+            setattr(config, key, None)  # what is meant there is not known
         config.origins.update({path: str(place) for path, place in self.places.items()})
-        if config.checkpoint.monitor is None:
+        if config.checkpoint and config.data and config.checkpoint.monitor is None:
             config.checkpoint.monitor = "val/loss" if config.data.split.val else "train/loss"
         for path, message in contradictions(config):
             self.problems.append(Problem(path, message, self.places.get(path)))
@@ -81,10 +85,11 @@ class _Checker:
 
     # Problems
 
-    @property
-    def _right(self) -> bool:
-        """Whether nothing is wrong so far, so that a section can be made."""
-        return not (self.problems or self.unknown or self.missing)
+    def _is_right(self, path: str) -> bool:
+        """Whether nothing is wrong at `path` and below, so that a section can be made."""
+        wrong = [problem.path for problem in (*self.problems, *self.missing)]
+        wrong += [section for section, *_ in self.unknown]
+        return not any(f"{place}.".startswith(f"{path}.") for place in wrong)
 
     def _refused(self, path: str) -> bool:
         """Whether the key at `path`, or one that it is below, already has a problem."""
@@ -118,13 +123,12 @@ class _Checker:
     # Sections and components
 
     def _section(self, path: str, cls: Callable[..., T], node: Node) -> T | None:
-        """The section at `path`; None while anything is wrong."""
-        keys = _Keys(components.settable(cls, ""), path or "the file")
-        values = self._values(path, node, keys)
-        return cls(**values) if self._right else None
+        """The section at `path`; None where anything in it is wrong."""
+        values = self._values(path, node, _Keys(components.settable(cls, ""), path))
+        return cls(**values) if self._is_right(path) else None
 
     def _component(self, path: str, kind: str, node: Node) -> Component | None:
-        """The component at `path`; None while anything is wrong."""
+        """The component at `path`; None where anything of it is wrong."""
         self.places[path] = node.where
         if not isinstance(node.value, dict):
             self._unexpected(path, node, A_COMPONENT)
@@ -150,7 +154,7 @@ class _Checker:
                 finite=not components.is_import_path(imported),
             )
         arguments = self._values(path, node, keys)
-        if target is None or not self._right:
+        if target is None or not self._is_right(path):
             return None
         of_section = {key: arguments.pop(key) for key in own if key in arguments}
         for key, parameter in keys.parameters.items():
@@ -196,7 +200,8 @@ class _Checker:
         if path in COMPONENTS and not (path == "schedule" and value is None):
             return self._component(path, path, node)
         if path in LISTS and isinstance(value, list):
-            return [self._component(f"{path}.{i}", path, item) for i, item in enumerate(value)]
+            listed = [self._component(f"{path}.{i}", path, item) for i, item in enumerate(value)]
+            return None if None in listed else listed
         if path in SECTIONS and isinstance(value, dict):
             return self._section(path, SECTIONS[path], node)
         if path == "trainer" and value and isinstance(value, str):

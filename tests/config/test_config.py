@@ -547,6 +547,25 @@ def test_what_does_not_go_together(overrides, path, message, directory):
     assert text.startswith("1 problem in ")
     assert text.splitlines()[1].endswith(f"  {path}")
     assert message in text
+    text = refusal(LINREG, *overrides, "seed=x")  # all at once
+    assert text.startswith("2 problems in ") and message in text
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["metrcs=[mae]", "checkpoint.monitor=val/mae"], "did you mean metrics?"),
+        (["metrics=[{type: mae, x: 1}]", "checkpoint.monitor=val/mae"], "unknown key"),
+        (["data.split.trian=0.7"], "did you mean train?"),
+        (["train.batch_size=x", "train.accumulate=100"], "expected a whole number"),
+        (["train.duration=x", "train.eval_every=5%", "schedule=cosine"], "expected a duration"),
+        (["optimizer.lr=x", "schedule={type: cosine, min_lr: 1}"], "expected a number"),
+        (["distributed.timeout_s=0"], "greater than 0"),
+    ],
+)
+def test_what_is_wrong_alone_is_not_said_twice(overrides, message, directory):
+    text = refusal(LINREG, *overrides)
+    assert text.startswith("1 problem in ") and message in text
 
 
 @pytest.mark.parametrize(
