@@ -103,12 +103,12 @@ def mpiruns() -> list[Mpirun]:
     """The launchers beside this Python and on PATH, those of its own environment first."""
     folders = [str(Path(sys.executable).parent), *os.get_exec_path()]
     paths = [shutil.which(name, path=f) for f in folders for name in ("mpirun", "mpiexec")]
-    found: dict[Path, Mpirun] = {}
+    installed: dict[Path, Mpirun] = {}
     for path in filter(None, paths):
         # Two names of one program are one: MPICH's mpiexec, /bin and /usr/bin.
-        if not any(os.path.samefile(path, other) for other in found):
-            found[Path(path)] = _identified(Path(path))
-    return list(found.values())
+        if not any(os.path.samefile(path, other) for other in installed):
+            installed[Path(path)] = _identified(Path(path))
+    return list(installed.values())
 
 
 def _identified(path: Path) -> Mpirun:
@@ -130,17 +130,17 @@ def _output(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 127, "", str(error))
 
 
-def matching_mpirun(mpi: Mpi | None, found: Sequence[Mpirun]) -> Mpirun:
-    """The first of `found` whose ranks `mpi` connects.
+def matching_mpirun(mpi: Mpi | None, candidates: Sequence[Mpirun]) -> Mpirun:
+    """The first of `candidates` whose ranks `mpi` connects.
 
     Raises LaunchError where MPI is absent or none matches, with what was found.
     """
     if mpi is None:
         raise LaunchError(f"mpi4py is not installed, so there are no ranks to start\n{INSTALL}")
-    for mpirun in found:
+    for mpirun in candidates:
         if mpirun.kind != "unknown" and belongs(mpirun.kind, mpi.library):
             return mpirun
-    there = ", ".join(f"{m.path} ({m.name})" for m in found)
+    there = ", ".join(f"{m.path} ({m.name})" for m in candidates)
     raise LaunchError(
         f"mpi4py has loaded {mpi.library}, and no mpirun beside Python or on PATH belongs to it: "
         f"found {there or 'none at all'}\n"

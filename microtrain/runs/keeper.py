@@ -63,7 +63,7 @@ class Saver:
     def next_step(self, step: int) -> float:
         """The first step after `step` at which to ask `due`; infinite where others say when.
 
-        It is the one before an epoch's last: the wish reaches all ranks with the step after it.
+        It is the one before an epoch's last: the request reaches all ranks with the step after it.
         """
         return ((step + 1) // self._every + 1) * self._every - 1
 

@@ -103,14 +103,14 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
 
 def _limit_threads(config: Config, warn: Callable[[str], None]) -> None:
     """One BLAS thread in world mode: two add up in another order."""
-    wish = config.distributed.blas_threads
+    count = config.distributed.blas_threads
     if shards_of(config) is not None:
-        count = threads.blas_threads()
-        if wish == "auto" and count > 1:
-            warn(f"reproducible: world computes with 1 BLAS thread, not {count}")
-        wish = 1
-    if wish != "auto":
-        threads.limit_blas_threads(wish)
+        current = threads.blas_threads()
+        if count == "auto" and current > 1:
+            warn(f"reproducible: world computes with 1 BLAS thread, not {current}")
+        count = 1
+    if count != "auto":
+        threads.limit_blas_threads(count)
 
 
 def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | None:
@@ -171,8 +171,8 @@ def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Pre
 def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
     """DataError unless every rank has loaded the same rows: the batches are cut from them."""
     everyone = comm.all_gather_object((len(data.train), data_hash(data)))
-    for rank, (rows, found) in enumerate(everyone):
-        if found != everyone[0][1]:
+    for rank, (rows, its_hash) in enumerate(everyone):
+        if its_hash != everyone[0][1]:
             raise DataError(
                 f"data ({config.data.type}): rank {rank} has loaded other data than rank "
                 f"0 ({rows:,} and {everyone[0][0]:,} training rows); every rank must load the "

@@ -12,8 +12,8 @@ from ..runs.checkpoint import name_of
 from ..runs.keeper import Saver
 from ..runs.provenance import params_sha256
 from .model_state import checkpoint_of
+from .requests import SAVE
 from .state import Ending, Event, Observer, TrainingRun, next_multiple
-from .wishes import SAVE
 
 __all__ = ["Checkpoints", "contents"]
 
@@ -48,14 +48,14 @@ class Checkpoints(Observer):
             return
         best = run.state.at_best and run.config.checkpoint.keep_best > 0
         if event.save or best:
-            run.wishes.done(SAVE)
+            run.requests.done(SAVE)
             saver.submit(contents(run), best)
             before = run.state.stop
             self._tell()
             if run.state.stop != before:  # a callback heard of it, and has had enough
                 saver.submit(contents(run), best)
         if saver.due(event.step):
-            run.wishes.note(SAVE)
+            run.requests.note(SAVE)
 
     def end(self, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""

@@ -80,15 +80,15 @@ class Guard:
     def _present(self) -> list[Any]:
         """The flat gradients; of buffers with parameters that have none, piece by piece."""
         storage = self.model.storage
-        found: list[Any] = []
+        gradients: list[Any] = []
         for buffer, numbers in zip(storage.buffers, storage.rows, strict=True):
             slots = [storage.slots[n] for n in numbers]
             there = [slot for slot in slots if slot.epoch == buffer.epoch]
             if len(there) == len(slots):
-                found.append(buffer.grad)
+                gradients.append(buffer.grad)
             else:
-                found += [buffer.grad[slot.start : slot.stop] for slot in there]
-        return found
+                gradients += [buffer.grad[slot.start : slot.stop] for slot in there]
+        return gradients
 
 
 class Skips:

@@ -84,7 +84,7 @@ class Execution:
     def __init__(self, run: TrainingRun) -> None:
         self.run, self.comm, self.guard = run, run.comm, run.guard
         self.gradients, self.update = run.gradients, run.update
-        self.wish = run.config.train.compile
+        self.requested = run.config.train.compile
         together(self.comm, self._check)
         # Rank 0's choice: another host may have another environment.
         self.name, self.reason = self.comm.broadcast_object(self._first_choice())
@@ -93,7 +93,7 @@ class Execution:
         # An optimizer of the user's own may do anything: it is called.
         package = type(run.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
-        self._choosing = self.wish == "auto" and self.name == "numpy" and run.shards is None
+        self._choosing = self.requested == "auto" and self.name == "numpy" and run.shards is None
         self.pending = self._choosing or self.name == "numba"
         self._resumed = False
         self._recording: _Recording | None = None  # of this call
@@ -245,21 +245,21 @@ class Execution:
 
     def _check(self) -> None:
         """ConfigError for what this rank cannot do."""
-        if self.wish == "numba" and (why := numba_absent()):
+        if self.requested == "numba" and (why := numba_absent()):
             raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
-        if self.wish in ("numpy", "numba") and self.run.device is not None:
+        if self.requested in ("numpy", "numba") and self.run.device is not None:
             raise ConfigError(
-                f"train.compile: {self.wish} captures steps on the CPU, but the device is "
+                f"train.compile: {self.requested} captures steps on the CPU, but the device is "
                 f"{self.run.device}; choose auto, or device: cpu"
             )
 
     def _first_choice(self) -> tuple[str, str]:
-        if self.wish == "off":
+        if self.requested == "off":
             return "off", "asked for"
         if os.environ.get("MICROTRAIN_COMPILE") == "off":
             return "off", "MICROTRAIN_COMPILE=off"
-        if self.wish != "auto":
-            return self.wish, "asked for"
+        if self.requested != "auto":
+            return self.requested, "asked for"
         if self.run.device is not None:
             return "off", f"the device is {self.run.device}"
         if (self.run.total_steps or UNKNOWN) < FEW:
@@ -280,10 +280,11 @@ class Execution:
         if not problems:
             return
         problem = problems[0]
-        if self.wish != "auto":
+        if self.requested != "auto":
             raise agreed(
                 ConfigError(
-                    f"train.compile: {self.wish} was asked for, but the step cannot be captured\n"
+                    f"train.compile: {self.requested} was asked for, but the step cannot be "
+                    "captured\n"
                     f"{problem}\nhint: train.compile=off"
                 )
             )

@@ -16,11 +16,11 @@ Positive = Annotated[float, Gt(0)]
 __all__ = ["bce", "cross_entropy", "huber", "mae", "mse", "one_loss"]
 
 
-def one_loss(found: Any) -> Any:
+def one_loss(returned: Any) -> Any:
     """What a loss returned; of a sum and the count that it is to be divided by, their quotient."""
-    if isinstance(found, tuple) and len(found) == 2 and type(found[0]) in TENSORS:
-        return mean_loss("the loss", *found, None)
-    return found
+    if isinstance(returned, tuple) and len(returned) == 2 and type(returned[0]) in TENSORS:
+        return mean_loss("the loss", *returned, None)
+    return returned
 
 
 def _weights(values: float | Sequence[float] | None) -> Tensor | None:

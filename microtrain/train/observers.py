@@ -15,10 +15,10 @@ from typing import Final
 from ..data import ArrayDataset
 from ..distributed.replicas import check_replicas
 from .evaluation import evaluate
+from .requests import EVALUATE, STOP
 from .rows import Rows, RowSchedule
 from .state import Ending, Event, Observer, TrainingRun, next_multiple
 from .trace import Trace
-from .wishes import EVALUATE, STOP
 
 __all__ = ["OBSERVERS"]
 
@@ -70,7 +70,7 @@ class Evaluator(Observer):
         """Leave what was measured, by column name, and a line in metrics.jsonl."""
         run, split = self.run, self.run.evaluated
         if event.asked[EVALUATE]:
-            run.wishes.done(EVALUATE)
+            run.requests.done(EVALUATE)
         if not event.evaluate or (split == "train" and not run.metrics):
             return
         began = time.perf_counter()
@@ -196,7 +196,7 @@ class Agreement(Observer):
         if state.resumed_at is None:
             return
         if state.to_be_stopped:
-            self.run.wishes.ask(state.stop)
+            self.run.requests.ask(state.stop)
         else:
             agree_to_stop(self.run)
             state.ended = bool(state.stop)
@@ -213,7 +213,7 @@ class Agreement(Observer):
 
 def agree_to_stop(run: TrainingRun) -> str:
     """Let all ranks know what any was asked for; returns why to stop, if anyone wants that."""
-    reasons = run.comm.all_gather_object((run.state.stop, run.wishes.reason))
+    reasons = run.comm.all_gather_object((run.state.stop, run.requests.reason))
     clock = "duration" if ("", "duration") in reasons else ""
     run.state.stop = next((asked for asked, _ in reasons if asked), clock)
     return run.state.stop or next((reason for _, reason in reasons if reason), "")

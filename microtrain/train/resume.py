@@ -29,8 +29,8 @@ from ..runs.directory import RunDirectory
 from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
 from .model_state import load_model_arrays, take_over
+from .requests import STOP_FILE
 from .state import TrainingRun
-from .wishes import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -51,32 +51,32 @@ LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 Choice = tuple[Path | None, str, int | None]
 
 
-def choose_run(config: Config, wish: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
+def choose_run(config: Config, resume: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
     """The run directory to go on with, what to say of it, and an exit code if none is needed.
 
     Args:
         config: of the run that is asked for.
-        wish: None for a new run, `auto` for the newest of this name if there is one, or a path.
+        resume: None for a new run, `auto` for the newest of this name if there is one, or a path.
         comm: whose first rank looks, for all.
 
     Raises DataError on every rank where a run cannot be read.
     """
-    return from_root(comm, lambda: _chosen(config, wish))
+    return from_root(comm, lambda: _chosen(config, resume))
 
 
-def _chosen(config: Config, wish: str | os.PathLike[str] | None) -> Choice:
-    if wish is None:
+def _chosen(config: Config, resume: str | os.PathLike[str] | None) -> Choice:
+    if resume is None:
         return None, "", None
-    if wish == "auto":
+    if resume == "auto":
         try:
-            found = newest_run(Path(os.path.expanduser(config.run_dir)) / config.name)
+            path = newest_run(Path(os.path.expanduser(config.run_dir)) / config.name)
         except OSError as error:
             raise LaunchError(f"cannot look for runs to go on with: {reason(error)}") from error
-        if found is None:
+        if path is None:
             return None, f"no run of {config.name} in {config.run_dir} yet: a new one begins", None
     else:
-        found = Path(wish)
-    run = Run.read(found)
+        path = Path(resume)
+    run = Run.read(path)
     if run.info.status == "finished" and _reached(run, config):
         return None, f"the run {run.path} has finished; nothing is left to do", 0
     return run.path, "", None

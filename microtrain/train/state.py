@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config.duration import Duration
 from ..config.schema import Config
-from .wishes import EVALUATE, SAVE
+from .requests import EVALUATE, SAVE
 
 if TYPE_CHECKING:
     from ..data import DataLoader, Prepared
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .metrics import Metric
     from .output import Output
     from .progress import Progress
+    from .requests import Requests
     from .schedules import Rates
     from .trace import Trace
-    from .wishes import Stopper
 
 __all__ = ["Ending", "Event", "Observer", "Parts", "Plan", "RunState", "TrainingRun"]
 
@@ -278,7 +278,7 @@ class TrainingRun(Parts):
         state: where it is.
         output: where lines go.
         observers: what watches it, in their order.
-        wishes: what it is asked for from outside.
+        requests: what it is asked for from outside.
         progress: losses and time since the last row.
         directory, checkpoints: what rank 0 writes to; None on other ranks.
         path: the run directory, on all ranks.
@@ -290,7 +290,7 @@ class TrainingRun(Parts):
     state: RunState
     output: Output
     observers: list[Observer]
-    wishes: Stopper
+    requests: Requests
     progress: Progress
     directory: RunDirectory | None = None
     checkpoints: Saver | None = None

@@ -50,7 +50,7 @@ class Trace:
 
     def write(self, directory: Path) -> Path:
         """Write `rank-N.json` into `directory`, which is made; returns its path."""
-        found: list[dict[str, Any]] = [
+        events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": self.rank,
              "args": {"name": f"rank {self.rank} on {self.host}"}},
             *(
@@ -62,5 +62,5 @@ class Trace:
         directory.parent.mkdir(parents=True, exist_ok=True)
         make_directory(directory)
         path = directory / f"rank-{self.rank}.json"
-        write_whole(path, json.dumps({"traceEvents": found}).encode())
+        write_whole(path, json.dumps({"traceEvents": events}).encode())
         return path

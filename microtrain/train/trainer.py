@@ -39,10 +39,10 @@ from .losses import one_loss
 from .observers import OBSERVERS
 from .output import Output
 from .progress import Progress
+from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
 from .resume import choose_run, run_directory, take_initial_values, take_up
 from .state import Ending, Event, Observer, RunState, Stateful, TrainingRun
-from .wishes import EVALUATE, SAVE, Stopper
 
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
@@ -214,7 +214,7 @@ class Trainer(TrainingRun):
         ends = dict(plan.ends)
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.elapsed, 0.0)
-        with Stopper(model, path, ends, plan.intervals) as self.wishes:
+        with Requests(model, path, ends, plan.intervals) as self.requests:
             for observer in self.observers:
                 observer.start()
             if self.trace is not None:
@@ -278,12 +278,12 @@ class Trainer(TrainingRun):
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.
 
-        Checkpoints keep the wish: a run that is killed before its end, and resumed, ends where it
-        would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
+        Checkpoints keep the request: a run that is killed before its end, and resumed, ends where
+        it would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
         resume with another `train.duration` forgets it.
         """
         self.state.stop = self.state.stop or reason
-        self.wishes.ask(reason)
+        self.requests.ask(reason)
 
     def dry_run(self) -> list[str]:
         """Take a few steps, write nothing; returns what the run needs. Collective, once."""

@@ -243,7 +243,7 @@ def test_a_disk_that_is_full_for_the_last_file(tmp_path, whole, monkeypatch):
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended):
     """`duration` in minutes: the end is kept, and what is over before a resume ends it at once."""
-    monkeypatch.setattr("microtrain.train.wishes.POLL", 0.001)
+    monkeypatch.setattr("microtrain.train.requests.POLL", 0.001)
     config, settings = configuration(tmp_path, "the last step")
     settings = (*settings[:-1], f"callbacks=[{tmp_path}/net.py:Slow]", "train.duration=0.002 min")
     monkeypatch.setattr("microtrain.train.results.Results._write_down", crash_before_run_json)

@@ -1,4 +1,4 @@
-"""Ending a run in good order before its time: signals, a file named STOP, and the clock.
+"""What is asked of a run between steps: to end by a signal, a file named STOP or the clock.
 
 What asks for the end, or for an evaluation by the clock, is noted on one rank and travels with the
 next gradient (`DataParallel.notes`), so all ranks stop after the same step without a collective of
@@ -18,23 +18,23 @@ from typing import Any
 from ..distributed.data_parallel import DataParallel
 from ..threads import LAUNCH
 
-__all__ = ["STOP_FILE", "Stopper"]
+__all__ = ["STOP_FILE", "Requests"]
 
 STOP_FILE = "STOP"
 POLL = 0.2  # seconds
-STOP, EVALUATE, SAVE = range(3)  # places in the notes
+STOP, EVALUATE, SAVE = range(3)  # the kinds: places in the notes
 # Open MPI's mpirun kills its ranks 0.2 s after it has passed on one of these.
 _NO_TIME = LAUNCH.kind in ("openmpi",)
 
 
-class Stopper:
+class Requests:
     """Notes on `model` what should happen after the next step; a context manager.
 
     Args:
         model: whose reductions carry the notes.
         path: the run directory, on rank 0; None elsewhere.
         ends: seconds from now on the clock until the run ends, by name: `duration`, `max_time`.
-        intervals: seconds between two evaluations and two checkpoints, by place; rank 0's count.
+        intervals: seconds between two evaluations and two checkpoints, by kind; rank 0's count.
 
     Attributes:
         reason: on the rank that asks for the end, why.
@@ -53,7 +53,7 @@ class Stopper:
         now = time.monotonic()
         self._ends = {name: now + seconds for name, seconds in ends.items()}
         self._intervals = intervals
-        self._due = {place: now + seconds for place, seconds in intervals.items()}
+        self._due = {kind: now + seconds for kind, seconds in intervals.items()}
         self._asked = [0.0, 0.0, 0.0]
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -64,21 +64,21 @@ class Stopper:
         self.reason = self.reason or reason
         self.note(STOP)
 
-    def note(self, place: int) -> None:
-        """Let all ranks do after the step under way what `place` stands for."""
-        self._asked[place] = 1.0
+    def note(self, kind: int) -> None:
+        """Let all ranks do after the step under way what `kind` stands for."""
+        self._asked[kind] = 1.0
         self.model.notes = tuple(self._asked)
 
-    def done(self, place: int) -> None:
+    def done(self, kind: int) -> None:
         """An evaluation or a checkpoint was made: count anew."""
-        if self._asked[place]:
-            self._asked[place] = 0.0
+        if self._asked[kind]:
+            self._asked[kind] = 0.0
             while self.model.notes != tuple(self._asked):  # a signal may come in between
                 self.model.notes = tuple(self._asked)
-        if place in self._intervals:
-            self._due[place] = time.monotonic() + self._intervals[place]
+        if kind in self._intervals:
+            self._due[kind] = time.monotonic() + self._intervals[kind]
 
-    def __enter__(self) -> Stopper:
+    def __enter__(self) -> Requests:
         if threading.current_thread() is threading.main_thread():
             numbers = [signal.SIGUSR1] + ([] if _NO_TIME else [signal.SIGTERM, signal.SIGINT])
             for number in numbers:
@@ -116,6 +116,6 @@ class Stopper:
             for name, end in self._ends.items():
                 if now >= end:
                     self.ask(name)
-            for place, due in [*self._due.items()]:
-                if now >= due and not self._asked[place]:
-                    self.note(place)
+            for kind, due in [*self._due.items()]:
+                if now >= due and not self._asked[kind]:
+                    self.note(kind)
