@@ -97,6 +97,13 @@ class Namespace:
         self.copyto(out, x)
         return out
 
+    def svd(self, x: Any) -> Any:
+        """U, the singular values and V under each other: (..., m + 1 + n, k), k = min(m, n)."""
+        u, values, v = self.module.linalg.svd(x, False)
+        lead = len(x.shape) - 2
+        v = v.transpose((*range(lead), lead + 1, lead))
+        return self.concatenate([u, values[..., None, :], v], -2)
+
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))

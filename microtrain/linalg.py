@@ -18,16 +18,18 @@ from .ops.factorisations import det as _det
 from .ops.factorisations import inverse as _inverse
 from .ops.factorisations import slogdet as _slogdet
 from .ops.factorisations import solve as solve
+from .ops.factorisations import svdvals as _svdvals
 from .ops.fronts import public
 from .ops.joining import checked_tensors
 from .ops.norms import norm as _norm
+from .ops.norms import singular
 from .ops.products import matrix_power as matrix_power
 from .ops.shapes import normal_dims
 from .ops.triangles import diagonal as _diagonal
 
 __all__ = [
     "LinAlgError", "cholesky", "det", "diagonal", "inv", "matmul", "matrix_norm", "matrix_power",
-    "multi_dot", "norm", "slogdet", "solve", "vecdot", "vector_norm",
+    "multi_dot", "norm", "slogdet", "solve", "svdvals", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -50,6 +52,15 @@ def slogdet(A: Any) -> SignAndLog:
 def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     """`mt.diagonal` of the last two dimensions."""
     return _diagonal(A, offset, dim1, dim2)
+
+
+def svdvals(A: Any) -> Any:
+    """The singular values of a matrix, or of each of a batch (..., m, n), the largest first.
+
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+    """
+    return _svdvals(A)
 
 
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
@@ -115,7 +126,8 @@ def matrix_norm(
     Args:
         x: a Tensor of a float dtype (or `dtype` says which).
         ord: "fro", the norm of all elements; 1 or -1, the largest or smallest sum of the absolute
-            values of a column; inf or -inf, of a row. Those that need singular values are missing.
+            values of a column; inf or -inf, of a row; 2 or -2, the largest or smallest singular
+            value; "nuc", the sum of these.
         dim, keepdim: the matrices' dimensions, and whether to leave them in place with size 1.
         dtype: cast to this dtype first.
 
@@ -129,10 +141,15 @@ def matrix_norm(
         )
     if ord == "fro":
         return vector_norm(x, 2, dims, keepdim, dtype=dtype)
-    if isinstance(ord, str) or abs(ord) not in (1, math.inf):
+    if ord not in ("nuc", 1, -1, 2, -2, math.inf, -math.inf):
         raise RuntimeError(
-            f"linalg.matrix_norm: Order {ord} not supported; there are 'fro', 1, -1, inf, -inf"
+            f"linalg.matrix_norm: Order {ord} not supported; there are 'fro', 'nuc', 1, -1, 2, -2, "
+            "inf, -inf"
         )
+    if ord in ("nuc", 2, -2):
+        x = x if dtype is None else cast(x, as_dtype(dtype))
+        combine = sum if ord == "nuc" else amax if ord > 0 else amin
+        return singular("linalg.matrix_norm", x, dims, keepdim, combine)
     rows, columns = normal_dims(dims, x.ndim) or ()
     added, compared = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = vector_norm(x, 1, added, True, dtype=dtype)

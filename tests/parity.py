@@ -33,10 +33,13 @@ def both(array: Any, grad: bool = True) -> tuple[Any, Any]:
     return pair
 
 
-def assert_same(ours: Any, theirs: Any, rtol: float = 1e-10) -> None:
+def assert_same(ours: Any, theirs: Any, rtol: float = 1e-10, scale: float = 0.0) -> None:
+    """Equal to `rtol`, or to `scale` times the largest element: what cancels has lost digits."""
     assert tuple(ours.shape) == tuple(theirs.shape)
     assert dtype_name(ours) == dtype_name(theirs)
-    np.testing.assert_allclose(numpy_of(ours), numpy_of(theirs), rtol=rtol, atol=1e-12)
+    expected = numpy_of(theirs)
+    atol = max(1e-12, scale * np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    np.testing.assert_allclose(numpy_of(ours), expected, rtol=rtol, atol=atol)
 
 
 def compare(function: Callable[..., Any], *arrays: Any, second: bool = True) -> None:
@@ -72,7 +75,7 @@ def compare(function: Callable[..., Any], *arrays: Any, second: bool = True) -> 
                 there = a if b is None else b
                 assert there is None or not np.any(numpy_of(there))
             else:
-                assert_same(a, b, rtol=1e-8)
+                assert_same(a, b, rtol=1e-8, scale=1e-12)
 
 
 rng = np.random.default_rng(11)

@@ -261,6 +261,57 @@ def test_a_computed_tensor_in_a_plot() -> None:
     plt.close("all")
 
 
+AS_THERE: dict[str, tuple[str, Any]] = {
+    "round to decimals": ("round(L.tensor([1.255, -3.14159]), decimals=2)", [1.26, -3.14]),
+    "round to tens": ("tensor([125.0, 135.0]).round(decimals=-1)", [120.0, 140.0]),
+    "round in place": ("tensor([0.25, 0.35]).round_(decimals=1)", [0.2, 0.4]),
+    "round integers": ("round(L.tensor([1, 2]))", [1, 2]),
+    "negative indices": ("take_along_dim(L.arange(6).reshape(2, 3), L.tensor([[-1], [0]]), 1)",
+                         [[2], [3]]),
+    "gather nothing": ("gather(L.ones(5), 0, L.zeros(0, dtype=L.uint8))", []),
+    "gather nothing of a shape": ("gather(L.ones(5), 0, L.ones((2, 0)).bool()).shape == (2, 0)",
+                                  True),
+    "windows of a number": ("tensor(3.0).unfold(0, 1, 1)", [3.0]),
+    "no window of a number": ("tensor(3.0).unfold(0, 0, 1)", []),
+    "spectral norm": ("linalg.matrix_norm(L.tensor([[3.0, 0.0], [0.0, -4.0]]), 2)", 4.0),
+    "smallest": ("linalg.norm(L.tensor([[3.0, 0.0], [0.0, -4.0]]), -2)", 3.0),
+    "nuclear norm": ("norm(L.tensor([[3.0, 0.0], [0.0, -4.0]]), p='nuc', keepdim=True)", [[7.0]]),
+    "singular values": ("linalg.svdvals(L.tensor([[0.0, 2.0], [0.0, 0.0]]))", [2.0, 0.0]),
+    "power 0": ("linalg.matrix_power(L.ones(2, 2, requires_grad=True), 0).requires_grad", True),
+    "sign of a determinant": ("slogdet(L.ones(1, 1, requires_grad=True)).sign.requires_grad", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AS_THERE)
+@pytest.mark.parametrize("library", ["microtrain", "torch"])
+def test_a_value(name: str, library: str) -> None:
+    lib = mt if library == "microtrain" else pytest.importorskip("torch")
+    call, expected = AS_THERE[name]
+    found = eval(f"L.{call}", {"L": lib})
+    if isinstance(found, bool):
+        assert found is expected
+    else:
+        np.testing.assert_allclose(found.tolist(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        ("round(L.tensor([1, 2]), decimals=1)", RuntimeError, "int64 has no decimals"),
+        ("round(L.ones(2), decimals=1.5)", RuntimeError, "'decimals' must be an int, got 1.5"),
+        ("take_along_dim(L.ones(2), L.tensor([-3]), 0)", RuntimeError, "index -3 is out of bounds"),
+        ("linalg.matrix_norm(L.ones(2, 2), 3)", RuntimeError, "Order 3 not supported"),
+        ("norm(L.ones(2), 'nuc')", RuntimeError, "expected two dimensions"),
+        ("linalg.svdvals(L.ones(2))", RuntimeError, "expected a matrix"),
+        ("linalg.svdvals(L.ones(2, 2, dtype=L.int64))", RuntimeError, "int64"),
+        ("linalg.svdvals(L.full((2, 2), float('nan')))", mt.linalg.LinAlgError, "converge"),
+    ],
+)
+def test_what_is_refused(call: str, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        eval(f"L.{call}", {"L": mt})
+
+
 def test_the_source_of_an_operation_is_what_runs() -> None:
     x = mt.ones(2, requires_grad=True)
     operation = REGISTRY["mul"]

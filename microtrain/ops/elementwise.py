@@ -250,11 +250,29 @@ def _rounding(name: str, instruction: str, doc: str) -> Any:
 floor = _rounding("floor", "floor", "`x` rounded down, elementwise; its gradient is 0.")
 ceil = _rounding("ceil", "ceil", "`x` rounded up, elementwise; its gradient is 0.")
 trunc = _rounding("trunc", "trunc", "`x` rounded towards 0, elementwise; its gradient is 0.")
-round = _rounding(
-    "round",
-    "rint",
-    "`x` rounded to the nearest integer, halves to the even one, elementwise; its gradient is 0.",
-)
+
+
+def _round(xp, x, *, decimals=0):
+    """`x` rounded to `decimals` places, halves to the even neighbour; its gradient is 0.
+
+    A negative number of `decimals` rounds to tens, hundreds ...; integers have none to round.
+    """
+    if x.dtype.kind != "f":
+        no_booleans("round", x)
+        if decimals:
+            raise RuntimeError(f"{x.dtype.name} has no decimals; take x.float()")
+        return _clone(xp, x)
+    if not decimals:
+        return xp.rint(x)
+    if type(decimals) is not int:
+        raise TypeError(f"argument 'decimals' must be an int, got {decimals!r}")
+    scale = xp.constant(10.0 ** max(decimals, -decimals), x.dtype)
+    if decimals > 0:
+        return xp.divide(xp.rint(xp.multiply(x, scale)), scale)
+    return xp.multiply(xp.rint(xp.divide(x, scale)), scale)
+
+
+round = primitive("round", _round, x=lambda g: zeros_like(g))
 
 
 # The largest exponents whose exponential is finite; beyond them 1 / (1 + e) is 0 anyway.

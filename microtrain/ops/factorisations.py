@@ -1,6 +1,6 @@
-"""Inverses, solutions of linear systems, Cholesky factors and determinants of square matrices.
+"""Inverses, solutions of linear systems, Cholesky factors, singular values and determinants.
 
-All take one matrix or a batch (..., n, n) of a float type.
+All take one matrix or a batch (..., n, n) of a float type; only singular values need no square.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import numpy as np
 
 from .arguments import want_float
 from .coercion import LinAlgError, examine
-from .elementwise import where
+from .elementwise import where, zeros_like
 from .fronts import public
+from .indexing import part
 from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes
 from .reductions import sum_dims
 from .registry import primitive
 from .shapes import broadcast_shape, expand_to, matrix_transpose, reshape_to
-from .triangles import lower_triangle
+from .triangles import lower_triangle, with_diagonal
 
 __all__ = ["cholesky", "det", "inverse", "logdet", "slogdet"]
 
@@ -174,6 +175,60 @@ def cholesky(x: Any, upper: bool = False) -> Any:
     return matrix_transpose(found) if upper else found
 
 
+# Singular values ----------------------------------------------------------------------------------
+
+
+def _svd(xp, x):
+    return _attempt(xp.svd, x)
+
+
+def _svd_rule(g, x_shape, result):
+    """Townsend, "Differentiating the singular value decomposition" (2016).
+
+    What equal singular values leave open is taken as 0.
+    """
+    m, rows = x_shape[-2], len(x_shape) - 2
+    ends = (0, m), (m, m + 1), (m + 1, None)
+    u, values, v = (part(result, rows, *some) for some in ends)
+    g_u, g_values, g_v = (part(g, rows, *some) for some in ends)
+    column = matrix_transpose(values)
+    apart = values * values - column * column
+    alike = apart == 0
+    apart = where(alike, 1, apart)
+    inverted = where(values == 0, 0, 1 / where(values == 0, 1, values))
+
+    def turned(factor, g):
+        """What of `g` turns the columns of `factor` among themselves, and what leaves them."""
+        along = batched(matrix_transpose(factor), g)
+        among = where(alike, 0, (along - matrix_transpose(along)) / apart)
+        return among, (g - batched(factor, along)) * inverted
+
+    among_u, leaving_u = turned(u, g_u)
+    among_v, leaving_v = turned(v, g_v)
+    inside = with_diagonal(reshape_to(g_values, column.shape[:-1]), apart.shape, 0)
+    inside = inside + among_u * values + column * among_v
+    right = matrix_transpose(v)
+    found = batched(batched(u, inside) + leaving_u, right)
+    return found + batched(u, matrix_transpose(leaving_v))
+
+
+svd_of = primitive("svd", _svd, x=_svd_rule)
+
+
+@public
+def svdvals(x: Any) -> Any:
+    """The singular values of a matrix, or of each of a batch (..., m, n), the largest first.
+
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+    """
+    if x.ndim < 2:
+        raise RuntimeError(f"svdvals: expected a matrix or a batch, got shape {tuple(x.shape)}")
+    want_float("svdvals", x)
+    m, n = x.shape[-2:]
+    return reshape_to(part(svd_of(x), x.ndim - 2, m, m + 1), (*x.shape[:-2], min(m, n)))
+
+
 # Determinants -------------------------------------------------------------------------------------
 
 
@@ -223,7 +278,7 @@ def _det_sign(xp, x):
 logabsdet_of = primitive(
     "logabsdet", _logabsdet, x=lambda g, x: _as_matrix(g) * matrix_transpose(inverse_of(x))
 )
-det_sign = primitive("det_sign", _det_sign)
+det_sign = primitive("det_sign", _det_sign, x=lambda g, x: zeros_like(x))
 
 
 class SignAndLog(NamedTuple):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..backend import MODES, XP, bool_
+from ..backend import MODES, XP, bool_, int64
 from ..tensor import TENSORS, wrap
-from .arguments import scalar_like, want_in_range, want_same_dtype
+from .arguments import scalar_like, want_in_range, want_integers, want_same_dtype
+from .coercion import cast
 from .elementwise import add, mul, where
 from .fronts import Dim, Index, SameDtype, TensorOnly, one_of, public
 from .indexing import (
@@ -60,20 +61,23 @@ def _check_sizes(name: str, index: Any, what: str, x: Any, free: int = -1) -> No
 
 
 @public
-def gather(input: TensorOnly, dim: Dim, index: Index) -> Any:
+def gather(input: TensorOnly, dim: Dim, index: TensorOnly) -> Any:
     """The elements that `index` names along `dim`: `out[i][j] = input[index[i][j]][j]` for dim 0.
 
     Args:
         input: a Tensor.
         dim: the dimension to choose along.
-        index: int64 or int32, with as many dimensions as `input` and in all but `dim` no larger.
+        index: int64 or int32, with as many dimensions as `input` and in all but `dim` no larger;
+            an empty one may be of any dtype and shape.
 
     Returns a Tensor in the shape of `index`. Raises RuntimeError for an index that does not fit or
     is out of range; a negative one is.
     """
-    x, places = line(input), line(index)
-    if not places.numel():  # which may have any shape
-        places = reshape_to(places, (0,) * x.ndim)
+    x = line(input)
+    if index.numel():
+        places = line(want_integers("gather", index))
+    else:
+        places = cast(reshape_to(index, (0,) * x.ndim), int64)
     _check_sizes("gather", places, "self", x, dim)
     want_in_range("gather", places._array, dim, 0, x.shape[dim], RuntimeError)
     return shaped_like(gather_along(x, places, dim), index)
@@ -83,11 +87,12 @@ def gather(input: TensorOnly, dim: Dim, index: Index) -> Any:
 def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) -> Any:
     """The elements that `indices` names along `dim`, both broadcast in the other dimensions.
 
-    Without `dim` both are flattened. It is what fits the results of `argsort` and `argmax`.
+    Without `dim` both are flattened; negative indices count from the end. It is what fits the
+    results of `argsort` and `argmax`.
     Raises RuntimeError for numbers of dimensions that differ and for an index out of range.
     """
     if dim is None:
-        return gather(reshape_to(input, (-1,)), 0, reshape_to(indices, (-1,)))
+        return take_along_dim(reshape_to(input, (-1,)), reshape_to(indices, (-1,)), 0)
     if input.ndim != indices.ndim:
         raise RuntimeError(
             f"take_along_dim(): input and indices must have the same number of dimensions, got "
@@ -97,7 +102,9 @@ def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) ->
     joint = [b if a == 1 else a for a, b in pairs]
     x = expand(input, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else input
     places = expand(indices, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else indices
-    return gather(x, dim, places)
+    size = x.shape[dim] if pairs else 1
+    want_in_range("take_along_dim", places._array, dim, -size, size, RuntimeError)
+    return gather(x, dim, where(places < 0, places + size, places))
 
 
 def _scatter(xp, x, index, src, *, dim):

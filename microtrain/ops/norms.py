@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..backend import as_dtype
@@ -10,9 +11,10 @@ from .arguments import want_float
 from .coercion import cast
 from .elementwise import abs, sign, where, zeros_like
 from .extrema import amax, amin
+from .factorisations import svdvals
 from .reductions import in_single, sum
 from .registry import primitive
-from .shapes import expand_to, normal_dims, restore_dims
+from .shapes import expand_to, normal_dims, permute_dims, restore_dims
 
 __all__ = [
     "norm",
@@ -46,6 +48,16 @@ def _norm_rule(g, x, result, p, dims, keepdim):
 norm_dims = primitive("norm", _norm, x=_norm_rule)
 
 
+def singular(name: str, x: Any, dim: Any, keepdim: bool, combine: Callable[..., Any]) -> Any:
+    """`combine(values, -1)` of the singular values of the matrices in the two dimensions `dim`."""
+    dims = normal_dims(tuple(dim), x.ndim) or ()
+    if len(dims) != 2:
+        raise RuntimeError(f"{name}: expected two dimensions, got {tuple(dim)}")
+    others = tuple(d for d in range(x.ndim) if d not in dims)
+    found = combine(svdvals(permute_dims(x, (*others, *dims))), -1)
+    return restore_dims(found, x.shape, dims, False) if keepdim else found
+
+
 def norm(
     x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -53,8 +65,8 @@ def norm(
 
     Args:
         x: a Tensor of a float dtype (or `dtype` says which).
-        p: a number; "fro" is 2. `inf` is the largest and `-inf` the smallest absolute value, 0 the
-            number of elements that are not 0.
+        p: a number; "fro" is 2; `inf` is the largest and `-inf` the smallest absolute value, 0 the
+            number of elements that are not 0. "nuc" is the sum of the singular values of matrices.
         dim: an int, a tuple of ints, None for all.
         keepdim: leave the reduced dimensions in place with size 1.
         dtype: cast to this dtype first.
@@ -69,8 +81,10 @@ def norm(
     x = x if dtype is None else cast(x, as_dtype(dtype))
     want_float("norm", x)
     p = 2 if p == "fro" else p
+    if p == "nuc":
+        return singular("norm", x, range(x.ndim) if dim is None else dim, keepdim, sum)
     if not isinstance(p, int | float):
-        raise RuntimeError(f"norm(): expected a number or 'fro' for p, got {p!r}")
+        raise RuntimeError(f"norm(): expected a number, 'fro' or 'nuc' for p, got {p!r}")
     dims = None if dim is None else normal_dims(dim, x.ndim)
     if math.isinf(p):
         return (amax if p > 0 else amin)(abs(x), () if dims is None else dims, keepdim)

@@ -67,8 +67,12 @@ def _extended(x: Any, dim: int, low: int, high: int, mode: str) -> Any:
     return cat(parts, dim) if len(parts) > 1 else x
 
 
-# The largest border that a dimension of n elements can give.
-_MOST = {"reflect": lambda n: n - 1, "replicate": lambda n: math.inf, "circular": lambda n: n}
+# The largest border that a dimension of n elements can give, of which `left` are not cut off.
+_MOST = {
+    "reflect": lambda n, left: n - 1,
+    "replicate": lambda n, left: math.inf,
+    "circular": lambda n, left: left,
+}
 
 
 def _check_pads(input: Any, pad: Any, mode: str, value: Any) -> None:
@@ -103,7 +107,8 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
         input: any shape; for other modes than "constant" with one or two dimensions before the
             padded ones.
         pad: two numbers for each padded dimension, before and after, the last dimension first:
-            (left, right, top, bottom, ...). Negative ones cut off ("constant" only).
+            (left, right, top, bottom, ...). Negative ones cut off, from what is wrapped around
+            before and from what is mirrored or repeated after that is made.
         mode: "constant"; "reflect" mirrors without repeating the edge; "replicate" repeats the
             edge; "circular" wraps around.
         value: of a constant border, 0 if not given.
@@ -133,10 +138,17 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
         )
     result = input
     for dim, n, pair in ends:
-        if min(pair) < 0 or max(pair) > _MOST[mode](n) or not n:
+        added, cut = (tuple(end(count, 0) for count in pair) for end in (max, min))
+        most = _MOST[mode](n, n + sum(cut))
+        if max(pair) > most or not n or n + sum(pair) < 1:
             raise RuntimeError(
                 f"pad: mode {mode!r} cannot pad dimension {dim} of size {n} by {pair}: expected "
-                f"0 to {_MOST[mode](n)}"
+                f"at most {most}, and something left"
             )
-        result = _extended(result, dim, *pair, mode)
+        cuts = (cut, *((0, 0),) * (input.ndim - 1 - dim)) if any(cut) else ()
+        if cuts and mode == "circular":
+            result = constant_pad(result, cuts)
+        result = _extended(result, dim, added[0], added[1], mode)
+        if cuts and mode != "circular":
+            result = constant_pad(result, cuts)
     return clone(result) if result is input else result

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import XP
+from ..backend import XP, bool_
 from ..tensor import TENSORS, wrap
 from .arguments import integer, integers
 from .coercion import cast
-from .elementwise import add, clone, contiguous_copy, mul, where
+from .elementwise import add, clone, mul, where
 from .factorisations import check_square, inverse
 from .fronts import public
 from .joining import checked_tensors
 from .linear_algebra import batched, check_dtypes, matmul, mm, mm_matrices
 from .reductions import sum_dims
-from .shapes import expand_to, normal_dim, permute_dims, reshape_to
+from .shapes import normal_dim, permute_dims, reshape_to
 
 __all__ = [
     "addbmm", "addmm", "addmv", "baddbmm", "bmm", "dot", "ger", "inner", "kron", "matrix_power",
@@ -190,8 +190,9 @@ def matrix_power(x: Any, n: int) -> Any:
     check_square("matrix_power", x)
     power = integer("matrix_power", "n", n)
     if not power:
-        one = XP[type(x._array)].asarray(np.eye(x.shape[-1], dtype=x.dtype))
-        return contiguous_copy(expand_to(wrap(one), tuple(x.shape)))
+        xp = XP[type(x._array)]
+        one = wrap(xp.asarray(np.eye(x.shape[-1], dtype=x.dtype)))
+        return where(wrap(xp.zeros((), bool_)), x, one)  # whose gradient is 0
     if power < 0:
         x, power = inverse(x), -power
     if power == 1:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..tensor import Tensor
 from .arguments import integer, numbers
 from .fronts import public
+from .indexing import select
 from .padding import padded
 from .registry import primitive
 from .shapes import normal_dim, reshape_to
@@ -244,6 +245,8 @@ def sliding(x: Any, dimension: int, size: int, step: int) -> Any:
     the dimension and a step below 1.
     """
     dim = normal_dim(dimension, x.ndim)
+    if not x.ndim:  # one window of a line, without its number
+        return select(sliding(reshape_to(x, (1,)), 0, size, step), (0,))
     size, step = integer("unfold", "size", size), integer("unfold", "step", step)
     if not 0 <= size <= x.shape[dim] or step < 1:
         raise RuntimeError(

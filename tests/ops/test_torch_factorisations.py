@@ -15,7 +15,7 @@ import pytest
 import microtrain as mt
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from parity import assert_same, both, compare, normal, refused_alike  # noqa: E402
+from parity import assert_same, both, compare, normal, positive, refused_alike  # noqa: E402
 
 INF = float("inf")
 
@@ -53,6 +53,19 @@ def test_function_of_one_matrix(name: str, shape: Any) -> None:
     compare(OF_ONE[name], regular(*shape))
     if name != "logdet":
         compare(OF_ONE[name], -regular(*shape))
+
+
+@pytest.mark.parametrize("order", [2, -2, "nuc"])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4), (2, 4, 2), (1, 1)], ids=str)
+def test_norms_of_singular_values(shape: Any, order: Any) -> None:
+    compare(lambda m, x: m.linalg.svdvals(x) ** 3, normal(*shape))
+    for keepdim in (False, True):
+        compare(
+            lambda m, x, keepdim=keepdim: m.linalg.matrix_norm(x, order, keepdim=keepdim),
+            normal(*shape),
+        )
+    compare(lambda m, x: m.norm(x.mT, "nuc", dim=(-2, -1)), normal(*shape))
+    compare(lambda m, x: m.linalg.norm(m.diag(x), order), positive(3))
 
 
 @pytest.mark.parametrize("upper", [False, True])

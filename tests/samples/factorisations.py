@@ -21,6 +21,11 @@ def definite(*shape: int) -> Any:
     return x @ x.swapaxes(-1, -2) + np.eye(shape[-2])
 
 
+def mixed(*shape: int) -> Any:
+    """Matrices whose singular values are far from each other."""
+    return np.random.default_rng(5).standard_normal(shape)
+
+
 MATRICES = [
     regular(3, 3),
     regular(4, 4).T,
@@ -35,8 +40,9 @@ MATRICES = [
 SAMPLES: dict[str, list[Sample]] = {
     **{
         name: [Sample((a,)) for a in MATRICES]
-        for name in ("inverse", "det", "cofactor", "logabsdet", "det_sign")
+        for name in ("inverse", "det", "cofactor", "logabsdet")
     },
+    "det_sign": [Sample((a,), second=False) for a in MATRICES],
     "linalg_solve": [
         Sample((regular(3, 3), normal(3, 2))),
         Sample((regular(3, 3).T, normal(2, 3).T)),
@@ -46,6 +52,10 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "cholesky": [Sample((a,)) for a in (definite(3, 3), definite(2, 2, 4), definite(2, 3, 3)[0].T)]
     + [Sample((a,)) for a in (definite(1, 1), definite(0, 2, 2), definite(0, 0))],
+    "svd": [
+        Sample((a,)) for a in (mixed(3, 2), mixed(2, 4), mixed(2, 3, 3), mixed(4, 2).T, mixed(1, 1))
+    ]
+    + [Sample((np.ones(shape),)) for shape in ((0, 2, 3), (0, 2), (3, 0))],
 }
 
 
@@ -87,6 +97,27 @@ def _cholesky(x: Any) -> Any:
     return result
 
 
+def _signs(u: Any, x: Any) -> Any:
+    """1 or -1 for each column of `u`, which a factorisation leaves open: as NumPy has it."""
+    return np.sign(np.sum(u * np.linalg.svd(x, full_matrices=False)[0], -2))[..., None, :]
+
+
+def _svd(x: Any) -> Any:
+    """By the eigenvectors of `x.T @ x`."""
+    squares, v = np.linalg.eigh(x.swapaxes(-1, -2) @ x)
+    k = min(x.shape[-2:])
+    values, v = np.sqrt(squares[..., None, ::-1][..., :k]), v[..., ::-1][..., :k]
+    u = x @ v / values
+    signs = _signs(u, x)
+    return np.concatenate([u * signs, values, v * signs], -2)
+
+
+def _torch_svd(torch: Any, x: Any) -> Any:
+    u, values, v = torch.linalg.svd(x, full_matrices=False)
+    signs = torch.tensor(_signs(u.detach().numpy(), x.detach().numpy()))
+    return torch.cat([u * signs, values[..., None, :], v.mT * signs], -2)
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "inverse": lambda x: _cofactor(x).swapaxes(-1, -2) / _det(x)[..., None, None],
     "linalg_solve": _by_columns,
@@ -95,6 +126,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "cofactor": _cofactor,
     "logabsdet": lambda x: np.log(np.abs(_det(x))),
     "det_sign": lambda x: np.sign(_det(x)),
+    "svd": _svd,
 }
 TORCH: dict[str, Callable[..., Any]] = {
     "inverse": lambda torch, x: torch.inverse(x),
@@ -104,4 +136,5 @@ TORCH: dict[str, Callable[..., Any]] = {
     "cofactor": lambda torch, x: torch.det(x)[..., None, None] * torch.inverse(x).mT,
     "logabsdet": lambda torch, x: torch.slogdet(x)[1],
     "det_sign": lambda torch, x: torch.slogdet(x)[0],
+    "svd": _torch_svd,
 }

@@ -1,0 +1,223 @@
+"""PyTorch's own database of operators, with their samples, against the functions of its names here.
+
+Every entry whose function exists is run on all its samples, at most 400, in float64 and float32:
+results, dtypes, `requires_grad`, first gradients and, of a few samples, second ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # which torch.testing asks for
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+import microtrain as mt  # noqa: E402
+from microtrain.ops.methods import METHODS  # noqa: E402
+
+MOST = 400  # samples of an entry
+TWICE = 6  # of these have their second gradients compared
+DTYPES = {
+    torch.float64: mt.float64, torch.float32: mt.float32, torch.float16: mt.float16,
+    torch.int64: mt.int64, torch.int32: mt.int32, torch.int16: mt.int16, torch.int8: mt.int8,
+    torch.uint8: mt.uint8, torch.bool: mt.bool,
+}  # fmt: skip
+TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (2e-4, 2e-5), "float16": (2e-3, 2e-3)}
+
+# Entries that differ on purpose (docs/differences.md), or where no user comes by.
+DIFFERENT = {
+    "nn_functional_batch_norm": "an input of shape (0,) has no channels",
+    "nn_functional_dropout2d": "an input of 3 dimensions has no samples",
+    "nn_functional_gaussian_nll_loss": "a target of another shape than the input",
+    "nn_functional_instance_norm": "running statistics",
+}
+RANDOM = ("bernoulli", "dropout", "multinomial", "normal", "rand", "uniform", "empty")
+CASTS = "bool byte char double float half int long short".split()
+AS_HERE: dict[str, Callable[..., Any]] = {
+    "T": lambda x: x.T,
+    "H": lambda x: x.H,
+    "mT": lambda x: x.mT,
+    "einsum": lambda operands, equation: mt.einsum(equation, *operands),
+    "nn.functional.embedding": lambda w, i, **k: mt.nn.functional.embedding(i, w, **k),
+    "where": lambda x, condition, y: mt.where(condition, x, y),
+    "zero_": lambda x: x.clone().zero_(),
+}
+
+
+class NotHere(Exception):
+    """A sample of what only PyTorch has: complex numbers, sparse Tensors."""
+
+
+def function_of(op: Any) -> Any:
+    """What has the name of the entry here, or None."""
+    name = op.name
+    if name in AS_HERE:
+        return AS_HERE[name]
+    if op.variant_test_name == "in_place":
+        return getattr(mt.Tensor, f"{name}_", None)
+    if name.startswith("__") or name in CASTS:
+        return getattr(mt.Tensor, name, None)
+    found: Any = mt
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if found is not None else METHODS.get(name)
+
+
+ENTRIES = {op.formatted_name: op for op in op_db if callable(function_of(op))}
+
+
+def here(value: Any) -> Any:
+    """An argument for microtrain."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.dtype not in DTYPES:
+            raise NotHere
+        return mt.tensor(value.numpy(force=True)).requires_grad_(value.requires_grad)
+    if isinstance(value, torch.dtype) and value in DTYPES:
+        return DTYPES[value]
+    if isinstance(value, torch.device):
+        return "cpu"
+    if isinstance(value, complex | torch.dtype | torch.layout | torch.memory_format):
+        raise NotHere
+    if isinstance(value, tuple):
+        return tuple(map(here, value))
+    if isinstance(value, list):
+        return list(map(here, value))
+    return {k: here(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        for item in value:
+            yield from flat(item)
+    else:
+        yield value
+
+
+def array(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.numpy(force=True)
+    return value.detach().numpy() if isinstance(value, mt.Tensor) else np.asarray(value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The Tensors in it that require grad."""
+    tensors = [t for t in flat(value) if isinstance(t, torch.Tensor | mt.Tensor)]
+    return [t for t in tensors if t.requires_grad]
+
+
+def same(ours: Any, theirs: Any, dtype: str, more: float = 1.0) -> None:
+    a, b = array(ours), array(theirs)
+    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    relative, absolute = TOLERANCES.get(dtype, (0, 0))
+    if b.dtype.kind == "f" and b.size:
+        absolute *= max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0) * 1e-3)
+    np.testing.assert_allclose(
+        a.astype(float), b.astype(float), rtol=relative * more, atol=absolute * more
+    )
+
+
+def same_gradients(ours: Any, theirs: Any, dtype: str, more: float = 1.0) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        if a is not None and b is not None:
+            same(a, b, dtype, more)
+        else:  # one says "not in the graph", the other "zero"
+            assert all(t is None or not np.any(array(t)) for t in (a, b))
+
+
+def check(op: Any, sample: Any, dtype: str, twice: bool) -> None:
+    """One sample in both libraries; NotHere where PyTorch alone has it."""
+    arguments = [sample.input, *sample.args], sample.kwargs
+    try:
+        expected = op.op(*arguments[0], **arguments[1])
+    except (RuntimeError, NotImplementedError):
+        raise NotHere from None
+    theirs = list(flat(expected))
+    if any(isinstance(t, torch.Tensor) and t.dtype not in DTYPES for t in theirs):
+        raise NotHere
+    given = here(arguments[0]), here(arguments[1])
+    ours = list(flat(function_of(op)(*given[0], **given[1])))
+    assert len(ours) == len(theirs)
+    drawn = any(word in op.name for word in RANDOM) or arguments[1].get("dropout_p")
+    for a, b in zip(ours, theirs, strict=True):
+        assert isinstance(a, mt.Tensor) == isinstance(b, torch.Tensor)
+        if drawn:
+            assert (array(a).shape, array(a).dtype) == (array(b).shape, array(b).dtype)
+            continue
+        same(a, b, dtype)
+        assert getattr(a, "requires_grad", None) == getattr(b, "requires_grad", None)
+    if drawn or not leaves(theirs):
+        return
+    rng = np.random.default_rng(1)
+    seeds = [rng.standard_normal(t.shape).astype(array(t).dtype) for t in leaves(theirs)]
+    try:
+        first = torch.autograd.grad(
+            leaves(theirs), leaves(arguments), [torch.tensor(s) for s in seeds],
+            allow_unused=True, create_graph=twice,
+        )  # fmt: skip
+    except RuntimeError:  # no gradient there
+        return
+    xs = leaves(given)
+    found = mt.autograd.grad(
+        leaves(ours), xs, [mt.tensor(np.asarray(s)) for s in seeds],
+        allow_unused=True, create_graph=twice,
+    )  # fmt: skip
+    same_gradients(found, first, dtype)
+    again = [f for f in first if f is not None and f.requires_grad]
+    if not twice or not again:
+        return
+    mine = [f for f in found if f is not None and f.requires_grad]
+    try:
+        second = torch.autograd.grad(
+            sum((f * f).sum() for f in again), leaves(arguments), allow_unused=True
+        )
+    except (RuntimeError, NotImplementedError):
+        return
+    ours_again: Any = [None] * len(xs)
+    if mine:
+        ours_again = mt.autograd.grad(sum((f * f).sum() for f in mine), xs, allow_unused=True)
+    if all(s is None or bool(torch.isfinite(s).all()) for s in second):
+        same_gradients(ours_again, second, dtype, 1e2)
+
+
+@pytest.mark.filterwarnings("ignore")  # what both say of the samples
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entry(name: str) -> None:
+    op = ENTRIES[name]
+    differences: list[str] = []
+    for dtype in (torch.float64, torch.float32):
+        if dtype not in op.dtypes:
+            dtype = next((d for d in (torch.int64, torch.bool) if d in op.dtypes), None)
+        if dtype is None:
+            continue
+        torch.manual_seed(0)
+        differentiable = op.supports_autograd and dtype.is_floating_point
+        samples = op.sample_inputs("cpu", dtype, requires_grad=differentiable)
+        for number, sample in enumerate(itertools.islice(samples, MOST)):
+            twice = number < TWICE and dtype == torch.float64 and op.supports_gradgrad
+            try:
+                check(op, sample, str(dtype).removeprefix("torch."), twice)
+            except NotHere:
+                continue
+            except Exception as error:
+                differences.append(f"sample {number}, {dtype}: {sample}\n{error}")
+    if name in DIFFERENT:
+        assert differences, f"{name} is as in PyTorch: strike it from DIFFERENT"
+    else:
+        assert not differences, f"{len(differences)} samples\n{differences[0][:1500]}"
+
+
+def test_almost_all_entries_are_as_there() -> None:
+    different = [name for name in ENTRIES if name in DIFFERENT]
+    assert len(ENTRIES) >= 355
+    assert len(different) <= 0.015 * len(ENTRIES)
