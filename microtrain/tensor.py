@@ -399,9 +399,10 @@ class Tensor:
     def numpy(self) -> np.ndarray[Any, Any]:
         """The array, sharing memory; of a Tensor on a GPU a RuntimeError (`.cpu()` first).
 
-        Raises RuntimeError where the Tensor requires grad: `.detach()` first.
+        Raises RuntimeError where the Tensor requires grad and gradients are recorded: `.detach()`
+        first.
         """
-        if self._rg:
+        if self._rg and MODES.grad:
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
                 "instead."

@@ -294,9 +294,100 @@ def test_a_value(name: str, library: str) -> None:
         np.testing.assert_allclose(found.tolist(), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("library", ["microtrain", "torch"])
+def test_containers_are_joined(library: str) -> None:
+    n = nn if library == "microtrain" else pytest.importorskip("torch").nn
+    a, b = n.Linear(1, 1), n.ReLU()
+    first, second = n.Sequential(a), n.Sequential(b)
+    assert [*(first + second)] == [a, b] == [*n.ModuleList([a]) + n.ModuleList([b])]
+    assert list((first + second).state_dict()) == ["0.weight", "0.bias"]
+    assert [*first * 3] == [a, a, a] == [*3 * first]
+    first *= 2
+    assert [*first] == [a, a]
+    assert first.pop(0) is a
+    assert len(first) == 1
+    many = n.ModuleList([a, b])
+    assert many.pop(-1) is b
+    assert [*many] == [a]
+    for wrong in (lambda: second + [a], lambda: second * 1.5):
+        with pytest.raises((TypeError, ValueError)):
+            wrong()
+    with pytest.raises(ValueError, match=r"(?i)repeat|positive|non-?zero|0|once"):
+        second * 0
+
+
+@pytest.mark.parametrize("library", ["microtrain", "torch"])
+def test_the_order_of_hooks_and_what_they_get(library: str) -> None:
+    lib: Any = mt if library == "microtrain" else pytest.importorskip("torch")
+
+    class Scaled(lib.nn.Module):
+        def forward(self, x: Any, by: float = 1.0) -> Any:
+            return x * by
+
+    module, seen = Scaled(), []
+    module.register_forward_pre_hook(lambda m, args: seen.append("second"))
+    handle = module.register_forward_pre_hook(
+        lambda m, args, kwargs: seen.append("first") or (args, {"by": kwargs["by"] + 1}),
+        prepend=True,
+        with_kwargs=True,
+    )
+    module.register_forward_hook(lambda m, args, out: out + 1)
+    module.register_forward_hook(
+        lambda m, args, kwargs, out: seen.append(kwargs["by"]) or out * 10,
+        prepend=True,
+        with_kwargs=True,
+    )
+    assert module(lib.ones(1), by=2.0).item() == 31.0
+    assert seen == ["first", "second", 3.0]
+    handle.remove()
+    assert module(lib.ones(1), by=2.0).item() == 21.0
+    module.register_full_backward_hook(lambda m, i, o: seen.append("late"))
+    module.register_full_backward_hook(lambda m, i, o: seen.append("early"), prepend=True)
+    x = lib.ones(1, requires_grad=True)
+    module(x, by=1.0).sum().backward()
+    assert seen[-2:] == ["early", "late"]
+    module.register_forward_pre_hook(lambda m, args, kwargs: 3, with_kwargs=True)
+    with pytest.raises(RuntimeError, match="pre-hook"):
+        module(lib.ones(1))
+
+
+@pytest.mark.parametrize("library", ["microtrain", "torch"])
+def test_parameters_with_names(library: str) -> None:
+    lib: Any = mt if library == "microtrain" else pytest.importorskip("torch")
+    layer = lib.nn.Linear(1, 1)
+    optimizer = lib.optim.SGD(layer.named_parameters(), lr=0.5)
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert optimizer.state_dict()["param_groups"][0]["params"] == [0, 1]
+    before = layer.bias.item()
+    layer(lib.zeros(1, 1)).sum().backward()
+    optimizer.step()
+    assert layer.bias.item() == pytest.approx(before - 0.5)
+    other = lib.optim.SGD(lib.nn.Linear(1, 1).parameters(), lr=0.1)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[0]["lr"] == 0.5
+    for bad in ([("weight", layer.weight), layer.bias], [("weight", 1)]):
+        with pytest.raises((TypeError, ValueError)):
+            lib.optim.SGD(bad, lr=0.1)
+
+
+@pytest.mark.parametrize("library", ["microtrain", "torch"])
+def test_reading_a_parameter_without_gradients(library: str) -> None:
+    lib: Any = mt if library == "microtrain" else pytest.importorskip("torch")
+    p = lib.nn.Parameter(lib.ones(2))
+    with lib.no_grad():
+        assert p.numpy().tolist() == [1.0, 1.0] == np.asarray(p).tolist()
+    with pytest.raises(RuntimeError, match="detach"):
+        p.numpy()
+    x = lib.ones(2)
+    assert x.to(lib.float32, False, True) is not x
+    assert x.to(lib.float64, False).dtype == lib.float64
+    assert x.to("cpu", lib.float32, False, False) is x
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
+        ("ones(2, 2)[[slice(None), 0]]", IndexError, "write x\\[:, positions\\]"),
         ("round(L.tensor([1, 2]), decimals=1)", RuntimeError, "int64 has no decimals"),
         ("round(L.ones(2), decimals=1.5)", RuntimeError, "'decimals' must be an int, got 1.5"),
         ("take_along_dim(L.ones(2), L.tensor([-3]), 0)", RuntimeError, "index -3 is out of bounds"),

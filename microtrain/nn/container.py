@@ -50,6 +50,12 @@ class _Numbered(Module):
         self._put(modules)
         return self
 
+    def pop(self, number: int) -> Module:
+        """Take one module out and return it; IndexError where there is none."""
+        found: Module = self._chosen(number)
+        del self[number]
+        return found
+
     def __setitem__(self, number: int, module: Module) -> None:
         """Replace one module; TypeError for anything else, IndexError where there is none."""
         self._chosen(number)
@@ -101,6 +107,26 @@ class Sequential(_Numbered):
         for name, module in modules[0].items() if named else ():  # type: ignore[union-attr]
             self.add_module(name, _module(self, module))
 
+    def __add__(self, other: Any) -> Sequential:
+        """The modules of this one and then of another, which are shared."""
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return Sequential(*self, *other)
+
+    def __mul__(self, times: int) -> Sequential:
+        """The same modules several times, one after another."""
+        if isinstance(times, bool) or not isinstance(times, int):
+            return NotImplemented
+        if times < 1:
+            raise ValueError(f"Sequential: expected to be repeated at least once, got {times}")
+        return Sequential(*(list(self) * times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        """Append the modules that it has `times` - 1 times more."""
+        return self.extend(list(self * times)[len(self) :])
+
     def forward(self, input: Any) -> Any:
         """Apply all modules in order."""
         for module in vars(self).values():
@@ -136,6 +162,10 @@ class ModuleList(_Numbered):
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__(modules)
+
+    def __add__(self, other: Iterable[Module]) -> ModuleList:
+        """The modules of this one and then others, which are shared."""
+        return ModuleList([*self, *other])
 
     @overload
     def __getitem__(self, number: int) -> Module: ...

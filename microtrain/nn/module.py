@@ -38,6 +38,17 @@ def want_buffer(name: str, tensor: Any) -> None:
         raise TypeError(f"buffer {name!r}: expected a Tensor or None, got {type(tensor).__name__}")
 
 
+def _arguments_of(result: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The pair that a forward pre-hook with keyword arguments has returned."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise RuntimeError(
+            "forward pre-hook with_kwargs: expected None or a pair (new_args, new_kwargs), got "
+            f"{type(result).__name__}"
+        )
+    args, kwargs = result
+    return (args if isinstance(args, tuple) else (args,)), kwargs
+
+
 class LoadedKeys(NamedTuple):
     """What `load_state_dict` did not find, and what it did not use."""
 
@@ -70,6 +81,7 @@ class Module:
     _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
+    _with_kwargs: frozenset[int] = frozenset()  # of the forward hooks that get these
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -97,7 +109,12 @@ class Module:
             recorder.called.add(self)
             if self._any_hooks():
                 recorder.refuse_hook(f"a hook of {type(self).__name__}")
-        for hook in tuple(self._forward_pre_hooks.values()):
+        for number, hook in tuple(self._forward_pre_hooks.items()):
+            if number in self._with_kwargs:
+                new = hook(self, args, kwargs)
+                if new is not None:
+                    args, kwargs = _arguments_of(new)
+                continue
             new = hook(self, args)
             if new is not None:
                 args = new if isinstance(new, tuple) else (new,)
@@ -106,8 +123,9 @@ class Module:
             watch = BackwardWatch(self, self._backward_pre_hooks, self._backward_hooks)
             args = watch.enter(args)
         out = self.forward(*args, **kwargs)
-        for hook in tuple(self._forward_hooks.values()):
-            new = hook(self, args, out)
+        for number, hook in tuple(self._forward_hooks.items()):
+            named = (kwargs,) if number in self._with_kwargs else ()
+            new = hook(self, args, *named, out)
             out = out if new is None else new
         return out if watch is None else watch.leave(out)
 
@@ -200,25 +218,43 @@ class Module:
                 return place.tensor
         raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, args, output)` after forward; a result replaces the output."""
-        return self._hook("_forward_hooks", hook)
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(module, args, output)` after forward; a result replaces the output.
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(module, args)` before forward; a result replaces the arguments."""
-        return self._hook("_forward_pre_hooks", hook)
+        Args:
+            hook: what is called; with `with_kwargs` as `hook(module, args, kwargs, output)`.
+            prepend: call it before the hooks that there are, not after them.
+            with_kwargs: hand it the keyword arguments of the call as well.
+        """
+        return self._hook("_forward_hooks", hook, prepend, with_kwargs)
 
-    def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call `hook(module, args)` before forward; a result replaces the arguments.
+
+        Arguments as those of `register_forward_hook`; with `with_kwargs` it is called as
+        `hook(module, args, kwargs)`, and a result is a pair of new ones.
+        """
+        return self._hook("_forward_pre_hooks", hook, prepend, with_kwargs)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` in the backward pass of each call.
 
         Both are tuples, of one gradient (or None) for each positional argument of the call and for
         each output; a result replaces `grad_input`. The module returns a Tensor or a tuple of them.
         """
-        return self._hook("_backward_hooks", hook)
+        return self._hook("_backward_hooks", hook, prepend)
 
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
         """Call `hook(module, grad_output)` before that; a result replaces `grad_output`."""
-        return self._hook("_backward_pre_hooks", hook)
+        return self._hook("_backward_pre_hooks", hook, prepend)
 
     def _any_hooks(self) -> bool:
         """Whether any hook is registered on this very module."""
@@ -229,11 +265,20 @@ class Module:
             or self._backward_hooks
         )
 
-    def _hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+    def _hook(
+        self, kind: str, hook: Callable[..., Any], prepend: bool, with_kwargs: bool = False
+    ) -> RemovableHandle:
         hooks = vars(self).setdefault(kind, {})
         self._hooked = True
         STRUCTURE[0] += 1
-        return RemovableHandle(hooks, hook)
+        before = dict(hooks)
+        handle = RemovableHandle(hooks, hook)
+        if prepend:
+            for number in before:  # behind the new one
+                hooks[number] = hooks.pop(number)
+        if with_kwargs:
+            self._with_kwargs = self._with_kwargs | {handle.id}
+        return handle
 
     # The tree -----------------------------------------------------------------------------------
 

@@ -65,6 +65,11 @@ def _index_array(part: Any) -> Any:
     elif isinstance(part, bool | np.bool_):
         array = np.asarray(part)
     elif isinstance(part, list | tuple | range):
+        if any(each is None or each is Ellipsis or isinstance(each, slice) for each in part):
+            raise IndexError(
+                f"a {type(part).__name__} in an index holds positions along one dimension, no "
+                "slices, `...` or None; for several dimensions write x[:, positions] or x[(...)]"
+            )
         array = made(np.asarray(part) if len(part) else np.empty(0, np.int64))
     else:
         raise IndexError(

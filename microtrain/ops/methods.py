@@ -257,7 +257,9 @@ def to(
     `non_blocking` allows a copy between devices to be under way on return; none here is.
     Raises TypeError for what is not a dtype, RuntimeError for an absent GPU.
     """
-    wanted, where = destination(args, dtype, device)
+    flags = [arg for arg in args[1:] if type(arg) is bool]  # non_blocking, copy
+    copy = flags[1] if len(flags) > 1 else copy
+    wanted, where = destination(args[: len(args) - len(flags)], dtype, device)
     out = self if wanted is None else cast(self, wanted)
     if where is not None and where != self.device:
         out = _ToDevice.apply(out, where)

@@ -20,12 +20,12 @@ from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
 
 # The state that is a number of steps; PyTorch keeps it as a float32 Tensor.
 STEP = "step"
-# What learning-rate schedulers keep in a group.
-BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+# What learning-rate schedulers, and parameters that come with names, keep in a group.
+BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "param_names")
 
 NO_OPTIONS = ("self", "params", "__class__")
-# Arguments that choose among PyTorch's implementations; `centered` is one of its RMSprop's.
-SWITCHES = ("foreach", "capturable", "differentiable", "fused", "centered")
+# Arguments that choose among PyTorch's implementations.
+SWITCHES = ("foreach", "capturable", "differentiable", "fused")
 
 # All there are: a captured step must not change their options.
 OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -150,6 +150,9 @@ class Optimizer:
             )
         members = given["params"]
         members = [members] if type(members) in TENSORS else list(members)
+        if members and all(isinstance(m, tuple) and len(m) == 2 for m in members):
+            names, members = map(list, zip(*members, strict=True))
+            given = {**given, "param_names": names}
         group = {**self.defaults, **given, "params": members}
         self._check(group)
         return group

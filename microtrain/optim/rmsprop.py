@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any
 
 from ..backend import XP
@@ -19,6 +20,9 @@ class RMSprop(Optimizer):
         m = momentum * m + g / (sqrt(v) + eps)
         p = p - lr * m
 
+    With `centered` the square root is of v less the square of the average gradient, as Graves has
+    it ("Generating sequences with recurrent neural networks", 2013).
+
     Args:
         params: Tensors or parameter groups.
         lr: learning rate, at least 0.
@@ -27,7 +31,8 @@ class RMSprop(Optimizer):
         weight_decay: factor of the L2 penalty, at least 0.
         momentum: how much of the last steps is kept, at least 0.
         maximize: go up the gradient.
-        centered, foreach, capturable, differentiable: PyTorch's switches, which can only be off.
+        centered: divide by the deviation of the gradient instead of its size.
+        foreach, capturable, differentiable: PyTorch's switches, which can only be off.
 
     Raises ValueError for options out of range.
 
@@ -35,7 +40,7 @@ class RMSprop(Optimizer):
         >>> optimizer = mt.optim.RMSprop(model.parameters(), lr=1e-3)
     """
 
-    states = ("square_avg", "momentum_buffer")
+    states = ("square_avg", "momentum_buffer", "grad_avg")
     counts = True
 
     def __init__(
@@ -58,10 +63,11 @@ class RMSprop(Optimizer):
         self._check_numbers(group, "lr", "alpha", "eps", "weight_decay", "momentum")
 
     def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return self.states if group["momentum"] else self.states[:1]
+        there = True, group["momentum"], group["centered"]
+        return tuple(compress(self.states, there))
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
-        lr, alpha, eps, decay, momentum, maximize = run.options
+        lr, alpha, eps, decay, momentum, centered, maximize = run.options
         asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
         return (
             asarray(lr, dtype),
@@ -70,12 +76,13 @@ class RMSprop(Optimizer):
             asarray(eps, dtype),
             asarray(decay, dtype) if decay else None,
             asarray(momentum, dtype) if momentum else None,
+            centered,
             maximize,
         )
 
     def update(self, run: Run) -> None:
-        lr, alpha, new, eps, decay, momentum, maximize = run.constants
-        square, *velocity = run.states
+        lr, alpha, new, eps, decay, momentum, centered, maximize = run.constants
+        square, *more = run.states
         param, step, work = run.param, run.grad, run.scratch
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
@@ -91,12 +98,19 @@ class RMSprop(Optimizer):
         multiply(other, new, other)
         multiply(square, alpha, square)
         add(square, other, square)
-        xp.sqrt(square, other)
+        if centered:
+            mean = more[-1]
+            add(mean, multiply(xp.subtract(step, mean, other), new, other), mean)
+            xp.subtract(square, multiply(mean, mean, other), other)
+            xp.sqrt(other, other)
+        else:
+            xp.sqrt(square, other)
         add(other, eps, other)
         xp.divide(step, other, work)
         if momentum is not None:
-            multiply(velocity[0], momentum, velocity[0])
-            work = multiply(add(velocity[0], work, velocity[0]), lr, work)
+            velocity = more[0]
+            multiply(velocity, momentum, velocity)
+            work = multiply(add(velocity, work, velocity), lr, work)
         else:
             multiply(work, lr, work)
         xp.subtract(param, work, param)

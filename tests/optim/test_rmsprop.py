@@ -14,6 +14,8 @@ OPTIONS = [
     {"momentum": 0.9},
     {"weight_decay": 0.1},
     {"maximize": True},
+    {"centered": True},
+    {"centered": True, "maximize": True, "weight_decay": 0.1, "momentum": 0.5},
     {"maximize": True, "weight_decay": 0.1, "momentum": 0.5},
 ]
 
@@ -40,7 +42,11 @@ def test_50_steps_equal_torch(options, pattern, dtype):
     close(*(params for params, _ in sides), dtype)
 
 
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9}, {"centered": True}, {"centered": True, "momentum": 0.9}],
+    ids=str,
+)
 def test_state_goes_to_torch_and_back(options):
     torch = pytest.importorskip("torch")
     ours, mine = trained(name="RMSprop", **options)
@@ -71,7 +77,6 @@ def test_state_goes_to_torch_and_back(options):
         ({"eps": -1e-8}, "eps must be"),
         ({"momentum": -0.1}, "momentum must be"),
         ({"weight_decay": float("nan")}, "weight_decay must be"),
-        ({"centered": True}, "centered=True is not supported"),
         ({"foreach": True}, "foreach=True is not supported"),
     ],
     ids=str,
