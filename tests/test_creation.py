@@ -233,7 +233,7 @@ def test_what_is_no_dtype_is_refused(dtype):
         lambda: mt.zeros(2, dtype=dtype),
         lambda: mt.tensor([1], dtype=dtype),
         lambda: mt.ones(2).to(dtype),
-        lambda: mt.ones(2).to(mt.float64, dtype),
+        lambda: mt.ones(2).to("cpu", dtype=dtype),
         lambda: mt.ones(2).sum(dtype=dtype),
         lambda: mt.nn.Linear(1, 1).to(dtype),
     ):
