@@ -183,7 +183,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
     "Adam": {"lr": 0.1, "amsgrad": True, "weight_decay": 1e-3, "maximize": True},
     "AdamW": {"lr": 0.1},
-    "RMSprop": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3, "maximize": True},
+    "RMSprop": {"lr": 0.01, "momentum": 0.9, "centered": True, "maximize": True},
 }
 
 

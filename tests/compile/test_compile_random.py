@@ -143,6 +143,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda p: mt.optim.Adam(p, lr=0.01, weight_decay=0.1),
     lambda p: mt.optim.AdamW([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], lr=0.01),
     lambda p: mt.optim.Adam(p, lr=0.01, amsgrad=True), lambda p: mt.optim.RMSprop(p, lr=0.01),
+    lambda p: mt.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.9, weight_decay=0.1),
 ]  # fmt: skip
 
 
