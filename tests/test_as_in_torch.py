@@ -351,6 +351,16 @@ def test_the_order_of_hooks_and_what_they_get(library: str) -> None:
         module(lib.ones(1))
 
 
+def test_a_number_of_a_hook_is_used_again_in_another_process() -> None:
+    layer = nn.Linear(1, 1)
+    handle = layer.register_forward_hook(lambda m, args, kwargs, out: None, with_kwargs=True)
+    handle.remove()
+    later = layer.register_forward_hook(lambda m, args, out: out * 0)
+    layer._with_kwargs = frozenset({later.id + 1})  # as a pickle has it
+    layer.register_forward_hook(lambda m, args, out: out + 1)
+    assert layer(mt.ones(1, 1)).item() == 1.0
+
+
 @pytest.mark.parametrize("library", ["microtrain", "torch"])
 def test_parameters_with_names(library: str) -> None:
     lib: Any = mt if library == "microtrain" else pytest.importorskip("torch")
@@ -393,6 +403,8 @@ def test_reading_a_parameter_without_gradients(library: str) -> None:
         ("take_along_dim(L.ones(2), L.tensor([-3]), 0)", RuntimeError, "index -3 is out of bounds"),
         ("linalg.matrix_norm(L.ones(2, 2), 3)", RuntimeError, "Order 3 not supported"),
         ("norm(L.ones(2), 'nuc')", RuntimeError, "expected two dimensions"),
+        ("norm(L.ones(2, 2), 'nuc', 1)", RuntimeError, "expected two dimensions"),
+        ("ones(2, 2)[[slice(None), L.tensor([0, 1])]]", IndexError, "write x"),
         ("linalg.svdvals(L.ones(2))", RuntimeError, "expected a matrix"),
         ("linalg.svdvals(L.ones(2, 2, dtype=L.int64))", RuntimeError, "int64"),
         ("linalg.svdvals(L.full((2, 2), float('nan')))", mt.linalg.LinAlgError, "converge"),

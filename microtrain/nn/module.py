@@ -278,6 +278,8 @@ class Module:
                 hooks[number] = hooks.pop(number)
         if with_kwargs:
             self._with_kwargs = self._with_kwargs | {handle.id}
+        elif handle.id in self._with_kwargs:  # of a hook in the process that it was pickled in
+            self._with_kwargs = self._with_kwargs - {handle.id}
         return handle
 
     # The tree -----------------------------------------------------------------------------------

@@ -65,12 +65,16 @@ def _index_array(part: Any) -> Any:
     elif isinstance(part, bool | np.bool_):
         array = np.asarray(part)
     elif isinstance(part, list | tuple | range):
-        if any(each is None or each is Ellipsis or isinstance(each, slice) for each in part):
+        try:
+            array = np.asarray(part) if len(part) else np.empty(0, np.int64)
+        except ValueError:
+            array = np.asarray(None)
+        if array.dtype.kind == "O":
             raise IndexError(
                 f"a {type(part).__name__} in an index holds positions along one dimension, no "
                 "slices, `...` or None; for several dimensions write x[:, positions] or x[(...)]"
             )
-        array = made(np.asarray(part) if len(part) else np.empty(0, np.int64))
+        array = made(array)
     else:
         raise IndexError(
             "only integers, slices (`:`), ellipsis (`...`), None and long or bool Tensors are "

@@ -50,9 +50,9 @@ norm_dims = primitive("norm", _norm, x=_norm_rule)
 
 def singular(name: str, x: Any, dim: Any, keepdim: bool, combine: Callable[..., Any]) -> Any:
     """`combine(values, -1)` of the singular values of the matrices in the two dimensions `dim`."""
-    dims = normal_dims(tuple(dim), x.ndim) or ()
+    dims = normal_dims(dim, x.ndim) or ()
     if len(dims) != 2:
-        raise RuntimeError(f"{name}: expected two dimensions, got {tuple(dim)}")
+        raise RuntimeError(f"{name}: expected two dimensions, got {dim}")
     others = tuple(d for d in range(x.ndim) if d not in dims)
     found = combine(svdvals(permute_dims(x, (*others, *dims))), -1)
     return restore_dims(found, x.shape, dims, False) if keepdim else found
@@ -82,7 +82,7 @@ def norm(
     want_float("norm", x)
     p = 2 if p == "fro" else p
     if p == "nuc":
-        return singular("norm", x, range(x.ndim) if dim is None else dim, keepdim, sum)
+        return singular("norm", x, tuple(range(x.ndim)) if dim is None else dim, keepdim, sum)
     if not isinstance(p, int | float):
         raise RuntimeError(f"norm(): expected a number, 'fro' or 'nuc' for p, got {p!r}")
     dims = None if dim is None else normal_dims(dim, x.ndim)
