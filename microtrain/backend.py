@@ -19,6 +19,7 @@ import numpy as np
 
 from . import special as numpy_special
 from .random import forward_words
+from .recording import Recording
 
 __all__ = [
     "ARRAYS",
@@ -60,6 +61,8 @@ class Namespace:
         special: where its `erf` and `erfc` are.
     """
 
+    powers: dict[float, Any] = {}  # what `**` calls for common exponents, instead of `power`
+
     if TYPE_CHECKING:  # the instructions are attributes set by name
 
         def __getattr__(self, name: str) -> Any: ...
@@ -84,8 +87,9 @@ class Namespace:
         self.cholesky = module.linalg.cholesky
         self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
-        self.erf = special.erf
-        self.erfc = special.erfc
+        self.erf, self.erfc = special.erf, special.erfc
+        if kind == "cuda":
+            self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -116,6 +120,21 @@ class Namespace:
         """Ones, perhaps shared: not to be written to."""
         return self.ones(shape, dtype)
 
+    def view_of(self, memory: Any, start: int, like: Any) -> Any:
+        """An array in the shape, dtype and strides of `like` from byte `start` of `memory` on."""
+        return self.array_type(like.shape, like.dtype, memory.data + start, like.strides)
+
+
+def _keeping_dtype(function: Any) -> Any:
+    """`function` with the dtype that goes in: CuPy's erf makes float64 of float16."""
+
+    def call(x: Any, out: Any = None) -> Any:
+        if out is not None:
+            return function(x, out=out)
+        return function(x).astype(x.dtype, copy=False)
+
+    return call
+
 
 _add_reduce: Any = np.add.reduce  # positional arguments: a tenth faster than by keyword
 
@@ -126,6 +145,7 @@ class _NumpyNamespace(Namespace):
     Kept arrays are read-only, so a hook that writes into a gradient cannot change what 1 is.
     """
 
+    powers = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}
     MOST_KEPT = 1024
     LARGEST_KEPT = 16384  # elements
 
@@ -162,6 +182,10 @@ class _NumpyNamespace(Namespace):
             self._constants[key] = array
         return array
 
+    def view_of(self, memory: Any, start: int, like: Any) -> Any:
+        """An array in the shape, dtype and strides of `like` from byte `start` of `memory` on."""
+        return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
+
     @staticmethod
     def _reshape(array: Any, shape: Any) -> Any:
         return array.reshape(shape)  # also of a scalar, which a 0-d result of a ufunc is
@@ -187,19 +211,22 @@ class _NumpyNamespace(Namespace):
         return np.broadcast_to(array, shape)
 
 
-# XP finds the namespace of an array; ARRAYS are the types that need no normalising.
+# XP finds the namespace of an array, or what writes down its instructions, and LIBRARIES always the
+# namespace; ARRAYS are the types that need no normalising.
 XP: dict[type, Namespace] = {}
+LIBRARIES: dict[type, Namespace] = {}
 ARRAYS: set[type] = set()
 
 
 def register(namespace: Namespace) -> Namespace:
     """Make arrays of `namespace.array_type` usable as the storage of Tensors."""
-    XP[namespace.array_type] = namespace
+    XP[namespace.array_type] = LIBRARIES[namespace.array_type] = namespace
     ARRAYS.add(namespace.array_type)
     return namespace
 
 
 NUMPY = register(_NumpyNamespace())
+SCALAR = np.generic
 # NumPy's ufuncs turn 0-d results into scalars; rules may meet them before they are normalised.
 for _scalar in (np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32):
     XP[_scalar] = NUMPY
@@ -276,7 +303,7 @@ class Modes(threading.local):
         self.counts = False
         self.inference = False
         self.anomaly: Any = None
-        self.recorder: Any = None
+        self.recorder: Recording | None = None
         self.default_dtype = float32
         self.answers: list[Any] = []
 
@@ -404,7 +431,7 @@ def cuda() -> Namespace:
             f"no usable GPU: {why}; install CuPy for your CUDA "
             "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
         ) from error
-    known = XP.get(cupy.ndarray)
+    known = LIBRARIES.get(cupy.ndarray)
     if known is None:
         from cupyx.scipy import special
 
@@ -421,24 +448,46 @@ def cuda_device_count() -> int:
 
 
 def resolve_device(value: Any) -> device:
-    """The device that `value` names; None is the CPU. Raises RuntimeError for an absent GPU."""
+    """The device that `value` names; None is the CPU.
+
+    Raises RuntimeError for an absent GPU, and for one that this thread does not work on: CuPy
+    launches every kernel on the current device, wherever its arrays are.
+    """
     if value is None:
         return CPU
     found = value if type(value) is device else device(value)
     if found.type == "cuda":
         count = cuda().module.cuda.runtime.getDeviceCount()
-        index = found.index
-        if index is None:
-            index = cuda().module.cuda.Device().id
+        current = int(cuda().module.cuda.Device().id)
+        index = current if found.index is None else found.index
         if index >= count:
             raise RuntimeError(f"device cuda:{index} does not exist: this machine has {count}")
+        if index != current:
+            raise RuntimeError(
+                f"device cuda:{index} is not the one this thread works on, which is "
+                f"cuda:{current}: call microtrain.cuda.set_device({index}) first"
+            )
         return device("cuda", index)
     return found
 
 
 def use_gpu(index: int) -> device:
-    """Make GPU number `index` the one that this process works on, and return it."""
-    cuda().module.cuda.Device(index).use()
+    """Make GPU number `index` the one that this thread works on, and return it.
+
+    Raises RuntimeError where it multiplies no matrices: CuPy can find a GPU without having the
+    libraries to compile a kernel or to call one.
+    """
+    module = cuda().module
+    module.cuda.Device(index).use()
+    try:
+        ones = module.ones((2, 2), float32)
+        module.matmul(ones, ones).sum().item()
+    except Exception as error:  # whatever a broken installation raises
+        raise RuntimeError(
+            f"GPU {index} does not compute: {type(error).__name__}: {error}; install CuPy with the "
+            "libraries that it needs (pip install 'microtrain[cuda12]' or '[cuda13]') or use "
+            "device cpu"
+        ) from error
     return device("cuda", index)
 
 
@@ -453,6 +502,23 @@ def address(array: Any) -> int:
     """Where the first element lies in memory."""
     data = array.ctypes.data if type(array) is np.ndarray else array.data.ptr
     return int(data)
+
+
+def owner_of(array: Any) -> Any:
+    """The array that owns the memory of `array`, a view or not."""
+    while True:
+        base = array.base
+        if type(base).__name__ == "DummyArray":  # what as_strided puts in between
+            base = base.base
+        if type(base) not in LIBRARIES:
+            return array
+        array = base
+
+
+def is_plain(array: Any) -> bool:
+    """Whether `array` is row-major and aligned."""
+    flags = array.flags
+    return bool(flags.c_contiguous and getattr(flags, "aligned", True))
 
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:

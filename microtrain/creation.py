@@ -74,13 +74,9 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def tensor(
-    data: Any,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
     volatile: None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """A new Tensor with a copy of `data`: numbers, nested sequences, a NumPy array, a Tensor.
 
     Python floats get the default float type, integers int64, booleans bool; arrays, Tensors and
@@ -202,14 +198,9 @@ def eye(n: int, m: int | None = None, *, dtype: Any) -> Any:
 
 
 def arange(
-    start: Any,
-    end: Any = None,
-    step: Any = 1,
-    *,
-    dtype: Any = None,
-    device: Any = None,
+    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`start`, `start + step`, ... before `end`; int64 for integers, else the default float type.
 
     Integers with `requires_grad=True` and no dtype become floats, with a warning.
@@ -311,14 +302,9 @@ def randperm(n: int, *, dtype: Any) -> Any:
 
 
 def normal(
-    mean: Any,
-    std: Any = 1.0,
-    size: Any = None,
-    *,
-    dtype: Any = None,
-    device: Any = None,
+    mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Normal random numbers of the given mean and standard deviation, outside any graph.
 
     Args:

@@ -1,10 +1,10 @@
-"""What scripts ask about GPUs before they choose a device."""
+"""What scripts ask about GPUs before they choose a device, and the choice."""
 
 from __future__ import annotations
 
-from .backend import cuda_device_count
+from .backend import cuda_device_count, device, use_gpu
 
-__all__ = ["device_count", "is_available"]
+__all__ = ["device_count", "is_available", "set_device"]
 
 
 def device_count() -> int:
@@ -19,3 +19,21 @@ def is_available() -> bool:
         >>> device = mt.device("cuda" if mt.cuda.is_available() else "cpu")
     """
     return device_count() > 0
+
+
+def set_device(which: int | str | device) -> None:
+    """Make a GPU the current device of this thread, which `cuda` without a number is.
+
+    Raises RuntimeError for one that is absent or does not compute, ValueError for the CPU.
+
+    Example:
+        >>> if mt.cuda.device_count() > 1:
+        ...     mt.cuda.set_device(1)
+    """
+    index = which if isinstance(which, int) else device(which).index
+    if index is None:
+        raise ValueError(f"set_device: expected the number of a GPU or cuda:N, got {which!r}")
+    count = cuda_device_count()
+    if not 0 <= index < count:
+        raise RuntimeError(f"device cuda:{index} does not exist: this machine has {count}")
+    use_gpu(index)

@@ -11,7 +11,6 @@ import linecache
 import os
 import sys
 import weakref
-from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -72,11 +71,17 @@ def calls_under_way() -> list[tuple[CodeType, int]]:
     return [call for call in calls if not is_own(call[0].co_filename)] or calls
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """`frame`, what called it, what called that, and so on."""
-    while frame is not None:
-        yield frame
+def _outwards(frame: FrameType | None) -> list[FrameType]:
+    """`frame`, what called it, what called that, and so on.
+
+    All at once: they may be another thread's, which returns from them meanwhile. CPython 3.11 has
+    then been seen to give something else than a frame.
+    """
+    found = []
+    while frame is not None and hasattr(frame, "f_code"):
+        found.append(frame)
         frame = frame.f_back
+    return found
 
 
 def user_line(frame: FrameType) -> str:

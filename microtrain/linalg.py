@@ -12,20 +12,20 @@ from .ops import matmul as matmul
 from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast
-from .ops.factorisations import SignAndLog
-from .ops.factorisations import cholesky as cholesky
-from .ops.factorisations import det as _det
-from .ops.factorisations import inverse as _inverse
-from .ops.factorisations import slogdet as _slogdet
-from .ops.factorisations import solve as solve
-from .ops.factorisations import svdvals as _svdvals
 from .ops.fronts import public
-from .ops.joining import checked_tensors
-from .ops.norms import norm as _norm
-from .ops.norms import singular
-from .ops.products import matrix_power as matrix_power
-from .ops.shapes import normal_dims
-from .ops.triangles import diagonal as _diagonal
+from .ops.matrix.factorisations import SignAndLog
+from .ops.matrix.factorisations import cholesky as cholesky
+from .ops.matrix.factorisations import det as _det
+from .ops.matrix.factorisations import inverse as _inverse
+from .ops.matrix.factorisations import slogdet as _slogdet
+from .ops.matrix.factorisations import solve as solve
+from .ops.matrix.factorisations import svdvals as _svdvals
+from .ops.matrix.products import matrix_power as matrix_power
+from .ops.reduce.norms import norm as _norm
+from .ops.reduce.norms import singular
+from .ops.shape.joining import checked_tensors
+from .ops.shape.shapes import normal_dims
+from .ops.shape.triangles import diagonal as _diagonal
 
 __all__ = [
     "LinAlgError", "cholesky", "det", "diagonal", "inv", "matmul", "matrix_norm", "matrix_power",
@@ -81,7 +81,7 @@ def multi_dot(tensors: Any) -> Any:
     if any(x.ndim != 2 for x in found[1:-1]) or not {found[0].ndim, found[-1].ndim} <= {1, 2}:
         raise RuntimeError(
             "linalg.multi_dot: expected matrices, the first and the last perhaps vectors, got "
-            f"shapes {', '.join(str(tuple(x.shape)) for x in found)}"
+            f"shapes {', '.join(str(x.shape) for x in found)}"
         )
     if found[-1].ndim == 1:
         return functools.reduce(lambda right, x: matmul(x, right), found[::-1])
@@ -112,7 +112,7 @@ def vector_norm(
     sizes = x.shape if dims is None else [x.shape[d] for d in dims]
     if (math.isinf(ord) or ord < 0) and 0 in sizes:
         raise RuntimeError(
-            f"linalg.vector_norm: no {ord} norm of nothing (shape {tuple(x.shape)}, dim {dim})"
+            f"linalg.vector_norm: no {ord} norm of nothing (shape {x.shape}, dim {dim})"
         )
     return _norm(x, ord, dims, keepdim)
 
@@ -137,7 +137,7 @@ def matrix_norm(
     if x.ndim < 2 or len(dims) != 2:
         raise RuntimeError(
             f"linalg.matrix_norm: expected two dimensions of a Tensor of at least two, got {dim} "
-            f"and shape {tuple(x.shape)}"
+            f"and shape {x.shape}"
         )
     if ord == "fro":
         return vector_norm(x, 2, dims, keepdim, dtype=dtype)

@@ -48,6 +48,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     backend.cuda()
     yield
     backend.XP.pop(fakecupy.FakeArray, None)
+    backend.LIBRARIES.pop(fakecupy.FakeArray, None)
     backend.ARRAYS.discard(fakecupy.FakeArray)
 
 

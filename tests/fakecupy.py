@@ -11,11 +11,13 @@ NumPy functions, ufuncs and conversions to Python numbers that would wait for th
 from __future__ import annotations
 
 import types
+import weakref
 from typing import Any, NoReturn
 
 import numpy as np
 
 from microtrain import special as numpy_special
+from microtrain.backend import owner_of
 
 # Elementwise functions: `f(*arrays, out=None)`. All are cupy.ufunc.
 UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or
@@ -40,13 +42,26 @@ METHODS = "all any argmax argmin astype copy fill max min reshape sum take trans
 CROSSINGS = "get item tolist".split()
 
 
-class FakeArray:
-    """An array on a device that does not exist; `_host` is where it really is."""
+_OWNERS: weakref.WeakValueDictionary[int, FakeArray] = weakref.WeakValueDictionary()
 
-    __slots__ = ("__weakref__", "_host")
+
+class FakeArray:
+    """An array on a device that does not exist; `_host` is where it really is.
+
+    `base` is the array whose memory a view is of, as CuPy's is: one array for all its views.
+    """
+
+    __slots__ = ("__weakref__", "_host", "base")
 
     def __init__(self, host: Any) -> None:
         self._host = host
+        root = owner_of(host)
+        owner = _OWNERS.get(id(root))
+        if (owner is None or owner._host is not root) and root is not host:
+            owner = FakeArray(root)
+        self.base = owner if owner is not None and owner._host is root else None
+        if self.base is None:
+            _OWNERS[id(root)] = self
 
     @property
     def device(self) -> Device:
@@ -147,6 +162,7 @@ class FakeUfunc:
 
     def __init__(self, name: str) -> None:
         self.ufunc = getattr(np, name)
+        self.nin = self.ufunc.nin
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if len(arguments) > self.ufunc.nin:
@@ -168,6 +184,18 @@ class FakeUfunc:
 def _function(name: str, home: Any = np) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
         return _call(getattr(home, name), arguments, options)
+
+    return call
+
+
+def _special(name: str) -> Any:
+    plain = _function(name, numpy_special)
+
+    def call(x: FakeArray, **options: Any) -> Any:
+        found = plain(x, **options)
+        # CuPy's have a loop from float16 to float64, and none to float16.
+        wide = not options and x.dtype == np.float16
+        return on_device(found._host.astype(np.float64)) if wide else found
 
     return call
 
@@ -200,6 +228,8 @@ def _attribute(name: str) -> Any:
 
 def _operator(name: str) -> Any:
     def method(self: FakeArray, *others: Any) -> Any:
+        if any(getattr(o, "__array_priority__", 0) > 100 for o in others):
+            return NotImplemented
         if any(isinstance(o, np.ndarray) for o in others):
             raise TypeError("Unsupported type <class 'numpy.ndarray'>")
         result = getattr(self._host, name)(*(on_host(o) for o in others))
@@ -218,7 +248,7 @@ def _in_place(name: str) -> Any:
 
 for _name in set(METHODS) - {"fill"}:
     setattr(FakeArray, _name, _method(_name))
-for _name in set(ATTRIBUTES) - {"data", "device"}:
+for _name in set(ATTRIBUTES) - {"base", "data", "device"}:
     setattr(FakeArray, _name, _attribute(_name))
 for _name in "add sub mul truediv floordiv mod pow matmul and or xor".split():
     setattr(FakeArray, f"__{_name}__", _operator(f"__{_name}__"))
@@ -269,7 +299,5 @@ module.linalg = types.SimpleNamespace(
     **{_name: _function(_name, np.linalg) for _name in LINEAR_ALGEBRA}
 )
 scipy: Any = types.ModuleType("cupyx.scipy")  # stands in sys.modules beside `module`
-scipy.special = types.SimpleNamespace(
-    **{_name: _function(_name, numpy_special) for _name in SPECIAL}
-)
+scipy.special = types.SimpleNamespace(**{_name: _special(_name) for _name in SPECIAL})
 module.lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(as_strided=_as_strided))

@@ -76,6 +76,8 @@ def test_where_there_is_no_user_the_package_above_communication_is_named() -> No
     )
     assert frames.user_place(inner) == "trainer.py:5"  # type: ignore[arg-type]
     assert frames.user_place(None) == "unknown code"
+    inner.f_back = 1.5  # what CPython 3.11 gave once for a thread under way
+    assert frames.user_place(inner) == "unknown code"  # type: ignore[arg-type]
 
 
 def test_calls_under_way_are_the_users() -> None:

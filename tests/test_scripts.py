@@ -82,6 +82,12 @@ def test_no_area_and_no_file_of_the_upper_house_is_over_its_budget(
     assert {name: lines for name, lines in house.items() if lines > size["LONGEST"]} == {}
 
 
+def test_the_readme_names_what_is_read_in_an_afternoon(size: dict[str, Any]) -> None:
+    text = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^The afternoon, in this order: (.*?)\.\n\n", text, re.M | re.S)
+    assert re.findall(r"`(.*?)`", listed) == [*size["AFTERNOON"][1]]
+
+
 def test_size_prints_every_area_against_its_budget() -> None:
     printed = subprocess.run(
         [sys.executable, SCRIPTS / "size"], capture_output=True, text=True, timeout=60, check=True
@@ -142,6 +148,7 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
         "5 slow tests",
         "training over several hosts",
         "the documentation as pages",
+        "CuPy on the processor",
         "the suite under Open MPI",
     ]
     assert rows[0][1].endswith("pytest -m gpu")
@@ -150,7 +157,14 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["scripts/test", "scripts/docs", "scripts/quickstart", "scripts/slurm.sbatch", ".ci/run"],
+    [
+        "scripts/test",
+        "scripts/docs",
+        "scripts/gpu_on_cpu/run",
+        "scripts/quickstart",
+        "scripts/slurm.sbatch",
+        ".ci/run",
+    ],
 )
 def test_shell_script_can_be_run_and_parsed(name: str) -> None:
     path = ROOT / name

@@ -1,7 +1,7 @@
 """`backward` and `grad`: what the user asks for, checked, and handed to the engine as one pass.
 
-Listeners (data parallelism) hear of a `backward` before it starts and when it has filled the
-gradients; post-accumulate hooks run after them, when every gradient is final.
+Listeners (data parallelism, see listeners.py) hear of a `backward` before it starts and when it has
+filled the gradients; post-accumulate hooks run after them, when every gradient is final.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from ..backend import LISTENERS, MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .engine import run
-from .graph import edge_of, leaves_of
+from .graph import edge_of
+from .listeners import announced
 
 
 def backward(
@@ -53,7 +54,7 @@ def backward(
     if not LISTENERS:
         touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
     else:
-        touched = _announced(roots, edges, seeds, retain, create_graph, wanted)
+        touched = announced(roots, edges, seeds, retain, create_graph, wanted)[1]
     if touched:
         _finish(touched)
 
@@ -182,108 +183,6 @@ def _seeds(roots: tuple[Tensor, ...], grads: Any, create_graph: bool) -> tuple[A
             )
         seeds.append(given if create_graph else given._array)
     return tuple(seeds)
-
-
-def _announced(
-    roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
-) -> dict[Tensor, None]:
-    """A pass that the listeners concerned are told of; they may scale what it starts with."""
-    means: list[Any] = []
-    leaves: dict[Tensor, Any] = leaves_of(edges, means)
-    if wanted is not None:
-        leaves = dict.fromkeys(wanted)
-    told = [one for ref in tuple(LISTENERS) if (one := ref()) and one.concerns(leaves)]
-    if not told:
-        return run(edges, seeds, retain, create_graph, wanted, True)[1]
-    shared = None  # terms of the root that ranks have to weigh together
-    try:
-        recorder = MODES.recorder
-        weights: Sequence[Any] = (None,) * len(told)
-        if means:
-            forwards = [numbers for one in told for numbers in one.forwards()]
-            weights = [one.denominators(edges, means, forwards) for one in told]
-        listening = zip(told, weights, strict=True)
-        if recorder is None:
-            scales = [one.begin(roots, create_graph, weight) for one, weight in listening]
-        else:
-            scales = [recorder.listen(one, roots, create_graph, w) for one, w in listening]
-        scale = scales[0]
-        if len(told) > 1 and any(other is not scale and other != scale for other in scales):
-            raise RuntimeError(
-                "one backward reaches several DataParallel models that count differently "
-                f"({', '.join(sorted(map(str, scales)))}): it is unclear what its loss is "
-                "a mean over; give all the same model.count(n) and reduction"
-            )
-        if means:
-            shared = _share(told, weights)
-        given = seeds
-        others: dict[Tensor, Tensor | None] = {}
-        if scale is not None and (type(scale) in XP or scale != 1):
-            seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
-            outside: Any = leaves
-            for one in told:
-                outside = one.outside(outside)
-            others = {leaf: _set_aside(leaf) for leaf in outside}
-        alone = len(told) == 1 and wanted is None and not create_graph
-        ready = told[0].readiness(leaves) if alone else None
-        touched = run(edges, seeds, retain, create_graph, wanted, True, ready)[1]
-        if shared is not None:
-            for one in told:
-                one.correct(shared, given[0])
-        for leaf, earlier in others.items():
-            _unscale(leaf, scale, earlier)
-        for one in told:
-            one.end() if recorder is None else recorder.heard(one)
-    except BaseException:
-        for one in told:
-            one.cancel()
-        raise
-    finally:
-        if shared is not None:
-            shared.end()
-    return touched
-
-
-def _share(told: Sequence[Any], weights: Sequence[Any]) -> Any:
-    """Let the listeners weigh the terms of a root together; what they did, or None."""
-    taking = [one for one, weight in zip(told, weights, strict=True) if one.shares(weight)]
-    if not taking:
-        return None
-    if len(taking) < len(told):
-        raise RuntimeError(
-            "one backward with losses of several denominators reaches several DataParallel "
-            "models, and not all may take part in weighing them: give all the same ranks, "
-            "and none or all model.count(n)"
-        )
-    told[0].share(weights[0])
-    return weights[0]
-
-
-def _set_aside(leaf: Tensor) -> Tensor | None:
-    """The gradient that a leaf has, taken away from it; a copy where its memory is a slot."""
-    earlier = leaf.grad
-    if earlier is not None and leaf._extra is not None and leaf._extra.slot is not None:
-        earlier = earlier.detach().clone()
-    leaf.grad = None
-    return earlier
-
-
-def _unscale(leaf: Tensor, scale: Any, earlier: Tensor | None) -> None:
-    """Undo the scale for a leaf outside the listeners' models, and add what it had before."""
-    found = leaf.grad
-    if found is not None:
-        array = found._array
-        xp = XP[type(array)]
-        if type(scale) in XP:  # of a step that is captured
-            scale = xp.where(xp.equal(scale, 0), xp.constant(1, scale.dtype), scale)
-        if type(scale) in XP or scale:
-            xp.divide(array, scale, out=array)
-        else:
-            xp.copyto(array, 0)  # nothing was counted: the pass contributes nothing
-        if earlier is not None:
-            xp.add(earlier._array, array, out=earlier._array)
-    if earlier is not None:
-        leaf.grad = earlier
 
 
 def _finish(touched: dict[Tensor, None]) -> None:

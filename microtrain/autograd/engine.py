@@ -22,6 +22,37 @@ from .hooks import run_hooks
 from .unbroadcast import unbroadcast
 
 
+class Scaling:
+    """What the seeds of a pass were multiplied by, to the gradients of some leaves alone.
+
+    Attributes:
+        leaves: those whose gradients stay multiplied; None: nothing was.
+        home: where most of these gradients lie, a buffer: known without a look at `leaves`.
+        scale: a number; while a step is captured a 0-d array.
+        ready: called with a leaf whenever a gradient has been added to it, so that it can be sent
+            while others are computed; or None.
+    """
+
+    __slots__ = ("home", "leaves", "ready", "scale")
+
+    def __init__(self, leaves: frozenset[Tensor] | None, home: Any, scale: Any, ready: Any) -> None:
+        self.leaves, self.home, self.scale, self.ready = leaves, home, scale, ready
+
+    def undone(self, leaf: Tensor, g: Any) -> Any:
+        """The gradient `g` of another leaf as if nothing had been multiplied."""
+        if self.leaves is None or leaf in self.leaves:
+            return g
+        xp, scale = XP[type(g)], self.scale
+        if type(scale) in XP:
+            scale = xp.where(xp.equal(scale, 0), xp.constant(1, scale.dtype), scale)
+        elif not scale:
+            return xp.zeros_like(g)  # nothing was counted: the pass contributes nothing
+        return xp.divide(g, scale)
+
+
+UNSCALED = Scaling(None, None, None, None)
+
+
 def run(
     roots: Sequence[Any],
     seeds: Sequence[Any],
@@ -29,14 +60,13 @@ def run(
     create_graph: bool,
     wanted: tuple[Tensor, ...] | None,
     accumulate: bool,
-    ready: Any = None,
+    scaling: Scaling = UNSCALED,
 ) -> tuple[dict[Any, Any], dict[Tensor, None]]:
     """One pass from the edges `roots`, which start with the gradients `seeds`.
 
     With `accumulate`, leaves (all, or the wanted ones) get their `.grad`; without it nothing is
-    written. `ready` is called with a leaf whenever a gradient has been added to it, so that data
-    parallelism can send it while others are computed. Returns the gradients of the `wanted` Tensors
-    by edge, and the leaves that have hooks to be run when all is done.
+    written. `scaling` says what data parallelism has multiplied the seeds by. Returns the gradients
+    of the `wanted` Tensors by edge, and the leaves that have hooks to be run when all is done.
     """
     pending: dict[Any, Any] = {}  # node -> its gradient, or a list where it has several outputs
     # Of the nodes that wait the first to come, and all others: a chain needs no heap.
@@ -48,6 +78,7 @@ def run(
     needed: Any = None
     keys: Any = ()
     targets: Any = ()
+    scaled, home, ready = scaling.leaves, scaling.home, scaling.ready
     if wanted is not None:
         keys = {edge_of(tensor) for tensor in wanted}
         targets = {k[0] if type(k) is tuple else k for k in keys}
@@ -78,7 +109,15 @@ def run(
                     # What a rule has written into the slot itself has its shape.
                     if (slot is None or g is not slot.array) and g.shape != edge._array.shape:
                         g = unbroadcast(g, edge._array.shape, node)
-                    if at_once and (extra is None or not extra.hooks):
+                    if (
+                        at_once
+                        and (extra is None or not extra.hooks)
+                        and (
+                            scaled is None
+                            or (slot is not None and slot.buffer is home)
+                            or edge in scaled
+                        )
+                    ):
                         if recorder is not None:
                             accumulate_into(edge, g, False)
                         elif slot is None:
@@ -146,6 +185,7 @@ def run(
                 node._saved = None
             edges = node._edges
         for leaf, g in held.items():
+            g = scaling.undone(leaf, g)
             extra = leaf._extra
             if extra is not None and extra.hooks:
                 if recorder is not None:
@@ -159,8 +199,9 @@ def run(
                 touched[leaf] = None
         if accumulate and captured:  # backward(inputs=...) of computed Tensors
             for tensor in dict.fromkeys(wanted or ()):
-                if tensor._edge in captured:
-                    accumulate_into(tensor, captured[tensor._edge], create_graph)
+                if tensor._edge in captured and not tensor.retains_grad:  # else it has it already
+                    g = scaling.undone(tensor, captured[tensor._edge])
+                    accumulate_into(tensor, g, create_graph)
     finally:
         MODES.grad = recording
         if wanted is not None:

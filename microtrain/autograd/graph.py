@@ -22,7 +22,8 @@ from .unbroadcast import unbroadcast
 
 # Creation order is a topological order: a node is younger than everything it points to.
 next_seq = itertools.count(1).__next__
-# Operations whose nodes say what a loss was divided by, filled where they are declared.
+# Operations whose nodes say what a loss was divided by. Each comes in when it is first used: while
+# there is none, nobody has to look for them.
 MEANS: set[Any] = set()
 
 
@@ -226,6 +227,25 @@ def _function_of(edge: Any) -> tuple[Any, int]:
 def edge_of(tensor: Tensor) -> Any:
     """Where the gradient of `tensor` goes; None where it needs none."""
     return (tensor._edge or tensor) if tensor._rg else None
+
+
+def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
+    """Whether a backward pass from `edges` comes to one of `leaves`: usually to one of the last
+    layer, so that little of the graph is looked at; no recursion.
+    """
+    seen: set[Any] = set()
+    stack = [*edges]
+    while stack:
+        edge = stack.pop()
+        if type(edge) in TENSORS:
+            if edge in leaves:
+                return True
+        elif edge is not None:
+            node = edge[0] if type(edge) is tuple else edge
+            if node not in seen:
+                seen.add(node)
+                stack += node._edges
+    return False
 
 
 def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:

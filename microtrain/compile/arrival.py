@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ..backend import owner_of
 from .fusion import Call, Place, Unit
-from .passes import arrays_in
-from .program import Host, Program, owner_of
+from .program import Program
+from .reuse import works_on
 
 HEADER = object.__basicsize__ // 8  # words of an object before its own
 
@@ -127,7 +128,7 @@ def _moved(program: Program, units: Iterable[Unit]) -> list[int]:
     seen = [unit for unit in units if type(unit) is Call]
     lines = [line for unit in seen for line in unit.lines]
     arrays = [place.array for unit in seen for place in unit.reads]
-    arrays += arrays_in([(line.args, line.out, tuple(line.attrs.values())) for line in lines])
+    arrays += [array for line in lines for array in works_on(line)]
     others = {id(owner_of(array)) for array in arrays + program.outputs}
     return [
         number
@@ -141,8 +142,7 @@ def _written(program: Program) -> list[Place]:
     """The state that the step may write."""
     owners: dict[int, Any] = {}
     for line in program.lines:
-        mine = (line.writes, line.reads) if isinstance(line, Host) else (line.args, line.out)
-        for array in arrays_in(mine):
+        for array in works_on(line):
             owner = owner_of(array)
             if owner.size and program.kinds.get(id(owner)) == "state":
                 owners[id(owner)] = owner

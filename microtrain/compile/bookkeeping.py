@@ -6,51 +6,103 @@ a parameter was written) as on its numbers, so a replay does this without calls 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence, Set
+from typing import Any, Self
 
+from ..optim.flat import FlatStorage, Slot
 from ..optim.optimizer import Optimizer
 from ..random import STREAM
-from .program import Host
-
-CLEAR = "zero_grad"
-MARK = "the gradient is there"
-COUNT = "the optimizer counts"
-END = "the parameters are new"
+from .program import Host, Name
 
 
-def inline(host: Host, name: Callable[[str, Any], str]) -> list[str]:
-    """The text of what `host` does; `name(prefix, value)` gives a value a name."""
-    about = host.about
-    if about is None:
-        return [f"{name('host', host.function)}()"]
-    if host.label == CLEAR:
-        storage = name("storage", about)
-        lines = [f"{storage}.cleared += 1"]
-        for buffer in about.buffers:
-            it = name("buffer", buffer)
-            lines += [f"{it}.epoch += 1", f"if {it}.graphs: {name('forget', about.forget)}({it})"]
+class Clear(Host):
+    """`zero_grad()`: the gradients of a storage are absent."""
+
+    def __init__(self, storage: FlatStorage, where: str) -> None:
+        super().__init__("zero_grad", storage.zero_grad, where, ())
+        self.storage = storage
+
+    def same(self, other: Self) -> bool:
+        """Whether both are of one storage."""
+        return self.storage is other.storage
+
+    def inline(self, name: Name) -> list[str]:
+        """`FlatStorage.zero_grad`."""
+        lines = [f"{name('storage', self.storage)}.cleared += 1"]
+        for buffer in self.storage.buffers:
+            it, forget = name("buffer", buffer), name("forget", self.storage.forget)
+            lines += [f"{it}.epoch += 1", f"if {it}.graphs: {forget}({it})"]
         return lines
-    if host.label == COUNT:
-        optimizer, runs = about
-        lines = [f"{name('optimizer', optimizer)}.calls += 1"]
-        lines += [f"{name('run', run)}.count += 1" for run in runs]
-        if type(optimizer).prepare is not Optimizer.prepare:
-            first = {id(run.constants): run for run in reversed(runs)}
-            lines += [f"{name('prepare', optimizer.prepare)}({name('run', r)})"
-                      for r in runs if first[id(r.constants)] is r]  # fmt: skip
+
+
+class Mark(Host):
+    """The gradients of `slots` are there; in the buffers of `clean` none has a graph by then."""
+
+    def __init__(self, slots: Sequence[Slot], where: str, clean: Set[Any] = frozenset()) -> None:
+        label = f"{len(slots)} gradients are there"
+        super().__init__(label, lambda: [*map(Slot.mark, slots)], where, ())
+        self.slots = slots
+        self.clean = clean
+
+    def same(self, other: Self) -> bool:
+        """Whether both are of the same parameters."""
+        return self.slots == other.slots
+
+    def inline(self, name: Name) -> list[str]:
+        """`Slot.mark` of each."""
+        lines = []
+        for buffer in dict.fromkeys(slot.buffer for slot in self.slots):
+            lines.append(f"epoch = {name('buffer', buffer)}.epoch")
+            for slot in self.slots:
+                if slot.buffer is buffer:
+                    it = name("slot", slot)
+                    lines += [f"{it}.epoch = epoch", f"{name('version', slot.grad_version)}.n += 1"]
+                    lines += [f"{it}.graph = None"] * (buffer not in self.clean)
         return lines
-    if host.label == END:
-        lines = [f"{name('version', version)}.n += 1" for version in about]
+
+
+class Count(Host):
+    """An optimizer counts its step, also in `numbers`, constants of its runs."""
+
+    def __init__(self, optimizer: Optimizer, numbers: tuple[Any, ...], where: str) -> None:
+        super().__init__("the optimizer counts", optimizer.count_step, where, numbers)
+        self.optimizer = optimizer
+        self.runs = tuple(optimizer.runs)
+
+    def same(self, other: Self) -> bool:
+        """Whether both are of one optimizer; other runs of it have other instructions."""
+        return self.optimizer is other.optimizer
+
+    def inline(self, name: Name) -> list[str]:
+        """`Optimizer.count_step`."""
+        lines = [f"{name('optimizer', self.optimizer)}.calls += 1"]
+        lines += [f"{name('run', run)}.count += 1" for run in self.runs]
+        if type(self.optimizer).prepare is not Optimizer.prepare:
+            first = {id(run.constants): run for run in reversed(self.runs)}
+            lines += [f"{name('prepare', self.optimizer.prepare)}({name('run', r)})"
+                      for r in self.runs if first[id(r.constants)] is r]  # fmt: skip
+        return lines
+
+
+class End(Host):
+    """The end of an optimizer's step: the parameters are new, and the next step begins."""
+
+    def __init__(self, optimizer: Optimizer, where: str) -> None:
+        super().__init__("the parameters are new", optimizer.end_step, where, ())
+        self.versions = tuple(optimizer.written)
+
+    def same(self, other: Self) -> bool:
+        """Whether both are of the same parameters."""
+        return self.versions == other.versions
+
+    def inline(self, name: Name) -> list[str]:
+        """`Optimizer.end_step`; no run of a replay is fresh."""
+        lines = [f"{name('version', version)}.n += 1" for version in self.versions]
         # As `random.end_step`, in whichever thread replays: its attributes are in this dict.
         lines.append(f"stream = {name('streams', STREAM)}.__dict__")
         return [*lines, 'stream["step"] += 1', 'stream["draw"] = 0']
-    lines = []
-    for buffer in dict.fromkeys(slot.buffer for slot, _ in about):
-        lines.append(f"epoch = {name('buffer', buffer)}.epoch")
-        for slot, graph in about:
-            if slot.buffer is buffer:
-                it = name("slot", slot)
-                lines += [f"{it}.epoch = epoch", f"{name('version', slot.grad_version)}.n += 1"]
-                lines += [f"{it}.graph = None"] * graph
-    return lines
+
+
+def skip(count: int) -> None:
+    """Go on as if `count` numbers more had been drawn."""
+    STREAM.draw += count

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from ..backend import NUMPY, owner_of
 from .numpy_executor import Text, size, traffic
-from .program import Host, Line, Program, owner_of
+from .program import Host, Line, Program
 from .reuse import works_on
 
 ROUNDS = 15
@@ -52,7 +52,8 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
         "at least": f"{_bytes(text.traffic)} read and written, {flops:,} flops in products",
     }  # fmt: skip
     if measure:
-        speed = bandwidth(min(max(_power(sum(memory.values())), SMALLEST), LARGEST))
+        power = 1 << sum(memory.values()).bit_length()
+        speed = bandwidth(min(max(power, SMALLEST), LARGEST))
         dtypes = [line.out.dtype for line in lines if _flops(line)]
         rate = multiplication(max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32")
         floor = max(text.traffic / speed, flops / rate)
@@ -76,7 +77,7 @@ def _measure(program: Program, run: Callable[[], None]) -> float:
     before = [(owner, owner.copy()) for owner in written.values()]
     took = []
     try:
-        with np.errstate(all="ignore"):
+        with NUMPY.module.errstate(all="ignore"):
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 run()
@@ -86,34 +87,25 @@ def _measure(program: Program, run: Callable[[], None]) -> float:
     finally:
         for owner, values in before:
             owner[...] = values
-    return float(np.median(took))
+    return sorted(took)[ROUNDS // 2]
 
 
 @functools.cache
 def bandwidth(nbytes: int) -> float:
     """Bytes a second that copying inside memory of this size reads and writes."""
-    source, target = np.ones((2, nbytes // 16))
-    return nbytes / _best(lambda: np.copyto(target, source))
+    source, target = NUMPY.ones((2, nbytes // 16))
+    return nbytes / _best(lambda: NUMPY.copyto(target, source))
 
 
 @functools.cache
 def multiplication(dtype: str) -> float:
     """Flops a second of a product of matrices."""
-    a, b, out = np.ones((3, 384, 384), dtype)
-    return 2 * 384**3 / _best(lambda: np.dot(a, b, out=out))
+    a, b, out = NUMPY.ones((3, 384, 384), dtype)
+    return 2 * 384**3 / _best(lambda: NUMPY.dot(a, b, out=out))
 
 
 def _best(function: Callable[[], Any]) -> float:
-    took = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        function()
-        took.append(time.perf_counter() - start)
-    return min(took)
-
-
-def _power(n: int) -> int:
-    return 1 << max(n, 1).bit_length()
+    return min(timeit.repeat(function, number=1, repeat=ROUNDS))
 
 
 def _flops(line: Line) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from ..backend import NUMPY
 from ..frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
-from ..random import begin_batch, place
-from .bookkeeping import END
+from .bookkeeping import End, skip
 from .passes import arrays_in
 from .program import Host, Line, Program
 
@@ -33,7 +31,7 @@ def failed(program: Program, origins: list[Line | Host], error: BaseException) -
     if not isinstance(error, Exception):
         return
     named: Exception = error
-    if isinstance(error, np.linalg.LinAlgError):
+    if isinstance(error, NUMPY.module.linalg.LinAlgError):
         error = LinAlgError(str(error))
     what = origin.label if isinstance(origin, Host) else origin.name
     if isinstance(origin, Line):
@@ -49,12 +47,10 @@ def _count_draws(program: Program, origin: Line | Host) -> None:
     for line in program.lines:
         if line is origin:
             break
-        if isinstance(line, Host):
-            count = 0 if line.label == END else count
-        elif line.name == "random_words":
+        if isinstance(line, End):
+            count = 0
+        elif isinstance(line, Line) and line.name == "random_words":
             count += 1
     else:
         return
-    if count:
-        row, batch, draw = place()
-        begin_batch(row, batch, draw + count)
+    skip(count)

@@ -9,15 +9,17 @@ or become one, only where no element of memory is seen differently.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..backend import owner_of
 from .elements import DTYPES, Expression, expression
 from .passes import arrays_in
-from .program import Host, Line, Program, owner_of
+from .program import Host, Line, Program
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
@@ -555,17 +557,17 @@ def _merged(units: list[Unit]) -> list[Unit]:
     """Loops that do the same with neighbouring stretches of memory, as an update has them: one."""
     found: list[Unit] = []
     for unit in units:
-        last = found[-1] if found else None
-        if type(unit) is Elements and type(last) is Elements:
-            longer = _longer(last, unit)
-            if longer is not None:
-                found[-1] = longer
-                continue
-        found.append(unit)
+        longer = _longer(found[-1], unit) if found else None
+        if longer is None:
+            found.append(unit)
+        else:
+            found[-1] = longer
     return found
 
 
-def _longer(one: Elements, two: Elements) -> Elements | None:
+def _longer(one: Unit, two: Unit) -> Elements | None:
+    if type(one) is not Elements or type(two) is not Elements:
+        return None
     if len(one.shape) != 1 or len(two.shape) != 1 or len(one.body) != len(two.body):
         return None
     n = one.shape[0]
@@ -596,9 +598,7 @@ def _longer(one: Elements, two: Elements) -> Elements | None:
         if type(place) is not Place:
             return place
         if place.key not in lengthened:
-            new = lengthened[place.key] = Place.__new__(Place)
-            for name in Place.__slots__:
-                setattr(new, name, getattr(place, name))
+            new = lengthened[place.key] = copy.copy(place)
             end = (shape[0] - 1) * place.strides[0] * place.dtype.itemsize
             new.shape = shape
             new.low = place.address + min(end, 0)

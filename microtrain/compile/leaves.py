@@ -17,17 +17,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
+from ..backend import LIBRARIES, is_plain, owner_of
 from ..errors import CaptureError
 from ..nn.module import Module
 from ..tensor import TENSORS, Tensor, wrap
 from .passes import arrays_in
-from .program import PLAIN, Host, Line, Program, copies_like, owner_of
+from .program import Host, Line, Program, copies_like
+from .reuse import works_on
 
 LARGEST = 1000  # of lists and dicts that are looked into: longer ones are data
 FURTHEST = 10_000  # objects that are looked at
-CLOSE = "gradients of leaves"
 ANY = "any"  # in place of what a gradient was: the step drops it before it reads it
 
 Way = tuple[Callable[[Any], Any], ...]  # from the function of the step to a leaf
@@ -97,7 +96,8 @@ class Leaves:
         if before._rg:
             raise CaptureError(f"{where}: a gradient with a graph of its own; drop it before")
         (memory,) = copies_like([before._array])
-        recorder.fix(memory)
+        traced = recorder.traced(memory, "made")
+        recorder.fixed(memory)
 
         def read() -> None:
             found = self._find(goal)._grad
@@ -105,12 +105,14 @@ class Leaves:
             memory[...] = found._array
 
         recorder.program.lines.append(Host("a gradient is read", read, where, (memory,)))
-        self._given[leaf] = leaf._grad = wrap(recorder.traced(memory, "made"))
+        self._given[leaf] = leaf._grad = wrap(traced)
 
     def finish(self, recorder: Any) -> None:
         """Note what has become of the gradients, and do the same at the end of every replay."""
         program: Program = recorder.program
-        written = {id(owner_of(a)) for x in program.lines if type(x) is Line for a in _outs(x)}
+        written = {
+            id(owner_of(a)) for x in program.lines if type(x) is Line for a in arrays_in(x.out)
+        }
         self._kept: list[tuple[Any, Any]] = []  # written in place
         self._set: list[tuple[Any, Any]] = []  # another Tensor, or None
         memory: set[int] = set()
@@ -134,7 +136,7 @@ class Leaves:
                     "memory of something else, which a replay cannot know; assign a clone()"
                 )
             memory.add(owner)
-            recorder.fix(array)
+            recorder.fixed(array)
             self._set.append((goal, array))
         self._writes = [
             (weakref.ref(leaf), leaf.version.n - then)
@@ -151,7 +153,7 @@ class Leaves:
         if self.ends:
             counts = [len(self._kept), *(array is None for _, array in self._set)]
             counts += [writes for _, writes in self._writes]
-            label = f"{CLOSE} ({', '.join(map(str, map(int, counts)))})"
+            label = f"gradients of leaves ({', '.join(map(str, map(int, counts)))})"
             arrays = tuple(a for _, a in self._kept + self._set if a is not None)
             program.outputs += arrays  # which are compared from recording to recording
             program.lines.append(Host(label, self.close, recorder._where(), reads=arrays))
@@ -175,22 +177,19 @@ class Leaves:
 
     def _bind(self, used: set[int]) -> None:
         """Keep what a replay depends on."""
+        before = self._before
         self._bound = [
-            (weakref.ref(leaf), leaf._array, leaf._rg, self._form(leaf), tuple(ways))
+            (weakref.ref(leaf), leaf._array, leaf._rg, _form(before.get(leaf, ANY)), tuple(ways))
             for leaf, ways in self._ways.items()
-            if leaf in self._before or id(owner_of(leaf._array)) in used
+            if leaf in before or id(owner_of(leaf._array)) in used
         ]
         self._expected = [
-            (number, self._form(leaf))
+            (number, _form(before[leaf]))
             for leaf, number in self._arguments.items()
-            if leaf in self._before
+            if leaf in before
         ]
         leaves = [(leaf, id(array), *flags) for leaf, array, *flags, _ in self._bound]
         self.then = tuple(leaves), tuple(self._expected)
-
-    def _form(self, leaf: Tensor) -> Any:
-        before = self._before.get(leaf, ANY)
-        return before if before is ANY else _form(before)
 
     # Replays --------------------------------------------------------------------------------------
 
@@ -244,33 +243,25 @@ class Leaves:
 
 def touched(program: Program) -> set[int]:
     """The ids of the owners of all memory that the instructions of `program` work on."""
-    return {
-        id(owner_of(array))
-        for line in program.lines
-        if type(line) is Line
-        for array in arrays_in((line.args, line.out, tuple(line.attrs.values())))
-    }
-
-
-def _outs(line: Line) -> list[Any]:
-    return arrays_in(line.out)
+    lines = (line for line in program.lines if type(line) is Line)
+    return {id(owner_of(array)) for line in lines for array in works_on(line)}
 
 
 def _is_leaf(value: Any) -> bool:
     leaf = type(value) in TENSORS and value._rg and value._edge is None
-    return leaf and type(value._array) is np.ndarray
+    return leaf and type(value._array) in LIBRARIES
 
 
 def _is_flat(leaf: Tensor) -> bool:
     return leaf._extra is not None and leaf._extra.slot is not None
 
 
-def _form(gradient: Tensor | None) -> Any:
+def _form(gradient: Any) -> Any:
     """What a program depends on of a gradient that it reads."""
-    if gradient is None:
-        return None
+    if gradient is None or gradient is ANY:
+        return gradient
     array = gradient._array
-    return gradient._rg, array.strides, array.flags.num & PLAIN
+    return gradient._rg, array.strides, is_plain(array)
 
 
 # The closure --------------------------------------------------------------------------------------
@@ -289,7 +280,7 @@ def _reached(function: Any) -> Iterator[tuple[Way, Tensor]]:
             if type(part) not in TENSORS:
                 waiting.append(((*way, *step), part))
             # What else a module has is looked at with the module.
-            elif type(part._array) is np.ndarray and (
+            elif type(part._array) in LIBRARIES and (
                 not isinstance(value, Module) or (_is_leaf(part) and not _is_flat(part))
             ):
                 yield (*way, *step), part

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from ..backend import alive
+from ..backend import LIBRARIES, address, alive, owner_of
 from ..nn.module import MODULES, Module
-from .bookkeeping import COUNT
-from .program import Host, Program, owner_of
+from .bookkeeping import Count
+from .program import Program
 
 
 def layers() -> dict[Module, str]:
@@ -41,7 +39,7 @@ class Names:
         self.known: dict[int, list[tuple[str, Any]]] = {}
         used = {id(owner) for owner in program.memory} | {id(owner_of(a)) for a in program.inputs}
         for name, array in (*_of_modules(), *_of_optimizers(program), *program.names):
-            there = self.known.setdefault(array.ctypes.data, [])
+            there = self.known.setdefault(address(array), [])
             if id(owner_of(array)) in used and all(name != other for other, _ in there):
                 there.append((_printable(name), array))
         self.given: dict[str, Any] = {}
@@ -53,13 +51,13 @@ class Names:
             return repr(array.item()) if array.size == 1 else None
         if kind == "made" and id(owner_of(array)) not in self.program.fixed:
             return None
-        known = self.known.get(array.ctypes.data, [])
+        known = self.known.get(address(array), [])
         views = [_view(name, whole, array) for name, whole in known]
         name = min(views, key=lambda view: (view.endswith("[...]"), len(view)), default=None)
         if name is None:
             return None
         # Two models may have a parameter of the same name.
-        place = array.ctypes.data, array.shape, array.strides
+        place = address(array), array.shape, array.strides
         number, unique = 1, name
         while self.given.setdefault(unique, place) != place:
             number += 1
@@ -74,7 +72,7 @@ class Names:
 def _of_modules() -> Iterator[tuple[str, Any]]:
     for root in _roots():
         for name, tensor in (*root.named_parameters(), *root.named_buffers()):
-            if type(tensor._array) is np.ndarray:
+            if type(tensor._array) in LIBRARIES:
                 yield name, tensor._array
                 if tensor._extra is not None and tensor._extra.slot is not None:
                     yield f"{name}.grad", tensor._extra.slot.array
@@ -83,23 +81,23 @@ def _of_modules() -> Iterator[tuple[str, Any]]:
 def _of_optimizers(program: Program) -> Iterator[tuple[str, Any]]:
     """The stretches of flat memory that an update goes over."""
     for line in program.lines:
-        if not isinstance(line, Host) or line.label != COUNT:
+        if not isinstance(line, Count):
             continue
-        optimizer, runs = line.about
-        for run in runs:
+        optimizer = line.optimizer
+        for run in line.runs:
             whole = next(
                 buffer.data
                 for buffer in optimizer.storage.buffers
                 if owner_of(run.param) is owner_of(buffer.data)
             )
-            start = (run.param.ctypes.data - whole.ctypes.data) // whole.itemsize
+            start = (address(run.param) - address(whole)) // whole.itemsize
             part = "" if run.param.size == whole.size else f"[{start}:{start + run.param.size}]"
             names = "parameters", "gradients", *optimizer.states
             for name, array in zip(names, (run.param, run.grad, *run.states), strict=False):
                 yield name + part, array
             yield f"scratch[:{run.scratch.size}]", run.scratch
             for number, array in enumerate(run.constants):
-                if type(array) is np.ndarray:
+                if type(array) in LIBRARIES:
                     yield f"{type(optimizer).__name__}.constants[{number}]", array
 
 

@@ -14,27 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from ..backend import owner_of
+from . import fusion
 from .arrival import Arrival
 from .elements import DTYPES, converted, literal
-from .fusion import (
-    Call,
-    Element,
-    Elements,
-    Place,
-    Product,
-    Reduction,
-    Scatter,
-    Unit,
-    matrix,
-    small,
-    touches,
-    units_of,
-    works_on,
-)
+from .fusion import Call, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .native import ROUTINES, blas
 from .numpy_executor import Text, size
 from .passes import arrays_in
-from .program import Program, owner_of
+from .program import Program
 from .reuse import reuse
 
 LONGEST = 24  # units in one native function: what numba compiles grows faster than that
@@ -59,13 +47,15 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     from .cache import load
 
     routines = blas()
-    units = units_of(program, routines is not None)
+    units = fusion.units_of(program, routines is not None)
     lines = [line for unit in units for line in unit.lines]
-    table = Table(program, routines, reuse(program, [works_on(unit) for unit in units], lines))
+    table = Table(
+        program, routines, reuse(program, [fusion.works_on(unit) for unit in units], lines)
+    )
     text = Text(program)
     functions = text.native
     table.label = text.arrays.at
-    text.traffic = sum(place.high - place.low for unit in units for place in touches(unit))
+    text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
     text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
     for native, run in groupby(units, lambda unit: type(unit) is not Call):
         members = list(run)
@@ -100,7 +90,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
 
 def coverage(program: Program) -> tuple[int, int]:
     """How many of the instructions native code does, and how many there are."""
-    units = units_of(program, blas() is not None)
+    units = fusion.units_of(program, blas() is not None)
     native = sum(len(unit.lines) for unit in units if type(unit) is not Call)
     return native, sum(len(unit.lines) for unit in units)
 
@@ -138,7 +128,7 @@ class Table:
             self.loops += 1
             given = [tuple(vars(unit).values()), *(line.args for line in unit.lines)]
             empty = (a for a in arrays_in(given) if not a.size)  # of no place in memory
-            self.alive = {id(owner_of(array)) for array in (*works_on(unit), *empty)}
+            self.alive = {id(owner_of(array)) for array in (*fusion.works_on(unit), *empty)}
             work += _work(unit)
             first, last = unit.lines[0], unit.lines[-1]
             where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
@@ -243,7 +233,7 @@ class Table:
         ]
         inner = (
             self._loops_of(unit, starts)
-            if small(unit, bool(self.routines))
+            if fusion.small(unit, bool(self.routines))
             else self._blas_of(unit, starts)
         )
         return _nested(loops, inner)
@@ -294,7 +284,7 @@ class Table:
             self.of(array) if start == "0" else f"ahead({self.of(array)}, {start})"
             for array, start in zip((a, b, out), starts, strict=True)
         )
-        (ta, lda), (tb, ldb), (tc, ldc) = (matrix(v) or (False, 0) for v in (a, b, out))
+        (ta, lda), (tb, ldb), (tc, ldc) = (fusion.matrix(v) or (False, 0) for v in (a, b, out))
         size = out.itemsize
         one, zero = f"{t}(1)", f"{t}(0)"
         if n == 1:

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import NUMPY
+from ..backend import NUMPY, owner_of
 from ..frames import REPLAY, generated
-from .bookkeeping import inline
 from .failure import EXCEPT, failed
 from .names import Names
-from .program import Host, Line, Program, owner_of
+from .program import Host, Line, Program
 from .reuse import reuse, works_on
 
 # Instructions by the way they are told where to write.
@@ -128,8 +127,8 @@ class Text:
         return name
 
     def host(self, line: Host) -> None:
-        text = inline(line, lambda prefix, value: self.named(prefix, value, id(value)))
-        self.lines += [(one, False, line) for one in text]
+        texts = line.inline(lambda prefix, value: self.named(prefix, value, id(value)))
+        self.lines += [(text, False, line) for text in texts]
         self.said.append(("", line.label))
 
     def line(self, line: Line) -> None:
@@ -170,7 +169,7 @@ class Text:
             text = f"{self.called(name, f)}({', '.join(args)}, {out}{extra})"
         elif name == "take" and _indexed(line):
             text = self.taken(line, f"{args[0]}, {args[1]}", out)
-        elif name in OUT_BY_NAME and _fits(name, line):
+        elif name in OUT_BY_NAME and (name != "dot" or line.out.flags.c_contiguous):
             f = getattr(NUMPY, name)
             if name == "dot":
                 args = [self.whole(a, arg) for a, arg in zip(line.args, args, strict=True)]
@@ -221,8 +220,3 @@ def _indexed(line: Line) -> bool:
     """Whether it takes at an array of places, and that is all."""
     index = line.args[1]
     return type(index) is np.ndarray and index.dtype == np.int64 and line.attrs.keys() <= {"axis"}
-
-
-def _fits(name: str, line: Line) -> bool:
-    """Whether NumPy writes into this memory: `dot` only into row-major."""
-    return name != "dot" or bool(line.out.flags.c_contiguous)

@@ -13,19 +13,19 @@ differentiated copies that memory for them first.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..autograd.engine import run
 from ..autograd.graph import MEANS, Backward, Node, NodeOfMany, edge_of, freed, record
-from ..backend import MODES, NUMPY
+from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
 from .executors import EXECUTORS
 from .passes import optimise
-from .program import Program, copies_like, owner_of
+from .program import Program, copies_like
 from .recorder import Recorder, recording
 from .traced import Traced
 
@@ -54,6 +54,7 @@ class Outside:
     def __init__(
         self, recorder: Recorder, results: list[Tensor], arguments: dict[Tensor, int]
     ) -> None:
+        MEANS.add(OPERATION)
         self.recorder = recorder
         self.executor = "numpy"
         self.ways: dict[Any, _Way] = {}
@@ -135,7 +136,7 @@ class Outside:
                 then = value[2] if user else node._versions[place] if node._versions else 0
                 if version_of(tensor) != then:
                     return
-                if type(tensor._array) is np.ndarray:
+                if type(tensor._array) in LIBRARIES:
                     watched.append((node, f"input {place}", tensor))
                 quiet = wrap(tensor._array)
                 quiet._rg = tensor._rg
@@ -173,7 +174,7 @@ class Outside:
         for (node, what, tensor), then in zip(self._watched, call.versions, strict=True):
             if version_of(tensor) != then:
                 raise stale(node, what, version_of(tensor), (then,), 0)
-        arrays = [v if v is None else np.asarray(v) for v in given]
+        arrays = [v if v is None else self.recorder.xp.asarray(v) for v in given]
         key = tuple([v if v is None else (v.strides, v.dtype) for v in arrays])
         way = self.ways.get(key)
         if way is None:
@@ -216,17 +217,15 @@ class Outside:
         return program, [None if a is None else next(numbers) for a in arrays]
 
 
+@dataclass(slots=True)
 class _Way:
     """A second program, for certain results and memory orders of their gradients."""
 
-    __slots__ = ("attempts", "places", "program", "run", "text")
-
-    def __init__(self) -> None:
-        self.program: Program | None = None
-        self.places: list[int | None] = []
-        self.attempts = 0
-        self.run: Any = None
-        self.text: Any = None
+    program: Program | None = None
+    places: Sequence[int | None] = ()
+    attempts: int = 0
+    run: Any = None
+    text: Any = None
 
     def __call__(self, outside: Outside, given: list[Any]) -> list[Any]:
         if self.run is None:
@@ -269,9 +268,9 @@ def _seed(given: Any, recorder: Recorder) -> Traced:
     (buffer,) = copies_like([_once(given)])
     recorder.program.inputs.append(buffer)
     recorder.know(buffer, "input")
-    return Traced(
-        buffer if buffer.shape == given.shape else NUMPY.broadcast_to(buffer, given.shape), recorder
-    )
+    if buffer.shape != given.shape:
+        buffer = recorder.xp.broadcast_to(buffer, given.shape)
+    return Traced(buffer, recorder)
 
 
 def _arrays(value: Any) -> list[Any]:
@@ -284,7 +283,7 @@ def _arrays(value: Any) -> list[Any]:
     if isinstance(value, tuple | list):
         return [array for v in value for array in _arrays(v)]
     value = value.host if type(value) is Traced else value
-    return [value] if type(value) is np.ndarray else []
+    return [value] if type(value) in LIBRARIES else []
 
 
 class _Call:
@@ -344,4 +343,3 @@ class CompiledNode(NodeOfMany):
 
 
 OPERATION = _Operation()
-MEANS.add(OPERATION)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
-from .bookkeeping import CLEAR, MARK
-from .program import Host, Line, Program, owner_of
+from ..backend import LIBRARIES, owner_of
+from .bookkeeping import Clear, Mark
+from .program import Host, Line, Program
 
 
 def optimise(program: Program) -> None:
@@ -19,7 +18,7 @@ def optimise(program: Program) -> None:
 
 def arrays_in(value: Any) -> list[Any]:
     """The arrays in an argument, which may be a tuple or list of them."""
-    if type(value) is np.ndarray:
+    if type(value) in LIBRARIES:
         return [value]
     return [a for v in value for a in arrays_in(v)] if isinstance(value, tuple | list) else []
 
@@ -53,30 +52,16 @@ def _join_marks(program: Program) -> None:
     """Mark gradients present together, before the next bookkeeping that may look."""
     kept: list[Line | Host] = []
     slots: list[Any] = []
-    cleared: set[Any] = set()  # buffers whose gradients with a graph have been dropped
-
-    def flush(where: str) -> None:
-        if slots:
-            marked = tuple(slots)
-            slots.clear()
-
-            def mark() -> None:
-                for slot in marked:
-                    slot.mark()
-
-            label = f"{len(marked)} gradients are there"
-            about = [(slot, slot.buffer not in cleared) for slot in marked]
-            kept.append(Host(label, mark, where, (), about))
-
-    for line in program.lines:
-        if type(line) is Host:
-            if line.label == MARK:
-                slots.append(line.about)
-                continue
-            flush(line.where)
-            if line.label == CLEAR and line.about is not None:
-                cleared.update(line.about.buffers)
-        kept.append(line)
-    if program.lines:
-        flush(program.lines[-1].where)
+    clean: frozenset[Any] = frozenset()  # buffers whose gradients with a graph have been dropped
+    for line in [*program.lines, None]:
+        if isinstance(line, Mark):
+            slots += line.slots
+            continue
+        if slots and not isinstance(line, Line):
+            kept.append(Mark(slots, (line or program.lines[-1]).where, clean))
+            slots = []
+        if isinstance(line, Clear):
+            clean |= frozenset(line.storage.buffers)
+        if line is not None:
+            kept.append(line)
     program.lines[:] = kept

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
+from ..backend import LIBRARIES, address, is_plain, owner_of, to_host, uint8
 
 ALIGNED = 64  # bytes
 
@@ -22,7 +22,7 @@ class Line:
 
     Attributes:
         name: the instruction's name, NumPy's or one of `backend.Namespace`.
-        args: NumPy arrays, numbers, shapes, in the order of the call.
+        args: arrays, numbers, shapes, in the order of the call.
         out: the array that it writes (all or a part of).
         attrs: keyword arguments.
         where: file and line of the user's code that led to it.
@@ -37,24 +37,34 @@ class Line:
     what: str = ""
 
 
+Name = Callable[[str, Any], str]  # names a value in a text, by a prefix
+
+
 @dataclass(slots=True)
 class Host:
-    """Python that runs between instructions: `function()`, of a fixed meaning, `label`.
+    """Python that runs between instructions: `function()`.
 
     Attributes:
+        label: what that does, for people.
         writes: the arrays that it writes, where it does nothing else that instructions could
             notice, and so may run earlier; None: nothing may pass it.
         reads: the arrays that it looks at; it may raise, and what lasts is written before it or
             after it as in the step.
-        about: what `bookkeeping.inline` needs to say the same without a call.
     """
 
     label: str
     function: Callable[[], Any]
     where: str
     writes: tuple[Any, ...] | None = None
-    about: Any = None
     reads: tuple[Any, ...] = ()
+
+    def same(self, other: Self) -> bool:
+        """Whether `other`, of the same type, does the same: here, whether it says the same."""
+        return self.label == other.label
+
+    def inline(self, name: Name) -> list[str]:
+        """What it does as lines of Python: here the call."""
+        return [f"{name('host', self.function)}()"]
 
 
 @dataclass
@@ -101,23 +111,9 @@ class Program:
         return problem and f"what it returns: {problem}"
 
 
-def owner_of(array: Any) -> Any:
-    """The array that owns the memory of `array`, a view or not."""
-    while True:
-        base = array.base
-        if type(base).__name__ == "DummyArray":  # what as_strided puts in between
-            base = base.base
-        if type(base) is not np.ndarray:
-            return array
-        array = base
-
-
-PLAIN = 0x101  # flags of an array that is row-major and aligned
-
-
 def one_place(a: Any, b: Any) -> bool:
     """Whether two arrays begin at one address: NumPy has a way of its own for `x @ x.T`."""
-    return owner_of(a) is owner_of(b) and a.ctypes.data == b.ctypes.data
+    return owner_of(a) is owner_of(b) and address(a) == address(b)
 
 
 def copies_like(arrays: Sequence[Any]) -> list[Any]:
@@ -125,16 +121,17 @@ def copies_like(arrays: Sequence[Any]) -> list[Any]:
 
     What NumPy and BLAS do, and so the bits, depends on strides, also on negative ones and on 0.
     """
-    if len(arrays) == 1 and (arrays[0].flags.num & PLAIN == PLAIN or not arrays[0].size):
+    if len(arrays) == 1 and (is_plain(arrays[0]) or not arrays[0].size):
         return [arrays[0].copy()]
     low = high = 0
     for array in arrays:
         steps = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True) if array.size]
         low = min(low, sum(step for step in steps if step < 0))
         high = max(high, sum(step for step in steps if step > 0) + array.itemsize)
-    start = -low // ALIGNED * ALIGNED + ALIGNED + (not arrays[0].flags.aligned)
-    memory = np.empty(start + high, np.uint8)
-    found = [np.ndarray(a.shape, a.dtype, memory, start, a.strides) for a in arrays]
+    xp, aligned = LIBRARIES[type(arrays[0])], getattr(arrays[0].flags, "aligned", True)
+    start = -low // ALIGNED * ALIGNED + ALIGNED + (not aligned)
+    memory = xp.empty(start + high, uint8)
+    found = [xp.view_of(memory, start, array) for array in arrays]
     for copy, array in zip(found, arrays, strict=True):
         copy[...] = array
     return found
@@ -143,11 +140,11 @@ def copies_like(arrays: Sequence[Any]) -> list[Any]:
 def _line_difference(
     mine: Any, theirs: Any, here: Program, there: Program, names: dict[int, int]
 ) -> str | None:
+    if isinstance(mine, Host) and isinstance(theirs, Host):
+        same = type(mine) is type(theirs) and mine.same(theirs)
+        return None if same else f"{mine.label}, then {theirs.label}"
     if type(mine) is not type(theirs):
         return "another kind of instruction"
-    if type(mine) is Host:
-        same = mine.label == theirs.label
-        return None if same else f"{mine.label}, then {theirs.label}"
     if mine.name != theirs.name:
         return f"{mine.name}, then {theirs.name}"
     pairs = [*zip(mine.args, theirs.args, strict=False), (mine.out, theirs.out)]
@@ -171,7 +168,7 @@ def _value_difference(
             return f"{len(a)} arrays, then {len(b)}"
         found = (_value_difference(x, y, here, there, names) for x, y in zip(a, b, strict=True))
         return next((problem for problem in found if problem), None)
-    if type(a) is not np.ndarray:
+    if type(a) not in LIBRARIES:
         same = a == b if type(a) is not float else repr(a) == repr(b)  # NaN, and 0.0 or -0.0
         return None if same else f"the number {a!r}, then {b!r}"
     if (a.shape, a.strides, a.dtype) != (b.shape, b.strides, b.dtype):
@@ -181,11 +178,11 @@ def _value_difference(
     if kind != there.kinds.get(id(theirs)):
         return "memory of another kind"
     if kind == "constant":
-        return None if a.tobytes() == b.tobytes() else "another constant"
+        return None if to_host(a).tobytes() == to_host(b).tobytes() else "another constant"
     if kind == "state":
         return None if mine is theirs else "another state"
     if names.setdefault(id(mine), id(theirs)) != id(theirs):
         return "another intermediate result"
-    if a.ctypes.data - mine.ctypes.data != b.ctypes.data - theirs.ctypes.data:
+    if address(a) - address(mine) != address(b) - address(theirs):
         return "another part of an array"
     return None

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..backend import owner_of
 from .passes import arrays_in
-from .program import ALIGNED, Host, Line, Program, owner_of
+from .program import ALIGNED, Host, Line, Program
 
 
 def reuse(

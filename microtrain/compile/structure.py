@@ -11,15 +11,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..backend import STRUCTURE, alive
+from ..backend import LIBRARIES, STRUCTURE, alive, owner_of
 from ..nn.module import MODULES, PLAIN, Module
 from ..nn.parameter import Parameter
 from ..optim.flat import STORAGES
 from ..tensor import TENSORS, Tensor
 from .leaves import touched
-from .program import Program, owner_of
+from .program import Program
 
 
 class Structure:
@@ -110,7 +108,7 @@ def _look_at(module: Module | None, names: Sequence[str]) -> Any:
     if module is None:
         return None
     parts: list[tuple[str, Any]] = []
-    for name, value in [*vars(module).items()]:
+    for name, value in vars(module).copy().items():
         kind = type(value)
         if isinstance(value, Module):
             parts.append((name, _reference(value)))
@@ -153,8 +151,8 @@ def _place(tensor: Tensor) -> Any:
 def _tensors(module: Module) -> list[tuple[str, Tensor]]:
     return [
         (name, value)
-        for name, value in [*vars(module).items()]
-        if type(value) in TENSORS and type(value._array) is np.ndarray
+        for name, value in vars(module).copy().items()
+        if type(value) in TENSORS and type(value._array) in LIBRARIES
     ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from typing import Any, NoReturn
 
+from ..backend import address
 from ..errors import CaptureError
 
 
@@ -18,6 +19,7 @@ class Traced:
     """An array whose instructions are recorded; `host` is where it really is."""
 
     __slots__ = ("__weakref__", "host", "recorder")
+    __array_priority__ = 1000  # CuPy's arrays leave operators to it, as NumPy's do
 
     def __init__(self, host: Any, recorder: Any) -> None:
         self.host = host
@@ -31,7 +33,7 @@ class Traced:
     @property
     def data(self) -> Any:
         """Its address, as the arrays of other libraries tell it."""
-        return types.SimpleNamespace(ptr=self.host.ctypes.data)
+        return types.SimpleNamespace(ptr=address(self.host))
 
     def __len__(self) -> int:
         return len(self.host)
@@ -129,7 +131,18 @@ BINARY = {
 COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
                "gt": "greater", "ge": "greater_equal"}  # fmt: skip
 
-for _name in ("base", "dtype", "flags", "itemsize", "nbytes", "ndim", "shape", "size", "strides"):
+for _name in (
+    "base",
+    "device",
+    "dtype",
+    "flags",
+    "itemsize",
+    "nbytes",
+    "ndim",
+    "shape",
+    "size",
+    "strides",
+):
     setattr(Traced, _name, _attribute(_name))
 for _name, _instruction in BINARY.items():
     setattr(Traced, f"__{_name}__", _operator(_instruction, False))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from .guard import MODES_OF_KEY
+from .tree import Layout
 
-MODES = "grad mode", "inference mode", "the default dtype", "anomaly detection", "the thread"
-# What `compiled` says of a Tensor: names of it, and what to do about each.
+# Names for what a `Layout` says, and what to do about each.
 TENSOR = {
     "shape": "Give batches a few shapes, by padding or bucketing",
     "dtype": "Cast it before the call",
@@ -30,9 +30,9 @@ def varying(keys: Sequence[tuple[Any, ...]], names: Sequence[str], structures: A
     """
     found = []
     for number in range(max(map(len, keys))):
-        name = (*MODES, *names)[number] if number < len(MODES) + len(names) else ""
+        name = (*MODES_OF_KEY, *names)[number] if number < len(MODES_OF_KEY) + len(names) else ""
         parts = [key[number] for key in keys if len(key) > number]
-        found.append(_most(parts, name if number < len(MODES) else f"argument {name}"))
+        found.append(_most(parts, name if number < len(MODES_OF_KEY) else f"argument {name}"))
     for name in dict.fromkeys(name for each in structures for name in each):
         values = [each[name] for each in structures if name in each]
         found.append((len(set(values)), name, *_last(values), OUTSIDE))
@@ -42,7 +42,7 @@ def varying(keys: Sequence[tuple[Any, ...]], names: Sequence[str], structures: A
 
 def _most(parts: Sequence[Any], name: str) -> tuple[int, str, str, str, str]:
     """How many different `parts` there are, of what, the last two, and the way out."""
-    if all(_is_tensor(part) for part in parts):
+    if all(type(part) is Layout for part in parts):
         fields = [*zip(TENSOR, zip(*parts, strict=True), strict=True)]
         field, values = max(fields, key=lambda one: len(set(one[1])))
         return len(set(parts)), f"the {field} of {name}", *_last(values), TENSOR[field]
@@ -56,10 +56,6 @@ def _most(parts: Sequence[Any], name: str) -> tuple[int, str, str, str, str]:
             found = [_most(values, f"{name}[{n}]") for n, values in enumerate(inner)]
             return (len(set(parts)), *max(found, key=lambda one: one[0])[1:])
     return len(set(parts)), name, *_last(parts), VALUE
-
-
-def _is_tensor(part: Any) -> bool:
-    return type(part) is tuple and len(part) == len(TENSOR) and isinstance(part[1], np.dtype)
 
 
 def _last(values: Sequence[Any]) -> tuple[str, str]:

@@ -19,10 +19,10 @@ import numpy as np
 from ..autograd.function import Function
 from ..backend import MODES, XP, float16, float32
 from ..ops.coercion import cast
-from ..ops.joining import cat
-from ..ops.normalization import _channels, _check, check_eps
-from ..ops.normalization import batch_norm as local_batch_norm
-from ..ops.shapes import reshape_to, sum_to
+from ..ops.nn.normalization import _channels, _check, check_eps
+from ..ops.nn.normalization import batch_norm as local_batch_norm
+from ..ops.shape.joining import cat
+from ..ops.shape.shapes import reshape_to, sum_to
 from ..tensor import TENSORS, Tensor, wrap
 from .collectives import Collective, exchange
 from .communicator import Array, Communicator

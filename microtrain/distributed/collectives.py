@@ -19,8 +19,8 @@ import numpy as np
 from ..autograd.function import Function
 from ..backend import MODES, XP, to_host
 from ..errors import CaptureError
-from ..ops.comparison import eq
-from ..ops.joining import cat
+from ..ops.pointwise.comparison import eq
+from ..ops.shape.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
 from .communicator import Array, Communicator, Op, check_root
 from .connection import world

@@ -24,36 +24,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
-import numpy as np
-
 from ..autograd import graph
-from ..backend import LISTENERS, MODES, STRUCTURE, XP, to_host
+from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
 from ..optim.flat import Buffer, FlatStorage
 from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
-from .compression import COMPRESSIONS, Compressor
 from .connection import world
-from .control_lane import SILENT, Totals, pack, unpack
+from .control_lane import SILENT
 from .denominators import Denominators, correction, find
-from .overlap import BUCKET, Overlap, worth
+from .passes import Passes
 from .replicas import difference, take_values_of_rank_0
-from .shards import Shards
+from .strategy import check_options, strategy
 
 __all__ = ["DataParallel"]
 
-_COUNTERS = frozenset(
-    ("_alone", "_cleared", "_counted", "_empty", "_forwards", "_given", "_kept", "_n",
-     "_nl", "_not_scalar", "_open", "_pending", "_rows", "_running", "_structure", "_sync",
-     "_weight", "comm_seconds", "loss", "noted", "notes", "samples", "weight")
-)  # fmt: skip
-
-_NO_PASSES = {
-    "_open": False, "_n": 0, "_weight": 0.0, "_nl": 0.0, "_not_scalar": 0, "_counted": True,
-    "_kept": None,
-}  # fmt: skip
 _BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
 MOST = 64  # forward calls between two backward passes that are told apart
 
@@ -107,6 +94,8 @@ class DataParallel(Module):
             waiting for them) and in the collectives of batch norm layers.
         on_reduced: called after each of these with "reduce" or "batch norm", its start and its
             end, as `time.perf_counter` has them; None: nobody wants to know.
+        reducer: how gradients are added up over the ranks.
+        passes: what is counted on the way to a step.
         overlap: whether reductions run beside the backward pass, and why, as text.
 
     Raises:
@@ -123,16 +112,6 @@ class DataParallel(Module):
 
     _structural = False  # a replay keeps what is counted up to date
 
-    # Of the passes since the last synchronising one; see `_NO_PASSES`.
-    _open: bool
-    _cleared: int
-    _n: int
-    _weight: float
-    _nl: float
-    _not_scalar: int
-    _counted: bool
-    _kept: list[Any] | None  # gradients of earlier steps, to be added to
-
     def __init__(
         self,
         module: Module,
@@ -146,7 +125,7 @@ class DataParallel(Module):
         sync_batchnorm: bool = True,
     ) -> None:
         super().__init__()
-        _check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm)
+        check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm)
         self.module = module
         self.comm = world() if comm is None else comm
         self.reduction = reduction
@@ -177,36 +156,19 @@ class DataParallel(Module):
                 )
             _WRAPPED[buffer] = weakref.ref(self)
         take_values_of_rank_0(self.comm, module, self.storage)
-        self._shards = (
-            None if shards is None else Shards(self.comm, shards, module, self.storage.buffers)
+        self.reducer, self.overlap = strategy(
+            self.comm, self.storage, module, overlap, bucket_mb, compression, shards
         )
-        self._choose_overlap(
-            overlap, BUCKET if bucket_mb is None else int(bucket_mb * 2**20), compression
-        )
-        self._compressors: list[Compressor] | None = None
-        if compression != "none" and self.comm.size > 1:
-            self._compressors = [
-                Compressor(self.comm, compression, b.grad.size, b.grad.dtype)
-                for b in self.storage.buffers
-            ]
-            _warn_of_compression(self.comm, compression)
         self._synchronise_batch_norms(sync_batchnorm)
-        self._members = frozenset(self.storage.params)
-        self._structure = -1  # `STRUCTURE` when the model's parameters were these
-        self._sync = True
-        self._pending: int | None = None  # samples of the forward calls since the last backward
-        self._given: int | None = None  # what `count` was told instead
-        self._forwards: list[tuple[int, int]] = []  # numbers of nodes around these calls
-        self._empty: list[Any] | None = None  # what the gradients were before a pass without rows
-        self._running = False  # whether a backward pass is under way
-        self._alone = True  # whether it makes a step
+        self.members = frozenset(self.storage.params)
+        self.passes = Passes()
         self._reset()
         LISTENERS.append(weakref.ref(self, LISTENERS.remove))
 
     def _synchronise_batch_norms(self, sync: bool) -> None:
         """Let batch norm layers take the statistics of all ranks; warn where they do not."""
         layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, _BATCH_NORMS)]
-        several = self.comm.size > 1 and self._shards is None
+        several = self.comm.size > 1 and self.reducer.in_place
         across = Across(self) if sync and several else None
         for _, layer in layers:
             layer.across = across
@@ -219,34 +181,11 @@ class DataParallel(Module):
                 stacklevel=3,
             )
 
-    def _choose_overlap(self, wish: str, bucket: int, compression: str) -> None:
-        self._overlap: Overlap | None = None
-        on, why = wish == "on", "asked for"
-        if self.comm.size == 1:
-            on, why = False, "one rank has nothing to reduce"
-        elif self._shards is not None or compression != "none":
-            on, why = False, "shards and compressed gradients are reduced at once"
-        elif any(type(buffer.grad) is not np.ndarray for buffer in self.storage.buffers):
-            on, why = False, "gradients on a GPU are staged at once"
-        elif wish == "auto":
-            on, why = worth(self.comm, self.storage, bucket)
-        self.overlap = f"{'on' if on else 'off'}: {why}"
-        if on:
-            self._overlap = Overlap(self.comm, self.storage, bucket)
-            weakref.finalize(self, self._overlap.close)
-
     def _reset(self) -> None:
         """Forget the passes since the last synchronising one."""
-        vars(self).update(_NO_PASSES, _cleared=self.storage.cleared)
-        if self._shards is not None:
-            self._shards.reset()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # A module looks at what an attribute is: too long for what is counted in every step.
-        if name in _COUNTERS:
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
+        self.passes.reset()
+        self.passes.cleared = self.storage.cleared
+        self.reducer.reset()
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -258,15 +197,12 @@ class DataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
-        if self._shards is not None and self.training:
-            if MODES.recorder is None:
-                self._shards.enter()
-            else:
-                MODES.recorder.bookkeeping("a shard begins", self._shards.enter)
+        if self.training and not self.reducer.in_place:
+            self._note("a shard begins", self.reducer.enter)
         first = graph.next_seq()
         out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
-            forwards = self._forwards if MODES.recorder is None else MODES.recorder.forwards
+            forwards = (MODES.recorder or self.passes).forwards
             forwards.append((first, graph.next_seq()))
             if len(forwards) > MOST:  # nobody called backward
                 forwards[:] = [(forwards[0][0], forwards[-1][1])]
@@ -279,25 +215,27 @@ class DataParallel(Module):
     @property
     def waits(self) -> bool:
         """Whether a backward pass is to follow a forward call."""
-        return self._pending is not None
+        return self.passes.pending is not None
 
-    def _note(self, label: str, function: Any, n: int) -> None:
-        """Call `function(n)`, also whenever a captured step is replayed."""
+    def _note(self, label: str, function: Any, *args: Any) -> None:
+        """Call `function(*args)`, also whenever a captured step is replayed."""
         if MODES.recorder is None:
-            function(n)
+            function(*args)
         else:
-            MODES.recorder.bookkeeping(f"{label}: {n}", functools.partial(function, n))
+            label = ": ".join([label, *map(str, args)])
+            MODES.recorder.bookkeeping(label, functools.partial(function, *args))
 
     def _add(self, rows: int) -> None:
-        self._pending = (self._pending or 0) + rows
+        self.passes.pending = (self.passes.pending or 0) + rows
 
     def _give(self, rows: int) -> None:
-        self._given = rows
+        self.passes.given = rows
 
     def counted(self) -> Any:
         """What a captured step takes as given where it begins."""
-        waiting = self._open and self._cleared == self.storage.cleared
-        return self._sync, self._pending, self._given, waiting
+        passes = self.passes
+        waiting = passes.open and passes.cleared == self.storage.cleared
+        return passes.sync, passes.pending, passes.given, waiting
 
     def count(self, n: int) -> None:
         """Set the number of samples (tokens, unmasked rows) of the next backward.
@@ -314,7 +252,7 @@ class DataParallel(Module):
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; what was counted before (a validation with grad enabled) is forgotten."""
-        self._pending = None
+        self.passes.pending = None
         return super().train(mode)
 
     @contextmanager
@@ -323,38 +261,27 @@ class DataParallel(Module):
 
         The next backward outside reduces them all. In between `p.grad` is this rank's n-fold sum.
         """
-        before = self._sync
-        self._sync = False
+        before = self.passes.sync
+        self.passes.sync = False
         try:
             yield
         finally:
-            self._sync = before
+            self.passes.sync = before
 
-    # Backward: called by the engine ---------------------------------------------------------------
-
-    def concerns(self, leaves: Any) -> bool:
-        """Whether a backward pass reaches this model's parameters."""
-        return not self._members.isdisjoint(leaves)
-
-    def outside(self, leaves: Any) -> list[Tensor]:
-        """Those of `leaves` that are none of this model's parameters."""
-        return [leaf for leaf in leaves if leaf not in self._members]
+    # Backward: called by autograd/listeners.py ----------------------------------------------------
 
     def cancel(self) -> None:
         """A backward pass failed: forget it, and those that waited to be reduced with it."""
-        if self._overlap is not None and self._running and self._sync and MODES.recorder is None:
-            # Where it failed on all ranks, not all had sent as much: they go on in step.
-            self._overlap.send_rest()
-        self._pending = self._given = self._empty = None
-        self._forwards = []
-        self._running = False
+        if self.passes.running and self.passes.sync and MODES.recorder is None:
+            self.reducer.cancel()
+        self.passes.forget()
         self._reset()
 
     def forwards(self) -> list[tuple[int, int]]:
         """Numbers of nodes around the forward calls since the last backward pass."""
         if MODES.recorder is None:
-            return self._forwards
-        return [*self._forwards, *MODES.recorder.forwards]
+            return self.passes.forwards
+        return [*self.passes.forwards, *MODES.recorder.forwards]
 
     def denominators(
         self, edges: Any, means: list[Any], forwards: list[tuple[int, int]]
@@ -365,7 +292,7 @@ class DataParallel(Module):
             means: the nodes in its graph that divide a loss.
             forwards: numbers of nodes around what depends on the rows.
         """
-        if not means or self.reduction == "sum" or self._given is not None:
+        if not means or self.reduction == "sum" or self.passes.given is not None:
             return None
         return find(edges, means, lambda seq: any(a < seq < b for a, b in forwards))
 
@@ -379,231 +306,157 @@ class DataParallel(Module):
                 "gradients would be reduced without their graph; use autograd.grad for penalties "
                 "on gradients"
             )
-        n = self._pending if self._given is None else self._given
-        self._pending = self._given = None
-        self._forwards.clear()
-        mean = self.reduction == "mean"
+        passes, mean = self.passes, self.reduction == "mean"
+        n = passes.samples
+        passes.pending = passes.given = None
+        passes.forwards.clear()
         if n is None and mean:
             raise RuntimeError(
                 "backward into the parameters of a DataParallel model without a forward call of "
                 "that model (with a Tensor of rows as an argument) since the last backward: the "
                 "number of samples is unknown; call model.count(n) before backward"
             )
-        slots = self.storage.slots
-        if STRUCTURE[0] != self._structure:
+        if STRUCTURE[0] != passes.structure:
             self._refuse_new_parameters()
-        if self._open and (
-            self._cleared != self.storage.cleared
-            or (self._shards is None and not any(slot.epoch == slot.buffer.epoch for slot in slots))
+        reducer, storage = self.reducer, self.storage
+        if passes.open and (
+            passes.cleared != storage.cleared or (reducer.in_place and not storage.any_present())
         ):
-            if self._shards is not None and not self._shards.complete:
-                raise RuntimeError(
-                    "DataParallel: zero_grad() has discarded the passes of some shards of a step: "
-                    f"with shards={self._shards.shards} gradients are there after "
-                    f"{self._shards.each} backward passes on each rank. Take zero_grad() and the "
-                    "optimizer's step outside `for batch in micro_batches`, with "
-                    "DataLoader(..., shards=...).steps()"
-                )
+            reducer.discard()
             self._reset()  # zero_grad() has discarded the passes that waited to be reduced
         if weights is not None:
-            self._alone = self._sync and not self._open and self._shards is None
-        if not self._open:
-            self._open = True
-            self._cleared = self.storage.cleared
-            self._keep_earlier()
+            passes.alone = passes.sync and not passes.open and reducer.in_place
+        if not passes.open:
+            passes.open, passes.cleared = True, storage.cleared
+            passes.kept = self._set_aside()
         weight: float | None = n
         if weights is not None and n:
-            weight = weights.weight(n, self.comm.size, self._alone)
+            weight = weights.weight(n, self.comm.size, passes.alone)
         if len(roots) == 1 and roots[0]._array.size == 1:
             value = 0.0 if weight == 0 else float(roots[0]._array.item())
-            self._nl += weight * value if mean and weight is not None else value
+            passes.loss += weight * value if mean and weight is not None else value
         else:
-            self._not_scalar += 1
-        self._counted = self._counted and n is not None
-        self._n += n or 0
-        self._weight += weight or 0.0
-        self._rows = n
-        if self._overlap is not None:
-            self._overlap.begin()
-        self._running = True
-        if n == 0 and self._shards is None:
-            self._empty = [
+            passes.not_scalar += 1
+        passes.counted = passes.counted and n is not None
+        passes.rows += n or 0
+        passes.weight += weight or 0.0
+        passes.current = n
+        reducer.begin()
+        passes.running = True
+        if n == 0 and reducer.in_place:
+            passes.empty = [
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
-                for slot in self.storage.slots
+                for slot in storage.slots
             ]
         return weight if mean else None
 
     def shares(self, weights: Denominators | None) -> bool:
         """Whether a root has terms that must be made shares of the whole, in `share`."""
-        return weights is not None and self._alone and self.comm.size > 1 and weights.shared
+        return weights is not None and self.passes.alone and self.comm.size > 1 and weights.shared
 
     def share(self, weights: Denominators) -> None:
         """Make them that; collective."""
-        weights.share(self.comm, self._rows or 0)
+        weights.share(self.comm, self.passes.current or 0)
 
     def correct(self, weights: Denominators, seed: Any) -> None:
         """After such a pass from `seed`: count the loss as a share of the whole as well."""
-        if self._not_scalar:
+        if self.passes.not_scalar:
             return
         parts = weights.parts(seed)
 
         def add() -> None:
-            self._nl += correction(parts)
+            self.passes.loss += correction(parts)
 
-        if MODES.recorder is None:
-            add()
-        else:
-            MODES.recorder.bookkeeping("shares of the loss", add)
+        self._note("shares of the loss", add)
 
     def _refuse_new_parameters(self) -> None:
         for name, parameter in self.module.named_parameters():
-            if parameter._rg and parameter not in self._members:
+            if parameter._rg and parameter not in self.members:
                 raise RuntimeError(
                     f"DataParallel: the model did not have the parameter {name} when it was "
                     "wrapped, so its gradient would be this rank's own; change models before"
                 )
-        self._structure = STRUCTURE[0]
+        self.passes.structure = STRUCTURE[0]
 
-    def readiness(self, leaves: dict[Any, Any]) -> Any:
-        """What the pass is to call after adding to a leaf, so that full buckets are sent at once.
-
-        None where nothing is sent during this pass.
-        """
-        if self._overlap is None or not self._sync or self._empty is not None:
+    def readiness(self, edges: Any) -> Any:
+        """What the pass is to call after adding to a leaf; None where nothing is sent meanwhile."""
+        if not self.passes.sync or self.passes.empty is not None:
             return None
-        return self._overlap.ready(leaves)
+        return self.reducer.readiness(edges)
 
     def beginning(
         self, roots: Sequence[Tensor], create_graph: bool, weights: Denominators | None
     ) -> tuple[str, Any]:
         """What `begin` is going to do, to be done again whenever a captured step is replayed."""
-        n = self._pending if self._given is None else self._given
         begin = functools.partial(self.begin, roots, create_graph, weights)
-        return f"a backward pass over {n} samples", begin
+        return f"a backward pass over {self.passes.samples} samples", begin
 
     def ending(self) -> tuple[str, Any]:
         """What `end` is going to do, likewise; the step itself may have called `no_sync`."""
-        sync = self._sync
+        passes, sync = self.passes, self.passes.sync
 
         def end() -> None:
-            before, self._sync = self._sync, sync
+            before, passes.sync = passes.sync, sync
             try:
                 self.end()
             finally:
-                self._sync = before
+                passes.sync = before
 
         return "gradients are shared" if sync else "gradients wait", end
 
     def end(self) -> None:
         """After a backward pass: reduce, divide, and publish the global gradients and loss."""
-        slots = self.storage.slots
-        self._running = False
-        if self._empty is not None:
+        passes, slots = self.passes, self.storage.slots
+        passes.running = False
+        if passes.empty is not None:
             # Zero rows contribute exactly nothing: a mean over nothing is NaN, and so is 0 * NaN.
-            for slot, before in zip(slots, self._empty, strict=True):
+            for slot, before in zip(slots, passes.empty, strict=True):
                 if slot.epoch == slot.buffer.epoch:
                     slot.array[...] = 0 if before is None else before
-            self._empty = None
-        if self._shards is not None:
-            used = [slot.epoch == slot.buffer.epoch for slot in slots]
-            self._shards.leave(pack(self._totals(), self.notes, used), self._rows, used, slots)
-            self._n, self._weight, self._nl, self._not_scalar = 0, 0.0, 0.0, 0
-            if not (self._sync and self._shards.complete):
-                return
-            started = time.perf_counter()
-            self._shards.sum()
-            self.communicated(started)
-            totals = self._read_lane()
-        elif not self._sync:
+            passes.empty = None
+        started = time.perf_counter()
+        reduced = self.reducer.reduce(passes, self.notes, passes.sync)
+        if reduced is None:
             return
-        elif self.comm.size > 1:
-            totals = self._reduce()
-        else:
-            totals, self.noted = self._totals(), self.notes
+        if self.reducer.communicates:
+            self.communicated(started)
+        totals, noted = reduced
         mean, weight = self.reduction == "mean", totals.weight
         if mean and weight:
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
                 xp.divide(buffer.grad, weight, out=buffer.grad)
-        if self._kept is not None:
-            for slot, earlier in zip(slots, self._kept, strict=True):
+        if passes.kept is not None:
+            for slot, earlier in zip(slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
         share = totals.loss / weight if weight else math.nan
-        self.loss = None if totals.not_scalar else share if mean else totals.loss
-        self.samples = totals.rows if self._counted else None
-        self.weight = weight
+        # Not by assignment, for which a Module looks at what the value is.
+        vars(self).update(
+            loss=None if totals.not_scalar else share if mean else totals.loss,
+            samples=totals.rows if passes.counted else None,
+            weight=weight,
+            noted=noted,
+        )
         self._reset()
 
-    def _keep_earlier(self) -> None:
-        """Set gradients of earlier steps aside: they are global and must not be reduced again."""
-        slots = self.storage.slots
-        if not any(slot.epoch == slot.buffer.epoch for slot in slots):
-            return
-        self._kept = []
-        for slot in slots:
+    def _set_aside(self) -> list[Any] | None:
+        """Gradients of earlier steps, taken away: they are global and not to be reduced again."""
+        if not self.storage.any_present():
+            return None
+        kept = []
+        for slot in self.storage.slots:
             there = slot.epoch == slot.buffer.epoch
-            self._kept.append(slot.array.copy() if there else None)
+            kept.append(slot.array.copy() if there else None)
             slot.drop()
-
-    def _reduce(self) -> Totals:
-        """One all_reduce a buffer; the totals of all ranks."""
-        slots = self.storage.slots
-        used = [slot.epoch == slot.buffer.epoch for slot in slots]
-        if self._overlap is None:
-            for slot, there in zip(slots, used, strict=True):
-                if not there:
-                    slot.array[...] = 0
-        lane = pack(self._totals(), self.notes, used)
-        started = time.perf_counter()
-        if self._overlap is not None:
-            self._overlap.finish()
-            first = self.storage.buffers[0]
-            first.wide[first.grad.size :] = np.asarray(lane, first.wide.dtype)
-            self.comm.all_reduce(first.wide[first.grad.size :])
-            self.communicated(started)
-            return self._read_lane()
-        for number, buffer in enumerate(self.storage.buffers):
-            self._all_reduce(number, buffer, lane if number == 0 else None)
-        self.communicated(started)
-        return self._read_lane()
+        return kept
 
     def communicated(self, started: float, what: str = "reduce") -> None:
         """Count the time since `started` as communication."""
         now = time.perf_counter()
-        self.comm_seconds += now - started
+        vars(self)["comm_seconds"] += now - started
         if self.on_reduced is not None:
             self.on_reduced(what, started, now)
-
-    def _totals(self) -> Totals:
-        """Those of this rank."""
-        return Totals(self._n, self._weight, self._nl, self._not_scalar)
-
-    def _read_lane(self) -> Totals:
-        """The totals of all ranks; their notes and which parameters they used are taken over."""
-        first = self.storage.buffers[0]
-        totals, self.noted, used = unpack(to_host(first.wide[first.grad.size :]).tolist())
-        for slot, flag in zip(self.storage.slots, used, strict=True):
-            if flag and slot.epoch != slot.buffer.epoch:
-                slot.epoch = slot.buffer.epoch
-                slot.graph = None
-        return totals
-
-    def _all_reduce(self, number: int, buffer: Buffer, lane: Any) -> None:
-        """Add up a buffer's gradients over the ranks, with the control lane where there is one."""
-        array, size = buffer.wide, buffer.grad.size
-        host = array if type(array) is np.ndarray else to_host(array)  # MPI may not know GPU memory
-        if self._compressors is not None:
-            total = self._compressors[number].all_reduce(host[:size], lane)
-            if total is not None:
-                host[size:] = total
-        elif lane is None:
-            self.comm.all_reduce(host[:size])
-        else:
-            host[size:] = lane
-            self.comm.all_reduce(host)
-        if host is not array:
-            array[...] = XP[type(array)].asarray(host)
 
     # The wrapped model's own names --------------------------------------------------------------
 
@@ -626,46 +479,3 @@ class DataParallel(Module):
 
 # Which DataParallel owns the gradients of a buffer.
 _WRAPPED: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
-
-
-def _check_options(
-    reduction: str,
-    overlap: str,
-    bucket_mb: float | None,
-    compression: str,
-    shards: int | None,
-    sync_batchnorm: bool,
-) -> None:
-    """ValueError for options that there are not, or that do not go together; TypeError."""
-    for name, value, choices in (
-        ("reduction", reduction, ("mean", "sum")),
-        ("overlap", overlap, ("auto", "on", "off")),
-        ("compression", compression, COMPRESSIONS),
-    ):
-        if value not in choices:
-            *first, last = choices
-            raise ValueError(f"DataParallel: {name} is {', '.join(first)} or {last}, got {value!r}")
-    if bucket_mb is not None and not bucket_mb > 0:
-        raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
-    if compression != "none" and shards is not None:
-        raise ValueError(
-            "DataParallel: with shards every bit is the same at every number of ranks, and "
-            "compression rounds by rank: choose one"
-        )
-    if overlap == "on" and (shards is not None or compression != "none"):
-        raise ValueError(
-            "DataParallel: shards and compressed gradients are reduced at once, when the pass "
-            "is over; overlap is then off or auto"
-        )
-    if not isinstance(sync_batchnorm, bool):
-        raise TypeError(f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}")
-
-
-def _warn_of_compression(comm: Communicator, kind: str) -> None:
-    """UserWarning where there is no network that compression could relieve."""
-    if comm.num_nodes == 1 and comm.rank == 0:
-        warnings.warn(
-            f"DataParallel: compression={kind} costs accuracy and time and saves nothing here: all "
-            f"{comm.size} ranks are on one machine and share its memory; use none",
-            stacklevel=3,
-        )

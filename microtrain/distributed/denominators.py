@@ -1,9 +1,9 @@
 """What a root is a mean over, where that is not the rows: found in its graph, before its pass.
 
 A loss with class weights, `ignore_index`, a mask or sample weights is a total divided by the sum of
-the weights of what counts, and the node of that division knows both (`ops/losses.py`). A root that
-is such a loss times anything, with penalties beside it that do not depend on the rows, has that sum
-in the place of its number of rows: the mean over ranks and micro-batches is then exact.
+the weights of what counts, and the node of that division knows both (`ops/loss/losses.py`). A root
+that is such a loss times anything, with penalties beside it that do not depend on the rows, has
+that sum in the place of its number of rows: the mean over ranks and micro-batches is then exact.
 
 A root with several such terms, or one beside a mean over the rows, has no single weight. Where one
 pass makes a step, its ranks add up their denominators, one small reduction, and what a term hands
@@ -412,9 +412,4 @@ class _Graph:
 
 def _fixed(array: Any) -> Any:
     """`array` itself; in a captured step its memory, which then holds the values of each replay."""
-    recorder = MODES.recorder
-    if recorder is None:
-        return array
-    host = recorder.host(array)
-    recorder.fix(host)
-    return host
+    return array if MODES.recorder is None else MODES.recorder.fixed(array)

@@ -13,13 +13,20 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
+from ..autograd.graph import leaves_of
 from ..backend import MODES
 from ..optim.flat import FlatStorage, Slot
 from .communicator import Communicator
+from .control_lane import pack
+from .passes import Passes
+from .reducer import Reducer, Summed
 
 __all__ = ["Overlap", "worth"]
 
@@ -56,11 +63,14 @@ def buckets_of(buffer: Any, storage: FlatStorage, size: int) -> list[tuple[int, 
     return found
 
 
-class Overlap:
+class Overlap(Reducer):
     """The buckets of a storage, and the thread that reduces them."""
 
+    communicates = True
+
     def __init__(self, comm: Communicator, storage: FlatStorage, bucket: int) -> None:
-        self.comm = comm.split(0)  # the thread's own: its calls do not mix with the main thread's
+        super().__init__(comm, storage)
+        self.own = comm.split(0)  # the thread's: its calls do not mix with the main thread's
         self.buckets = [
             (buffer.grad[start:stop], tuple(slots))
             for buffer in storage.buffers
@@ -74,15 +84,16 @@ class Overlap:
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
+        weakref.finalize(self, self.jobs.put, None)  # lets the thread end
 
     def begin(self) -> None:
         """Before a pass: what one that failed has left on its way must have arrived."""
         self._arrive()
         self.next = self.sent = 0
 
-    def ready(self, uses: Mapping[Any, int | None]) -> Callable[[Any], None]:
-        """What the pass is to call when it has added to a leaf; `uses`: how often it will."""
-        left = dict(uses)
+    def readiness(self, edges: Any) -> Callable[[Any], None]:
+        """As in the base class: full buckets are sent at once."""
+        left = leaves_of(edges)  # how often the pass will add to each
         self.missing = [0] * len(self.buckets)
         slots = {}
         for leaf in left:
@@ -122,16 +133,27 @@ class Overlap:
             if slot.epoch != slot.buffer.epoch:
                 slot.array[...] = 0
         if self.thread is None:
-            work = partial(_work, self.comm, self.jobs, self.done)
+            work = partial(_work, self.own, self.jobs, self.done)
             self.thread = threading.Thread(target=work, name="microtrain-reduce", daemon=True)
             self.thread.start()
         self.jobs.put(array)
         self.going += 1
 
-    def finish(self) -> None:
-        """Return when every bucket is there."""
+    def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
+        """As in the base class: the rest of the buckets, and the control lane by itself."""
+        if not last:
+            return None
+        lane = self.lane()
+        values = pack(passes.totals(), notes, self.used())
         self.send_rest()
         self._arrive()
+        lane[...] = np.asarray(values, lane.dtype)
+        self.comm.all_reduce(lane)
+        return self.summed()
+
+    def cancel(self) -> None:
+        """As in the base class: where it failed on all ranks, not all had sent as much."""
+        self.send_rest()  # so they go on in step
 
     def send_rest(self) -> None:
         """Let all buckets go that have not."""
@@ -145,10 +167,6 @@ class Overlap:
             self.going -= 1
         if error is not None:
             raise error
-
-    def close(self) -> None:
-        """Let the thread end."""
-        self.jobs.put(None)
 
 
 def _work(comm: Any, jobs: Any, done: Any) -> None:

@@ -10,13 +10,19 @@ on all ranks, element by element in the same order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..backend import XP, to_host
 from ..errors import ConfigError
+from ..nn.module import Module
+from ..optim.flat import FlatStorage
 from .communicator import Array, Communicator
+from .control_lane import pack
+from .passes import Passes
+from .reducer import Reducer, Summed
 
 __all__ = ["Shards", "tree_sum"]
 
@@ -92,7 +98,7 @@ def _left(rank: int, each: int, shards: int) -> list[tuple[int, int]]:
     return sorted(nodes)
 
 
-class Shards:
+class Shards(Reducer):
     """The passes of a step in world mode: each is one shard's, and what it leaves is kept apart.
 
     Within one step the passes are micro-batch by micro-batch, and in each shard by shard. Kept for
@@ -101,12 +107,16 @@ class Shards:
     step began. The step ends with the sum of the first and the mean of the second.
     """
 
-    def __init__(self, comm: Communicator, shards: int, module: Any, buffers: list[Any]) -> None:
-        self.comm, self.shards = comm, shards
-        self.each = local_shards(shards, comm)
-        self.buffers = buffers  # of the flat storage
+    communicates = True
+    in_place = False
+
+    def __init__(
+        self, comm: Communicator, storage: FlatStorage, shards: int, module: Module
+    ) -> None:
+        super().__init__(comm, storage)
+        self.shards, self.each = shards, local_shards(shards, comm)
         self.gradients = [
-            [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in buffers
+            [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in storage.buffers
         ]
         self.module = module
         self.passes = 0
@@ -115,9 +125,9 @@ class Shards:
         self._after: list[Array] = []
 
     def enter(self) -> None:
-        """Before a forward pass in training: the buffers as this shard knows them.
+        """As in the base class: the buffers become those that this shard knows.
 
-        Further ones before the backward pass go on from there.
+        Further calls before the backward pass go on from there.
         """
         if self._entered:
             return
@@ -134,11 +144,21 @@ class Shards:
         assert self._before is not None
         _put(buffers, self._after[number][:-1] if self._after[number][-1] else self._before)
 
-    def leave(self, lane: list[float], rows: int | None, there: list[bool], slots: Any) -> None:
-        """After a backward pass: keep what it left, and make room for the next."""
+    def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
+        """As in the base class: keep what the pass left; after those of all shards add them up."""
+        used = self.used()
+        self._leave(pack(passes.totals(), notes, used), passes.current, used)
+        passes.clear_totals()
+        if not (last and self.complete):
+            return None
+        self._sum()
+        return self.summed()
+
+    def _leave(self, lane: list[float], rows: int | None, there: list[bool]) -> None:
+        slots = self.storage.slots
         number = self.passes % self.each
         fresh = self.passes < self.each
-        for place, buffer in enumerate(self.buffers):
+        for place, buffer in enumerate(self.storage.buffers):
             wide = to_host(buffer.wide)
             kept = self.gradients[place][number]
             wide[buffer.grad.size :] = lane if place == 0 else 0
@@ -164,9 +184,9 @@ class Shards:
         """Whether every shard has had its turn."""
         return self.passes % self.each == 0
 
-    def sum(self) -> None:
+    def _sum(self) -> None:
         """The gradients of all shards into the flat gradients, and the mean of their buffers."""
-        for buffer, kept in zip(self.buffers, self.gradients, strict=True):
+        for buffer, kept in zip(self.storage.buffers, self.gradients, strict=True):
             total = tree_sum(self.comm, kept, self.shards)
             buffer.wide[...] = XP[type(buffer.wide)].asarray(total)
         if self._before is not None:
@@ -176,7 +196,16 @@ class Shards:
             total = tree_sum(self.comm, self._after, self.shards)
             buffers = [tensor._array for _, tensor in self.module.named_buffers()]
             _put(buffers, total[:-1] / total[-1] if total[-1] else self._before)
-        self.reset()
+
+    def discard(self) -> None:
+        """As in the base class. Raises RuntimeError in the middle of a step."""
+        if not self.complete:
+            raise RuntimeError(
+                "DataParallel: zero_grad() has discarded the passes of some shards of a step: "
+                f"with shards={self.shards} gradients are there after {self.each} backward passes "
+                "on each rank. Take zero_grad() and the optimizer's step outside `for batch in "
+                "micro_batches`, with DataLoader(..., shards=...).steps()"
+            )
 
     def reset(self) -> None:
         """Begin a step anew."""

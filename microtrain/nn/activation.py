@@ -12,30 +12,9 @@ from .module import Module
 from .parameter import Parameter
 
 __all__ = [
-    "CELU",
-    "ELU",
-    "GELU",
-    "GLU",
-    "SELU",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "LeakyReLU",
-    "LogSigmoid",
-    "LogSoftmax",
-    "Mish",
-    "PReLU",
-    "ReLU",
-    "ReLU6",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Softmin",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "Tanhshrink",
-    "Threshold",
+    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
+    "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax",
+    "Softmin", "Softplus", "Softsign", "Tanh", "Tanhshrink", "Threshold",
 ]  # fmt: skip
 
 
@@ -118,6 +97,8 @@ class PReLU(Module):
         dtype: default float type if not given.
     """
 
+    _shown = ("num_parameters",)
+
     def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
         super().__init__()
         self.num_parameters = num_parameters
@@ -131,10 +112,6 @@ class PReLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         """Apply it to input of shape (batch, channels, ...), or of any shape for one weight."""
         return F.prelu(input, self.weight)
-
-    def extra_repr(self) -> str:
-        """The number of weights."""
-        return f"num_parameters={self.num_parameters}"
 
 
 class Threshold(Applied, function=F.threshold):

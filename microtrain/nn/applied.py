@@ -1,7 +1,7 @@
-"""Layers that are a function and its arguments.
+"""Layers that are a function and its arguments, and families of layers that differ in constants.
 
-A class names its function and lists the function's further arguments as fields: they become the
-arguments of the constructor, attributes, and part of the text.
+A class of the first kind names its function and lists the function's further arguments as fields:
+they become the arguments of the constructor, attributes, and part of the text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Applied(Module):
 
     Attributes:
         _inputs: the parameters of `forward`.
-        _shown: the fields that stand in the text; None for all, `inplace` only where it is set.
+        _shown: the fields that stand in the text; "*" for all, `inplace` only where it is set.
     """
 
     _inputs: ClassVar[str] = "input"
-    _shown: ClassVar[tuple[str, ...] | None] = None
+    _shown: ClassVar[tuple[str, ...]] = ("*",)
 
     def __init_subclass__(cls, function: Callable[..., Any] | None = None) -> None:
         super().__init_subclass__()
@@ -36,7 +36,7 @@ class Applied(Module):
         """The fields."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         names = [f.name for f in fields if f.name != "inplace" or getattr(self, f.name)]
-        names = names if self._shown is None else list(self._shown)
+        names = names if self._shown == ("*",) else list(self._shown)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
@@ -52,3 +52,12 @@ def _forward(function: Callable[..., Any], cls: Any) -> Callable[..., Any]:
     forward.__qualname__ = f"{cls.__qualname__}.forward"
     forward.__module__ = cls.__module__
     return forward
+
+
+class Family(Module):
+    """A layer whose subclasses differ in constants: `class ZeroPad1d(_Pad, dims=1)`."""
+
+    def __init_subclass__(cls, **constants: Any) -> None:
+        super().__init_subclass__()
+        for name, value in constants.items():
+            setattr(cls, name, staticmethod(value) if callable(value) else value)

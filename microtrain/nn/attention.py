@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from ..creation import empty, zeros
-from ..ops.dropout import dropout as drop
-from ..ops.elementwise import where
+from ..ops.nn.dropout import dropout as drop
+from ..ops.pointwise.elementwise import where
 from ..tensor import Tensor, wrap
 from . import functional as F
 from . import init
@@ -39,18 +39,10 @@ class MultiheadAttention(Module):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        dtype: Any = None,
-    ) -> None:
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
+        add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+        vdim: int | None = None, batch_first: bool = False, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(
@@ -94,16 +86,10 @@ class MultiheadAttention(Module):
             init.zeros_(self.out_proj.bias)
 
     def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True, is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """The attended values, and the attention weights.
 
         Args:
@@ -175,18 +161,18 @@ class MultiheadAttention(Module):
         mask = None
         if attn is not None:
             full = (batch * heads, targets, sources)
-            if tuple(attn.shape) not in (full, full[1:]):
+            if attn.shape not in (full, full[1:]):
                 raise RuntimeError(
                     f"MultiheadAttention: attn_mask must have the shape {full[1:]} or {full}, got "
-                    f"{tuple(attn.shape)}"
+                    f"{attn.shape}"
                 )
             attn = _added("attn_mask", attn, q)
             mask = attn if attn.ndim == 2 else attn.reshape(batch, heads, targets, sources)
         if padding is not None:
-            if tuple(padding.shape) not in ((batch, sources), (sources,)):
+            if padding.shape not in ((batch, sources), (sources,)):
                 raise AssertionError(
                     f"MultiheadAttention: key_padding_mask must have the shape {(batch, sources)}, "
-                    f"got {tuple(padding.shape)}"
+                    f"got {padding.shape}"
                 )
             padding = _added("key_padding_mask", padding, q).reshape(batch, 1, 1, sources)
             mask = padding if mask is None else mask + padding
@@ -206,8 +192,8 @@ def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Any) -> None
         )
     if key.shape[:-1] != value.shape[:-1]:
         raise AssertionError(
-            f"MultiheadAttention: key of shape {tuple(key.shape)} and value of shape "
-            f"{tuple(value.shape)} must have the same length and batch"
+            f"MultiheadAttention: key of shape {key.shape} and value of shape "
+            f"{value.shape} must have the same length and batch"
         )
 
 

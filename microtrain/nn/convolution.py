@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..creation import empty
 from ..ops.arguments import numbers
 from ..tensor import Tensor
-from . import functional, init
-from .module import Module
+from . import functional as F
+from . import init
+from .applied import Family
 from .parameter import Parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
@@ -18,26 +19,16 @@ __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Convolution(Module):
+class _Convolution(Family):
     """Weight, bias and numbers of a convolution of `dims` dimensions."""
 
-    dims: int
-    function: Callable[..., Tensor]
+    dims: ClassVar[int]
+    function: ClassVar[Callable[..., Tensor]]
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any,
-        padding: Any,
-        output_padding: Any,
-        dilation: Any,
-        groups: int,
-        bias: bool,
-        padding_mode: str,
-        dtype: Any,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any,
+        output_padding: Any, dilation: Any, groups: int, bias: bool, padding_mode: str, dtype: Any,
+    ) -> None:  # fmt: skip
         super().__init__()
         name, dims = type(self).__name__, self.dims
         if groups < 1 or in_channels % groups or out_channels % groups:
@@ -86,9 +77,9 @@ class _Convolution(Module):
         """Apply the layer to (N, channels, *sizes) or (channels, *sizes)."""
         padding = self.padding
         if self.padding_mode != "zeros" and padding != "valid":
-            input = functional.pad(input, self._border(), mode=self.padding_mode)
+            input = F.pad(input, self._border(), mode=self.padding_mode)
             padding = 0
-        return type(self).function(
+        return self.function(
             input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
         )
 
@@ -124,33 +115,21 @@ class _Convolution(Module):
 
 class _Conv(_Convolution):
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        *,
-        dtype: Any = None,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
+        padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True,
+        padding_mode: str = "zeros", *, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias,
             padding_mode, dtype,
         )  # fmt: skip
 
 
-class Conv1d(_Conv):
+class Conv1d(_Conv, dims=1, function=F.conv1d):
     """The convolution of signals; see `Conv2d`. The weight is (out, in / groups, k)."""
 
-    dims = 1
-    function = functional.conv1d
 
-
-class Conv2d(_Conv):
+class Conv2d(_Conv, dims=2, function=F.conv2d):
     """The convolution of images: (N, in_channels, H, W) to (N, out_channels, H', W').
 
     Weight (out_channels, in_channels / groups, *kernel_size) and bias (out_channels,) start
@@ -173,26 +152,13 @@ class Conv2d(_Conv):
         (2, 8, 28, 28)
     """
 
-    dims = 2
-    function = functional.conv2d
-
 
 class _ConvTranspose(_Convolution):
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Any = 1,
-        padding_mode: str = "zeros",
-        *,
-        dtype: Any = None,
-    ) -> None:
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
+        padding: Any = 0, output_padding: Any = 0, groups: int = 1, bias: bool = True,
+        dilation: Any = 1, padding_mode: str = "zeros", *, dtype: Any = None,
+    ) -> None:  # fmt: skip
         name = type(self).__name__
         if padding_mode != "zeros":
             raise ValueError(f"{name}: only the padding_mode 'zeros' is supported")
@@ -207,24 +173,18 @@ class _ConvTranspose(_Convolution):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to (N, channels, *sizes) or (channels, *sizes)."""
-        return type(self).function(
+        return self.function(
             input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
             self.groups, self.dilation,
         )  # fmt: skip
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTranspose, dims=1, function=F.conv_transpose1d):
     """The transposed convolution of signals; see `functional.conv_transpose2d`."""
 
-    dims = 1
-    function = functional.conv_transpose1d
 
-
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTranspose, dims=2, function=F.conv_transpose2d):
     """The transposed convolution of images; see `functional.conv_transpose2d`.
 
     The weight is (in_channels, out_channels / groups, *kernel_size).
     """
-
-    dims = 2
-    function = functional.conv_transpose2d

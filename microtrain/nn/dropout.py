@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
-from ..ops.dropout import check_probability
+from ..ops.nn.dropout import check_probability
 from ..tensor import Tensor
-from . import functional
-from .module import Module
+from . import functional as F
+from .applied import Family
 
 
-class Dropout(Module):
+class Dropout(Family, function=F.dropout):
     """Elements set to 0 with probability `p` while training, the others divided by 1 - p.
 
     Args:
@@ -20,7 +21,8 @@ class Dropout(Module):
     Raises ValueError for another probability.
     """
 
-    _function: ClassVar[Any] = staticmethod(functional.dropout)
+    function: ClassVar[Callable[..., Tensor]]
+    _shown = ("p", "inplace")
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -32,21 +34,12 @@ class Dropout(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply it to an input whose leading dimension is samples."""
-        found: Tensor = self._function(input, self.p, self.training)
-        return found
-
-    def extra_repr(self) -> str:
-        """The probability."""
-        return f"p={self.p}, inplace={self.inplace}"
+        return self.function(input, self.p, self.training)
 
 
-class Dropout1d(Dropout):
+class Dropout1d(Dropout, function=F.dropout1d):
     """Whole channels of (N, C, L) set to 0 together; arguments as `Dropout`."""
 
-    _function = staticmethod(functional.dropout1d)
 
-
-class Dropout2d(Dropout):
+class Dropout2d(Dropout, function=F.dropout2d):
     """Whole channels of (N, C, H, W) set to 0 together; arguments as `Dropout`."""
-
-    _function = staticmethod(functional.dropout2d)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ..autograd import no_grad
 from ..creation import empty
-from ..ops.embedding import check_unsupported, normal_padding
+from ..ops.nn.embedding import check_unsupported, normal_padding
 from ..tensor import TENSORS, Tensor
 from . import functional as F
 from . import init
@@ -30,16 +30,10 @@ class Embedding(Module):
     """
 
     def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-        dtype: Any = None,
-    ) -> None:
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+        max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+        sparse: bool = False, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_unsupported("Embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
         self.num_embeddings = num_embeddings

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from ..ops import (
-    activations,
-    average_pooling,
+from ..ops.loss import (
     classification_losses,
-    convolution,
     embedding_losses,
-    max_pooling,
     probability_losses,
     regression_losses,
 )
-from ..ops.activations import *  # noqa: F403
-from ..ops.attention import scaled_dot_product_attention
-from ..ops.average_pooling import *  # noqa: F403
-from ..ops.classification_losses import *  # noqa: F403
-from ..ops.convolution import *  # noqa: F403
-from ..ops.dropout import dropout, dropout1d, dropout2d
-from ..ops.elementwise import sigmoid, tanh
-from ..ops.embedding import embedding, one_hot
-from ..ops.embedding_losses import *  # noqa: F403
-from ..ops.linear_algebra import linear
-from ..ops.max_pooling import *  # noqa: F403
-from ..ops.normalization import (
+from ..ops.loss.classification_losses import *  # noqa: F403
+from ..ops.loss.embedding_losses import *  # noqa: F403
+from ..ops.loss.probability_losses import *  # noqa: F403
+from ..ops.loss.regression_losses import *  # noqa: F403
+from ..ops.matrix.linear_algebra import linear
+from ..ops.nn import average_pooling, convolution, max_pooling
+from ..ops.nn.attention import scaled_dot_product_attention
+from ..ops.nn.average_pooling import *  # noqa: F403
+from ..ops.nn.convolution import *  # noqa: F403
+from ..ops.nn.dropout import dropout, dropout1d, dropout2d
+from ..ops.nn.embedding import embedding, one_hot
+from ..ops.nn.max_pooling import *  # noqa: F403
+from ..ops.nn.normalization import (
     batch_norm,
     cosine_similarity,
     group_norm,
@@ -33,11 +30,12 @@ from ..ops.normalization import (
     pairwise_distance,
     rms_norm,
 )
-from ..ops.padding import pad
-from ..ops.probability_losses import *  # noqa: F403
-from ..ops.reductions import log_softmax, softmax
-from ..ops.regression_losses import *  # noqa: F403
-from ..ops.windows import fold, unfold
+from ..ops.nn.padding import pad
+from ..ops.nn.windows import fold, unfold
+from ..ops.pointwise import activations
+from ..ops.pointwise.activations import *  # noqa: F403
+from ..ops.pointwise.elementwise import sigmoid, tanh
+from ..ops.reduce.reductions import log_softmax, softmax
 
 __all__ = [
     "batch_norm", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "embedding", "fold",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.function import Function
-from ..ops.elementwise import zeros_like
+from ..ops.pointwise.elementwise import zeros_like
 from ..tensor import TENSORS
 
 

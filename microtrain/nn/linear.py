@@ -29,6 +29,8 @@ class Linear(Module):
     Raises ValueError for negative sizes.
     """
 
+    _shown = ("in_features", "out_features", "bias")
+
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None
     ) -> None:
@@ -54,10 +56,3 @@ class Linear(Module):
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to an input of shape (..., in_features)."""
         return linear(input, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, ClassVar
 
-from ..ops.losses import REDUCTIONS, check_reduction
+from ..ops.arguments import REDUCTIONS, check_reduction
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied

@@ -11,7 +11,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -76,6 +76,8 @@ class Module:
     _buffers: tuple[str, ...] = ()
     _transient: tuple[str, ...] = ()  # buffers that are not part of the state dict
     _hooked: bool = False
+    # Attributes that stand in the text, those with a star without their names.
+    _shown: ClassVar[tuple[str, ...]] = ()
     _structural: bool = True  # whether its plain values may decide what `forward` does
     _forward_hooks: Mapping[int, Callable[..., Any]] = {}
     _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
@@ -106,9 +108,7 @@ class Module:
         if not self._hooked and recorder is None:
             return self.forward(*args, **kwargs)
         if recorder is not None:
-            recorder.called.add(self)
-            if self._any_hooks():
-                recorder.refuse_hook(f"a hook of {type(self).__name__}")
+            recorder.calls(self)
         for number, hook in tuple(self._forward_pre_hooks.items()):
             if number in self._with_kwargs:
                 new = hook(self, args, kwargs)
@@ -506,8 +506,13 @@ class Module:
     # Text -----------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """What stands in the brackets of this module's own line."""
-        return ""
+        """What stands in the brackets of this module's own line: what `_shown` names."""
+        found = []
+        for name in self._shown:
+            value = getattr(self, name.strip("*"))
+            value = value is not None if name == "bias" else value
+            found.append(f"{value}" if name[0] == "*" else f"{name}={value}")
+        return ", ".join(found)
 
     def __repr__(self) -> str:
         inner = self.extra_repr()

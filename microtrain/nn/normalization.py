@@ -44,14 +44,12 @@ class LayerNorm(_Norm):
         dtype: default float type if not given.
     """
 
+    _shown = ("*normalized_shape", "eps", "elementwise_affine", "bias")
+
     def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        dtype: Any = None,
-    ) -> None:
+        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
+        bias: bool = True, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         whole = isinstance(normalized_shape, int)
         self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
@@ -64,13 +62,6 @@ class LayerNorm(_Norm):
         """Normalise an input of shape (..., *normalized_shape)."""
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        """The shape and the options."""
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, "
-            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
-        )
-
 
 class RMSNorm(_Norm):
     """Every sample divided by the root of its mean square: Zhang and Sennrich, 2019.
@@ -82,13 +73,12 @@ class RMSNorm(_Norm):
         dtype: default float type if not given.
     """
 
+    _shown = ("*normalized_shape", "eps", "elementwise_affine")
+
     def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float | None = None,
-        elementwise_affine: bool = True,
+        self, normalized_shape: Any, eps: float | None = None, elementwise_affine: bool = True,
         dtype: Any = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         whole = isinstance(normalized_shape, int)
         self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
@@ -100,12 +90,6 @@ class RMSNorm(_Norm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (..., *normalized_shape)."""
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        """The shape and the options."""
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-        )
 
 
 class GroupNorm(_Norm):
@@ -122,16 +106,12 @@ class GroupNorm(_Norm):
     Raises ValueError where the channels are not divisible.
     """
 
+    _shown = ("*num_groups", "*num_channels", "eps", "affine", "bias")
+
     def __init__(
-        self,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
+        dtype: Any = None, *, bias: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         if num_channels % num_groups:
             raise ValueError(
@@ -148,13 +128,6 @@ class GroupNorm(_Norm):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (n, num_channels, ...)."""
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        """The sizes and the options."""
-        return (
-            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
-            f"bias={self.bias is not None}"
-        )
 
 
 class _BatchNorm(_Norm):
@@ -174,22 +147,17 @@ class _BatchNorm(_Norm):
     """
 
     _ndims: ClassVar[tuple[int, ...]] = ()
+    _shown = ("*num_features", "eps", "momentum", "affine", "bias", "track_running_stats")
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
     across: Any = None  # what DataParallel sets: batch norm in training, of the rows of all ranks
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        dtype: Any = None,
-        *,
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+        affine: bool = True, track_running_stats: bool = True, dtype: Any = None, *,
         bias: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.num_features = num_features
         self.eps = eps
@@ -236,14 +204,6 @@ class _BatchNorm(_Norm):
             return found
         use_batch = self.training or running[0] is None
         return F.batch_norm(input, *running, self.weight, self.bias, use_batch, momentum, self.eps)
-
-    def extra_repr(self) -> str:
-        """The number of channels and the options."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
-            f"affine={self.affine}, bias={self.bias is not None}, "
-            f"track_running_stats={self.track_running_stats}"
-        )
 
 
 class BatchNorm1d(_BatchNorm):

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from ..ops.arguments import numbers
 from ..tensor import Tensor
+from .applied import Family
 from .functional import pad
-from .module import Module
 
 __all__ = [
     "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "ReflectionPad1d",
@@ -15,7 +15,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Pad(Module):
+class _Pad(Family):
     """A border around the last `dims` dimensions.
 
     Args:
@@ -23,13 +23,9 @@ class _Pad(Module):
     """
 
     dims: ClassVar[int]
-    mode: ClassVar[str]
+    mode: ClassVar[str] = "constant"
     value: float | None = None
-
-    def __init_subclass__(cls, dims: int = 0, mode: str = "constant") -> None:
-        super().__init_subclass__()
-        if dims:  # a user's subclass inherits
-            cls.dims, cls.mode = dims, mode
+    _shown: ClassVar[tuple[str, ...]] = ("*padding",)
 
     def __init__(self, padding: Any) -> None:
         super().__init__()
@@ -38,10 +34,6 @@ class _Pad(Module):
     def forward(self, input: Tensor) -> Tensor:
         """The input with its border."""
         return pad(input, self.padding, self.mode, self.value)
-
-    def extra_repr(self) -> str:
-        """The sides."""
-        return f"{self.padding}"
 
 
 class ZeroPad1d(_Pad, dims=1):
@@ -53,13 +45,11 @@ class ZeroPad2d(_Pad, dims=2):
 
 
 class _ConstantPad(_Pad):
+    _shown = ("padding", "value")
+
     def __init__(self, padding: Any, value: float) -> None:
         super().__init__(padding)
         self.value = value
-
-    def extra_repr(self) -> str:
-        """The sides and the value."""
-        return f"padding={self.padding}, value={self.value}"
 
 
 class ConstantPad1d(_ConstantPad, dims=1):

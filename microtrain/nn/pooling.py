@@ -18,7 +18,7 @@ __all__ = [
 class _Pool(Applied):
     """A function of windows, whose stride is the size of the kernel if not given."""
 
-    _shown: ClassVar[tuple[str, ...] | None] = ("kernel_size", "stride", "padding")
+    _shown: ClassVar[tuple[str, ...]] = ("kernel_size", "stride", "padding")
     kernel_size: Any
     stride: Any
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..ops.shapes import flatten, normal_dim
+from ..ops.shape.shapes import flatten
 from ..tensor import Tensor
 from .applied import Applied
 from .module import Module
@@ -43,6 +42,8 @@ class Unflatten(Module):
         (2, 3, 4)
     """
 
+    _shown = ("dim", "unflattened_size")
+
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
         if not isinstance(unflattened_size, tuple | list):
@@ -55,13 +56,4 @@ class Unflatten(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """A view of input where its memory allows one; RuntimeError where the sizes do not fit."""
-        at = normal_dim(self.dim, input.ndim)
-        shape = input.shape
-        known = math.prod(size for size in self.unflattened_size if size != -1)
-        rest = shape[at] // known if known else 0
-        sizes = (rest if size == -1 else size for size in self.unflattened_size)
-        return input.reshape(*shape[:at], *sizes, *shape[at + 1 :])
-
-    def extra_repr(self) -> str:
-        """The dimension and the sizes."""
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+        return input.unflatten(self.dim, self.unflattened_size)

@@ -35,18 +35,10 @@ class TransformerEncoderLayer(Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        dtype: Any = None,
-    ) -> None:
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         # Batch first inside, because the masks of dropout take the first dimension as samples.
         self.self_attn = MultiheadAttention(
@@ -68,12 +60,9 @@ class TransformerEncoderLayer(Module):
         self.activation: Any = activation
 
     def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
+        self, src: Tensor, src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None, is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Encode (batch, sequence, d_model), in the order of `batch_first`, or (sequence, d_model).
 
         The masks are `attn_mask` and `key_padding_mask` of MultiheadAttention.
@@ -115,25 +104,18 @@ class TransformerEncoder(Module):
     """
 
     def __init__(
-        self,
-        encoder_layer: Module,
-        num_layers: int,
-        norm: Module | None = None,
-        enable_nested_tensor: bool = True,
-        mask_check: bool = True,
-    ) -> None:
+        self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
+        enable_nested_tensor: bool = True, mask_check: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
         self.num_layers = num_layers
         self.norm = norm
 
     def forward(
-        self,
-        src: Tensor,
-        mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
+        self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
         is_causal: bool | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Encode `src`; masks, shapes and `is_causal` as in the layer."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))

@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-from . import (
-    comparison,
-    dropout,  # noqa: F401
-    einstein,
-    elementwise,
-    extrema,
-    factorisations,
-    gathering,
-    joining,
-    masking,
-    normalization,
-    norms,
-    products,
-    rearranging,
-    reductions,
-    sampling,
-    scans,
-    shapes,
-    sorting,
-    special,
-    splitting,
-    triangles,
-)
 from . import methods as methods
-from .classification_losses import cross_entropy
+from . import sampling
 from .coercion import REGISTRY
-from .comparison import *  # noqa: F403
-from .einstein import *  # noqa: F403
-from .elementwise import *  # noqa: F403
-from .elementwise import add_scaled as add
-from .elementwise import div_rounded as div
-from .elementwise import sub_scaled as sub
-from .factorisations import *  # noqa: F403
 from .fronts import public
-from .gathering import *  # noqa: F403
-from .joining import *  # noqa: F403
-from .linear_algebra import matmul, mm
-from .masking import *  # noqa: F403
-from .normalization import *  # noqa: F403
-from .products import *  # noqa: F403
-from .rearranging import *  # noqa: F403
-from .regression_losses import mse_loss
-from .sampling import *  # noqa: F403
-from .scans import *  # noqa: F403
-from .sorting import *  # noqa: F403
+from .index import gathering, masking
+from .index.gathering import *  # noqa: F403
+from .index.masking import *  # noqa: F403
+from .loss.classification_losses import cross_entropy
+from .loss.regression_losses import mse_loss
+from .matrix import einstein, factorisations, products
+from .matrix.einstein import *  # noqa: F403
+from .matrix.factorisations import *  # noqa: F403
+from .matrix.linear_algebra import matmul, mm
+from .matrix.products import *  # noqa: F403
+from .nn import dropout, normalization  # noqa: F401
+from .nn.normalization import *  # noqa: F403
+from .pointwise import comparison, elementwise, special
+from .pointwise.comparison import *  # noqa: F403
+from .pointwise.elementwise import *  # noqa: F403
+from .pointwise.elementwise import add_scaled as add
+from .pointwise.elementwise import div_rounded as div
+from .pointwise.elementwise import sub_scaled as sub
 
 # Each of these lists its public names itself.
-from .special import *  # noqa: F403
-from .splitting import *  # noqa: F403
-from .triangles import *  # noqa: F403
+from .pointwise.special import *  # noqa: F403
+from .reduce import extrema, norms, reductions, scans, sorting
+from .reduce.scans import *  # noqa: F403
+from .reduce.sorting import *  # noqa: F403
+from .sampling import *  # noqa: F403
+from .shape import joining, rearranging, shapes, splitting, triangles
+from .shape.joining import *  # noqa: F403
+from .shape.rearranging import *  # noqa: F403
+from .shape.splitting import *  # noqa: F403
+from .shape.triangles import *  # noqa: F403
 
 all = public(reductions.all)
 amax = public(extrema.amax)

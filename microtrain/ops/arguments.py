@@ -37,6 +37,28 @@ def want_float(name: str, x: Any) -> None:
         )
 
 
+def want_numbers(name: str) -> None:
+    """RuntimeError: what was passed holds booleans."""
+    raise RuntimeError(f"{name}(): not defined for booleans; cast them, such as with .long()")
+
+
+def want_dims(name: str, argument: str, x: Any, least: int, most: int | None) -> None:
+    """RuntimeError: `x` has another number of dimensions."""
+    ndim = f"{least}-d" if most in (None, least) else f"{least}-d to {most}-d"
+    at_least = "at least " if most is None else ""
+    raise RuntimeError(
+        f"{name}(): argument {argument!r} must be {at_least}{ndim}, got shape {x.shape}"
+    )
+
+
+def want_square(name: str, x: Any) -> None:
+    """RuntimeError unless `x` is a square matrix or a batch of such."""
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise RuntimeError(
+            f"{name}: expected a square matrix or a batch (..., n, n), got shape {x.shape}"
+        )
+
+
 def want_number(name: str, what: str, value: Any) -> None:
     """TypeError unless `value` is a number."""
     if not isinstance(value, NUMBERS):
@@ -95,6 +117,35 @@ def numbers(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
     return tuple(whole(n) for n in found)
 
 
+# Losses -------------------------------------------------------------------------------------------
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def check_reduction(
+    reduction: str, size_average: Any = None, reduce: Any = None,
+    known: tuple[str, ...] = REDUCTIONS,
+) -> None:  # fmt: skip
+    """ValueError unless `reduction` is one of none, mean, sum; TypeError for its old spelling."""
+    if size_average is not None or reduce is not None:
+        raise TypeError(
+            "size_average and reduce are the old spelling of reduction; write "
+            f"reduction= one of {', '.join(known)}"
+        )
+    if reduction not in known:
+        raise ValueError(f"{reduction!r} is not a reduction; there are {', '.join(known)}")
+
+
+def check_pair(name: str, input: Any, target: Any, error: type[Exception] = RuntimeError) -> None:
+    """TypeError unless both are Tensors, `error` unless they have one shape."""
+    want_tensors(name, input=input, target=target)
+    if input.shape != target.shape:
+        raise error(
+            f"{name}: input of shape {input.shape} and target of shape {target.shape} must have "
+            "one shape; reshape the target, for instance target.view(-1, 1)"
+        )
+
+
 # Indices and values ------------------------------------------------------------------------------
 
 
@@ -104,6 +155,11 @@ def want_integers(name: str, index: Any) -> Any:
     if index.dtype not in (int64, int32):
         raise RuntimeError(f"{name}(): expected an index of int64 or int32, got {index.dtype.name}")
     return cast(index, int64)
+
+
+def want_mask(name: str, mask: Any) -> None:
+    """RuntimeError: `mask` does not hold booleans."""
+    raise RuntimeError(f"{name}(): expected a boolean mask, got {mask.dtype.name}; use .bool()")
 
 
 def want_in_range(
@@ -124,12 +180,11 @@ def want_in_range(
 
 
 def want_same_dtype(name: str, argument: str, source: Any, x: Any) -> None:
-    """RuntimeError unless the Tensor `source` has the dtype of `x`."""
-    want_tensors(name, **{argument: source})
+    """RuntimeError unless `source` has the dtype of `x`."""
     if source.dtype != x.dtype:
         raise RuntimeError(
-            f"{name}(): self and {argument} must have the same dtype, got {x.dtype.name} and "
-            f"{source.dtype.name}"
+            f"{name}(): input and {argument} must have the same dtype, got {x.dtype.name} and "
+            f"{source.dtype.name}; convert one of them"
         )
 
 
@@ -140,7 +195,7 @@ def scalar_like(name: str, x: Any, value: Any) -> Any:
         if value.ndim:
             raise RuntimeError(
                 f"{name}(): expected a number or a 0-d Tensor as value, got one of shape "
-                f"{tuple(value.shape)}"
+                f"{value.shape}"
             )
         if "biuf".index(value.dtype.kind) <= "biuf".index(kind):
             return cast(value, x.dtype)

@@ -172,13 +172,14 @@ def result_tensor(array: Any, version: Version, node: Any) -> Tensor:
 
 
 def slot_of(edge: Any) -> Any:
-    """The flat memory that the gradient for `edge` may be written into, or None."""
+    """The flat memory that a first gradient for `edge` may be written into, or None."""
     if type(edge) not in TENSORS:
         return None
     extra = edge._extra
     if extra is None or extra.slot is None or extra.hooks is not None:
         return None
-    return extra.slot.free()
+    slot = extra.slot
+    return slot.array if slot.epoch != slot.buffer.epoch and MODES.direct else None
 
 
 def stale(node: Any, what: str, now: int, versions: Any, number: int) -> RuntimeError:
@@ -201,7 +202,7 @@ def explain(op: Any, error: Exception, arrays: tuple[Any, ...]) -> Exception:
         return RuntimeError(
             f"{op.name}(): expected all Tensors on one device, found {' and '.join(sorted(kinds))}"
         )
-    shapes = ", ".join(f"{tuple(a.shape)} {a.dtype.name}" for a in found)
+    shapes = ", ".join(f"{a.shape} {a.dtype.name}" for a in found)
     kinds_kept = (IndexError, MemoryError, LinAlgError)
     kind = next((k for k in kinds_kept if isinstance(error, k)), RuntimeError)
     return kind(f"{op.name}(): {_without_numpy_words(error)} (inputs: {shapes})")

@@ -18,11 +18,10 @@ from functools import cached_property
 from types import FunctionType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from ..backend import XP
 from ..frames import FRONT
-from ..tensor import TENSORS
-from . import arguments, shapes
-from .coercion import NUMBERS
+from ..tensor import Tensor
+from . import arguments
+from .shape import shapes
 
 
 class Check(str):
@@ -33,43 +32,67 @@ class Check(str):
     """
 
 
-_TENSOR = Check("if type(@) not in TENSORS and type(@) not in XP: raise not_a_tensor($, @)")
-_FLOAT = Check("if @.dtype.kind != 'f': want_float($name, @)")
+def one_of(*known: Any) -> Check:
+    """An argument that is one of those known: `Annotated[str, one_of("none", "tanh")]`."""
+    return Check(f"if @ not in {known!r}: one_of($, @, *{known!r})")
 
-# A Tensor, or in a gradient rule an array; one of a float type; never an array.
-T = Annotated[Any, _TENSOR]
-Float = Annotated[Any, _TENSOR, _FLOAT]
-TensorOnly = Annotated[Any, Check("if type(@) not in TENSORS: raise not_a_tensor($, @)")]
-# A whole number; several; one for each of the `dims` dimensions of a window, or one for all.
-Int = Annotated[Any, Check("@ = integer($, @)")]
+
+def of_dims(least: int, most: int | None = None) -> Check:
+    """A Tensor of `least` to `most` dimensions: `Annotated[T, of_dims(1, 2)]`."""
+    other = f"@.ndim < {least}" if most is None else f"not {least} <= @.ndim <= {most}"
+    other = f"@.ndim != {least}" if least == most else other
+    return Check(f"if {other}: want_dims($, @, {least}, {most})")
+
+
+_TENSOR = Check("if type(@) not in TENSORS and type(@) not in XP: raise not_a_tensor($, @)")
+_TENSOR_ONLY = Check("if type(@) not in TENSORS: raise not_a_tensor($, @)")
+FLOAT = Check("if @.dtype.kind != 'f': want_float($name, @)")
+NUMERIC = Check("if @.dtype.kind == 'b': want_numbers($name)")
+_SAME_DTYPE = Check("if @.dtype != ^.dtype: want_same_dtype($, @, ^)")
+
+
+# A Tensor, or in a gradient rule an array; one of a float type; one of numbers, not booleans; one
+# in the dtype of the first.
+T = Annotated[Tensor, _TENSOR]
+Float = Annotated[T, FLOAT]
+Numeric = Annotated[T, NUMERIC]
+Alike = Annotated[T, _SAME_DTYPE]
+# One of so many dimensions; a square matrix or a batch of them, of any type and of a float type.
+Vector = Annotated[T, of_dims(1, 1)]
+Matrix = Annotated[T, of_dims(2, 2)]
+Batch = Annotated[T, of_dims(3, 3)]
+Matrices = Annotated[T, of_dims(2)]
+Square = Annotated[T, Check("if @.ndim < 2 or @.shape[-1] != @.shape[-2]: want_square($name, @)")]
+FloatSquare = Annotated[Square, FLOAT]
+# Never an array.
+TensorOnly = Annotated[Tensor, _TENSOR_ONLY]
+FloatOnly = Annotated[TensorOnly, FLOAT]
+NumericOnly = Annotated[TensorOnly, NUMERIC]
+SameDtype = Annotated[TensorOnly, _SAME_DTYPE]
+Mask = Annotated[TensorOnly, Check("if @.dtype.kind != 'b': want_mask($name, @)")]
+# int64 or int32, handed on as int64.
+Index = Annotated[Tensor, Check("@ = want_integers($name, @)")]
+# What a loss compares its input with, a Tensor of one shape with it; the mean, the sum or none of
+# its elements; the old spelling of that, which is refused.
+SameShape = Annotated[TensorOnly, Check("if @.shape != ^.shape: check_pair($name, ^, @)")]
+Reduction = Annotated[str, Check("if @ not in REDUCTIONS: check_reduction(@)")]
+Refused = Annotated[Any, Check("check_reduction('mean', @)")]
+# A whole number; several, as a list or tuple; one or several.
+Int = Annotated[int, Check("@ = integer($, @)")]
 Ints = Annotated[Any, Check("@ = integers($, @)")]
-# A Tensor in the dtype of the first.
-SameDtype = Annotated[Any, Check("want_same_dtype($, @, ^)")]
-Number = Annotated[Any, Check("if not isinstance(@, NUMBERS): want_number($, @)")]
-Flag = Annotated[Any, Check("if type(@) is not bool: want_flag($, @)")]
+IntOrInts = Annotated[Any, Check("@ = integers($, @ if isinstance(@, tuple | list) else (@,))")]
+Number = Annotated[float, Check("if not isinstance(@, NUMBERS): want_number($, @)")]
+Flag = Annotated[bool, Check("if type(@) is not bool: want_flag($, @)")]
 # A dimension counted from the front, for which a 0-d Tensor has one as well; one that the Tensor
 # really has, with the two kinds of error that PyTorch has for a 0-d one; several, None for all.
 Dim = Annotated[int, Check("@ = normal_dim(@, ^.ndim)")]
 OwnDim = Annotated[int, Check("@ = dim_of($name, ^, @)")]
 RealDim = Annotated[int, Check("@ = dim_of($name, ^, @, RuntimeError)")]
 Dims = Annotated[Any, Check("@ = normal_dims(@, ^.ndim)")]
-# int64 or int32, handed on as int64.
-Index = Annotated[Any, Check("@ = want_integers($name, @)")]
 
 
-def one_of(*known: Any) -> Check:
-    """An argument that is one of those known: `Annotated[str, one_of("none", "tanh")]`."""
-    return Check(f"if @ not in {known!r}: arguments.one_of($, @, *{known!r})")
-
-
-_GLOBALS = {
-    "TENSORS": TENSORS, "XP": XP, "NUMBERS": NUMBERS, "arguments": arguments,
-    "dim_of": shapes.dim_of, "normal_dim": shapes.normal_dim, "normal_dims": shapes.normal_dims,
-    "integer": arguments.integer, "integers": arguments.integers,
-    "not_a_tensor": arguments.not_a_tensor, "want_flag": arguments.want_flag,
-    "want_float": arguments.want_float, "want_integers": arguments.want_integers,
-    "want_number": arguments.want_number, "want_same_dtype": arguments.want_same_dtype,
-}  # fmt: skip
+# What the checks name.
+_GLOBALS = {**vars(shapes), **vars(arguments)}
 
 
 class Front:
@@ -83,10 +106,8 @@ class Front:
 
     more: tuple[inspect.Parameter, ...] = ()
 
-    def __init__(
-        self, function: Callable[..., Any], name: str, first: Any = T, /, **constants: Any
-    ) -> None:
-        self.function, self.name, self.first, self.constants = function, name, first, constants
+    def __init__(self, function: Callable[..., Any], name: str, /, **constants: Any) -> None:
+        self.function, self.name, self.constants = function, name, constants
         signature = inspect.signature(function)
         shown = [p for p in signature.parameters.values() if p.name not in constants]
         self._first_name = first_name = shown[0].name
@@ -97,7 +118,7 @@ class Front:
         apply = FunctionType(_first_call.__code__, self.names, name)
         apply.__signature__ = signature.replace(parameters=self.parameters)  # type: ignore[attr-defined]
         apply.__module__, apply.__doc__ = function.__module__, function.__doc__
-        apply.front = self  # type: ignore[attr-defined]
+        apply.__qualname__, apply.front = name, self  # type: ignore[attr-defined]
         self.apply = apply
 
     @cached_property
@@ -107,15 +128,15 @@ class Front:
         first = self.parameters[0].name
         hints[first] = hints.get(self._first_name)
         marks = {p.name: _metadata(hints.get(p.name)) for p in self.parameters}
-        marks[first] = marks[first] or self.first.__metadata__
         found = {name: [m for m in some if type(m) is Check] for name, some in marks.items()}
+        found[first] = found[first] or [_TENSOR]
         return {name: some for name, some in found.items() if some}
 
     @property
     def method(self) -> Callable[..., Any]:
         """The function as a method, whose first argument needs no check."""
         first, *more = self.checks.values()
-        return self.apply if more or _FLOAT in first else self.function
+        return self.apply if more or len(first) > 1 else self.function
 
     @cached_property
     def source(self) -> str:
@@ -175,11 +196,6 @@ _R = TypeVar("_R")
 def public(function: _F) -> _F:
     """`function` behind its front; a first argument without a check is a Tensor or an array."""
     return Front(function, function.__name__).apply  # type: ignore[return-value]
-
-
-def on_tensors(function: _F) -> _F:
-    """`public`, for what takes no arrays."""
-    return Front(function, function.__name__, TensorOnly).apply  # type: ignore[return-value]
 
 
 def spatial(function: Callable[..., _R], *names: str) -> tuple[Callable[..., _R], ...]:

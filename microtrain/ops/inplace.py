@@ -19,8 +19,8 @@ import numpy as np
 from ..backend import MODES, XP, address, made
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
-from .gathering import line, shaped_like
-from .indexing import (
+from .index.gathering import line, shaped_like
+from .index.indexing import (
     gather_index,
     index_put,
     integers_first,
@@ -227,8 +227,8 @@ def put(x: Tensor, index: Any, value: Any) -> None:
         xp.setitem(x._array, found, value._array)
     except ValueError as error:
         raise RuntimeError(
-            f"shape mismatch: a value of shape {tuple(value.shape)} cannot be broadcast to "
-            f"x[index] of a Tensor of shape {tuple(x.shape)}"
+            f"shape mismatch: a value of shape {value.shape} cannot be broadcast to "
+            f"x[index] of a Tensor of shape {x.shape}"
         ) from error
     x.version.n = n + 1
 

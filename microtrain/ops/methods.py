@@ -25,31 +25,16 @@ from ..backend import (
 )
 from ..inspection import allclose, equal
 from ..tensor import TENSORS, Tensor, kind_of, wrap
-from . import (
-    comparison,
-    extrema,
-    factorisations,
-    gathering,
-    indexing,
-    likeness,
-    linear_algebra,
-    masking,
-    norms,
-    products,
-    rearranging,
-    reductions,
-    sampling,
-    scans,
-    shapes,
-    sorting,
-    special,
-    splitting,
-    triangles,
-    windows,
-)
-from . import elementwise as e
+from . import sampling
 from .coercion import NUMBERS, cast
+from .index import gathering, indexing, masking
 from .inplace import in_place, put
+from .matrix import factorisations, linear_algebra, products
+from .nn import windows
+from .pointwise import comparison, special
+from .pointwise import elementwise as e
+from .reduce import extrema, likeness, norms, reductions, scans, sorting
+from .shape import rearranging, shapes, splitting, triangles
 
 unbroadcast.set_sum_to(shapes.sum_to)
 
@@ -170,12 +155,9 @@ CASTS = {**ALIASES, "byte": uint8, "char": int8}
 
 
 def backward(
-    self: Tensor,
-    gradient: Tensor | None = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
-) -> None:
+    self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,
+    create_graph: bool = False, inputs: Any = None,
+) -> None:  # fmt: skip
     """Accumulate the gradient of this Tensor into its leaves; see `autograd.backward`."""
     differentiate.backward(self, gradient, retain_graph, create_graph, inputs)
 
@@ -244,13 +226,9 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
 
 
 def to(
-    self: Tensor,
-    *args: Any,
-    dtype: Any = None,
-    device: Any = None,
-    non_blocking: bool = False,
+    self: Tensor, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False,
     copy: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """This Tensor in another dtype or on another device; itself where nothing changes.
 
     Takes a dtype, a device, both, or another Tensor to be like; `copy` makes a copy anyway.

@@ -84,20 +84,12 @@ class Operation(Backward):
     backward_tensors: Callable[..., Any]
 
     def __init__(
-        self,
-        name: str,
-        kernel: Callable[..., Any],
-        rules: dict[str, Callable[..., Any]],
-        *,
-        call: str | None = None,
-        extras: tuple[str, ...] = (),
-        recompute: dict[str, Callable[..., Any]] | None = None,
-        promote: tuple[str, ...] = (),
-        floating: bool = False,
-        view: Any = False,
-        node_name: str | None = None,
+        self, name: str, kernel: Callable[..., Any], rules: dict[str, Callable[..., Any]], *,
+        call: str | None = None, extras: tuple[str, ...] = (),
+        recompute: dict[str, Callable[..., Any]] | None = None, promote: tuple[str, ...] = (),
+        floating: bool = False, view: Any = False, node_name: str | None = None,
         doc: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name = name
         self.kernel = kernel
         self.rules = rules
@@ -417,13 +409,9 @@ def _first_call() -> Any:
 
 
 def primitive(
-    name: str,
-    kernel: Callable[..., Any],
-    doc: str | None = None,
-    *,
-    options: Any = None,
+    name: str, kernel: Callable[..., Any], doc: str | None = None, *, options: Any = None,
     **rules: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """Declare an operation and return its public function; see `Operation` for `options`.
 
     The function's docstring is `doc`, or that of the kernel.
@@ -451,9 +439,15 @@ def comparison(name: str, instruction: str, doc: str, inputs: tuple[str, ...] = 
     return primitive(name, kernel, f"{doc}, elementwise.", options=options)
 
 
-def real_function(name: str, instruction: str, doc: str, rule: Callable[..., Any]) -> Any:
-    """Declare a function of one real number that is one instruction; integers become floats."""
-    return ufunc(name, instruction, f"{doc}, elementwise.", x=rule, options={"floating": True})
+def real_function(
+    name: str, doc: str, rule: Callable[..., Any], instruction: str | None = None
+) -> Any:
+    """Declare a function of one real number that is one instruction; integers become floats.
+
+    The instruction has the name of the function unless it is given.
+    """
+    options = {"floating": True}
+    return ufunc(name, instruction or name, f"{doc}, elementwise.", x=rule, options=options)
 
 
 def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:

@@ -6,14 +6,14 @@ PyTorch's.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ..backend import XP, to_host
 from ..random import default_generator, draw_dtype
 from ..tensor import TENSORS, Tensor, wrap
-from .fronts import public
+from .fronts import Float, T, of_dims, public
 from .inplace import put
 
 __all__ = ["bernoulli", "multinomial"]
@@ -70,7 +70,7 @@ def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
 
 
 @public
-def bernoulli(input: Any) -> Tensor:
+def bernoulli(input: T) -> Tensor:
     """1 with the probability that each element of `input` says, else 0, in its shape and dtype.
 
     Raises RuntimeError for probabilities outside [0, 1], NotImplementedError for integers.
@@ -81,7 +81,9 @@ def bernoulli(input: Any) -> Tensor:
 
 
 @public
-def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tensor:
+def multinomial(
+    input: Annotated[Float, of_dims(1, 2)], num_samples: int, replacement: bool = False
+) -> Tensor:
     """Indices drawn with the probabilities in every row of `input`.
 
     Args:
@@ -93,11 +95,6 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tens
     shapes and dtypes, a row without a positive weight or with one that is negative or not finite,
     and without replacement where a row has fewer positive weights than draws.
     """
-    if input.dtype.kind != "f" or input.ndim not in (1, 2):
-        raise RuntimeError(
-            "multinomial: expected weights of a float dtype and shape (n) or (rows, n), got "
-            f"{input.dtype.name} of shape {input.shape}"
-        )
     if num_samples <= 0 or (input.shape[-1] < num_samples and not replacement):
         raise RuntimeError(
             f"multinomial: cannot draw {num_samples} of {input.shape[-1]} without replacement"

@@ -68,10 +68,6 @@ class Slot:
             return None
         return self.tensor if self.graph is None else self.graph
 
-    def free(self) -> Any:
-        """The memory for a first gradient to be written into; None where that may not be."""
-        return self.array if self.epoch != self.buffer.epoch and MODES.direct else None
-
     def add(self, g: Any) -> None:
         """Accumulate the array `g`; it may be this slot's own memory, already written."""
         buffer = self.buffer
@@ -229,6 +225,12 @@ class FlatStorage:
             if epochs.count(epoch) == len(epochs):
                 return self._all
         return tuple([slot.epoch == slot.buffer.epoch for slot in self.slots])
+
+    def any_present(self) -> bool:
+        """Whether any gradient is there."""
+        if len(self.buffers) == 1:
+            return self.buffers[0].epoch in [slot.epoch for slot in self.slots]
+        return any(self.present())
 
     def stamp(self) -> None:
         """Raise the version of every parameter: a graph that saved one is stale now."""

@@ -128,7 +128,8 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
 def choose_device(config: Config, comm: Communicator) -> Any:
     """None for the CPU, or the GPU of this rank: one for each rank of a host.
 
-    Raises LaunchError where a GPU is asked for and absent, or there are fewer than local ranks.
+    Raises LaunchError where a GPU is asked for and absent, one does not compute, or there are fewer
+    than local ranks.
     """
     if config.device == "cpu":
         return None
@@ -145,7 +146,10 @@ def choose_device(config: Config, comm: Communicator) -> Any:
             f"{comm.local_size} ranks on host {socket.gethostname()}, but {count} GPU(s): start "
             "fewer ranks, or set distributed.share_gpu to true, or device to cpu"
         )
-    return backend.use_gpu(comm.local_rank % count)
+    try:
+        return backend.use_gpu(comm.local_rank % count)
+    except RuntimeError as error:
+        raise LaunchError(f"device: {config.device}: {error}") from error
 
 
 def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:

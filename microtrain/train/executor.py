@@ -199,9 +199,11 @@ class Execution:
 
         def training_step(first: bool, last: bool, *batch: Tensor) -> None:
             """Called where it is recorded; replays come past it."""
-            self._recorders.add(MODES.recorder)
+            recorder = MODES.recorder
+            assert recorder is not None
+            self._recorders.add(recorder)
             before = Snapshot(model, loss, not first)
-            recording = self._recording = _Recording(before, MODES.recorder.exchanged)
+            recording = self._recording = _Recording(before, recorder.exchanged)
             self.gradients(first, last, batch)
             recording.before = None
             if last and self._whole:

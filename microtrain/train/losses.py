@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from ..creation import tensor
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
-from ..ops.losses import mean_loss
+from ..ops.loss.losses import mean_loss
 from ..tensor import TENSORS, Tensor
 
 Positive = Annotated[float, Gt(0)]

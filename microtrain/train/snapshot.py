@@ -35,7 +35,7 @@ class Snapshot:
         self, model: DataParallel, loss: Any, gradients: bool, optimizer: Optimizer | None = None
     ) -> None:
         self._storage = model.storage
-        self._own: list[Any] = [model] if model._shards is None else [model, model._shards]
+        self._own: list[Any] = [model, model.passes, model.reducer]
         objects = [*self._own, *model.module.modules()]
         objects += loss.modules() if isinstance(loss, Module) else [loss]
         self._kept = [

@@ -529,6 +529,14 @@ def test_retain_grad():
         mt.ones(1).retain_grad()
 
 
+def test_retain_grad_of_a_tensor_that_is_asked_for_counts_once():
+    x = mt.ones(3, requires_grad=True)
+    hidden = x * 2
+    hidden.retain_grad()
+    (hidden * hidden).sum().backward(inputs=[hidden, x])
+    assert hidden.grad.tolist() == [4.0] * 3 and x.grad.tolist() == [8.0] * 3
+
+
 def test_retain_grad_follows_a_tensor_that_is_written_to():
     x = leaf(1.0)
     y = x * 2

@@ -9,19 +9,20 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from test_compile import bits
 
 import microtrain as mt
-from microtrain.compile.compiled import Compiled
+from microtrain.compile.compiled import MOST, Compiled
 from microtrain.distributed.data_parallel import DataParallel
 from microtrain.errors import CaptureError
 from microtrain.random import STREAM
 
 nn, F = mt.nn, mt.nn.functional
+native = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     general = Compiled._find
 
-    def counting(self: Compiled, args: Any, kwargs: Any) -> Any:
+    def counting(self: Compiled, args: Any, kwargs: Any, *missed: int) -> Any:
         found.append(self.name)
-        return general(self, args, kwargs)
+        return general(self, args, kwargs, *missed)
 
     monkeypatch.setattr(Compiled, "_find", counting)
     return found
@@ -193,9 +194,7 @@ OTHERS: dict[str, Callable[[Training, Any, Any], Any]] = {
     "dtype": lambda t, x, y: t.look(x, y.double()),
     "strides": lambda t, x, y: t.train(turned(x), y),
     "requires_grad": lambda t, x, y: t.look(x.clone().requires_grad_(), y),
-    "Parameter": lambda t, x, y: t.look(nn.Parameter(x, requires_grad=False), y),
     "one Tensor twice": lambda t, x, y: t.both((x, x)),
-    "a Parameter inside": lambda t, x, y: t.both((x, nn.Parameter(x + 1, requires_grad=False))),
     "default given": lambda t, x, y: t.train(x, y, 1.0),
     "number": lambda t, x, y: t.train(x, y, 2),
     "too few": lambda t, x, y: t.train(x),
@@ -243,6 +242,8 @@ OTHERS: dict[str, Callable[[Training, Any, Any], Any]] = {
 # What differs and is followed on the short way.
 FOLLOWED: dict[str, Callable[[Training, Any, Any], Any]] = {
     "values": lambda t, x, y: t.train(x * 2, y),
+    "Parameter": lambda t, x, y: t.look(nn.Parameter(x, requires_grad=False), y),
+    "a Parameter inside": lambda t, x, y: t.both((x, nn.Parameter(x + 1, requires_grad=False))),
     "keyword": lambda t, x, y: t.train(x, y=y),
     "all keywords": lambda t, x, y: t.train(y=y, x=x),
     "lr": lambda t, x, y: after(t.options(lr=0.01), lambda: t.train(x, y)),
@@ -385,11 +386,11 @@ def test_constants_are_told_apart(looks: list[str]) -> None:
         for _ in range(4):
             found = step(x, k)[1]
             assert (type(found), repr(found)) == (type(k), repr(k))
-    for k, usual in ((2.5, True), ("1", True), ((1, 1.0), True), (-0.0, False)):
+    for k in CONSTANTS:
         step(x, k)
         looks.clear()
         assert repr(step(x, k)[1]) == repr(k)
-        assert bool(looks) != usual
+        assert not looks
 
 
 def test_arguments_by_name_go_the_short_way(looks: list[str]) -> None:
@@ -531,9 +532,93 @@ def test_threads_take_turns(looks: list[str]) -> None:
     assert step(mt.ones(8))[1].dtype == mt.float32
 
 
-# Arguments that native code reads where they are --------------------------------------------------
+# Steps, calls of them, and which of their values may be differentiated.
+NESTED: dict[str, Callable[[Any, Any], Any]] = {
+    "dict": lambda f, x: f({"x": x, 1: (x, 2.0)}),
+    "module": lambda f, x: f(LAYER, x),
+    "named tuple": lambda f, x: f(Pair(x, [x, None])),
+    "by name alone": lambda f, x: f(x, more=x + 1, other={"k": 1}),
+    "other objects": lambda f, x: f(x, frozenset({1}), 1j, len, ...),
+    "parts of one": lambda f, x: f(x[:2], x[2:4], x[2:4].view(-1)),
+}
+LAYER = nn.Linear(3, 2).requires_grad_(False)
 
-native = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def tensors_in(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, tuple | list):
+        return [t for part in value for t in tensors_in(part)]
+    return [value] if type(value) is mt.Tensor else []
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_all_arguments_go_the_short_way(name: str, looks: list[str]) -> None:
+    def step(*args: Any, **kwargs: Any) -> Any:
+        return [t.sin() for t in tensors_in([args, kwargs])]
+
+    call, compiled = NESTED[name], mt.compile(step)
+    for i in range(6):
+        x, _ = data(i)
+        looks.clear()
+        assert bits(call(compiled, x)) == bits(call(step, x))
+        assert bool(looks) == (i < 3)
+    assert len(compiled.programs) == 1
+
+
+def test_order_of_names_and_keys_is_told_apart() -> None:
+    def step(pair: Any, **named: Any) -> Any:
+        return list(pair) + list(named)
+
+    compiled, x = mt.compile(step), mt.ones(2)
+    for _ in range(4):
+        assert compiled({"a": x, "b": x}, c=x, d=1) == ["a", "b", "c", "d"]
+        assert compiled({"b": x, "a": x}, c=x, d=1) == ["b", "a", "c", "d"]
+        assert compiled({"b": x, "a": x}, d=1, c=x) == ["b", "a", "d", "c"]
+        assert compiled({"b": x, "a": x}, d=True, c=x) == ["b", "a", "d", "c"]
+    assert len(compiled.programs) == 4
+
+
+def test_results_to_be_differentiated_go_the_short_way(looks: list[str]) -> None:
+    model = nn.Linear(3, 1)
+    step = mt.compile(lambda x, y: F.mse_loss(model(x), y))
+    found = []
+    for run in (step, step.function):
+        grads = []
+        for i in range(8):
+            model.zero_grad()
+            looks.clear()
+            run(*data(i)).backward()
+            assert bool(looks) == (run is step and i < 3)
+            grads.append([bits(p.grad) for p in model.parameters()])
+        found.append(grads)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("executor", [mt.compile, pytest.param(numba, marks=native)])
+def test_shapes_take_turns(executor: Any) -> None:
+    """As a last batch does that is shorter."""
+    (*_, expected), (*_, step) = regression(eager), regression(executor)
+    for i in range(40):
+        x, y = (mt.from_numpy(rows(i + k)[: 1 + i % 4].copy()) for k in (0, 50))
+        np.testing.assert_allclose(step(x, y).item(), expected(x, y).item(), rtol=1e-5)
+    assert len(step.programs) == 4
+    assert [len(capture.program.inputs[0]) for capture in step.captures] == [4, 3, 2, 1]
+
+
+def test_captures_of_threads_that_ended_are_let_go() -> None:
+    step = mt.compile(lambda x: x * 2)
+    for i in range(2 * MOST):
+        elsewhere(lambda i=i: [step(mt.ones(2)) for _ in range(3)] and i)
+        assert len(step.captures) <= 2
+
+
+# Arguments that native code reads where they are --------------------------------------------------
 
 
 def misaligned(x: Any) -> Any:

@@ -371,21 +371,44 @@ def test_models_that_count_differently_in_one_backward_are_refused():
         second(mt.cat([hidden, hidden])).mean().backward()
 
 
-def test_leaves_outside_the_model_get_their_ordinary_gradient():
+@pytest.mark.parametrize("owned", [False, True], ids=["free", "another optimizer's"])
+@pytest.mark.parametrize("earlier", [False, True], ids=["first", "added"])
+def test_leaves_outside_the_model_get_their_ordinary_gradient(owned, earlier):
     encoder = mt.nn.Linear(2, 2, dtype="float64")
     model = DataParallel(mt.nn.Linear(2, 1, dtype="float64"), SingleCommunicator())
     x = mt.ones(7, 2, dtype="float64", requires_grad=True)
-    outside = (x, encoder.weight)
+    outside, seen = (x, encoder.weight, encoder.bias), []
+    x.register_hook(lambda g: seen.append(g.numpy().copy()))
+    optimizer = mt.optim.SGD(encoder.parameters()) if owned else None
 
     def run(head):
-        for leaf in outside:
-            leaf.grad = mt.ones_like(leaf)  # something to accumulate onto
+        for leaf in outside:  # something to accumulate onto
+            leaf.grad = mt.ones_like(leaf) if earlier else None
         head(encoder(x)).mean().backward()
         return [leaf.grad.numpy().copy() for leaf in outside]
 
     plain = copy.deepcopy(model.module)
     for found, expected in zip(run(model), run(plain), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-14)
+    np.testing.assert_allclose(seen[0], seen[1], rtol=1e-14)
+    del optimizer
+
+
+def test_tensors_outside_the_model_that_are_asked_for_get_their_ordinary_gradient():
+    model = DataParallel(mt.nn.Linear(2, 1, dtype="float64"), SingleCommunicator())
+    x = mt.ones(7, 2, dtype="float64", requires_grad=True)
+
+    def run(head):
+        hidden = x * 2
+        weight = next(iter(head.parameters()))
+        head(hidden).mean().backward(inputs=[hidden, x, weight])
+        return hidden.grad.numpy(), x.grad.numpy().copy(), weight.grad.numpy().copy()
+
+    plain, found = copy.deepcopy(model.module), run(model)
+    x.grad = None
+    for value, expected in zip(found, run(plain), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-14)
+    assert model.samples == 7
 
 
 def test_backward_into_other_inputs_alone_is_not_ours():

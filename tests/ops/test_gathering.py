@@ -12,7 +12,8 @@ from fakecupy import FakeArray
 
 import microtrain as mt
 from microtrain import backend
-from microtrain.ops import gathering, masking, sorting
+from microtrain.ops.index import gathering, masking
+from microtrain.ops.reduce import sorting
 from microtrain.tensor import TENSORS
 
 INF = float("inf")

@@ -6,6 +6,7 @@ installed, in test_torch_operations.py.
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import microtrain as mt
 from microtrain.backend import NUMPY
+from microtrain.nn import functional as F
 from microtrain.tensor import Tensor, wrap
 
 # Numbers and arrays beside Tensors -----------------------------------------------------------
@@ -444,3 +446,53 @@ def test_what_an_index_of_arrays_gives_is_contiguous(index: Any) -> None:
     assert found.is_contiguous()
     expected = x.numpy()[tuple(p.numpy() if type(p) is mt.Tensor else p for p in index)]
     np.testing.assert_array_equal(found.view(-1).numpy(), expected.ravel())
+
+
+# Fronts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [F.gelu, F.huber_loss, F.max_pool2d, mt.narrow, mt.triu, mt.std_mean],
+    ids=lambda function: function.__name__,
+)
+def test_a_front_has_the_name_of_its_function(function: Any) -> None:
+    assert function.__qualname__ == function.__name__
+    assert pickle.loads(pickle.dumps(function)) is function
+    with pytest.raises(TypeError, match=rf"^{function.__name__}\(\)"):
+        function()
+
+
+def test_a_layer_that_holds_a_function_can_be_pickled() -> None:
+    layer = mt.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, activation="gelu")
+    x = mt.randn(3, 2, 4)
+    assert mt.equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
+
+
+BATCH, MATRIX = mt.zeros(2, 3, 3), mt.zeros(3, 3)
+WORDS = [  # what is called, its error, and words of that
+    (lambda: mt.bmm(MATRIX, BATCH), RuntimeError, "bmm.*'input' must be 3-d, got shape"),
+    (lambda: mt.bmm(BATCH, MATRIX), RuntimeError, "bmm.*'mat2' must be 3-d, got shape"),
+    (lambda: mt.mv(MATRIX, MATRIX), RuntimeError, "mv.*'vec' must be 1-d"),
+    (lambda: mt.diag(BATCH), RuntimeError, "diag.*'input' must be 1-d to 2-d"),
+    (lambda: mt.tril(mt.zeros(3)), RuntimeError, "tril.*'input' must be at least 2-d"),
+    (lambda: mt.tril(MATRIX, 1.5), TypeError, "tril.*'diagonal' must be an int, got float"),
+    (lambda: mt.trace(MATRIX > 0), RuntimeError, r"trace\(\): not defined for booleans"),
+    (lambda: mt.det(mt.zeros(2, 3)), RuntimeError, "det: expected a square matrix"),
+    (lambda: MATRIX.masked_fill(MATRIX, 1), RuntimeError, "expected a boolean mask, got float32"),
+    (lambda: mt.lerp(MATRIX, MATRIX.double(), 0.5), RuntimeError, "input and end.*one of them"),
+    (lambda: mt.roll(MATRIX, 1.5, 0), TypeError, "roll.*'shifts' must be an int, got float"),
+    (lambda: F.l1_loss(MATRIX, 1.0), TypeError, "l1_loss.*'target' must be a Tensor, not float"),
+    (lambda: F.huber_loss(MATRIX, BATCH), RuntimeError, "huber_loss: .* must have one shape"),
+    (lambda: F.huber_loss(MATRIX.long(), MATRIX.long()), RuntimeError, "got int64"),
+    (lambda: F.huber_loss(MATRIX, MATRIX, "all"), ValueError, "'all' is not a reduction"),
+    (lambda: F.l1_loss(MATRIX, MATRIX, True), TypeError, "old spelling"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), WORDS, ids=[words for *_, words in WORDS])
+def test_a_front_says_which_argument_is_wrong(
+    call: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        call()

@@ -113,7 +113,7 @@ def test_on_a_device(name: str) -> None:
 
 
 def test_einsum_plans_are_kept_by_equation_and_shapes() -> None:
-    from microtrain.ops import einstein
+    from microtrain.ops.matrix import einstein
 
     einstein._plan.cache_clear()
     for size in (3, 3, 4):

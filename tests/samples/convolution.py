@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from microtrain.ops.windows import Geometry
+from microtrain.ops.nn.windows import Geometry
 
 from .sample import Sample, normal, turned
 

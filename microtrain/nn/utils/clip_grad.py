@@ -14,7 +14,8 @@ from typing import Any
 from ...autograd.grad_mode import no_grad
 from ...backend import XP
 from ...creation import tensor
-from ...ops import joining, norms
+from ...ops.reduce import norms
+from ...ops.shape import joining
 from ...optim.flat import owner
 from ...optim.optimizer import refuse_switches
 from ...tensor import TENSORS, Tensor, wrap
@@ -23,12 +24,9 @@ BLOCK = 16384  # elements whose squares are in memory at once, on a CPU
 
 
 def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor],
-    max_norm: float,
-    norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
-    foreach: bool | None = None,
-) -> Tensor:
+    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0,
+    error_if_nonfinite: bool = False, foreach: bool | None = None,
+) -> Tensor:  # fmt: skip
     """Scale all gradients in place so that their norm, taken together, is at most `max_norm`.
 
     Args:
@@ -91,11 +89,9 @@ def clip_flat_(arrays: Iterable[Any], max_norm: float, norm: float) -> None:
 
 
 def clip_grads_with_norm_(
-    parameters: Tensor | Iterable[Tensor],
-    max_norm: float,
-    total_norm: Tensor,
+    parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor,
     foreach: bool | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Scale all gradients in place by `max_norm / (total_norm + 1e-6)`, at most 1."""
     params = _listed(parameters, "clip_grads_with_norm_")
     refuse_switches("clip_grads_with_norm_", foreach=foreach)
@@ -121,11 +117,9 @@ def clip_grad_value_(
 
 
 def get_total_norm(
-    tensors: Tensor | Iterable[Tensor],
-    norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
+    tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The norm of all elements of `tensors` as one vector; arguments as `clip_grad_norm_`."""
     arrays = [t._array for t in _listed(tensors, "get_total_norm")]
     return _total(arrays, norm_type, error_if_nonfinite, foreach)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...ops import joining, shapes
+from ...ops.shape import joining, shapes
 from ...tensor import Tensor
 
 

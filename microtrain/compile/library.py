@@ -1,0 +1,294 @@
+"""An array library whose instructions run on another one and are written down.
+
+While a thread captures, the arrays of that library and Traced ones lead here, so that an
+instruction over plain state (a parameter's flat memory) is recorded as well as one over Traced
+arrays. Memory that is neither an argument, nor made in the step, nor state, is an error that names
+the user's line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from ..backend import ARRAYS, LIBRARIES, MODES, SCALAR, alive, owner_of
+from ..errors import CaptureError
+from ..frames import OPERATION, user_line
+from ..nn.module import MODULES, Module
+from .names import layers
+from .program import Line, Program
+from .traced import Traced
+
+UNWRITTEN = {"input": "its argument", "constant": "a constant",
+             "kept": "what the forward pass saved"}  # fmt: skip
+
+
+class Library:
+    """Runs and writes down instructions.
+
+    Args:
+        xp: the library that runs them; arrays of others are from outside the step.
+    """
+
+    array_type = Traced
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+        self.kind = xp.kind
+        self.program = Program()
+        self.layers = layers()
+        self.doing = ""  # a gradient rule, an update
+
+    def __getattr__(self, name: str) -> Any:
+        """An instruction without a method of its own here: run it, write it down."""
+        if name.startswith("_") or not hasattr(self.xp, name):
+            raise AttributeError(name)
+        function = getattr(self.xp, name)
+        count = getattr(function, "nin", None)  # of a ufunc
+
+        def instruction(*args: Any, out: Any = None, **attrs: Any) -> Any:
+            if count is not None and len(args) > count:
+                *args, out = args  # type: ignore[assignment]
+            return self._run(name, function, args, out, attrs)
+
+        return instruction  # not kept: it would hold the recorder, and the recorder it
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def know(self, array: Any, kind: str) -> None:
+        """Note what the memory of `array` is."""
+        owner = owner_of(array)
+        if self.program.kinds.setdefault(id(owner), kind) == kind:
+            self.program.memory.append(owner)
+
+    def fixed(self, array: Any) -> Any:
+        """The memory of `array`, which it keeps: Python, or another program, works on it too."""
+        host = self.host(array)
+        self.program.fixed.add(id(owner_of(host)))
+        return host
+
+    def traced(self, array: Any, kind: str) -> Traced:
+        """`array` as one of this capture."""
+        self.know(array, kind)
+        return Traced(array, self)
+
+    def host(self, value: Any, written: bool = False) -> Any:
+        """The library's array behind a Traced `value`; CaptureError for unknown memory."""
+        if type(value) is Traced:
+            if value.recorder is not self or MODES.recorder is not self:
+                raise CaptureError(
+                    f"{self._where()}: a Tensor of an earlier call of a captured step is used; "
+                    "return it from the step, or clone what you want to keep outside"
+                )
+            value = value.host
+        elif isinstance(value, tuple | list):
+            return type(value)(self.host(v) for v in value)
+        elif type(value) is not self.xp.array_type:
+            if isinstance(value, SCALAR):  # of 0-d arrays that NumPy computed with unseen
+                raise CaptureError(
+                    f"{self._where()}: the number {value!r} is NumPy's, of an array of the state "
+                    "or from outside, and would be the same at every call; use operations on "
+                    "Tensors, and for a constant value.item()"
+                )
+            return value
+        kind = self.program.kinds.get(id(owner_of(value)))
+        if kind is None:
+            self._refuse_gradient(owner_of(value))
+            raise CaptureError(
+                f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
+                "keep today's values for ever. Pass it as an argument, or, if the step changes it, "
+                "as mt.compile(step, state=[...])"
+            )
+        if written and kind in UNWRITTEN:
+            raise CaptureError(
+                f"{self._where()}: the step writes into {UNWRITTEN[kind]}; clone() it first"
+            )
+        return value
+
+    # Instructions ---------------------------------------------------------------------------------
+
+    def _run(
+        self, name: str, function: Callable[..., Any], args: Any, out: Any, attrs: dict[str, Any]
+    ) -> Any:
+        hosts = tuple(self.host(a) for a in args)
+        attrs = {k: self.host(v) for k, v in attrs.items()}
+        if out is not None:
+            target = self.host(out, written=True)
+            function(*hosts, out=target, **attrs)
+            self._note(name, hosts, target, attrs)
+            return out
+        result = function(*hosts, **attrs)
+        if type(result) is tuple:
+            made = tuple(self.xp.asarray(part) for part in result)
+            self._note(name, hosts, made, attrs)
+            return tuple(self.traced(part, "made") for part in made)
+        found = result if type(result) in LIBRARIES else self.xp.asarray(result)
+        if any(_shares(found, h) for h in hosts):
+            return Traced(found, self)
+        self._note(name, hosts, found, attrs)
+        return self.traced(found, "made")
+
+    def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
+        if type(out) is tuple or out.size or name == "random_words":  # these are counted
+            self.program.lines.append(Line(name, args, out, attrs, self._where(), self._what()))
+
+    def ufunc(self, function: Any, inputs: Any, out: Any, attrs: dict[str, Any]) -> Any:
+        """A ufunc that NumPy was asked for, of plain and Traced arrays."""
+        if not hasattr(self.xp, function.__name__):
+            raise CaptureError(f"{self._where()}: numpy.{function.__name__} cannot be captured")
+        return self._run(function.__name__, function, inputs, out, attrs)
+
+    def power_of(self, x: Any, y: Any) -> Any:
+        """`x ** y`, with the library's spellings of common exponents."""
+        if type(y) in (int, float) and y in self.xp.powers and x.dtype.kind == "f":
+            function = self.xp.powers[y]
+            return self._run(function.__name__, function, (x,), None, {})
+        return self.power(x, y)
+
+    def reshape(self, x: Any, shape: Any) -> Any:
+        """A view where the memory allows one, else a copy."""
+        host = self.host(x)
+        found = host.reshape(shape)
+        if _shares(found, host) or not found.size:
+            return self._view(found)
+        self._note("copyto", (found.reshape(host.shape), host), found, {})
+        return self.traced(found, "made")
+
+    def _view(self, array: Any) -> Traced:
+        self.know(array, self.program.kinds.get(id(owner_of(array)), "made"))
+        return Traced(array, self)
+
+    def getitem(self, x: Any, index: Any) -> Any:
+        """A view for integers and slices, else a copy."""
+        host, where = self.host(x), self.host(index)
+        if _masks(where):
+            self.nonzero()
+        found = self.xp.asarray(host[where])
+        if _shares(found, host) or not found.size:
+            return self._view(found)
+        self._note("getitem", (host, where), found, {})
+        return self.traced(found, "made")
+
+    def setitem(self, x: Any, index: Any, value: Any) -> None:
+        """`x[index] = value`."""
+        target, where, given = self.host(x, written=True), self.host(index), self.host(value)
+        if _masks(where) and type(given) in LIBRARIES and given.ndim:
+            self.nonzero()
+        target[where] = given
+        self._note("setitem", (target, where, given), target, {})
+
+    def scatter_add(self, x: Any, index: Any, values: Any) -> None:
+        """`x[index] += values`, where repeated places add every time."""
+        target, where, given = self.host(x, written=True), self.host(index), self.host(values)
+        self.xp.scatter_add(target, where, given)
+        self._note("scatter_add", (target, where, given), target, {})
+
+    def copyto(
+        self, target: Any, source: Any, casting: Any = "same_kind", where: Any = True
+    ) -> None:
+        """Copy values, broadcast and cast."""
+        to, given, mask = self.host(target, written=True), self.host(source), self.host(where)
+        self.xp.copyto(to, given, casting=casting, where=mask)
+        attrs = {"casting": casting, **({} if where is True else {"where": mask})}
+        self._note("copyto", (to, given), to, attrs)
+
+    def copy(self, x: Any, order: str = "C") -> Any:
+        """A copy of `x`."""
+        host = self.host(x)
+        made = host.copy(order=order)
+        self._note("copyto", (made, host), made, {})
+        return self.traced(made, "made")
+
+    def asarray(self, value: Any, dtype: Any = None) -> Any:
+        """A number as a constant, an array in another dtype as a copy."""
+        if type(value) in ARRAYS:
+            host = self.host(value)
+            if dtype is None or host.dtype == dtype:
+                return value
+            made = host.astype(dtype)
+            self._note("copyto", (made, host), made, {"casting": "unsafe"})
+            return self.traced(made, "made")
+        return self.traced(self.xp.asarray(value, dtype), "constant")
+
+    def made(self, array: Any) -> Traced:
+        """A new array with the values it has now at the start of its life in every replay."""
+        start = array.copy()
+        self.know(start, "constant")
+        self._note("copyto", (array, start), array, {})
+        return self.traced(array, "made")
+
+    def _filled(self, array: Any, value: Any) -> Traced:
+        self._note("copyto", (array, value), array, {"casting": "unsafe"})
+        return self.traced(array, "made")
+
+    def full(self, shape: Any, value: Any, dtype: Any = None) -> Traced:
+        """`value` everywhere."""
+        array = self.xp.full(shape, self.host(value), dtype)
+        return self._filled(array, value)
+
+    def _refuse_unowned(self, leaf: Any) -> NoReturn:
+        raise CaptureError(
+            f"{self._where()}: a gradient for a Tensor that no optimizer owns, of shape "
+            f"{leaf.shape}; give it to an optimizer before the step is called, and keep that"
+        )
+
+    def _refuse_gradient(self, memory: Any) -> None:
+        """CaptureError where `memory` is that of gradients whose optimizer is gone."""
+        for module in alive(MODULES):
+            for leaf in module.parameters():
+                slot = None if leaf._extra is None else leaf._extra.slot
+                if slot is not None and owner_of(slot.array) is memory:
+                    self._refuse_unowned(leaf)
+
+    def nonzero(self, *_: Any) -> Any:
+        """Refused: the shape of the result depends on values."""
+        raise CaptureError(
+            f"{self._where()}: the shape of the result depends on values (nonzero, unique, a mask "
+            "as an index), so it cannot be captured; where(mask, x, 0) keeps the shape"
+        )
+
+    def _where(self) -> str:
+        """File and line of the user's code that runs now."""
+        return user_line(sys._getframe(1))
+
+    def _what(self) -> str:
+        """The layer and the operation that run now."""
+        frame: FrameType | None = sys._getframe(1)
+        operation = ""
+        while frame is not None and not self.doing:
+            code = frame.f_code
+            if not operation and code.co_filename.startswith(OPERATION):
+                operation = code.co_filename[len(OPERATION) : -1]
+            if code is Module.__call__.__code__:
+                layer = self.layers.get(frame.f_locals["self"], "")
+                return f"{layer}: {operation}" if layer and operation else layer or operation
+            frame = frame.f_back
+        return self.doing or operation
+
+
+def _masks(index: Any) -> bool:
+    """Whether how much an index chooses depends on values."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(type(part) in LIBRARIES and part.dtype.kind == "b" for part in parts)
+
+
+def _shares(a: Any, b: Any) -> bool:
+    return type(b) in LIBRARIES and bool(a.size) and owner_of(a) is owner_of(b)
+
+
+def _creation(name: str, kind: str, value: int | None) -> Any:
+    def create(self: Library, *args: Any, **attrs: Any) -> Traced:
+        given = [self.host(a) if type(a) in ARRAYS else a for a in args]
+        array = getattr(self.xp, name)(*given, **attrs)
+        return self.traced(array, kind) if value is None else self._filled(array, value)
+
+    return create
+
+
+for _name in ("constant", "ones_of", "arange"):
+    setattr(Library, _name, _creation(_name, "constant", None))
+for _name, _value in (("empty", None), ("empty_like", None), ("zeros", 0), ("zeros_like", 0),
+                      ("ones", 1)):  # fmt: skip
+    setattr(Library, _name, _creation(_name, "made", _value))

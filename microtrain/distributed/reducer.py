@@ -1,0 +1,127 @@
+"""How the gradients of all ranks become their sum: with one rank, or all at once after the pass.
+
+A `Reducer` is told when a backward pass begins and ends. Two others are in files of their own:
+`overlap.py`, beside the pass, and `shards.py`, in an order that no number of ranks changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend import XP, to_host
+from ..optim.flat import Buffer, FlatStorage
+from .communicator import Communicator
+from .compression import Compressor
+from .control_lane import Totals, pack, unpack
+from .passes import Passes
+
+__all__ = ["AtOnce", "Reducer"]
+
+Summed = tuple[Totals, Sequence[float]]  # with the notes
+
+
+class Reducer:
+    """The reduction of one rank: its gradients are the sum. The base of the others.
+
+    Attributes:
+        communicates: whether time spent in it is communication.
+        in_place: whether gradients stay where they are between the passes of one step.
+    """
+
+    communicates = False
+    in_place = True
+
+    def __init__(self, comm: Communicator, storage: FlatStorage) -> None:
+        self.comm, self.storage = comm, storage
+
+    def enter(self) -> None:
+        """Before a forward call in training."""
+
+    def begin(self) -> None:
+        """Before a backward pass."""
+
+    def readiness(self, edges: Any) -> Any:
+        """What that pass, from `edges`, is to call with a leaf that it has added to; or None."""
+
+    def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
+        """After a backward pass: the sums over all ranks, collective.
+
+        None where the step goes on: unless `last` nothing is reduced.
+        """
+        return (passes.totals(), notes) if last else None
+
+    def discard(self) -> None:
+        """zero_grad() has discarded what earlier passes of the step left. May raise."""
+
+    def reset(self) -> None:
+        """Begin a step anew."""
+
+    def cancel(self) -> None:
+        """A pass failed that was to be reduced."""
+
+    def used(self) -> list[bool]:
+        """Of each parameter whether its gradient is there."""
+        return [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
+
+    def lane(self) -> Any:
+        """The memory of the control lane, behind the first buffer's gradients."""
+        first = self.storage.buffers[0]
+        return first.wide[first.grad.size :]
+
+    def summed(self) -> Summed:
+        """What a reduced lane says; which parameters any rank used is taken over."""
+        totals, notes, used = unpack(to_host(self.lane()).tolist())
+        for slot, flag in zip(self.storage.slots, used, strict=True):
+            if flag and slot.epoch != slot.buffer.epoch:
+                slot.epoch = slot.buffer.epoch
+                slot.graph = None
+        return totals, notes
+
+
+class AtOnce(Reducer):
+    """One all_reduce for each buffer when the pass is over, the control lane behind the first.
+
+    Args:
+        compression: "none", or the form of 16 bits in which gradients travel.
+    """
+
+    communicates = True
+
+    def __init__(self, comm: Communicator, storage: FlatStorage, compression: str) -> None:
+        super().__init__(comm, storage)
+        self._compressors: list[Compressor] = []
+        if compression != "none":
+            self._compressors = [
+                Compressor(comm, compression, b.grad.size, b.grad.dtype) for b in storage.buffers
+            ]
+
+    def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
+        """As in the base class."""
+        if not last:
+            return None
+        used = self.used()
+        for slot, there in zip(self.storage.slots, used, strict=True):
+            if not there:
+                slot.array[...] = 0
+        lane = pack(passes.totals(), notes, used)
+        for number, buffer in enumerate(self.storage.buffers):
+            self._all_reduce(number, buffer, lane if number == 0 else None)
+        return self.summed()
+
+    def _all_reduce(self, number: int, buffer: Buffer, lane: list[float] | None) -> None:
+        array, size = buffer.wide, buffer.grad.size
+        host = array if type(array) is np.ndarray else to_host(array)  # MPI may not know GPU memory
+        if self._compressors:
+            total = self._compressors[number].all_reduce(host[:size], lane)
+            if total is not None:
+                host[size:] = total
+        elif lane is None:
+            self.comm.all_reduce(host[:size])
+        else:
+            host[size:] = lane
+            self.comm.all_reduce(host)
+        if host is not array:
+            array[...] = XP[type(array)].asarray(host)

@@ -1,0 +1,94 @@
+"""Which `Reducer` a wrapped model gets, from the options that its user gave."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from ..nn.module import Module
+from ..optim.flat import FlatStorage
+from .communicator import Communicator
+from .compression import COMPRESSIONS
+from .overlap import BUCKET, Overlap, worth
+from .reducer import AtOnce, Reducer
+from .shards import Shards
+
+__all__ = ["check_options", "strategy"]
+
+
+def strategy(
+    comm: Communicator,
+    storage: FlatStorage,
+    module: Module,
+    overlap: str,
+    bucket_mb: float | None,
+    compression: str,
+    shards: int | None,
+) -> tuple[Reducer, str]:
+    """The reducer, and whether it works beside the backward pass, with the reason; collective."""
+    bucket = BUCKET if bucket_mb is None else int(bucket_mb * 2**20)
+    on, why = overlap == "on", "asked for"
+    if comm.size == 1:
+        on, why = False, "one rank has nothing to reduce"
+    elif shards is not None or compression != "none":
+        on, why = False, "shards and compressed gradients are reduced at once"
+    elif any(type(buffer.grad) is not np.ndarray for buffer in storage.buffers):
+        on, why = False, "gradients on a GPU are staged at once"
+    elif overlap == "auto":
+        on, why = worth(comm, storage, bucket)
+    reducer: Reducer
+    if shards is not None:
+        reducer = Shards(comm, storage, shards, module)
+    elif on:
+        reducer = Overlap(comm, storage, bucket)
+    elif comm.size > 1:
+        reducer = AtOnce(comm, storage, compression)
+    else:
+        reducer = Reducer(comm, storage)
+    if compression != "none" and comm.size > 1:
+        _warn_of_compression(comm, compression)
+    return reducer, f"{'on' if on else 'off'}: {why}"
+
+
+def check_options(
+    reduction: str,
+    overlap: str,
+    bucket_mb: float | None,
+    compression: str,
+    shards: int | None,
+    sync_batchnorm: bool,
+) -> None:
+    """ValueError for options that there are not, or that do not go together; TypeError."""
+    for name, value, choices in (
+        ("reduction", reduction, ("mean", "sum")),
+        ("overlap", overlap, ("auto", "on", "off")),
+        ("compression", compression, COMPRESSIONS),
+    ):
+        if value not in choices:
+            *first, last = choices
+            raise ValueError(f"DataParallel: {name} is {', '.join(first)} or {last}, got {value!r}")
+    if bucket_mb is not None and not bucket_mb > 0:
+        raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
+    if compression != "none" and shards is not None:
+        raise ValueError(
+            "DataParallel: with shards every bit is the same at every number of ranks, and "
+            "compression rounds by rank: choose one"
+        )
+    if overlap == "on" and (shards is not None or compression != "none"):
+        raise ValueError(
+            "DataParallel: shards and compressed gradients are reduced at once, when the pass "
+            "is over; overlap is then off or auto"
+        )
+    if not isinstance(sync_batchnorm, bool):
+        raise TypeError(f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}")
+
+
+def _warn_of_compression(comm: Communicator, kind: str) -> None:
+    """UserWarning where there is no network that compression could relieve."""
+    if comm.num_nodes == 1 and comm.rank == 0:
+        warnings.warn(
+            f"DataParallel: compression={kind} costs accuracy and time and saves nothing here: all "
+            f"{comm.size} ranks are on one machine and share its memory; use none",
+            stacklevel=4,
+        )

@@ -1,0 +1,1 @@
+"""Choosing elements, by places and by masks."""

@@ -1,0 +1,275 @@
+"""Reading and writing along one dimension, at indices given by Tensors: gather, scatter ...
+
+Indices out of range are refused on the CPU; on a GPU looking at the values would wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ...backend import MODES, XP, bool_, int64
+from ...tensor import TENSORS, wrap
+from ..arguments import scalar_like, want_in_range, want_integers, want_same_dtype
+from ..coercion import cast
+from ..fronts import Dim, Index, SameDtype, TensorOnly, one_of, public
+from ..pointwise.elementwise import add, mul, where
+from ..registry import primitive
+from ..shape.shapes import expand, reshape_to
+from .indexing import (
+    gather_along,
+    gather_index,
+    kept_index,
+    places_along,
+    select,
+    ungather,
+    unselect,
+)
+from .indexing import index_put as put_at
+
+__all__ = [
+    "gather", "index_add", "index_copy", "index_fill", "index_select", "scatter", "scatter_add",
+    "take_along_dim",
+]  # fmt: skip
+
+
+def line(x: Any) -> Any:
+    """A 0-d Tensor with one dimension; any other as it is."""
+    return x if x.ndim else reshape_to(x, (1,))
+
+
+def shaped_like(result: Any, other: Any) -> Any:
+    """`result` in the shape of `other`."""
+    return result if result.shape == other.shape else reshape_to(result, other.shape)
+
+
+# Elements along one dimension ---------------------------------------------------------------------
+
+
+def _check_sizes(name: str, index: Any, what: str, x: Any, free: int = -1) -> None:
+    """RuntimeError for an index of other dimensions than `x`, or larger in any but `free`."""
+    if len(index.shape) != len(x.shape):
+        raise RuntimeError(
+            f"{name}(): the index must have the number of dimensions of {what}, got shapes "
+            f"{index.shape} and {x.shape}"
+        )
+    for axis, n in enumerate(index.shape):
+        if n > x.shape[axis] and axis != free:
+            raise RuntimeError(
+                f"{name}(): expected an index of shape {index.shape} to be no larger than "
+                f"{what} of shape {x.shape} in dimension {axis}"
+            )
+
+
+@public
+def gather(input: TensorOnly, dim: Dim, index: TensorOnly) -> Any:
+    """The elements that `index` names along `dim`: `out[i][j] = input[index[i][j]][j]` for dim 0.
+
+    Args:
+        input: a Tensor.
+        dim: the dimension to choose along.
+        index: int64 or int32, with as many dimensions as `input` and in all but `dim` no larger;
+            an empty one may be of any dtype and shape.
+
+    Returns a Tensor in the shape of `index`. Raises RuntimeError for an index that does not fit or
+    is out of range; a negative one is.
+    """
+    x = line(input)
+    if index.numel():
+        places = line(want_integers("gather", index))
+    else:
+        places = cast(reshape_to(index, (0,) * x.ndim), int64)
+    _check_sizes("gather", places, "self", x, dim)
+    want_in_range("gather", places._array, dim, 0, x.shape[dim], RuntimeError)
+    return shaped_like(gather_along(x, places, dim), index)
+
+
+@public
+def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) -> Any:
+    """The elements that `indices` names along `dim`, both broadcast in the other dimensions.
+
+    Without `dim` both are flattened; negative indices count from the end. It is what fits the
+    results of `argsort` and `argmax`.
+    Raises RuntimeError for numbers of dimensions that differ and for an index out of range.
+    """
+    if dim is None:
+        return take_along_dim(reshape_to(input, (-1,)), reshape_to(indices, (-1,)), 0)
+    if input.ndim != indices.ndim:
+        raise RuntimeError(
+            f"take_along_dim(): input and indices must have the same number of dimensions, got "
+            f"shapes {input.shape} and {indices.shape}"
+        )
+    pairs = list(zip(input.shape, indices.shape, strict=True))
+    joint = [b if a == 1 else a for a, b in pairs]
+    x = expand(input, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else input
+    places = expand(indices, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else indices
+    size = x.shape[dim] if pairs else 1
+    want_in_range("take_along_dim", places._array, dim, -size, size, RuntimeError)
+    return gather(x, dim, where(places < 0, places + size, places))
+
+
+def _scatter(xp, x, index, src, *, dim):
+    """A copy of `x` with `src` written where `index` says along `dim`."""
+    out = xp.copy(x)
+    xp.setitem(xp.reshape(out, -1), places_along(xp, index, x.shape, dim), src)
+    return out
+
+
+scatter_along = primitive(
+    "scatter",
+    _scatter,
+    x=lambda g, index, dim: scatter_along(g, index, 0, dim),
+    src=lambda g, index, dim: gather_along(g, index, dim),
+    options={"promote": ("x", "src")},
+)
+
+
+def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation: Any) -> Any:
+    """`operation(x, index, src, dim)` on arguments that fit."""
+    x, places, src = line(input), line(index), line(src)
+    if not places.numel():  # which may have any shape
+        places = reshape_to(places, (0,) * x.ndim)
+        src = reshape_to(select(reshape_to(src, (-1,)), (slice(0), Ellipsis)), places.shape)
+    _check_sizes(name, places, "self", x, dim)
+    _check_sizes(name, places, "src", src)
+    want_in_range(name, places._array, dim, 0, x.shape[dim], RuntimeError)
+    if src.shape != places.shape:
+        src = select(src, (*(slice(n) for n in places.shape), Ellipsis))
+    return shaped_like(operation(x, places, src, dim), input)
+
+
+@public
+def scatter(
+    input: TensorOnly, dim: Dim, index: Index, src: Any = None, *, value: Any = None,
+    reduce: Annotated[str | None, one_of("add")] = None,
+) -> Any:  # fmt: skip
+    """A copy of `input` with `src` written where `index` says: `out[index[i][j]][j] = src[i][j]`.
+
+    Args:
+        input: a Tensor.
+        dim: the dimension that `index` counts along (0 above).
+        index: int64 or int32, with as many dimensions as `input`, no larger than `src`, and in all
+            but `dim` no larger than `input`. Which of several values for one place stays is open.
+        src: a Tensor of the dtype of `input`, or a number, which may also be called `value`.
+        reduce: None, or "add", which is `scatter_add`; "multiply" is refused.
+
+    Raises RuntimeError for shapes and dtypes that do not fit and for an index out of range,
+    TypeError for anything but Tensors and numbers.
+    """
+    if (src is None) == (value is None):
+        raise TypeError("scatter(): expected either src or value")
+    if type(src) in TENSORS:
+        want_same_dtype("scatter", "src", src, input)
+    else:
+        one = scalar_like("scatter", input, value if src is None else src)
+        src = expand(one, index.shape)
+    operation = scatter_along if reduce is None else _add_scattered
+    return _scattered("scatter", input, dim, index, src, operation)
+
+
+@public
+def scatter_add(input: TensorOnly, dim: Dim, index: Index, src: SameDtype) -> Any:
+    """`input` with `src` added where `index` says, every time: `out[index[i][j]][j] += src[i][j]`.
+
+    Arguments and errors are those of `scatter`; `src` is a Tensor. On a GPU the dtypes are those of
+    CuPy's `scatter_add`, all floats and int32.
+    """
+    return _scattered("scatter_add", input, dim, index, src, _add_scattered)
+
+
+def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
+    return add(x, ungather(src, index, dim, x.shape))
+
+
+# Whole slices along one dimension -----------------------------------------------------------------
+
+
+def _slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any, Any, Any]:
+    """`x` with at least one dimension, the index of slices along `dim` of it, and that vector."""
+    index = line(index)
+    if index.ndim > 1:
+        raise IndexError(f"{name}(): index must be a vector, got shape {index.shape}")
+    x = line(x)
+    size = x.shape[dim]
+    want_in_range(name, index._array, dim, low * size, size, IndexError)
+    parts = (slice(None),) * dim + (index._array,)
+    return x, kept_index(parts) if MODES.grad else parts, index
+
+
+@public
+def index_select(input: TensorOnly, dim: Dim, index: Index) -> Any:
+    """The slices of `input` along `dim` that the vector `index` names; a copy.
+
+    Raises IndexError for an index out of range; a negative one is. RuntimeError for another dtype
+    than int64 and int32.
+    """
+    x, parts, index = _slices("index_select", input, dim, index)
+    if not input.ndim and index.shape != (1,):
+        raise RuntimeError(
+            f"index_select(): a 0-d Tensor has one element to select, got {len(index)} indices"
+        )
+    result = gather_index(x, parts)
+    return result if input.ndim else reshape_to(result, ())
+
+
+def _check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
+    """`source`, where it has one slice of `x` for each index."""
+    source, shape = line(source), line(x).shape
+    wanted = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
+    if source.shape != wanted:
+        raise (RuntimeError if name == "index_add" else IndexError)(
+            f"{name}(): expected a source of shape {tuple(wanted)} for {index.shape[0]} indices "
+            f"along dimension {dim} of {x.shape}, got {source.shape}"
+        )
+    return source
+
+
+@public
+def index_add(
+    input: TensorOnly, dim: Dim, index: Index, source: SameDtype, *, alpha: Any = 1
+) -> Any:
+    """`input` with `alpha * source` added to the slices along `dim` that `index` names, each time.
+
+    Args:
+        input: a Tensor.
+        dim: the dimension that `index` counts along.
+        index: a vector of int64 or int32.
+        source: of the dtype of `input`, with one slice for each index.
+        alpha: a number; for integers an integer.
+
+    Raises IndexError for an index out of range; a negative one is. RuntimeError for shapes or
+    dtypes that do not fit.
+    """
+    x, parts, index = _slices("index_add", input, dim, index)
+    source = _check_source("index_add", input, dim, index, source)
+    if alpha != 1:
+        source = mul(source, scalar_like("index_add", source, alpha))
+    return shaped_like(add(x, unselect(source, x.shape, parts)), input)
+
+
+@public
+def index_copy(input: TensorOnly, dim: Dim, index: Index, source: SameDtype) -> Any:
+    """`input` with the slices along `dim` that `index` names replaced by those of `source`.
+
+    Which of several slices for one place stays is open. Arguments as for `index_add`; shapes that
+    do not fit are an IndexError.
+    """
+    x, parts, index = _slices("index_copy", input, dim, index)
+    source = _check_source("index_copy", input, dim, index, source)
+    return shaped_like(put_at(x, source, parts), input)
+
+
+@public
+def index_fill(input: TensorOnly, dim: Dim, index: Index, value: Any) -> Any:
+    """`input` with the slices along `dim` that `index` names set to a number or a 0-d Tensor.
+
+    Negative indices count from the end. Raises IndexError for one out of range, RuntimeError for a
+    value that the dtype of `input` cannot hold.
+    """
+    x, parts, _ = _slices("index_fill", input, dim, index, -1)
+    xp = XP[type(x._array)]
+    value = scalar_like("index_fill", input, value)
+    # A mask, because the gradient of the value must count a repeated index once.
+    shape = (x.shape[len(parts) - 1], *(1,) * (x.ndim - len(parts)))
+    mask = xp.zeros(shape, bool_)
+    xp.setitem(mask, parts[-1:], True)
+    return shaped_like(where(wrap(mask), value, x), input)

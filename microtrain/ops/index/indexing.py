@@ -1,0 +1,278 @@
+"""Indexing: `x[...]` for reading (a view or a copy), `x[...] = v`, and choosing along a dimension.
+
+An index is normalised once to what both NumPy and CuPy take: a tuple of integers, slices, `...`,
+None, and arrays on the device of the indexed Tensor. Without arrays it gives a view, with arrays of
+integers or booleans a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import index as whole
+from typing import Any
+
+import numpy as np
+
+from ...backend import ARRAYS, MODES, XP, made, to_host
+from ...tensor import TENSORS, Tensor
+from ..registry import primitive
+from ..shape.shapes import reshape_to
+
+
+def normal_index(index: Any, xp: Any) -> tuple[tuple[Any, ...], bool]:
+    """`index` as a tuple for arrays of `xp`, and whether it gives a view.
+
+    Raises IndexError for anything else, such as floats and text, ValueError for a slice backwards.
+    """
+    parts = index if type(index) is tuple else (index,)
+    found: list[Any] = []
+    basic = True
+    for part in parts:
+        if part is None or part is Ellipsis:
+            found.append(part)
+        elif isinstance(part, slice):
+            found.append(_normal_slice(part))
+        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            found.append(int(part))
+        else:
+            array = _index_array(part)
+            if not array.ndim and array.dtype.kind == "i":
+                found.append(to_host(array).item())
+                continue
+            found.append(array if XP[type(array)] is xp else xp.asarray(to_host(array)))
+            basic = False
+    if basic and Ellipsis not in found:
+        # Else NumPy would give a number, not a 0-d view, where every dimension has an integer.
+        found.append(Ellipsis)
+    return tuple(found), basic
+
+
+def _normal_slice(part: slice) -> slice:
+    start, stop, step = (
+        None if p is None else whole(p) for p in (part.start, part.stop, part.step)
+    )
+    if step is not None and step <= 0:
+        raise ValueError(f"step must be greater than zero, got {step}; index with a list instead")
+    return slice(start, stop, step)
+
+
+def _index_array(part: Any) -> Any:
+    """An index that is a Tensor, an array, a sequence or a boolean, as an array."""
+    if type(part) in TENSORS:
+        array = part._array
+    elif type(part) in ARRAYS:
+        array = part
+    elif isinstance(part, bool | np.bool_):
+        array = np.asarray(part)
+    elif isinstance(part, list | tuple | range):
+        try:
+            array = np.asarray(part) if len(part) else np.empty(0, np.int64)
+        except ValueError:
+            array = np.asarray(None)
+        if array.dtype.kind == "O":
+            raise IndexError(
+                f"a {type(part).__name__} in an index holds positions along one dimension, no "
+                "slices, `...` or None; for several dimensions write x[:, positions] or x[(...)]"
+            )
+        array = made(array)
+    else:
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`), None and long or bool Tensors are "
+            f"valid indices (got {type(part).__name__})"
+        )
+    if array.dtype.kind not in "ib":
+        hint = "; for a mask use .bool()" if array.dtype.kind == "u" else ""
+        raise IndexError(
+            "tensors used as indices must be of a signed integer dtype or bool, got "
+            f"{array.dtype.name}{hint}"
+        )
+    return array
+
+
+def integers_first(x: Any, index: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """`x[integers]` and the rest of an index with arrays.
+
+    PyTorch's order. NumPy broadcasts integers with the arrays, which moves dimensions where a slice
+    stands between them: x[0, :, [1, 2]] has the shape (2, n) there and (n, 2) here.
+    """
+    if not any(type(part) is int for part in index):
+        return x, index
+    first: list[Any] = []
+    rest: list[Any] = []
+    for part in index:
+        if type(part) is int:
+            first.append(part)
+        elif type(part) in ARRAYS:
+            first += [slice(None)] * (part.ndim if part.dtype.kind == "b" else 1)
+            rest.append(part)
+        else:
+            first.append(part)
+            rest.append(part if part is Ellipsis else slice(None))
+    if Ellipsis not in first:
+        first.append(Ellipsis)
+    return select(x, tuple(first)), tuple(rest)
+
+
+def kept_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`index` with arrays of its own: a graph must not see later writes to the user's."""
+    return tuple(part.copy() if type(part) in ARRAYS else part for part in index)
+
+
+def _may_repeat(index: tuple[Any, ...]) -> bool:
+    return any(type(part) in ARRAYS and part.dtype.kind != "b" for part in index)
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def _gather_index(xp, x, *, index):
+    if _is_along(index):
+        return xp.take(x, index[-1], axis=len(index) - 1)
+    found = xp.asarray(xp.getitem(x, index))
+    # NumPy leaves some results in memory of another order, which `view` would refuse.
+    return found if found.flags.c_contiguous else xp.copy(found)
+
+
+def _unselect(xp, x, *, shape, index):
+    """Zeros of `shape` with `x` added at `index`: the reverse of `x[index]`."""
+    out = xp.zeros(shape, x.dtype)
+    if not _may_repeat(index):
+        xp.setitem(out, index, x)
+        return out
+    dim = len(index) - 1
+    last = index[dim]
+    many = len(shape) > 1 and math.prod(x.shape) > 1000
+    if many and _is_along(index) and x.shape == (*shape[:dim], *last.shape, *shape[dim + 1 :]):
+        # NumPy adds many times as fast at a flat list of places.
+        n = math.prod(last.shape)
+        rows = xp.reshape(xp.remainder(last, shape[dim]), (n,) + (1,) * (len(shape) - dim - 1))
+        places = places_along(xp, rows, shape, dim, (*shape[:dim], n, *shape[dim + 1 :]))
+        xp.scatter_add(xp.reshape(out, -1), xp.reshape(places, -1), xp.reshape(x, -1))
+    else:
+        xp.scatter_add(out, index, x)
+    return out
+
+
+def _is_along(index: tuple[Any, ...]) -> bool:
+    """Whether `index` is an array of integers behind full slices."""
+    *lead, last = index
+    full = all(type(part) is slice and part == slice(None) for part in lead)
+    return full and type(last) in ARRAYS and last.dtype.kind != "b"
+
+
+# The index is part of the operation, not an input: a mask or list of rows has no gradient.
+select = primitive(
+    "select",
+    lambda xp, x, *, index: xp.getitem(x, index),
+    x=lambda g, x_shape, index: unselect(g, x_shape, index),
+    options={"view": True},
+)
+gather_index = primitive(
+    "index", _gather_index, x=lambda g, x_shape, index: unselect(g, x_shape, index)
+)
+unselect = primitive("unselect", _unselect, x=lambda g, index: gather_index(g, index))
+
+
+def at_dim(dim: int, index: Any) -> tuple[Any, ...]:
+    """The index that is `index` in dimension `dim` and everything elsewhere."""
+    return (*(slice(None),) * dim, index, Ellipsis)
+
+
+def part(x: Any, dim: int, *ends: int | None) -> Any:
+    """`x[start:stop:step]` along `dim`; a view."""
+    return select(x, at_dim(dim, slice(*ends)))
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """`x[index]`: a view for integers, slices, `...` and None, a copy for masks and index lists."""
+    found, basic = normal_index(index, XP[type(x._array)])
+    if basic:
+        return select(x, found)
+    x, found = integers_first(x, found)
+    return gather_index(x, kept_index(found) if x._rg and MODES.grad else found)
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+def _index_put(xp, x, value, *, index):
+    """A copy of `x` with `value` written at `index`."""
+    out = xp.empty_like(x)
+    xp.copyto(out, x)
+    xp.setitem(out, index, value)
+    return out
+
+
+# Repeated indices keep one of the values, as assignment does.
+index_put = primitive(
+    "index_put",
+    _index_put,
+    x=lambda g, index: index_put(g, 0, index),
+    value=lambda g, index: gather_index(g, index),
+    options={"promote": ("x", "value")},
+)
+
+
+def without_leading_ones(value: Tensor) -> Tensor:
+    """A value to assign without leading dimensions of size 1, which assignment may ignore."""
+    shape = value._array.shape
+    lead = 0
+    while lead < len(shape) and shape[lead] == 1:
+        lead += 1
+    return reshape_to(value, shape[lead:]) if lead else value
+
+
+# Along one dimension ------------------------------------------------------------------------------
+
+
+def _steps(shape: tuple[int, ...]) -> list[int]:
+    """How far apart neighbours are along each dimension of the flattened array."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def places_along(xp, index, shape, dim, sizes=None):
+    """Where in the flattened array of `shape` the elements lie that `index` names along `dim`.
+
+    `sizes` is the shape of the result where `index` is yet to be broadcast to it.
+    """
+    steps = _steps(shape)
+    places = index if steps[dim] == 1 else xp.multiply(index, steps[dim])
+    rest: Any = None
+    for axis, n in enumerate(sizes or index.shape):
+        if axis != dim and n > 1:
+            step = steps[axis] or 1  # 0 where there are no elements, which arange does not take
+            here = xp.reshape(xp.arange(0, n * step, step), (n,) + (1,) * (len(shape) - axis - 1))
+            rest = here if rest is None else xp.add(rest, here)
+    return places if rest is None else xp.add(places, rest)
+
+
+def _gather(xp, x, index, *, dim):
+    """The elements of `x` that `index` names along `dim`."""
+    # A flat `take` at computed places costs half of `take_along_axis`.
+    return xp.take(x, places_along(xp, index, x.shape, dim))
+
+
+def _ungather(xp, x, index, *, dim, shape):
+    """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
+    out = xp.zeros(shape, x.dtype)
+    flat, places = xp.reshape(out, -1), xp.reshape(places_along(xp, index, shape, dim), -1)
+    write = xp.setitem if index.shape[dim] == 1 else xp.scatter_add  # one each cannot repeat
+    write(flat, places, xp.reshape(x, -1))
+    return out
+
+
+gather_along = primitive(
+    "gather", _gather, x=lambda g, index, x_shape, dim: ungather(g, index, dim, x_shape)
+)
+ungather = primitive(
+    "gather_backward", _ungather, x=lambda g, index, dim: gather_along(g, index, dim)
+)
+
+
+def _one_hot(xp, x, *, classes, dtype):
+    """For each class index a row of zeros with a one in its place."""
+    hot = xp.equal(xp.reshape(x, (*x.shape, 1)), xp.arange(classes))
+    return xp.asarray(hot, dtype)
+
+
+one_hot_rows = primitive("one_hot", _one_hot)

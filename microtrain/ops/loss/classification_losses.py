@@ -1,0 +1,258 @@
+"""Losses of classes: the cross entropy of scores, the negative log-likelihood."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ...backend import MODES, float16, float32, int64
+from ...tensor import Tensor
+from ..coercion import cast, examine
+from ..fronts import FloatOnly, Reduction, Refused, TensorOnly, of_dims, public
+from ..index.indexing import gather_along, one_hot_rows
+from ..pointwise.comparison import ne
+from ..pointwise.elementwise import mul, where
+from ..reduce.reductions import log_softmax_dim, softmax_dim, sum
+from ..registry import primitive
+from ..shape.shapes import permute_dims, reshape_to
+from .losses import counting, mean_loss, reduced, reduced_array
+
+__all__ = ["cross_entropy", "nll_loss"]
+
+_Scores = Annotated[FloatOnly, of_dims(1)]
+
+# Cross entropy ------------------------------------------------------------------------------------
+
+
+def _cross_entropy(xp, input, target, *, reduction="mean"):
+    """The negative log-probabilities of the target classes, reduced, and all probabilities."""
+    if input.dtype == float16:  # computed in single, as in `reductions`
+        wide = xp.asarray(input, float32)
+        loss, shares = _cross_entropy(xp, wide, target, reduction=reduction)
+        return xp.asarray(loss, float16), xp.asarray(shares, float16)
+    rows, classes = input.shape
+    z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if rows else input
+    e = xp.exp(z)
+    total = xp.sum(e, axis=1, keepdims=True)
+    places = xp.add(xp.multiply(xp.arange(rows), classes), target)
+    losses = xp.subtract(xp.reshape(xp.log(total), -1), xp.take(z, places))
+    probabilities = xp.divide(e, total)
+    return reduced_array(xp, losses, reduction), probabilities
+
+
+def _cross_entropy_rule(g, probabilities, target, reduction):
+    rows, classes = probabilities.shape
+    above = probabilities - one_hot_rows(target, classes, probabilities.dtype)
+    if reduction == "none":
+        return above * reshape_to(g, (rows, 1))
+    return above * (g / (rows or 1) if reduction == "mean" else g)
+
+
+cross_entropy_classes = primitive(
+    "cross_entropy",
+    _cross_entropy,
+    input=_cross_entropy_rule,
+    options={
+        "extras": ("probabilities",),
+        "recompute": {"probabilities": lambda input: softmax_dim(input, 1)},
+        "node_name": "nll_loss",
+    },
+)
+
+
+@public
+def cross_entropy(
+    input: _Scores, target: TensorOnly, weight: TensorOnly | None = None,
+    size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
+    reduction: Reduction = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The cross entropy of unnormalised scores with class indices or class probabilities.
+
+    Args:
+        input: scores, (n, classes), (n, classes, d1, ...) or (classes,), of a float dtype.
+        target: class indices as integers, in the shape of `input` without the classes, or
+            probabilities in the shape of `input`.
+        weight: (classes,), a factor for each class. The mean over class indices is divided by the
+            sum of the weights of the targets.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        ignore_index: a class index whose samples count for nothing.
+        reduction: "mean" over the samples, "sum", or "none" for one loss a sample.
+        label_smoothing: how much of the target, 0 to 1, is spread evenly over all classes (C.
+            Szegedy et al., "Rethinking the inception architecture for computer vision", 2016).
+
+    Raises:
+        TypeError: not Tensors.
+        IndexError: a class index outside 0 .. classes - 1 (not checked on a GPU).
+        RuntimeError: shapes or dtypes that do not fit, a label smoothing outside 0 .. 1.
+        ValueError: an unknown reduction, or another number of indices than of scores.
+
+    Example:
+        >>> mt.nn.functional.cross_entropy(mt.tensor([[0.0, 0.0]]), mt.tensor([1]))
+        tensor(0.6931)
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(
+            f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}"
+        )
+    if target.dtype.kind == "f":
+        if ignore_index >= 0:
+            raise RuntimeError(
+                "cross_entropy: ignore_index is for class indices, not probabilities"
+            )
+        return _with_probabilities(input, target, weight, reduction, label_smoothing)
+    rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
+    if weight is None and kept is None and not label_smoothing and input.ndim == 2:
+        if reduction != "mean" or not counting(input):
+            return cross_entropy_classes(rows, indices, reduction)
+        total = cross_entropy_classes(rows, indices, "sum")
+        return mean_loss("cross_entropy", total, indices.shape[0], indices.shape[0])
+    if not label_smoothing:
+        losses, spread = cross_entropy_classes(rows, indices, "none"), None
+    else:
+        logs = log_softmax_dim(rows, 1)
+        losses = -_chosen(logs, indices)
+        spread = sum(logs if weight is None else logs * weight, 1)
+    scale = None if weight is None else gather_along(weight, indices, 0)
+    losses = losses if scale is None else mul(losses, scale)
+    if spread is not None:
+        losses = losses * (1 - label_smoothing) - spread * (label_smoothing / rows.shape[1])
+    shape = target.shape if input.ndim > 1 else ()
+    return _total("cross_entropy", losses, scale, kept, reduction, shape)
+
+
+@public
+def nll_loss(
+    input: _Scores, target: TensorOnly, weight: TensorOnly | None = None,
+    size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
+    reduction: Reduction = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of class indices; `cross_entropy` takes unnormalised scores.
+
+    Args:
+        input: logarithms of probabilities, (n, classes), (n, classes, d1, ...) or (classes,).
+        target: class indices as integers, in the shape of `input` without the classes.
+        weight: (classes,), a factor for each class. The mean is divided by the sum of the weights
+            of the targets.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        ignore_index: a class index whose samples count for nothing.
+        reduction: "mean" over the samples, "sum", or "none" for one loss a sample.
+
+    Raises:
+        TypeError: not Tensors.
+        IndexError: a class index outside 0 .. classes - 1 (not checked on a GPU).
+        RuntimeError: shapes or dtypes that do not fit.
+        ValueError: an unknown reduction, or another number of indices than of rows.
+    """
+    rows, indices, kept = _rows("nll_loss", input, target, weight, ignore_index)
+    scale = None if weight is None else gather_along(weight, indices, 0)
+    losses = -_chosen(rows, indices)
+    losses = losses if scale is None else mul(losses, scale)
+    shape = target.shape if input.ndim > 1 else ()
+    return _total("nll_loss", losses, scale, kept, reduction, shape)
+
+
+def _chosen(rows: Any, indices: Any) -> Any:
+    """The element of each row that its index chooses."""
+    n = indices.shape[0]
+    return reshape_to(gather_along(rows, reshape_to(indices, (n, 1)), 1), (n,))
+
+
+def _total(
+    name: str, losses: Any, scale: Any, kept: Any, reduction: str, shape: tuple[int, ...]
+) -> Any:
+    """The losses of all rows reduced, or in the shape of the target.
+
+    Args:
+        losses: (n,), already multiplied with `scale`, the weights of the rows or None.
+        kept: which rows are not ignored, or None for all.
+    """
+    losses = losses if kept is None else where(kept, losses, 0)
+    if reduction == "none":
+        return reshape_to(losses, shape)
+    rows = losses.shape[0]
+    if reduction == "sum" or (scale is None and kept is None and not counting(losses)):
+        return reduced(losses, reduction)
+    if scale is None:  # a row counts 1 or 0
+        count = rows if kept is None else sum(cast(kept, losses.dtype))
+        return mean_loss(name, sum(losses), count, rows)
+    count = sum(scale if kept is None else where(kept, scale, 0))
+    return mean_loss(name, sum(losses), count, None)
+
+
+def _rows(
+    name: str, input: Any, target: Any, weight: Any, ignore_index: int
+) -> tuple[Any, Any, Any]:
+    """The scores as (rows, classes), the class indices (rows,), and which rows are not ignored.
+
+    The last is None where no row is ignored. Ignored rows get class 0.
+    """
+    if target.dtype.kind not in "iu":
+        raise RuntimeError(f"{name}: expected class indices as integers, got {target.dtype.name}")
+    dim = 1 if input.ndim > 1 else 0
+    expected = (*input.shape[:dim], *input.shape[dim + 1 :])
+    if target.shape != expected and not (input.ndim == 1 and target.shape == (1,)):
+        kind = ValueError if target.shape[:1] != expected[:1] else RuntimeError
+        raise kind(
+            f"{name}: input of shape {input.shape} needs class indices of shape "
+            f"{expected}, got {target.shape}"
+        )
+    classes = input.shape[dim]
+    if weight is not None and (
+        weight.shape != (classes,) or weight.dtype != input.dtype or weight.requires_grad
+    ):
+        raise RuntimeError(
+            f"{name}: expected one weight for each of the {classes} classes, of dtype "
+            f"{input.dtype.name} and without a gradient, got {weight.shape} of {weight.dtype.name}"
+        )
+    if input.ndim != 2:
+        n = target.numel()
+        order = (0, *range(2, input.ndim), 1) if dim else (0,)
+        input = reshape_to(permute_dims(input, order), (n, classes))
+        target = reshape_to(target, (n,))
+    if not _may_ignore(target._array, classes, ignore_index):
+        return input, target, None
+    target = cast(target, int64)  # which has room for any ignore_index
+    kept = ne(target, ignore_index)
+    return input, where(kept, target, 0), kept
+
+
+def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
+    """Whether a class index may be the ignored one; IndexError for one that does not exist."""
+    found = True  # where values are not known now, on a GPU or in a captured step
+
+    def check(target: Any) -> None:
+        nonlocal found
+        low, high = (target.min(), target.max()) if target.size else (0, -1)
+        found = bool(low <= ignore_index <= high)
+        if low >= 0 and high < classes:
+            return
+        wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
+        if wrong.size:
+            raise IndexError(
+                f"Target {int(wrong[0])} is out of bounds: the scores have {classes} classes, so "
+                f"class indices are 0 to {classes - 1}"
+            )
+
+    examine(target, check)
+    return found or MODES.recorder is not None
+
+
+def _with_probabilities(
+    input: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
+) -> Any:
+    if target.shape != input.shape:
+        raise RuntimeError(
+            f"cross_entropy: probabilities of shape {target.shape} must have the shape of "
+            f"the scores, {input.shape}"
+        )
+    dim = 1 if input.ndim > 1 else 0
+    classes = input.shape[dim]
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        if weight.shape != (classes,):
+            raise RuntimeError(
+                f"cross_entropy: expected one weight for each of the {classes} classes, got "
+                f"{weight.shape}"
+            )
+        target = target * reshape_to(weight, (classes, *(1,) * (input.ndim - dim - 1)))
+    return reduced(-sum(log_softmax_dim(input, dim) * target, dim), reduction)

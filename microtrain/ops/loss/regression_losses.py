@@ -1,0 +1,300 @@
+"""Losses of numbers against numbers: squared, absolute and between, Gaussian and Poisson."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...autograd.grad_mode import no_grad
+from ...tensor import TENSORS, Tensor
+from ..arguments import REDUCTIONS, check_pair, check_reduction, want_float, want_tensors
+from ..coercion import cast, examine
+from ..fronts import FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
+from ..inplace import in_place
+from ..pointwise.elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
+from ..reduce.reductions import sum
+from ..registry import primitive
+from ..shape.shapes import unsqueeze
+from .losses import average, loss, mean_loss, reduced
+
+__all__ = [
+    "gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+    "weighted_mean",
+]  # fmt: skip
+
+# Mean squared error -------------------------------------------------------------------------------
+
+
+def _mse(xp, input, target, *, reduction="mean"):
+    """The mean or sum of the squared differences, and the differences."""
+    difference = xp.subtract(input, target)
+    flat = xp.reshape(difference, -1)
+    if reduction == "sum":
+        return xp.asarray(xp.dot(flat, flat)), difference
+    total = xp.asarray(xp.dot(flat, flat))
+    return average(xp, total, flat.shape[0]), difference
+
+
+def _mse_rule(g, difference, reduction):
+    scale = 2 / (math.prod(difference.shape) or 1) if reduction == "mean" else 2
+    return difference * (g * scale)
+
+
+mse = primitive(
+    "mse_loss",
+    _mse,
+    input=_mse_rule,
+    target=lambda g, difference, reduction: -_mse_rule(g, difference, reduction),
+    options={
+        "extras": ("difference",),
+        "recompute": {"difference": lambda input, target: sub(input, target)},
+        "promote": ("input", "target"),
+    },
+)
+
+
+def mse_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean",
+    weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """The mean squared error of two Tensors of one shape.
+
+    Args:
+        input: predictions, any shape, of a float dtype.
+        target: in the shape of `input`; another shape is a RuntimeError, because broadcasting an
+            (n,) target against an (n, 1) prediction silently gives the error of n * n pairs.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "mean" (over all elements), "sum", or "none" for the elements.
+        weight: in the shape of `input`: a factor for each square. The mean is then divided by the
+            sum of the weights.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: the shapes differ, or an input of integers.
+        ValueError: an unknown reduction, a weight of another shape.
+
+    Example:
+        >>> mt.nn.functional.mse_loss(mt.tensor([1.0, 2.0]), mt.tensor([1.0, 4.0]))
+        tensor(2.)
+    """
+    # What a front would check, without its call.
+    if type(input) not in TENSORS or type(target) not in TENSORS or input.shape != target.shape:
+        check_pair("mse_loss", input, target)
+    if input._array.dtype.kind != "f":
+        want_float("mse_loss", input)
+    if reduction not in REDUCTIONS or size_average is not None or reduce is not None:
+        check_reduction(reduction, size_average, reduce)
+    if weight is None and reduction != "none":
+        return mse(input, target, reduction)
+    return _weighted_mean("mse_loss", square(sub(input, target)), weight, reduction)
+
+
+def _weighted(name: str, losses: Any, weight: Any) -> Any:
+    want_tensors(name, weight=weight)
+    if weight.shape != losses.shape:
+        raise ValueError(
+            f"{name}: weight of shape {weight.shape} must have the shape of the input, "
+            f"{losses.shape}"
+        )
+    return mul(losses, weight)
+
+
+def _weighted_mean(name: str, losses: Any, weight: Any, reduction: str) -> Any:
+    """The reduction of `losses`, the mean divided by the sum of the weights."""
+    if weight is None:
+        return reduced(losses, reduction)
+    losses = _weighted(name, losses, weight)
+    if reduction == "mean":
+        return mean_loss(name, sum(losses), sum(weight), None)
+    return reduced(losses, reduction)
+
+
+@public
+def weighted_mean(input: FloatOnly, weight: TensorOnly) -> Tensor:
+    """`(input * weight).sum() / weight.sum()`: the mean of what a mask or weights let count.
+
+    The way to write a loss of one's own that does not average over rows, such as one of padded
+    sequences: data parallelism reads the sum of the weights off it, so gradients and losses are
+    those of the whole batch, however its rows lie on ranks and micro-batches. A total with its
+    count is `weighted_mean(total / count, count)`.
+
+    Args:
+        input: losses, any shape, of a float dtype.
+        weight: in the shape of `input`, of its dtype or bool (a mask); without a gradient where
+            several ranks or micro-batches share the mean.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: an input of integers.
+        ValueError: another shape.
+
+    Example:
+        >>> losses = mt.tensor([[1.0, 3.0], [5.0, 7.0]])
+        >>> mt.nn.functional.weighted_mean(losses, mt.tensor([[True, True], [True, False]]))
+        tensor(3.)
+    """
+    if weight.dtype.kind != "f":
+        weight = cast(weight, input.dtype)
+    return _weighted_mean("weighted_mean", input, weight, "mean")
+
+
+# Absolute error, and what is squared near 0 and absolute far from it ------------------------------
+
+
+@public
+def l1_loss(
+    input: TensorOnly, target: SameShape, size_average: Refused = None, reduce: Refused = None,
+    reduction: Reduction = "mean", weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """The mean absolute error of two Tensors of one shape; arguments and errors as `mse_loss`."""
+    return _weighted_mean("l1_loss", abs(sub(input, target)), weight, reduction)
+
+
+def _huber(input: Any, target: Any, delta: float) -> Any:
+    """`d * d / 2` within `delta` of 0, beyond it `delta * (|d| - delta / 2)`."""
+    difference = sub(input, target)
+    inner = clamp(difference, -delta, delta)
+    return inner * (difference - inner * 0.5)
+
+
+@loss
+def smooth_l1_loss(
+    input: TensorOnly, target: SameShape, size_average: Refused = None, reduce: Refused = None,
+    reduction: Reduction = "mean", beta: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """The absolute error, rounded off below `beta`: `huber_loss` divided by `beta`.
+
+    Args:
+        input: predictions, any shape.
+        target: in the shape of `input`.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        reduction: "mean", "sum", or "none" for the elements.
+        beta: where `d * d / (2 * beta)` becomes `|d| - beta / 2`; 0 gives `l1_loss`.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: the shapes differ, or a negative `beta`.
+        ValueError: an unknown reduction.
+    """
+    if beta == 0:
+        return abs(sub(input, target))
+    if not beta > 0:
+        raise RuntimeError(f"smooth_l1_loss: beta must be at least 0, got {beta}")
+    want_float("smooth_l1_loss", input)
+    return _huber(input, target, beta) * (1 / beta)
+
+
+@loss
+def huber_loss(
+    input: FloatOnly, target: SameShape, reduction: Reduction = "mean", delta: float = 1.0,
+    weight: Any = None,
+) -> Tensor:  # fmt: skip
+    """The squared error halved within `delta`, beyond it the absolute error times `delta`.
+
+    P. J. Huber, "Robust estimation of a location parameter", 1964.
+
+    Args:
+        input: predictions, any shape.
+        target: in the shape of `input`.
+        reduction: "mean", "sum", or "none" for the elements.
+        delta: greater than 0.
+        weight: in the shape of `input`: a factor for each element; the mean still divides by the
+            number of elements.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: the shapes differ, or `delta` is not positive.
+        ValueError: an unknown reduction, a weight of another shape.
+    """
+    if not delta > 0:
+        raise RuntimeError(f"huber_loss: delta must be greater than 0, got {delta}")
+    losses = _huber(input, target, delta)
+    return losses if weight is None else _weighted("huber_loss", losses, weight)
+
+
+# Likelihoods --------------------------------------------------------------------------------------
+
+
+def _not_negative(var: Any) -> None:
+    if (var < 0).any():
+        raise ValueError("gaussian_nll_loss: var has a negative entry")
+
+
+@loss
+def gaussian_nll_loss(
+    input: TensorOnly, target: SameShape, var: Any, full: bool = False, eps: float = 1e-6,
+    reduction: Reduction = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of `target` under a normal distribution.
+
+    D. A. Nix and A. S. Weigend, "Estimating the mean and variance of the target probability
+    distribution", 1994.
+
+    Args:
+        input: predicted means, any shape.
+        target: in the shape of `input`.
+        var: predicted variances: in the shape of `input`, without its last dimension, with a 1 in
+            one dimension, or one number for all.
+        full: add the constant term `log(2 * pi) / 2`.
+        eps: the least variance that is divided by; the gradient of `var` does not see it.
+        reduction: "mean", "sum", or "none" for the elements.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: the shapes of `input` and `target` differ.
+        ValueError: an unknown reduction, variances that are negative (not checked on a GPU) or of
+            another shape.
+    """
+    if type(var) not in TENSORS:
+        if not isinstance(var, int | float):
+            raise TypeError(
+                f"gaussian_nll_loss(): var must be a Tensor or a number, got {type(var).__name__}"
+            )
+        var = zeros_like(input) + var
+    examine(var, _not_negative)
+    if var.shape != input.shape:
+        ones = [n for n, m in zip(var.shape, input.shape, strict=False) if n != m]
+        if var.shape == input.shape[:-1]:
+            var = unsqueeze(var, -1)
+        elif var.ndim != input.ndim or ones != [1]:
+            raise ValueError(
+                f"gaussian_nll_loss: var of shape {var.shape} fits no input of shape {input.shape}"
+            )
+    var = clone(var)
+    with no_grad():
+        in_place(var, lambda x: clamp(x, min=eps), "clamp_")
+    losses = (log(var) + square(input - target) / var) * 0.5
+    return losses + 0.5 * math.log(2 * math.pi) if full else losses
+
+
+@loss
+def poisson_nll_loss(
+    input: TensorOnly, target: SameShape, log_input: bool = True, full: bool = False,
+    size_average: Refused = None, eps: float = 1e-8, reduce: Refused = None,
+    reduction: Reduction = "mean",
+) -> Tensor:  # fmt: skip
+    """The negative log-likelihood of counts under a Poisson distribution.
+
+    Args:
+        input: predicted rates, or their logarithms; any shape.
+        target: counts in the shape of `input`.
+        log_input: whether `input` is the logarithm of the rate.
+        full: add Stirling's approximation of `log(target!)`, which does not depend on `input`.
+        size_average, reduce: the old spelling of `reduction`, refused.
+        eps: added to a rate before its logarithm.
+        reduction: "mean", "sum", or "none" for the elements.
+
+    Raises:
+        TypeError: not Tensors.
+        RuntimeError: the shapes differ.
+        ValueError: an unknown reduction.
+    """
+    if log_input:
+        losses = exp(input) - target * input
+    else:
+        losses = input - target * log(input + eps)
+    if full:
+        many = where(target > 1, target, 2)  # no logarithm of 0
+        stirling = many * log(many) - many + log(many * (2 * math.pi)) * 0.5
+        losses = losses + where(target > 1, stirling, 0)
+    return losses

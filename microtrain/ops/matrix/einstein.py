@@ -1,0 +1,270 @@
+"""Einstein's summation: what an equation such as "bij,bjk->bik" says, as products and sums.
+
+The operands are contracted from left to right. How is worked out once for an equation and the
+shapes it meets, because both repeat at every step, and kept as a plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+from ...tensor import TENSORS
+from ..pointwise.elementwise import mul
+from ..reduce.reductions import sum_dims
+from ..shape.joining import checked_tensors
+from ..shape.shapes import permute_dims, reshape_to
+from ..shape.triangles import diagonal
+from .linear_algebra import batched, check_dtypes, mm_matrices
+
+__all__ = ["einsum"]
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+# A dimension's letter; those of an ellipsis are numbered from the right.
+_Label = str | int
+
+
+class _Layout(NamedTuple):
+    """How to bring an operand into the form a product wants; each part may be nothing to do."""
+
+    diagonals: tuple[tuple[int, int], ...]
+    sums: tuple[int, ...]
+    order: tuple[int, ...] | None
+    shape: tuple[int, ...] | None
+
+
+class _Step(NamedTuple):
+    """A product of what there is so far with the next operand."""
+
+    kind: str  # mm, batched or mul
+    left: _Layout
+    right: _Layout
+    shape: tuple[int, ...] | None
+
+
+def einsum(equation: Any, *operands: Any) -> Any:
+    """Products of elements, summed over the dimensions that the output does not name.
+
+    Args:
+        equation: a letter for each dimension of each operand, "ij,jk->ik". A letter that occurs
+            twice in one operand takes its diagonal; "..." stands for any other dimensions, which
+            broadcast. Without "->" the output has, in alphabetical order, the letters that occur
+            once, after the dimensions of "...".
+        operands: the Tensors, one by one or as a list. Or, without an equation: einsum(x, [0, 1],
+            y, [1, 2], [0, 2]).
+
+    Raises RuntimeError for an equation that does not fit the operands, and where one matrix product
+    meets different dtypes.
+
+    Example:
+        >>> mt.einsum("ij,j->i", mt.eye(2), mt.tensor([3.0, 4.0]))
+        tensor([3., 4.])
+    """
+    if type(equation) in TENSORS:
+        equation, operands = _from_lists((equation, *operands))
+    if not isinstance(equation, str):
+        raise TypeError(f"einsum(): expected an equation, got {type(equation).__name__}")
+    if len(operands) == 1 and isinstance(operands[0], tuple | list):
+        operands = tuple(operands[0])
+    if not operands:
+        raise ValueError("einsum(): must specify the equation string and at least one operand")
+    tensors = checked_tensors("einsum", operands)
+    steps, last = _plan(equation, tuple(x.shape for x in tensors))
+    result = tensors[0]
+    for step, operand in zip(steps, tensors[1:], strict=True):
+        left, right = _arranged(result, step.left), _arranged(operand, step.right)
+        if step.kind == "mul":
+            result = mul(left, right)
+        else:
+            check_dtypes("einsum", left, right)
+            result = (mm_matrices if step.kind == "mm" else batched)(left, right)
+        result = result if step.shape is None else reshape_to(result, step.shape)
+    return _arranged(result, last)
+
+
+def _arranged(x: Any, layout: _Layout) -> Any:
+    for a, b in layout.diagonals:
+        x = diagonal(x, 0, a, b)
+    if layout.sums:
+        x = sum_dims(x, layout.sums, False)
+    x = x if layout.order is None else permute_dims(x, layout.order)
+    return x if layout.shape is None else reshape_to(x, layout.shape)
+
+
+# The equation -------------------------------------------------------------------------------------
+
+
+def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The equation and the operands of a call with lists of numbers."""
+    operands, lists = arguments[: len(arguments) // 2 * 2 : 2], list(arguments[1::2])
+    if len(arguments) % 2:
+        lists.append(arguments[-1])
+    terms = []
+    for numbers in lists:
+        if not isinstance(numbers, tuple | list):
+            raise TypeError(
+                f"einsum(): expected a list of subscripts, got {type(numbers).__name__}"
+            )
+        if any(n is not Ellipsis and (type(n) is not int or not 0 <= n < 52) for n in numbers):
+            raise ValueError(f"einsum(): subscripts must be ... or integers in [0, 52): {numbers}")
+        terms.append("".join("..." if n is Ellipsis else LETTERS[n] for n in numbers))
+    arrow = ["->", terms.pop()] if len(arguments) % 2 else []
+    return "".join([",".join(terms), *arrow]), operands
+
+
+def _labels(term: str, what: str, dims: int | None) -> list[_Label]:
+    """The labels of an operand with `dims` dimensions (of the output: of its ellipsis)."""
+    before, dots, after = term.partition("...")
+    wrong = next((c for c in before + after if c not in LETTERS), None)
+    if wrong is not None:
+        raise RuntimeError(
+            f"einsum(): invalid subscript {wrong!r} in {what}; subscripts are letters and one '...'"
+        )
+    if dims is None:
+        return [*before, *after]
+    count = dims - (len(before + after) if what != "the output" else 0)
+    if count < 0 or (count and not dots and what != "the output"):
+        raise RuntimeError(
+            f"einsum(): the number of subscripts in {term!r} does not match the number of "
+            f"dimensions ({dims}) of {what}"
+        )
+    return [*before, *(range(count)[::-1] if dots else ()), *after]
+
+
+def _parsed(equation: str, ndims: list[int]) -> tuple[list[list[_Label]], list[_Label]]:
+    """The labels of the operands and of the output."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ndims):
+        kind = "fewer" if len(terms) > len(ndims) else "more"
+        raise RuntimeError(
+            f"einsum(): {kind} operands were provided than specified in the equation "
+            f"({len(ndims)} for {equation!r})"
+        )
+    found = [
+        _labels(term, f"operand {number}", ndim)
+        for number, (term, ndim) in enumerate(zip(terms, ndims, strict=True))
+    ]
+    every = [label for labels in found for label in labels]
+    dots = len({label for label in every if type(label) is int})
+    if not arrow:
+        once = sorted(x for x in every if isinstance(x, str) and every.count(x) == 1)
+        return found, [*range(dots)[::-1], *once]
+    output = _labels(right, "the output", dots)
+    for label in output:
+        if output.count(label) > 1 or label not in every:
+            raise RuntimeError(
+                f"einsum(): output subscript {label} must appear once in the output and in an "
+                f"operand: {equation!r}"
+            )
+    return found, output
+
+
+# The plan -----------------------------------------------------------------------------------------
+
+
+def _sizes(labels: list[_Label], shape: tuple[int, ...], known: dict[_Label, int]) -> None:
+    """Check one operand's sizes against each other and against those known, and add them."""
+    mine: dict[_Label, int] = {}
+    for label, size in zip(labels, shape, strict=True):
+        if mine.setdefault(label, size) != size:
+            raise RuntimeError(
+                f"einsum(): subscript {label} is repeated for an operand but the sizes don't "
+                f"match, {size} != {mine[label]}"
+            )
+        if size != 1 and known.get(label, 1) not in (1, size):
+            raise RuntimeError(
+                f"einsum(): subscript {label} has size {size}, which does not broadcast with "
+                f"previously seen size {known[label]}"
+            )
+        known[label] = size if known.get(label, 1) == 1 else known[label]
+
+
+def _without_repeats(labels: list[_Label]) -> tuple[tuple[tuple[int, int], ...], list[_Label]]:
+    """The diagonals to take until every label occurs once, and the labels then."""
+    labels, pairs = list(labels), []
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            a = labels.index(label)
+            b = labels.index(label, a + 1)
+            pairs.append((a, b))
+            del labels[b], labels[a]
+            labels.append(label)
+    return tuple(pairs), labels
+
+
+class _Operand:
+    """Labels and sizes of an operand while the plan is made."""
+
+    def __init__(self, labels: list[_Label], sizes: dict[_Label, int]) -> None:
+        self.diagonals, self.labels = _without_repeats(labels)
+        self.sizes = sizes
+
+    def layout(self, order: list[_Label], shape: tuple[int, ...] | None = None) -> _Layout:
+        """The dimensions of `order`, all others summed, in `shape`."""
+        sums = tuple(i for i, label in enumerate(self.labels) if label not in order)
+        left = [label for label in self.labels if label in order]
+        places = tuple(left.index(label) for label in order)
+        sizes = tuple(self.sizes[label] for label in order)
+        return _Layout(
+            self.diagonals,
+            sums,
+            None if places == tuple(range(len(places))) else places,
+            None if shape is None or shape == sizes else shape,
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(equation: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[_Step, ...], _Layout]:
+    """The products to make, and what to do with the last one's result."""
+    terms, output = _parsed(equation, [len(shape) for shape in shapes])
+    known: dict[_Label, int] = {}
+    for labels, shape in zip(terms, shapes, strict=True):
+        _sizes(labels, shape, known)
+    operands = [
+        _Operand(labels, dict(zip(labels, shape, strict=True)))
+        for labels, shape in zip(terms, shapes, strict=True)
+    ]
+    steps = []
+    x = operands[0]
+    for number, y in enumerate(operands[1:], 2):
+        later = {label for labels in terms[number:] for label in labels} | set(output)
+        step, x = _product(x, y, later)
+        steps.append(step)
+    return tuple(steps), x.layout(output)
+
+
+def _product(x: _Operand, y: _Operand, later: set[_Label]) -> tuple[_Step, _Operand]:
+    """The product of two operands, summed over the labels that nothing needs later."""
+    shared = [label for label in x.labels if label in y.labels]
+    batch = [label for label in shared if label in later]
+    # Of sizes 1 and n the n is summed before the product, like what only one operand has.
+    inner = [s for s in shared if s not in later and x.sizes[s] == y.sizes[s]]
+    rows = [label for label in x.labels if label in later and label not in batch]
+    columns = [label for label in y.labels if label in later and label not in batch]
+    m, n, k = (
+        tuple(sizes[label] for label in labels)
+        for sizes, labels in ((x.sizes, rows), (y.sizes, columns), (x.sizes, inner))
+    )
+    sizes = {label: max(x.sizes[label], y.sizes[label]) for label in batch}
+    sizes = {s: 0 if 0 in (x.sizes[s], y.sizes[s]) else size for s, size in sizes.items()}
+    sizes |= {**dict(zip(rows, m, strict=True)), **dict(zip(columns, n, strict=True))}
+    result = _Operand([*batch, *rows, *columns], sizes)
+    b, c = (tuple(operand.sizes[label] for label in batch) for operand in (x, y))
+    final = tuple(sizes[label] for label in result.labels)
+    if inner:
+        kind = "batched" if batch else "mm"
+        left = (*b, math.prod(m), math.prod(k))
+        right = (*c, math.prod(k), math.prod(n))
+        made = (*final[: len(batch)], math.prod(m), math.prod(n))
+    else:
+        kind, left, right, made = "mul", (*b, *m, *(1 for _ in n)), (*c, *(1 for _ in m), *n), final
+    step = _Step(
+        kind,
+        x.layout([*batch, *rows, *inner], left),
+        y.layout([*batch, *inner, *columns], right),
+        None if made == final else final,
+    )
+    return step, result

@@ -1,0 +1,279 @@
+"""Inverses, solutions of linear systems, Cholesky factors, singular values and determinants.
+
+All take one matrix or a batch (..., n, n) of a float type; only singular values need no square.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from ..arguments import want_float, want_square
+from ..coercion import LinAlgError, examine
+from ..fronts import FLOAT, FloatSquare, Matrices, public
+from ..index.indexing import part
+from ..pointwise.elementwise import where, zeros_like
+from ..reduce.reductions import sum_dims
+from ..registry import primitive
+from ..shape.joining import checked_tensors
+from ..shape.shapes import broadcast_shape, expand_to, matrix_transpose, reshape_to
+from ..shape.triangles import lower_triangle, with_diagonal
+from .linear_algebra import batched, check_dtypes
+
+__all__ = ["cholesky", "det", "inverse", "logdet", "slogdet"]
+
+
+def _attempt(instruction: Any, *arrays: Any) -> Any:
+    """The result, or a LinAlgError of our own kind; some libraries give NaN instead."""
+    try:
+        return instruction(*arrays)
+    except np.linalg.LinAlgError as error:
+        raise LinAlgError(str(error)) from error
+
+
+def _as_matrix(g):
+    """A number for each matrix of a batch, to be broadcast over its elements."""
+    return reshape_to(g, (*g.shape, 1, 1))
+
+
+# Inverse and solution -----------------------------------------------------------------------------
+
+
+def _inverse_rule(g, result):
+    turned = matrix_transpose(result)
+    return -batched(turned, batched(g, turned))
+
+
+inverse_of = primitive("inverse", lambda xp, x: _attempt(xp.inverse, x), x=_inverse_rule)
+
+
+@public
+def inverse(x: FloatSquare) -> Any:
+    """The inverse of a square matrix, or of each of a batch.
+
+    Raises RuntimeError for other shapes and for integers, LinAlgError (a RuntimeError) for a matrix
+    that is singular.
+    """
+    return inverse_of(x)
+
+
+solve_systems = primitive(
+    "linalg_solve",
+    lambda xp, a, b: _attempt(xp.solve, a, b),
+    a=lambda g, a, result: (
+        -batched(solve_systems(matrix_transpose(a), g), matrix_transpose(result))
+    ),
+    b=lambda g, a: solve_systems(matrix_transpose(a), g),
+)
+
+
+def solve(A: Any, B: Any, *, left: bool = True) -> Any:
+    """The `X` with `A @ X = B`, more exact and faster than with the inverse.
+
+    Args:
+        A: (..., n, n), invertible.
+        B: (..., n, k); or a vector (n,), or a batch (..., n) of vectors just as large as `A`'s
+            batch. Other leading dimensions broadcast.
+        left: False solves `X @ A = B` for matrices `B` (..., k, n).
+
+    Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a
+    matrix that is singular.
+    """
+    checked_tensors("linalg.solve", (A, B))
+    want_square("linalg.solve", A)
+    want_float("linalg.solve", A)
+    check_dtypes("linalg.solve", A, B)
+    vector = B.ndim == 1 or (B.ndim and B.shape == A.shape[:-1])
+    given = B
+    if vector:
+        B = reshape_to(B, (*B.shape, 1))
+    if B.ndim < 2 or (vector and not left) or B.shape[-2 if left else -1] != A.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve: incompatible shapes {A.shape} and {given.shape} of the "
+            f"matrix and the {'right' if left else 'left'} hand side; left=False takes no vectors"
+        )
+    if not left:
+        A, B = matrix_transpose(A), matrix_transpose(B)
+    batch = broadcast_shape("linalg.solve", A.shape[:-2], B.shape[:-2])
+    found = solve_systems(
+        expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
+    )
+    if vector:
+        return reshape_to(found, found.shape[:-1])
+    return found if left else matrix_transpose(found)
+
+
+# Cholesky -----------------------------------------------------------------------------------------
+
+
+def _cholesky(xp, x):
+    """The factor of the symmetric part; the gradient is symmetric, too."""
+    turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
+    return _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype)))
+
+
+def _cholesky_rule(g, result):
+    """Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10."""
+    turned = matrix_transpose(result)
+    inside = batched(turned, g)
+    inside = lower_triangle(inside, 0) + matrix_transpose(lower_triangle(inside, -1))
+    half = solve_systems(turned, inside * 0.5)
+    return matrix_transpose(solve_systems(turned, matrix_transpose(half)))
+
+
+cholesky_of = primitive("cholesky", _cholesky, x=_cholesky_rule)
+
+
+def _symmetric(array: Any) -> None:
+    """LinAlgError unless the matrices are symmetric, to a thousandth of the largest element."""
+    apart = np.abs(array - array.swapaxes(-1, -2)).max() if array.size else 0
+    if apart and apart > 1e-3 * np.abs(array).max():
+        raise LinAlgError(
+            f"cholesky: the matrix is not symmetric (elements differ by {apart:.3g}); "
+            "symmetrise it: (x + x.mT) / 2"
+        )
+
+
+@public
+def cholesky(x: FloatSquare, upper: bool = False) -> Any:
+    """The lower triangular matrix L with `x = L @ L.mT`; with `upper` its transpose.
+
+    Args:
+        x: (..., n, n), symmetric and positive definite. On a GPU its symmetry is not checked, and
+            the symmetric part is taken.
+        upper: whether to return the upper triangular factor.
+
+    Raises RuntimeError for other shapes and for integers, LinAlgError (a RuntimeError) for a matrix
+    that is not symmetric or not positive definite.
+    """
+    examine(x, _symmetric)
+    found = cholesky_of(x)
+    return matrix_transpose(found) if upper else found
+
+
+# Singular values ----------------------------------------------------------------------------------
+
+
+def _svd_rule(g, x_shape, result):
+    """Townsend, "Differentiating the singular value decomposition" (2016).
+
+    What equal singular values leave open is taken as 0.
+    """
+    m, rows = x_shape[-2], len(x_shape) - 2
+    ends = (0, m), (m, m + 1), (m + 1, None)
+    u, values, v = (part(result, rows, *some) for some in ends)
+    g_u, g_values, g_v = (part(g, rows, *some) for some in ends)
+    column = matrix_transpose(values)
+    apart = values * values - column * column
+    alike = apart == 0
+    apart = where(alike, 1, apart)
+    inverted = where(values == 0, 0, 1 / where(values == 0, 1, values))
+
+    def turned(factor, g):
+        """What of `g` turns the columns of `factor` among themselves, and what leaves them."""
+        along = batched(matrix_transpose(factor), g)
+        among = where(alike, 0, (along - matrix_transpose(along)) / apart)
+        return among, (g - batched(factor, along)) * inverted
+
+    among_u, leaving_u = turned(u, g_u)
+    among_v, leaving_v = turned(v, g_v)
+    inside = with_diagonal(reshape_to(g_values, column.shape[:-1]), apart.shape, 0)
+    inside = inside + among_u * values + column * among_v
+    right = matrix_transpose(v)
+    found = batched(batched(u, inside) + leaving_u, right)
+    return found + batched(u, matrix_transpose(leaving_v))
+
+
+svd_of = primitive("svd", lambda xp, x: _attempt(xp.svd, x), x=_svd_rule)
+
+
+@public
+def svdvals(x: Annotated[Matrices, FLOAT]) -> Any:
+    """The singular values of a matrix, or of each of a batch (..., m, n), the largest first.
+
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+    """
+    m, n = x.shape[-2:]
+    return reshape_to(part(svd_of(x), x.ndim - 2, m, m + 1), (*x.shape[:-2], min(m, n)))
+
+
+# Determinants -------------------------------------------------------------------------------------
+
+
+def _cofactor(xp, x):
+    """The gradient of the determinant: the determinant times the transposed inverse.
+
+    It is finite for a singular matrix as well. That is moved by rounding errors, so that it has an
+    inverse; what they do to the determinant and to the inverse cancels.
+    """
+    if 0 in x.shape:
+        return xp.zeros(x.shape, x.dtype)
+    n = x.shape[-1]
+    largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
+    step = xp.where(xp.equal(largest, 0), 1, largest)
+    step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))
+    singular = xp.equal(xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1)), 0)
+    diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
+    x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
+    scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
+    found = xp.multiply(scale, _attempt(xp.inverse, x))
+    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+    return xp.transpose(found, order)
+
+
+def _cofactor_rule(g, x):
+    turned = matrix_transpose(inverse_of(x))
+    along = sum_dims(g * turned, (g.ndim - 2, g.ndim - 1), True) * turned
+    return _as_matrix(det_of(x)) * (along - batched(turned, batched(matrix_transpose(g), turned)))
+
+
+det_of = primitive(
+    "det", lambda xp, x: xp.asarray(xp.det(x)), x=lambda g, x: _as_matrix(g) * cofactor(x)
+)
+cofactor = primitive("cofactor", _cofactor, x=_cofactor_rule)
+
+
+logabsdet_of = primitive(
+    "logabsdet",
+    lambda xp, x: xp.asarray(xp.slogdet(x)[1]),
+    x=lambda g, x: _as_matrix(g) * matrix_transpose(inverse_of(x)),
+)
+det_sign = primitive(
+    "det_sign", lambda xp, x: xp.asarray(xp.slogdet(x)[0]), x=lambda g, x: zeros_like(x)
+)
+
+
+class SignAndLog(NamedTuple):
+    """What `slogdet` returns."""
+
+    sign: Any
+    logabsdet: Any
+
+
+@public
+def det(x: FloatSquare) -> Any:
+    """The determinant of a square matrix, or of each of a batch; of a (0, 0) matrix it is 1.
+
+    A singular matrix has a gradient, but no second one here (LinAlgError).
+    Raises RuntimeError for other shapes and for integers.
+    """
+    return det_of(x)
+
+
+@public
+def slogdet(x: FloatSquare) -> SignAndLog:
+    """The sign of the determinant and the logarithm of its absolute value, without overflow.
+
+    Of a singular matrix they are 0 and -inf. Raises RuntimeError for other shapes and for integers.
+    """
+    return SignAndLog(det_sign(x), logabsdet_of(x))
+
+
+@public
+def logdet(x: FloatSquare) -> Any:
+    """The logarithm of the determinant: NaN where that is negative, -inf where it is 0."""
+    sign, logarithm = slogdet(x)
+    return logarithm + where(sign < 0, math.nan, 0.0)

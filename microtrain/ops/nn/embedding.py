@@ -1,0 +1,123 @@
+"""Embedding: rows of a table by number; and class numbers as rows of zeros and a one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backend import XP, int64
+from ...tensor import Tensor
+from ..arguments import want_in_range
+from ..coercion import examine
+from ..fronts import Index, Matrix, T, public
+from ..index.indexing import one_hot_rows
+from ..pointwise.elementwise import where
+from ..registry import primitive
+from ..shape.shapes import reshape_to
+
+
+def _embedding(xp, weight, indices, *, padding=None):
+    """The rows of `weight` that `indices` name; the row `padding` gets no gradient."""
+    return xp.take(weight, indices, axis=0)
+
+
+def _add_rows(xp, x, indices, *, rows, out=None):
+    """A table of zeros with the vectors of `x` added in the rows `indices`."""
+    size = x.shape[-1]
+    direct = out is not None and out.flags.c_contiguous
+    table = out if direct else xp.empty((rows, size), x.dtype)
+    xp.copyto(table, 0)
+    # Element by element in flat memory, which NumPy does several times as fast as row by row.
+    places = xp.add(xp.multiply(xp.reshape(indices, (-1, 1)), size), xp.arange(size))
+    xp.scatter_add(xp.reshape(table, -1), xp.reshape(places, -1), xp.reshape(x, -1))
+    if out is None or direct:
+        return table
+    xp.copyto(out, table)
+    return out
+
+
+def _weight_rule(g, indices, weight_shape, padding, out):
+    if padding is not None:
+        g = where(reshape_to(indices != padding, (*indices.shape, 1)), g, 0)
+    if out is None:
+        return add_rows(g, indices, weight_shape[0])
+    return _add_rows(XP[type(g)], g, indices, rows=weight_shape[0], out=out)
+
+
+take_rows = primitive("embedding", _embedding, weight=_weight_rule)
+add_rows = primitive(
+    "embedding_dense_backward", _add_rows, x=lambda g, indices: take_rows(g, indices)
+)
+
+
+@public
+def embedding(
+    input: Index, weight: Matrix, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    """The rows of `weight` that `input` names.
+
+    Args:
+        input: row numbers, int64 or int32, any shape.
+        weight: the table, (rows, size).
+        padding_idx: a row that gets no gradient; a negative one counts from the end.
+        max_norm, norm_type, scale_grad_by_freq, sparse: not supported: leave them as they are.
+
+    Returns a Tensor (*input.shape, size). Raises IndexError for a number that is no row (not
+    checked on a GPU), RuntimeError for another dtype or a weight that is no matrix, ValueError for
+    what is not supported, AssertionError for a `padding_idx` that is no row.
+    """
+    check_unsupported("embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
+    rows = weight.shape[0]
+    want_in_range("embedding", input._array, 0, 0, rows, IndexError)
+    return take_rows(weight, input, normal_padding(padding_idx, rows))
+
+
+def check_unsupported(
+    name: str, max_norm: Any, norm_type: float, scale_grad_by_freq: bool, sparse: bool
+) -> None:
+    """ValueError for the options of PyTorch's embedding that are not here."""
+    if max_norm is not None or norm_type != 2.0 or scale_grad_by_freq or sparse:
+        raise ValueError(
+            f"{name}: max_norm, norm_type, scale_grad_by_freq and sparse are not supported; leave "
+            "them as they are"
+        )
+
+
+def normal_padding(padding_idx: int | None, rows: int) -> int | None:
+    """`padding_idx` counted from the front; AssertionError, as in PyTorch, if it is no row."""
+    if padding_idx is None:
+        return None
+    if not -rows <= padding_idx < rows:
+        raise AssertionError(f"padding_idx must be within the {rows} rows, got {padding_idx}")
+    return padding_idx % rows
+
+
+@public
+def one_hot(tensor: T, num_classes: int = -1) -> Tensor:
+    """For each class number a row of zeros with a one in its place.
+
+    Args:
+        tensor: class numbers from 0, int64, any shape.
+        num_classes: the length of a row; -1 is the largest number and 1.
+
+    Returns an int64 Tensor (*tensor.shape, num_classes). Raises RuntimeError for another dtype, a
+    number outside the classes (not checked on a GPU where num_classes is given), and no numbers to
+    tell the classes from.
+    """
+    if tensor.dtype != int64:
+        raise RuntimeError(f"one_hot: expected class numbers as int64, got {tensor.dtype.name}")
+    if not math.prod(tensor.shape) and num_classes < 1:
+        raise RuntimeError("one_hot: no numbers to tell the classes from; give num_classes")
+    if num_classes == -1:
+        num_classes = int(tensor.max().item()) + 1
+
+    def check(array: Any) -> None:
+        if num_classes < 1 or (array.size and not 0 <= array.min() <= array.max() < num_classes):
+            raise RuntimeError(
+                f"one_hot: class numbers must be from 0 to {num_classes - 1}, one less than "
+                "num_classes"
+            )
+
+    examine(tensor, check)
+    return one_hot_rows(tensor, num_classes, int64)

@@ -1,0 +1,252 @@
+"""Sliding windows: what convolution, pooling, unfold and fold share.
+
+Arrays are (samples, channels, *sizes) with one size or more. The windows of such an array are
+(samples, channels, *kernel, *places): a view that repeats elements without copying them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+from ...tensor import Tensor
+from ..arguments import integer, numbers
+from ..fronts import T, public
+from ..index.indexing import select
+from ..registry import primitive
+from ..shape.shapes import normal_dim, reshape_to
+from .padding import padded
+
+BATCH = (slice(None), slice(None))  # all samples, all channels
+
+
+class Geometry(NamedTuple):
+    """Which windows of an array are meant: one number for each of its sizes.
+
+    Attributes:
+        padding: a (before, after) pair for each size.
+        groups: parts that the channels of a convolution are cut into.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+    def places(self, sizes: Any) -> tuple[int, ...]:
+        """How many windows fit along every size; 0 or less where the kernel is larger than it."""
+        lines = zip(sizes, *self[:4], strict=True)
+        return tuple((n + sum(p) - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in lines)
+
+    def border(self, sign: int = 1) -> tuple[tuple[int, int], ...]:
+        """The padding; with sign -1 what takes it away."""
+        return tuple((sign * low, sign * high) for low, high in self.padding)
+
+
+def geometric(name: str, count: int, **values: Any) -> list[tuple[int, ...]]:
+    """Each of `values` as `count` numbers; RuntimeError for a padding below 0, others below 1."""
+    found = []
+    for what, value in values.items():
+        one, least = numbers(name, what, value, count), int("padding" not in what)
+        if min(one) < least:
+            raise RuntimeError(f"{name}: {what} must be at least {least}, got {one}")
+        found.append(one)
+    return found
+
+
+def both_sides(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The same number before and after, for every size."""
+    return tuple((p, p) for p in padding)
+
+
+def batched(name: str, input: Any, dims: int) -> Any:
+    """`input` with a dimension of samples; RuntimeError for other numbers of dimensions."""
+    if input.ndim not in (dims + 1, dims + 2):
+        raise RuntimeError(
+            f"{name}: expected an input of {dims + 1} (unbatched) or {dims + 2} (batched) "
+            f"dimensions, got shape {input.shape}"
+        )
+    return input if input.ndim == dims + 2 else reshape_to(input, (1, *input.shape))
+
+
+def unbatched(result: Any, batch: Any, input: Any) -> Any:
+    """`result` without the dimension of samples that `batched` gave the input."""
+    return result if batch is input else reshape_to(result, result.shape[1:])
+
+
+def view(xp, x, geometry, found):
+    """The windows of a padded array: (samples, channels, *kernel, *found), a view."""
+    first, second, *steps = x.strides
+    inner = (n * d for n, d in zip(steps, geometry.dilation, strict=True))
+    outer = (n * s for n, s in zip(steps, geometry.stride, strict=True))
+    shape = (*x.shape[:2], *geometry.kernel, *found)
+    return xp.as_strided(x, shape, (first, second, *inner, *outer))
+
+
+def add(xp, windows, target, geometry):
+    """Add every window to its place in `target`: the reverse of `view`."""
+    found = windows.shape[2 + len(geometry.kernel) :]
+    for offset in itertools.product(*map(range, geometry.kernel)):
+        lines = zip(offset, geometry.dilation, found, geometry.stride, strict=True)
+        place = (slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in lines)
+        part = xp.getitem(target, (*BATCH, *place))
+        xp.add(part, xp.getitem(windows, (*BATCH, *offset)), out=part)
+
+
+# Columns ------------------------------------------------------------------------------------------
+
+
+def _unfold(xp, input, *, geometry):
+    found = geometry.places(input.shape[2:])
+    windows = view(xp, padded(xp, input, geometry.padding), geometry, found)
+    n, channels = input.shape[:2]
+    shape = (n, channels * math.prod(geometry.kernel), math.prod(found))
+    return xp.reshape(xp.copy(windows), shape)  # never a view of the input
+
+
+def _fold(xp, input, *, sizes, geometry):
+    """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
+    n, channels = input.shape[0], input.shape[1] // math.prod(geometry.kernel)
+    total = zeros(xp, (n, channels), sizes, geometry, input.dtype)
+    shape = (n, channels, *geometry.kernel, *geometry.places(sizes))
+    add(xp, xp.reshape(input, shape), total, geometry)
+    return padded(xp, total, geometry.border(-1))
+
+
+def zeros(xp, lead, sizes, geometry, dtype):
+    """Room to add windows in: `sizes` with their padding."""
+    room = (n + sum(p) for n, p in zip(sizes, geometry.padding, strict=True))
+    return xp.zeros((*lead, *room), dtype)
+
+
+unfold_windows = primitive(
+    "unfold",
+    _unfold,
+    input=lambda g, input_shape, geometry: fold_windows(g, input_shape[2:], geometry),
+    options={"node_name": "im2col"},
+)
+fold_windows = primitive(
+    "fold",
+    _fold,
+    input=lambda g, geometry: unfold_windows(g, geometry),
+    options={"node_name": "col2im"},
+)
+
+
+def _geometry(
+    name: str, sizes: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> Geometry:
+    """The windows of images; RuntimeError where none fits."""
+    kernel, step, around, wide = geometric(
+        name, 2, kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation
+    )
+    geometry = Geometry(kernel, step, both_sides(around), wide)
+    if min(geometry.places(sizes)) < 1:
+        raise RuntimeError(
+            f"{name}: a kernel of size {kernel} with dilation {wide} is larger than the padded "
+            f"sizes {tuple(n + 2 * p for n, p in zip(sizes, around, strict=True))}"
+        )
+    return geometry
+
+
+@public
+def unfold(
+    input: T, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
+    """All windows of an image as columns.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, dilation, padding, stride: an int, or one for the height and one for the width.
+
+    Returns (N, C * kernel height * kernel width, number of windows), or without N. Raises
+    RuntimeError for other dimensions, sizes out of range, or a kernel larger than the padded input.
+    """
+    x = batched("unfold", input, 2)
+    geometry = _geometry("unfold", x.shape[2:], kernel_size, dilation, padding, stride)
+    return unbatched(unfold_windows(x, geometry), x, input)
+
+
+@public
+def fold(
+    input: T, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
+    stride: Any = 1,
+) -> Tensor:  # fmt: skip
+    """Columns added up to an image: the reverse of `unfold`, which adds where windows overlap.
+
+    Args:
+        input: (N, C * kernel height * kernel width, number of windows), or without N.
+        output_size: height and width of the image, or one int for both.
+        kernel_size, dilation, padding, stride: as for `unfold`.
+
+    Returns (N, C, height, width), or without N. Raises RuntimeError where the input does not have
+    the shape that `unfold` gives for such an image.
+    """
+    x = batched("fold", input, 1)
+    sizes = numbers("fold", "output_size", output_size, 2)
+    geometry = _geometry("fold", sizes, kernel_size, dilation, padding, stride)
+    columns, count = input.shape[-2:]
+    elements, expected = math.prod(geometry.kernel), math.prod(geometry.places(sizes))
+    if columns % elements or count != expected:
+        raise RuntimeError(
+            f"fold: columns of shape {input.shape} do not fit an image of size {sizes}: "
+            f"expected a multiple of {elements} rows and {expected} windows"
+        )
+    return unbatched(fold_windows(x, sizes, geometry), x, input)
+
+
+# Windows along one dimension ----------------------------------------------------------------------
+
+
+def _slide(xp, x, *, dim, size, step):
+    count = (x.shape[dim] - size) // step + 1
+    shape, strides = list(x.shape), list(x.strides)
+    shape[dim] = count
+    strides[dim] *= step
+    return xp.as_strided(x, (*shape, size), (*strides, x.strides[dim]))
+
+
+def _slide_back(xp, windows, *, dim, length, step):
+    """Windows added up to `length` places along `dim`: the reverse of `_slide`."""
+    *shape, size = windows.shape
+    count, shape[dim] = shape[dim], length
+    total = xp.zeros(tuple(shape), windows.dtype)
+    for offset in range(size):
+        place = slice(offset, offset + (count - 1) * step + 1, step)
+        part = xp.getitem(total, (slice(None),) * dim + (place,))
+        xp.add(part, xp.getitem(windows, (..., offset)), out=part)
+    return total
+
+
+slide = primitive(
+    "sliding_windows",
+    _slide,
+    x=lambda g, x_shape, dim, step: slide_back(g, dim, x_shape[dim], step),
+    options={"view": True, "node_name": "Unfold"},
+)
+slide_back = primitive(
+    "sliding_windows_sum",
+    _slide_back,
+    windows=lambda g, windows_shape, dim, step: slide(g, dim, windows_shape[-1], step),
+    options={"node_name": "UnfoldBackward"},
+)
+
+
+def sliding(x: Any, dimension: int, size: int, step: int) -> Any:
+    """Windows of `size` elements along `dimension`, `step` apart, as a last dimension; a view.
+
+    Raises IndexError for a dimension out of range, RuntimeError for a size below 0 or above that of
+    the dimension and a step below 1.
+    """
+    dim = normal_dim(dimension, x.ndim)
+    if not x.ndim:  # one window of a line, without its number
+        return select(sliding(reshape_to(x, (1,)), 0, size, step), (0,))
+    size, step = integer("unfold", "size", size), integer("unfold", "step", step)
+    if not 0 <= size <= x.shape[dim] or step < 1:
+        raise RuntimeError(
+            f"unfold: expected a size from 0 to {x.shape[dim]} and a step of at least 1 along "
+            f"dimension {dim}, got size {size} and step {step}"
+        )
+    return slide(x, dim, size, step)

@@ -1,0 +1,380 @@
+"""Activation functions of `nn.functional`: the frequent ones an operation each, others composed."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from ...tensor import TENSORS, Tensor
+from ..arguments import not_a_tensor
+from ..fronts import Alike, Dim, Float, Front, Number, T, one_of, public
+from ..index.indexing import part
+from ..inplace import in_place
+from ..reduce.reductions import softmax
+from ..registry import primitive
+from ..shape.shapes import reshape_to
+from . import elementwise as e
+from .elementwise import abs, exp, sigmoid, tanh, where
+from .special import erf
+
+__all__ = [
+    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
+    "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu", "softmin", "softplus",
+    "softsign", "tanhshrink", "threshold",
+]  # fmt: skip
+
+
+class _Activation(Front):
+    """A front with a last argument `inplace`: write the result into the input."""
+
+    more = (inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False),)
+
+    def last_lines(self, call: str) -> list[str]:
+        self.names["written"] = _written
+        inner = call.replace("(input", "(x", 1)
+        return [
+            f"if inplace: return written(input, lambda x: {inner}, '{self.name}_')",
+            f"return {call}",
+        ]
+
+
+def _written(input: Any, compute: Callable[..., Any], name: str) -> Tensor:
+    if type(input) not in TENSORS:
+        raise not_a_tensor(name[:-1], "input", input)
+    return in_place(input, compute, name)
+
+
+def activation(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The public form of `function(x, *numbers)`, which has a last argument `inplace`."""
+    return _Activation(function, function.__name__).apply
+
+
+def relu(input: Any, inplace: bool = False) -> Tensor:
+    """`max(x, 0)`, elementwise; its gradient at 0 is 0. `inplace` writes it into `input`."""
+    return _written(input, e.relu, "relu_") if inplace else e.relu(input)
+
+
+# x times a gate between 0 and 1 -------------------------------------------------------------------
+
+
+def _gated(name: str, gate: Any, formula: Any, slope: Any, doc: str) -> Any:
+    """Declare `x * gate(x)`, which keeps the gate for its gradient.
+
+    Args:
+        gate: `gate(xp, x)`, the kernel of the gate, in memory of its own.
+        formula: the same in operations.
+        slope: `slope(x, gate)`, the derivative of the gate.
+    """
+
+    def kernel(xp, x):
+        opening = gate(xp, x)
+        return xp.multiply(x, opening), opening
+
+    return primitive(
+        name,
+        kernel,
+        doc,
+        x=lambda g, x, gate: (slope(x, gate) * x + gate) * g,
+        options={"extras": ("gate",), "recompute": {"gate": formula}},
+    )
+
+
+def _half_more(xp, work, dtype):
+    """`(work + 1) / 2`, from [-1, 1] to [0, 1], in place."""
+    xp.add(work, xp.constant(1, dtype), out=work)
+    return xp.multiply(work, xp.constant(0.5, dtype), out=work)
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # of the normal distribution at 0
+
+
+def _normal(xp, x):
+    """The share of the normal distribution that lies below `x`."""
+    work = xp.asarray(xp.multiply(x, xp.constant(_ROOT_HALF, x.dtype)))
+    return _half_more(xp, xp.erf(work, out=work), x.dtype)
+
+
+# That share is about (1 + tanh(x * (STEEP + CUBIC * x * x))) / 2.
+_STEEP = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _STEEP
+
+
+def _nearly_normal(xp, x):
+    work = xp.asarray(xp.multiply(x, x))
+    xp.multiply(work, xp.constant(_CUBIC, x.dtype), out=work)
+    xp.add(work, xp.constant(_STEEP, x.dtype), out=work)
+    xp.multiply(work, x, out=work)
+    return _half_more(xp, xp.tanh(work, out=work), x.dtype)
+
+
+_gelu = _gated(
+    "gelu",
+    _normal,
+    lambda x: (erf(x * _ROOT_HALF) + 1) * 0.5,
+    lambda x, gate: exp(x * x * -0.5) * _DENSITY,
+    "`x` times the share of the normal distribution below it, elementwise.",
+)
+_gelu_tanh = _gated(
+    "gelu_tanh",
+    _nearly_normal,
+    lambda x: (tanh((x * x * _CUBIC + _STEEP) * x) + 1) * 0.5,
+    lambda x, gate: (x * x * (6 * _CUBIC) + 2 * _STEEP) * gate * (1 - gate),
+    "`gelu` with the share below `x` approximated by a hyperbolic tangent.",
+)
+_silu = _gated(
+    "silu",
+    e.sigmoid_kernel,
+    sigmoid,
+    lambda x, gate: gate * (1 - gate),
+    "`x * sigmoid(x)`, elementwise.",
+)
+
+
+@public
+def gelu(input: Float, *, approximate: Annotated[str, one_of("none", "tanh")] = "none") -> Tensor:
+    """`x` times the share of the normal distribution below it, elementwise.
+
+    From Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
+
+    Args:
+        input: a Tensor of a float dtype.
+        approximate: "none", or "tanh" for `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+
+    Raises RuntimeError for integers, and for another approximation.
+    """
+    return _gelu(input) if approximate == "none" else _gelu_tanh(input)
+
+
+@activation
+def silu(x: Float) -> Tensor:
+    """`x * sigmoid(x)`, elementwise, also called swish. `inplace` writes it into `input`."""
+    return _silu(x)
+
+
+# Softplus and what is made of it ------------------------------------------------------------------
+
+
+def _softplus(xp, x, *, beta=1.0, threshold=math.inf):
+    """`log(1 + exp(beta * x)) / beta` without overflow; `x` where `beta * x > threshold`."""
+    zero = xp.constant(0, x.dtype)
+    z = x if beta == 1 else xp.multiply(x, xp.constant(beta, x.dtype))
+    work = xp.asarray(xp.absolute(z))
+    xp.exp(xp.negative(work, out=work), out=work)
+    xp.add(xp.log1p(work, out=work), xp.maximum(z, zero), out=work)
+    if beta != 1:
+        xp.divide(work, xp.constant(beta, x.dtype), out=work)
+    if threshold == math.inf:
+        return work
+    return xp.where(xp.greater(z, xp.constant(threshold, x.dtype)), x, work)
+
+
+def _softplus_rule(g, x, beta, threshold):
+    slope = g * sigmoid(x * beta)
+    return slope if threshold == math.inf else where(x * beta > threshold, g, slope)
+
+
+_softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
+
+
+@public
+def softplus(input: Float, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
+    """`log(1 + exp(beta * x)) / beta`, elementwise: a smooth `relu`.
+
+    Args:
+        input: a Tensor of a float dtype.
+        beta: how sharp the bend at 0 is.
+        threshold: where `beta * x` is above it, the result is `x` itself.
+
+    Raises RuntimeError for integers.
+    """
+    return _softplus_of(input, beta, threshold)
+
+
+@public
+def logsigmoid(input: Float) -> Tensor:
+    """`log(sigmoid(x))`, elementwise, without underflow; RuntimeError for integers."""
+    return -_softplus_of(-input)
+
+
+@activation
+def mish(x: Float) -> Tensor:
+    """`x * tanh(softplus(x))`, elementwise (Misra 2019). `inplace` writes it into `input`."""
+    return x * tanh(_softplus_of(x))
+
+
+# Bent at 0 ----------------------------------------------------------------------------------------
+
+
+def _leaky_relu(xp, x, *, negative_slope):
+    """`x` above 0, `negative_slope * x` elsewhere."""
+    below = xp.multiply(x, xp.constant(negative_slope, x.dtype))
+    if 0 < negative_slope <= 1:  # one pass less
+        return xp.maximum(x, below)
+    return xp.where(xp.greater(x, xp.constant(0, x.dtype)), x, below)
+
+
+_leaky_relu_of = primitive(
+    "leaky_relu",
+    _leaky_relu,
+    x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope),
+)
+
+
+@activation
+def leaky_relu(x: Float, negative_slope: Number = 0.01) -> Tensor:
+    """`x` above 0, `negative_slope * x` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers.
+    """
+    return _leaky_relu_of(x, negative_slope)
+
+
+@public
+def prelu(input: Float, weight: Alike) -> Tensor:
+    """`x` above 0, `weight * x` elsewhere: `leaky_relu` with a slope that is learned.
+
+    Args:
+        input: a Tensor of a float dtype; its dimension 1 is that of the channels.
+        weight: a Tensor of that dtype, with one element or one a channel.
+
+    Raises TypeError unless both are Tensors, RuntimeError for other dtypes and other sizes.
+    """
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.shape not in ((), (1,), (channels,)):
+        raise RuntimeError(
+            f"prelu: weight must have one element, or one for each of {channels} channels, got "
+            f"shape {weight.shape}"
+        )
+    shape = (channels,) + (1,) * (input.ndim - 2) if weight.shape == (channels,) != (1,) else ()
+    above = input > 0
+    return where(above, input, where(above, 0, input) * reshape_to(weight, shape))
+
+
+def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0):
+    """`scale * x` above 0, `scale * alpha * expm1(input_scale * x)` elsewhere."""
+    zero = xp.constant(0, x.dtype)
+    work = xp.asarray(xp.minimum(x, zero))
+    if input_scale != 1:
+        xp.multiply(work, xp.constant(input_scale, x.dtype), out=work)
+    xp.expm1(work, out=work)
+    if alpha * scale != 1:
+        xp.multiply(work, xp.constant(alpha * scale, x.dtype), out=work)
+    above = xp.asarray(xp.maximum(x, zero))
+    if scale != 1:
+        xp.multiply(above, xp.constant(scale, x.dtype), out=above)
+    return xp.add(above, work, out=above)
+
+
+def _elu_rule(g, x, result, alpha, scale, input_scale):
+    return where(x <= 0, g * ((result + alpha * scale) * input_scale), g * scale)
+
+
+_elu_of = primitive("elu", _elu, x=_elu_rule)
+
+
+@activation
+def elu(x: Float, alpha: Number = 1.0) -> Tensor:
+    """`x` above 0, `alpha * (exp(x) - 1)` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers.
+    """
+    return _elu_of(x, alpha)
+
+
+@activation
+def selu(x: Float) -> Tensor:
+    """`elu` with the two numbers that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
+    return _elu_of(x, 1.6732632423543772848, 1.0507009873554804934)
+
+
+@activation
+def celu(x: Float, alpha: Number = 1.0) -> Tensor:
+    """`x` above 0, `alpha * (exp(x / alpha) - 1)` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers, and for alpha 0.
+    """
+    if alpha == 0:
+        raise RuntimeError("celu: alpha must not be 0: x is divided by it")
+    return _elu_of(x, alpha, 1.0, 1 / alpha)
+
+
+@activation
+def threshold(x: Float, threshold: Number, value: Number) -> Tensor:
+    """`x` above `threshold`, `value` elsewhere; `inplace` writes it into `input`.
+
+    Raises RuntimeError for integers.
+    """
+    return where(x <= threshold, value, x)
+
+
+# Flat at both ends --------------------------------------------------------------------------------
+
+
+def _between(x: Any, low: float, high: float) -> Any:
+    """`x` limited to [low, high]. At the bounds the gradient is 0, where `clamp` lets it pass."""
+    return where(x <= low, low, where(x >= high, high, x))
+
+
+@activation
+def hardtanh(x: Float, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
+    """`x` limited to [min_val, max_val]; its gradient at the bounds is 0.
+
+    Raises RuntimeError for integers, ValueError for min_val above max_val.
+    """
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+    return _between(x, min_val, max_val)
+
+
+@activation
+def relu6(x: Float) -> Tensor:
+    """`x` limited to [0, 6]; `inplace` writes it into `input`. RuntimeError for integers."""
+    return _between(x, 0.0, 6.0)
+
+
+@activation
+def hardsigmoid(x: Float) -> Tensor:
+    """`relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
+    return _between(x + 3, 0.0, 6.0) / 6
+
+
+@activation
+def hardswish(x: Float) -> Tensor:
+    """`x * relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
+    return x * _between(x + 3, 0.0, 6.0) / 6
+
+
+@public
+def softsign(input: T) -> Tensor:
+    """`x / (1 + |x|)`, elementwise."""
+    return input / (abs(input) + 1)
+
+
+@public
+def tanhshrink(input: T) -> Tensor:
+    """`x - tanh(x)`, elementwise."""
+    return input - tanh(input)
+
+
+# Along a dimension --------------------------------------------------------------------------------
+
+
+@public
+def softmin(input: T, dim: int, *, dtype: Any = None) -> Tensor:
+    """`softmax(-input, dim)`; arguments and errors as there."""
+    return softmax(-input, dim, dtype=dtype)
+
+
+@public
+def glu(input: Float, dim: Dim = -1) -> Tensor:
+    """The first half along `dim` times the sigmoid of the second half.
+
+    Raises RuntimeError for integers and for an odd size, IndexError for a dimension out of range.
+    """
+    size = input.shape[dim] if input.ndim else 1
+    if size % 2:
+        raise RuntimeError(f"glu: dimension {dim} has size {size}, which has no halves")
+    return part(input, dim, size // 2) * sigmoid(part(input, dim, size // 2, None))

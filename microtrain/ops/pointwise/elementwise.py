@@ -1,0 +1,427 @@
+"""Elementwise operations: arithmetic, comparison, functions of one number, selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...backend import as_dtype, get_default_dtype
+from ...tensor import TENSORS
+from ..coercion import NUMBERS, cast, examine, promote
+from ..registry import primitive, real_function, ufunc
+
+__all__ = [
+    "abs", "ceil", "clone", "exp", "floor", "floor_divide", "log", "maximum", "minimum", "mul",
+    "neg", "pow", "reciprocal", "relu", "remainder", "round", "sigmoid", "sign", "sqrt", "square",
+    "tanh", "trunc",
+]  # fmt: skip
+
+# Arithmetic ---------------------------------------------------------------------------------
+
+add = ufunc("add", "add", "`x + y`, broadcast.", x=lambda g: g, y=lambda g: g)
+sub = ufunc("sub", "subtract", "`x - y`, broadcast.", x=lambda g: g, y=lambda g: -g)
+mul = ufunc("mul", "multiply", "`x * y`, broadcast.", x=lambda g, y: g * y, y=lambda g, x: g * x)
+div = ufunc(
+    "div",
+    "divide",
+    "`x / y`, broadcast; integers give the default float type.",
+    x=lambda g, y: g / y,
+    y=lambda g, x, y: -g * (x / y / y),
+    options={"floating": True},
+)
+neg = ufunc("neg", "negative", "`-x`, elementwise.", x=lambda g: -g)
+
+
+def add_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    """`x + alpha * y`, broadcast; for integers `alpha` must be one."""
+    return add(x, y) if alpha == 1 else add(*_scaled("add", x, y, alpha))
+
+
+def sub_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    """`x - alpha * y`, broadcast; for integers `alpha` must be one."""
+    return sub(x, y) if alpha == 1 else sub(*_scaled("sub", x, y, alpha))
+
+
+def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
+    """`x`, and `alpha * y` in the type that both have together."""
+    if isinstance(alpha, float) and not any(
+        v.dtype.kind == "f" if hasattr(v, "dtype") else isinstance(v, float) for v in (x, y)
+    ):
+        raise RuntimeError(f"{name}: for integers alpha must not be a fraction, got {alpha!r}")
+    if type(x) in TENSORS and type(y) in TENSORS:
+        x, y = promote((x, y))
+    return x, (y * alpha if isinstance(y, NUMBERS) else mul(y, alpha))
+
+
+def div_rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """`x / y`, broadcast; integers give the default float type.
+
+    Args:
+        x, y: Tensors or numbers.
+        rounding_mode: None; "floor", which is `floor_divide`; "trunc" rounds towards 0. With a
+            mode integers stay integers.
+
+    Raises RuntimeError for another rounding mode.
+    """
+    if rounding_mode is None:
+        return div(x, y)
+    if rounding_mode == "floor":
+        return floor_divide(x, y)
+    if rounding_mode == "trunc":
+        quotient = floor_divide(x, y)
+        return quotient + ((quotient < 0) & (remainder(x, y) != 0))
+    raise RuntimeError(
+        f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
+    )
+
+
+def no_booleans(name: str, *arrays: Any) -> None:
+    """NumPy would turn booleans into int8 here."""
+    if all(array.dtype.kind == "b" for array in arrays):
+        raise TypeError(f"{name} is not defined for booleans; cast them, such as with .long()")
+
+
+def no_zeros(x: Any, y: Any) -> None:
+    """Integers have no infinity to be the result."""
+    if x.dtype.kind != "f":
+        examine(y, _not_zero)
+
+
+def _not_zero(divisor: Any) -> None:
+    if not divisor.all():
+        raise RuntimeError("integer division by zero")
+
+
+def _floor_divide(xp, x, y):
+    """`x / y` rounded down, elementwise; integers stay integers."""
+    no_booleans("floor_divide", x, y)
+    no_zeros(x, y)
+    return xp.floor_divide(x, y)
+
+
+def _remainder(xp, x, y):
+    """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
+    no_booleans("remainder", x, y)
+    no_zeros(x, y)
+    return xp.remainder(x, y)
+
+
+_PAIR = {"promote": ("x", "y")}
+floor_divide = primitive(
+    "floor_divide",
+    _floor_divide,
+    x=lambda g: zeros_like(g),
+    y=lambda g: zeros_like(g),
+    options=_PAIR,
+)
+remainder = primitive(
+    "remainder", _remainder, x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y), options=_PAIR
+)
+
+
+# Powers -------------------------------------------------------------------------------------
+
+
+def _pow(xp, x, y):
+    """`x ** y`, elementwise."""
+    no_booleans("pow", x, y)
+    return xp.power(x, y)
+
+
+def _pow_exponent(g, x, y, result):
+    # At 0 the power is constant in y; the inner `where` keeps log(0) out of higher derivatives.
+    zero = (x == 0) & (y >= 0)
+    return where(zero, 0.0, g * (result * log(where(zero, 1.0, x))))
+
+
+pow_tensor = primitive(
+    "pow",
+    _pow,
+    x=lambda g, x, y: where(y == 0, 0.0, g * (y * x ** (y - 1))),
+    y=_pow_exponent,
+    options=_PAIR,
+)
+
+
+def _pow_scalar(xp, x, *, exponent):
+    """`x ** exponent` for a number; the common exponents without `power`, as PyTorch."""
+    if exponent == 2:
+        return xp.multiply(x, x)
+    if exponent == 3:
+        return xp.multiply(xp.multiply(x, x), x)
+    if x.dtype.kind == "f":
+        if exponent == 0.5:
+            return xp.sqrt(x)
+        if exponent == -1:
+            return xp.reciprocal(x)
+    return xp.power(x, xp.constant(exponent, x.dtype))
+
+
+def _pow_base(g, x, exponent):
+    if exponent == 0:
+        return zeros_like(g)
+    if exponent == 1:
+        return g
+    lower = x if exponent == 2 else pow_scalar(x, exponent - 1)
+    return g * (lower * exponent)
+
+
+pow_scalar = primitive("pow_scalar", _pow_scalar, x=_pow_base, options={"node_name": "pow"})
+
+
+def pow(x: Any, exponent: Any) -> Any:
+    """`x ** exponent`, elementwise; either may be a number.
+
+    Raises RuntimeError for integers to a negative integer power.
+    """
+    if type(exponent) in (int, float) and type(x) in TENSORS:
+        kind = x._array.dtype.kind
+        if kind != "f":
+            if type(exponent) is float:
+                x = cast(x, get_default_dtype())
+            elif exponent < 0:
+                raise RuntimeError(
+                    "pow: Integers to negative integer powers are not allowed; make the base or "
+                    "the exponent a float"
+                )
+            elif kind == "b":
+                x = cast(x, as_dtype("long"))
+        return pow_scalar(x, exponent)
+    return pow_tensor(x, exponent)
+
+
+def square(x: Any) -> Any:
+    """`x * x`, elementwise."""
+    return pow(x, 2)
+
+
+# Functions of one real number -----------------------------------------------------------------
+
+exp = real_function("exp", "`e ** x`", lambda g, result: g * result)
+log = real_function("log", "The natural logarithm (-inf at 0, NaN below)", lambda g, x: g / x)
+sqrt = real_function(
+    "sqrt",
+    "The square root (at 0 with an infinite slope, NaN below)",
+    lambda g, result: g / (result * 2),
+)
+tanh = real_function("tanh", "The hyperbolic tangent", lambda g, result: g * (1 - result * result))
+reciprocal = real_function("reciprocal", "`1 / x`", lambda g, result: -g * (result * result))
+abs = ufunc(
+    "abs",
+    "absolute",
+    "The absolute value, elementwise; its gradient at 0 is 0.",
+    x=lambda g, x: g * sign(x),
+)
+
+
+def _sign(xp, x):
+    """-1, 0 or 1, elementwise, 0 for NaN; its gradient is 0."""
+    if x.dtype.kind == "b":
+        return _clone(xp, x)
+    result = xp.sign(x)
+    if x.dtype.kind != "f":
+        return result
+    return xp.where(xp.equal(x, x), result, xp.constant(0, x.dtype))
+
+
+sign = primitive("sign", _sign, x=lambda g: zeros_like(g))
+
+
+def _rounding(name: str, instruction: str, doc: str) -> Any:
+    """Declare a function that rounds; constant almost everywhere, so its gradient is 0."""
+
+    def kernel(xp, x):
+        if x.dtype.kind == "f":
+            return getattr(xp, instruction)(x)
+        no_booleans(name, x)
+        return _clone(xp, x)
+
+    return primitive(name, kernel, doc, x=lambda g: zeros_like(g))
+
+
+floor = _rounding("floor", "floor", "`x` rounded down, elementwise; its gradient is 0.")
+ceil = _rounding("ceil", "ceil", "`x` rounded up, elementwise; its gradient is 0.")
+trunc = _rounding("trunc", "trunc", "`x` rounded towards 0, elementwise; its gradient is 0.")
+
+
+def _round(xp, x, *, decimals=0):
+    """`x` rounded to `decimals` places, halves to the even neighbour; its gradient is 0.
+
+    A negative number of `decimals` rounds to tens, hundreds ...; integers have none to round.
+    """
+    if x.dtype.kind != "f":
+        no_booleans("round", x)
+        if decimals:
+            raise RuntimeError(f"{x.dtype.name} has no decimals; take x.float()")
+        return _clone(xp, x)
+    if not decimals:
+        return xp.rint(x)
+    if type(decimals) is not int:
+        raise TypeError(f"argument 'decimals' must be an int, got {decimals!r}")
+    scale = xp.constant(10.0 ** max(decimals, -decimals), x.dtype)
+    if decimals > 0:
+        return xp.divide(xp.rint(xp.multiply(x, scale)), scale)
+    return xp.multiply(xp.rint(xp.divide(x, scale)), scale)
+
+
+round = primitive("round", _round, x=lambda g: zeros_like(g))
+
+
+# The largest exponents whose exponential is finite; beyond them 1 / (1 + e) is 0 anyway.
+_EXPONENT = {"float16": 11.0, "float32": 88.0, "float64": 709.0}
+
+
+def sigmoid_kernel(xp, x):
+    """`1 / (1 + exp(-x))` in one piece of memory, without overflow."""
+    work = xp.asarray(xp.negative(x))
+    xp.minimum(work, xp.constant(_EXPONENT[x.dtype.name], x.dtype), out=work)
+    xp.exp(work, out=work)
+    xp.add(work, xp.constant(1, x.dtype), out=work)
+    return xp.reciprocal(work, out=work)
+
+
+sigmoid = primitive(
+    "sigmoid",
+    sigmoid_kernel,
+    x=lambda g, result: g * (result * (1 - result)),
+    options={"floating": True},
+)
+
+
+def _relu(xp, x):
+    """`max(x, 0)`; the gradient at 0 is 0."""
+    return xp.maximum(x, xp.constant(0, x.dtype))
+
+
+def _threshold_backward(xp, x, output):
+    """`x` where the output of a ReLU is not 0 (a NaN lets it through), else 0."""
+    zero = xp.constant(0, x.dtype)
+    return xp.where(xp.less_equal(output, zero), zero, x)
+
+
+threshold_backward = primitive(
+    "threshold_backward",
+    _threshold_backward,
+    x=lambda g, output: threshold_backward(g, output),
+)
+relu = primitive("relu", _relu, x=lambda g, result: threshold_backward(g, result))
+
+
+# Two numbers to one ---------------------------------------------------------------------------
+
+# A tie splits in halves; a NaN passes to both, as in PyTorch.
+maximum = ufunc(
+    "maximum",
+    "maximum",
+    "The larger of two, elementwise, NaN where one is; a tie shares the gradient in halves.",
+    x=lambda g, x, y: where(x < y, 0, where(x == y, g / 2, g)),
+    y=lambda g, x, y: where(y < x, 0, where(x == y, g / 2, g)),
+)
+minimum = ufunc(
+    "minimum",
+    "minimum",
+    "The smaller of two, elementwise, NaN where one is; a tie shares the gradient in halves.",
+    x=lambda g, x, y: where(x > y, 0, where(x == y, g / 2, g)),
+    y=lambda g, x, y: where(y > x, 0, where(x == y, g / 2, g)),
+)
+
+
+def _where(xp, condition, x, y):
+    """`x` where `condition`, else `y`, broadcast.
+
+    Raises RuntimeError for a condition that is not boolean.
+    """
+    if condition.dtype.kind != "b":
+        raise TypeError(f"expected a condition of dtype bool, got {condition.dtype.name}")
+    return xp.where(condition, x, y)
+
+
+where = primitive(
+    "where",
+    _where,
+    x=lambda g, condition: where(condition, g, 0),
+    y=lambda g, condition: where(condition, 0, g),
+    options=_PAIR,
+)
+
+
+def _clamp(xp, x, *, min=None, max=None):
+    """`x` limited to [min, max]; the gradient passes at the bounds."""
+    if min is not None:
+        x = xp.maximum(x, xp.constant(min, x.dtype))
+    if max is not None:
+        x = xp.minimum(x, xp.constant(max, x.dtype))
+    return x
+
+
+def _inside(x: Any, low: Any, high: Any) -> Any:
+    if low is None:
+        return x <= high
+    return x >= low if high is None else (x >= low) & (x <= high)
+
+
+clamp_numbers = primitive(
+    "clamp", _clamp, x=lambda g, x, min, max: where(_inside(x, min, max), g, 0)
+)
+
+
+def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    """`x` limited to [min, max]; the gradient passes at the bounds.
+
+    Args:
+        x: a Tensor.
+        min, max: numbers or Tensors; one may be missing. Where min > max the result is max.
+
+    Raises RuntimeError where both bounds are missing.
+    """
+    if min is None and max is None:
+        raise RuntimeError("clamp: at least one of min and max must not be None")
+    if type(min) in TENSORS or type(max) in TENSORS:
+        # `x != x` keeps a NaN; a bound that is NaN makes the result NaN.
+        x = x if min is None else where((x >= min) | (x != x), x, min)
+        return x if max is None else where((x <= max) | (x != x), x, max)
+    fraction = isinstance(min, float | np.floating) or isinstance(max, float | np.floating)
+    if fraction and x.dtype.kind != "f":
+        x = cast(x, get_default_dtype())
+    return clamp_numbers(x, min, max)
+
+
+# Copies ---------------------------------------------------------------------------------------
+
+
+def _zeros_like(xp, x):
+    """Zeros in the shape and dtype of `x`."""
+    return xp.zeros(x.shape, x.dtype)
+
+
+def _to(xp, x, *, dtype):
+    """`x` in another dtype, always a copy."""
+    out = xp.empty(x.shape, dtype)
+    xp.copyto(out, x, casting="unsafe")
+    return out
+
+
+def _clone(xp, x):
+    """A copy, in the same memory order, that keeps its place in the graph."""
+    if 0 in x.strides:  # what `expand` returns has no order of its own
+        return xp.copy(x)
+    out = xp.empty_like(x)
+    xp.copyto(out, x)
+    return out
+
+
+def _contiguous(xp, x):
+    """A copy in row-major memory."""
+    return xp.copy(x)
+
+
+zeros_like = primitive("zeros_like", _zeros_like)
+# The gradient is cast back to the dtype that the input had.
+to_dtype = primitive(
+    "to", _to, x=lambda g, x_dtype: to_dtype(g, x_dtype), options={"node_name": "to_copy"}
+)
+clone = primitive("clone", _clone, x=lambda g: g)
+contiguous_copy = primitive(
+    "contiguous", _contiguous, x=lambda g: g, options={"node_name": "clone"}
+)

@@ -1,0 +1,307 @@
+"""Functions of real numbers: trigonometric, hyperbolic, logarithms, the error function and others.
+
+Functions of one number take integers too, which become the default float type.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..arguments import want_same_dtype, want_tensors
+from ..coercion import NUMBERS, promote, to_float
+from ..fronts import Alike, Float, Numeric, T, TensorOnly, public
+from ..registry import comparison, primitive, ufunc
+from ..registry import real_function as real
+from . import elementwise as e
+from .comparison import isfinite
+from .elementwise import clamp, div, exp, log, sigmoid, trunc, where, zeros_like
+
+__all__ = [
+    "absolute", "acos", "acosh", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
+    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "clamp_max",
+    "clamp_min", "clip", "copysign", "cos", "cosh", "deg2rad", "divide", "erf", "erfc", "exp2",
+    "expm1", "fix", "fmod", "frac", "hypot", "isclose", "lerp", "log1p", "log2", "log10",
+    "logaddexp", "multiply", "nan_to_num", "negative", "positive", "rad2deg", "rsqrt", "sgn",
+    "signbit", "sin", "sinh", "subtract", "tan", "true_divide", "xlogy",
+]  # fmt: skip
+
+# One number ---------------------------------------------------------------------------------------
+
+_REAL = {"floating": True}
+
+sin = real("sin", "The sine", lambda g, x: g * cos(x))
+cos = real("cos", "The cosine", lambda g, x: -g * sin(x))
+tan = real("tan", "The tangent", lambda g, result: g * (1 + result * result))
+asin = real("asin", "The angle of a sine", lambda g, x: g * rsqrt(1 - x * x), "arcsin")
+acos = real("acos", "The angle of a cosine", lambda g, x: -g * rsqrt(1 - x * x), "arccos")
+atan = real("atan", "The angle of a tangent", lambda g, x: g / (x * x + 1), "arctan")
+sinh = real("sinh", "The hyperbolic sine", lambda g, x: g * cosh(x))
+cosh = real("cosh", "The hyperbolic cosine", lambda g, x: g * sinh(x))
+asinh = real("asinh", "The inverse of `sinh`", lambda g, x: g * rsqrt(x * x + 1), "arcsinh")
+acosh = real("acosh", "The inverse of `cosh`", lambda g, x: g * rsqrt(x * x - 1), "arccosh")
+atanh = real("atanh", "The inverse of `tanh`", lambda g, x: g / (1 - x * x), "arctanh")
+log1p = real("log1p", "`log(1 + x)`, exact also for small x", lambda g, x: g / (x + 1))
+log2 = real("log2", "The logarithm to base 2", lambda g, x: g / (x * math.log(2)))
+log10 = real("log10", "The logarithm to base 10", lambda g, x: g / (x * math.log(10)))
+exp2 = real("exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
+expm1 = real("expm1", "`exp(x) - 1`, exact also for small x", lambda g, result: g * (result + 1))
+
+
+def _rsqrt(xp, x):
+    """`1 / sqrt(x)`, elementwise; infinite at 0, NaN below."""
+    return xp.reciprocal(xp.sqrt(x))
+
+
+rsqrt = primitive(
+    "rsqrt", _rsqrt, x=lambda g, result: g * (result * result * result * -0.5), options=_REAL
+)
+
+
+def _bell(g, x, height):
+    return g * (exp(-(x * x)) * height)
+
+
+_HEIGHT = 2 / math.sqrt(math.pi)
+erf = real(
+    "erf",
+    "The error function: the chance that a normal number of variance 1/2 is in ±x",
+    lambda g, x: _bell(g, x, _HEIGHT),
+)
+erfc = real(
+    "erfc",
+    "`1 - erf(x)`, accurate also where that is next to nothing",
+    lambda g, x: _bell(g, x, -_HEIGHT),
+)
+
+signbit = comparison("signbit", "signbit", "Whether `x` is below 0 or -0.0", ("x",))
+
+
+@public
+def frac(x: Float) -> Any:
+    """What `trunc` leaves: the part after the point, with the sign of `x`.
+
+    Raises RuntimeError for integers and booleans.
+    """
+    return x - trunc(x)
+
+
+@public
+def rad2deg(x: T) -> Any:
+    """Angles in degrees from angles in radians."""
+    return to_float(x) * (180 / math.pi)
+
+
+@public
+def deg2rad(x: T) -> Any:
+    """Angles in radians from angles in degrees."""
+    return to_float(x) * (math.pi / 180)
+
+
+@public
+def positive(x: Numeric) -> Any:
+    """`x` itself; RuntimeError for booleans."""
+    return x
+
+
+@public
+def nan_to_num(x: T, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """`x` with numbers in place of NaN and infinities, whose gradient is 0.
+
+    Args:
+        x: a Tensor; integers have nothing to replace.
+        nan: for NaN; None is 0.
+        posinf, neginf: for the infinities; None is the largest or smallest number of the dtype.
+    """
+    if x.dtype.kind != "f":
+        return e.clone(x)
+    limits = np.finfo(x.dtype)
+    high = float(limits.max) if posinf is None else posinf
+    low = float(limits.min) if neginf is None else neginf
+    x = where(x != x, 0.0 if nan is None else nan, x)
+    return where(x == math.inf, high, where(x == -math.inf, low, x))
+
+
+# Two numbers --------------------------------------------------------------------------------------
+
+
+def _distance(x: Any, y: Any) -> Any:
+    """The squared distance of (x, y) from 0; 1 at 0, so that the gradient of `atan2` is 0 there."""
+    square = x * x + y * y
+    return where(square == 0, 1, square)
+
+
+atan2 = ufunc(
+    "atan2",
+    "arctan2",
+    "The angle of the point (other, input), from -pi to pi, elementwise.",
+    input=lambda g, input, other: g * (other / _distance(input, other)),
+    other=lambda g, input, other: -g * (input / _distance(input, other)),
+    options=_REAL,
+)
+copysign = ufunc(
+    "copysign",
+    "copysign",
+    "`|input|` with the sign of `other` (also of -0.0), elementwise.",
+    input=lambda g, input, result: g * where(input == 0, 0, result / where(input == 0, 1, input)),
+    other=lambda g: zeros_like(g),
+    options=_REAL,
+)
+
+
+def _of_floats(name: str, doc: str, **rules: Any) -> Any:
+    """Declare a function of two float Tensors that is one instruction of its name."""
+
+    def kernel(xp, input, other):
+        if input.dtype.kind != "f":
+            raise TypeError("not defined for integers; convert them, such as with .float()")
+        return getattr(xp, name)(input, other)
+
+    return primitive(name, kernel, doc, options={"promote": ("input", "other")}, **rules)
+
+
+hypot = _of_floats(
+    "hypot",
+    "`sqrt(input ** 2 + other ** 2)` without overflow, elementwise.",
+    input=lambda g, input, result: g * (input / result),
+    other=lambda g, other, result: g * (other / result),
+)
+logaddexp = _of_floats(
+    "logaddexp",
+    "`log(exp(input) + exp(other))` without overflow, elementwise.",
+    input=lambda g, input, other: g * sigmoid(input - other),
+    other=lambda g, input, other: g * sigmoid(other - input),
+)
+
+
+def _fmod(xp, input, other):
+    """What division rounded towards 0 leaves, elementwise: it has the sign of `input`."""
+    e.no_booleans("fmod", input, other)
+    e.no_zeros(input, other)
+    return xp.fmod(input, other)
+
+
+fmod = primitive(
+    "fmod",
+    _fmod,
+    input=lambda g: g,
+    other=lambda g, input, other: -g * trunc(input / other),
+    options={"promote": ("input", "other")},
+)
+
+
+def _xlogy(xp, input, other):
+    """`input * log(other)`, elementwise; 0 where `input` is 0, unless `other` is NaN."""
+    nothing = xp.logical_and(xp.equal(input, 0), xp.equal(other, other))
+    one = xp.constant(1, other.dtype)
+    return xp.multiply(input, xp.log(xp.where(nothing, one, other)))
+
+
+xlogy = primitive(
+    "xlogy",
+    _xlogy,
+    input=lambda g, input, other: g * log(where((input == 0) & (other <= 0), 1, other)),
+    other=lambda g, input, other: g * (input / other),
+    options={"promote": ("input", "other"), "floating": True},
+)
+
+
+@public
+def isclose(
+    input: T, other: Alike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
+    """Whether `|input - other| <= atol + rtol * |other|`, elementwise; infinities equal themselves.
+
+    Raises RuntimeError for two dtypes, or a tolerance below 0.
+    """
+    if rtol < 0 or atol < 0:
+        raise RuntimeError(f"isclose: tolerances must not be negative, got {rtol} and {atol}")
+    same = input == other
+    if equal_nan:
+        same = same | ((input != input) & (other != other))
+    finite = isfinite(input) & isfinite(other)
+    x, y = where(finite, input, 0), where(finite, other, 0)
+    return same | (finite & (e.abs(x - y) <= e.abs(y) * rtol + atol))
+
+
+# Three numbers ------------------------------------------------------------------------------------
+
+
+@public
+def lerp(input: Float, end: Alike, weight: Any) -> Any:
+    """`input + weight * (end - input)`, broadcast: exactly `input` at weight 0, `end` at 1.
+
+    Args:
+        input, end: Tensors of one float dtype.
+        weight: a number, or a Tensor of that dtype (of any, where it has no dimensions).
+
+    Raises TypeError for numbers as `end`, RuntimeError for integers and for other dtypes.
+    """
+    way = end - input
+    if isinstance(weight, NUMBERS):
+        share = float(weight)
+        return input + way * share if abs(share) < 0.5 else end - way * (1 - share)
+    want_tensors("lerp", True, weight=weight)
+    if weight.ndim:
+        want_same_dtype("lerp", "weight", weight, input)
+    return where(e.abs(weight) < 0.5, input + way * weight, end - way * (1 - weight))
+
+
+@public
+def addcmul(input: TensorOnly, tensor1: T, tensor2: T, *, value: Any = 1) -> Any:
+    """`input + value * tensor1 * tensor2`, broadcast.
+
+    Raises TypeError for numbers in place of Tensors, RuntimeError for booleans, and for a `value`
+    with a fraction where all else is integers.
+    """
+    kinds = {tensor.dtype.kind for tensor in (input, tensor1, tensor2)}
+    if kinds == {"b"} or ("f" not in kinds and isinstance(value, float)):
+        raise RuntimeError(
+            f"addcmul: not defined for these dtypes and value {value!r}; convert the Tensors, such "
+            "as with .float()"
+        )
+    input, tensor1, tensor2 = promote((input, tensor1, tensor2))
+    return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
+
+
+@public
+def addcdiv(input: TensorOnly, tensor1: T, tensor2: T, *, value: Any = 1) -> Any:
+    """`input + value * tensor1 / tensor2`, broadcast.
+
+    Raises TypeError for numbers in place of Tensors, RuntimeError for integers divided by integers.
+    """
+    if tensor1.dtype.kind != "f" and tensor2.dtype.kind != "f":
+        raise RuntimeError(
+            "addcdiv: integers are not divided by integers here; convert one of them, such as with "
+            ".float()"
+        )
+    input, tensor1, tensor2 = promote((input, tensor1, tensor2))
+    return input + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
+
+
+# Bounds and other names ---------------------------------------------------------------------------
+
+
+@public
+def clamp_min(x: T, min: Any) -> Any:
+    """`x`, at least `min`, a number or a Tensor."""
+    return clamp(x, _bound("clamp_min", min), None)
+
+
+@public
+def clamp_max(x: T, max: Any) -> Any:
+    """`x`, at most `max`, a number or a Tensor."""
+    return clamp(x, None, _bound("clamp_max", max))
+
+
+def _bound(name: str, bound: Any) -> Any:
+    if bound is None:
+        raise TypeError(f"{name}(): the bound must be a number or a Tensor, not None")
+    return bound
+
+
+absolute, divide, multiply, negative, subtract = e.abs, e.div_rounded, e.mul, e.neg, e.sub_scaled
+arccos, arccosh, arcsin, arcsinh, arctan, arctanh = acos, acosh, asin, asinh, atan, atanh
+arctan2, clip, fix, sgn, true_divide = atan2, public(clamp), trunc, e.sign, div

@@ -1,0 +1,1 @@
+"""Operations over dimensions: sums, extrema, norms, scans, sorting."""

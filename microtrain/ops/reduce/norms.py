@@ -1,0 +1,91 @@
+"""Vector norms: the length of all elements taken together, or of those along some dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ...backend import as_dtype
+from ..arguments import want_float
+from ..coercion import cast
+from ..matrix.factorisations import svdvals
+from ..pointwise.elementwise import abs, sign, where, zeros_like
+from ..registry import primitive
+from ..shape.shapes import expand_to, normal_dims, permute_dims, restore_dims
+from .extrema import amax, amin
+from .reductions import in_single, sum
+
+__all__ = ["norm"]
+
+
+@in_single
+def _norm(xp, x, *, p=2, dims=None, keepdim=False):
+    if p == 2:
+        return xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim))
+    if p == 0:
+        return xp.sum(xp.not_equal(x, 0), axis=dims, dtype=x.dtype, keepdims=keepdim)
+    powers = xp.power(xp.absolute(x), xp.constant(p, x.dtype))
+    total = xp.sum(powers, axis=dims, keepdims=keepdim)
+    return xp.power(total, xp.constant(1 / p, x.dtype))
+
+
+def _norm_rule(g, x, result, p, dims, keepdim):
+    if p == 0:
+        return zeros_like(x)
+    # 0 where the norm is 0, as in PyTorch; the inner `where` keeps 0 / 0 away.
+    zero = result == 0
+    scale = where(zero, 0, g / where(zero, 1, result) ** (p - 1))
+    scale = expand_to(restore_dims(scale, x.shape, dims, keepdim), x.shape)
+    if p == 2:
+        return scale * x
+    size = where(x == 0, 1, abs(x))  # below p = 1 the power of 0 is infinite
+    return scale * (sign(x) * size ** (p - 1))
+
+
+norm_dims = primitive("norm", _norm, x=_norm_rule)
+
+
+def singular(name: str, x: Any, dim: Any, keepdim: bool, combine: Callable[..., Any]) -> Any:
+    """`combine(values, -1)` of the singular values of the matrices in the two dimensions `dim`."""
+    dims = normal_dims(dim, x.ndim) or ()
+    if len(dims) != 2:
+        raise RuntimeError(f"{name}: expected two dimensions, got {dim}")
+    others = tuple(d for d in range(x.ndim) if d not in dims)
+    found = combine(svdvals(permute_dims(x, (*others, *dims))), -1)
+    return restore_dims(found, x.shape, dims, False) if keepdim else found
+
+
+def norm(
+    x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """The p-norm of the elements as one vector, `sum(|x|^p)^(1/p)`; 0 has the gradient 0.
+
+    Args:
+        x: a Tensor of a float dtype (or `dtype` says which).
+        p: a number; "fro" is 2; `inf` is the largest and `-inf` the smallest absolute value, 0 the
+            number of elements that are not 0. "nuc" is the sum of the singular values of matrices.
+        dim: an int, a tuple of ints, None for all.
+        keepdim: leave the reduced dimensions in place with size 1.
+        dtype: cast to this dtype first.
+
+    Raises RuntimeError for integers and booleans and for another `p`, IndexError for a dimension
+    out of range.
+
+    Example:
+        >>> mt.norm(mt.tensor([3.0, 4.0]))
+        tensor(5.)
+    """
+    x = x if dtype is None else cast(x, as_dtype(dtype))
+    want_float("norm", x)
+    p = 2 if p == "fro" else p
+    if p == "nuc":
+        return singular("norm", x, tuple(range(x.ndim)) if dim is None else dim, keepdim, sum)
+    if not isinstance(p, int | float):
+        raise RuntimeError(f"norm(): expected a number, 'fro' or 'nuc' for p, got {p!r}")
+    dims = None if dim is None else normal_dims(dim, x.ndim)
+    if math.isinf(p):
+        return (amax if p > 0 else amin)(abs(x), () if dims is None else dims, keepdim)
+    if p == 1:
+        return sum(abs(x), dims, keepdim)
+    return norm_dims(x, p, dims, keepdim)

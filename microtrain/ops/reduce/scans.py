@@ -1,0 +1,323 @@
+"""Reductions and running reductions beyond `sum` and `mean`: prod, cumsum, logsumexp ...
+
+The gradients of products divide by nothing, so zeros in the input change nothing: that of element i
+is the product of all before it times a sum over all after it, which `_recurrence` computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from operator import index as whole
+from typing import Any, NamedTuple
+
+from ...backend import as_dtype, get_default_dtype, int64
+from ..coercion import cast
+from ..fronts import Dim, Dims, Float, Int, RealDim, T, public
+from ..index.indexing import at_dim, part
+from ..pointwise.comparison import isnan, logical_not, logical_xor, ne
+from ..pointwise.elementwise import clone, div, exp, sub, where, zeros_like
+from ..registry import primitive
+from ..shape.joining import cat
+from ..shape.shapes import normal_dims, reshape_to, restore_dims
+from . import reductions
+from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
+from .reductions import in_single, sum_dims
+
+__all__ = [
+    "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "diff", "logsumexp",
+    "nanmean", "nansum", "prod", "std_mean", "var_mean",
+]  # fmt: skip
+
+
+def _before(x: Any, dim: int, first: int) -> Any:
+    """Each element's predecessor along `dim`; that of the first is the number `first`."""
+    return cat([zeros_like(part(x, dim, 1)) + first, part(x, dim, None, -1)], dim)
+
+
+def _accumulated(x: Any, dtype: Any) -> Any:
+    """`x` in the dtype that sums and products of it have."""
+    if dtype is not None:
+        return cast(x, as_dtype(dtype))
+    return x if x.dtype.kind == "f" else cast(x, int64)
+
+
+# Running sums and products ------------------------------------------------------------------------
+
+
+@in_single
+def _cumsum(xp, x, *, dim, reverse=False):
+    """The sum of each element and all before it; in reverse, of all behind it."""
+    if not reverse:
+        return xp.cumsum(x, axis=dim, dtype=x.dtype)
+    return xp.copy(xp.flip(xp.cumsum(xp.flip(x, dim), axis=dim, dtype=x.dtype), dim))
+
+
+def _recurrence(xp, a, b, *, dim, reverse=False):
+    """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
+
+    Each is the other's adjoint. Neighbouring steps are composed pairwise, which takes about log2(n)
+    rounds over whole arrays (Hillis and Steele, 1986).
+    """
+    if reverse:  # the same from behind, where the factor of a step stands one place earlier
+        a, b = xp.flip(xp.roll(a, -1, dim), dim), xp.flip(b, dim)
+
+    def cut(x: Any, *ends: Any) -> Any:
+        return xp.getitem(x, at_dim(dim, slice(*ends)))
+
+    step = 1
+    while step < b.shape[dim]:
+        factor = cut(a, step, None)
+        behind = xp.add(cut(b, step, None), xp.multiply(factor, cut(b, None, -step)))
+        b = xp.concatenate([cut(b, None, step), behind], dim)
+        a = xp.concatenate([cut(a, None, step), xp.multiply(factor, cut(a, None, -step))], dim)
+        step *= 2
+    return xp.copy(xp.flip(b, dim) if reverse else b)
+
+
+def _recurrence_factor(g, a, result, dim, reverse):
+    """The gradient of the factors: what arrives at a step times what came from the one before."""
+    there = recurrence(a, g, dim, not reverse)
+    return _before(there, dim, 0) * result if reverse else there * _before(result, dim, 0)
+
+
+cumsum_dim = primitive("cumsum", _cumsum, x=lambda g, dim, reverse: cumsum_dim(g, dim, not reverse))
+cumprod_dim = primitive(
+    "cumprod",
+    lambda xp, x, *, dim: xp.cumprod(x, axis=dim, dtype=x.dtype),
+    x=lambda g, x, result, dim: _before(result, dim, 1) * recurrence(x, g, dim, True),
+)
+recurrence = primitive(
+    "linear_recurrence",
+    _recurrence,
+    a=_recurrence_factor,
+    b=lambda g, a, dim, reverse: recurrence(a, g, dim, not reverse),
+)
+
+
+def _running(operation: Any, x: Any, dim: int, dtype: Any) -> Any:
+    x = _accumulated(x, dtype)
+    return operation(x, dim) if x.ndim else reshape_to(operation(reshape_to(x, (1,)), 0), ())
+
+
+@public
+def cumsum(input: T, dim: Dim, *, dtype: Any = None) -> Any:
+    """The sum of each element and all before it along `dim`.
+
+    Args:
+        input: a Tensor; integers and booleans give int64.
+        dim: the dimension to run along.
+        dtype: cast to this dtype first.
+
+    Raises IndexError for a dimension out of range.
+    """
+    return _running(cumsum_dim, input, dim, dtype)
+
+
+@public
+def cumprod(input: T, dim: Dim, *, dtype: Any = None) -> Any:
+    """The product of each element and all before it along `dim`; arguments as for `cumsum`."""
+    return _running(cumprod_dim, input, dim, dtype)
+
+
+def _running_extremum(name: str, better: str) -> Any:
+    def kernel(xp, x, *, dim):
+        n = x.shape[dim]
+        shape = (n,) + (1,) * (len(x.shape) - dim - 1)
+        index = xp.broadcast_to(xp.reshape(xp.arange(n), shape), x.shape)
+
+        def cut(array: Any, *ends: Any) -> Any:
+            return xp.getitem(array, at_dim(dim, slice(*ends)))
+
+        step = 1
+        while step < n:  # as in `_recurrence`: the best of the last 1, 2, 4 ... elements
+            mine, other = cut(x, step, None), cut(x, None, -step)
+            # Of equals the later one; a NaN against everything, the later one too.
+            stays = xp.logical_or(getattr(xp, better)(mine, other), xp.isnan(mine))
+            at = xp.where(stays, cut(index, step, None), cut(index, None, -step))
+            index = xp.concatenate([cut(index, None, step), at], dim)
+            x = xp.concatenate([cut(x, None, step), xp.where(stays, mine, other)], dim)
+            step *= 2
+        return xp.copy(index)
+
+    return primitive(name, kernel, f"The indices of the values of `{name}`.")
+
+
+cummax_dim = _running_extremum("cummax", "greater_equal")
+cummin_dim = _running_extremum("cummin", "less_equal")
+
+
+def _cumulative(operation: Any, x: Any, dim: int) -> Chosen:
+    if x.ndim:
+        return chosen(x, operation(x, dim), dim, True)
+    values, indices = _cumulative(operation, reshape_to(x, (1,)), 0)
+    return Chosen(reshape_to(values, ()), reshape_to(indices, ()))
+
+
+@public
+def cummax(input: T, dim: Dim) -> Chosen:
+    """The largest of each element and all before it along `dim`: `(values, indices)`.
+
+    Of equal elements the last is chosen and gets the gradient. From a NaN on all are NaN.
+    """
+    return _cumulative(cummax_dim, input, dim)
+
+
+@public
+def cummin(input: T, dim: Dim) -> Chosen:
+    """The smallest of each element and all before it along `dim`; see `cummax`."""
+    return _cumulative(cummin_dim, input, dim)
+
+
+# Reductions ---------------------------------------------------------------------------------------
+
+
+def _others(x: Any, dim: int) -> Any:
+    """The product of all other elements along `dim`: all before times all behind."""
+    back = None, None, -1
+    behind = part(_before(cumprod_dim(part(x, dim, *back), dim), dim, 1), dim, *back)
+    return _before(cumprod_dim(x, dim), dim, 1) * behind
+
+
+prod_dim = primitive(
+    "prod",
+    lambda xp, x, *, dim, keepdim=False: xp.prod(x, axis=dim, dtype=x.dtype, keepdims=keepdim),
+    x=lambda g, x, dim, keepdim: restore_dims(g, x.shape, (dim,), keepdim) * _others(x, dim),
+)
+
+
+@public
+def prod(input: T, dim: Dim | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The product of the elements; of no elements it is 1.
+
+    Args:
+        input: a Tensor; integers and booleans give int64.
+        dim: one dimension, None for all.
+        keepdim: leave `dim` in place with size 1.
+        dtype: cast to this dtype first.
+
+    Raises IndexError for a dimension out of range.
+    """
+    x = _accumulated(input, dtype)
+    if dim is not None and x.ndim:
+        return prod_dim(x, dim, keepdim)
+    result = prod_dim(reshape_to(x, (-1,)), 0)
+    return reshape_to(result, (1,) * x.ndim) if keepdim else result
+
+
+@in_single
+def _logsumexp(xp, x, *, dims=None, keepdim=False):
+    if not reductions.count_of(x.shape, dims):
+        nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
+        return xp.full(nothing.shape, -math.inf, x.dtype)
+    most = xp.asarray(xp.max(x, axis=dims, keepdims=True))
+    centre = xp.where(xp.isfinite(most), most, xp.constant(0, x.dtype))
+    total = xp.sum(xp.exp(xp.subtract(x, centre)), axis=dims, keepdims=True)
+    # The sum is at least 1, but 0 where all are -inf, and then the maximum says so already.
+    result = xp.add(xp.log(xp.maximum(total, xp.constant(1, x.dtype))), most)
+    kept = range(len(x.shape)) if dims is None else dims
+    shape = tuple(n for d, n in enumerate(result.shape) if keepdim or d not in kept)
+    return xp.reshape(result, shape)
+
+
+def _logsumexp_rule(g, x, result, dims, keepdim):
+    share = exp(x - restore_dims(result, x.shape, dims, keepdim))
+    return restore_dims(g, x.shape, dims, keepdim) * share
+
+
+logsumexp_dims = primitive("logsumexp", _logsumexp, x=_logsumexp_rule)
+
+
+@public
+def logsumexp(input: T, dim: Dims, keepdim: bool = False) -> Any:
+    """`log(sum(exp(input)))` over `dim` without overflow; of no elements it is -inf.
+
+    Args:
+        input: a Tensor; integers and booleans become floats.
+        dim: an int or a tuple of ints.
+        keepdim: leave the reduced dimensions in place with size 1.
+
+    Raises IndexError for a dimension out of range.
+    """
+    x = input if input.dtype.kind == "f" else cast(input, get_default_dtype())
+    return logsumexp_dims(x, dim, keepdim)
+
+
+@public
+def count_nonzero(input: T, dim: Dims = None) -> Any:
+    """How many elements are not 0, over all dimensions or over `dim`, an int or a tuple of ints."""
+    return sum_dims(ne(input, 0), dim)
+
+
+@public
+def nansum(input: T, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """`sum` with every NaN as 0."""
+    return reductions.sum(where(isnan(input), 0, input), dim, keepdim, dtype=dtype)
+
+
+@public
+def nanmean(input: Float, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """`mean` of what is not NaN; NaN where nothing else is."""
+    numbers = sum_dims(logical_not(isnan(input)), dim, keepdim)
+    return div(nansum(input, dim, keepdim, dtype=dtype), numbers)
+
+
+def _with_mean(dispersion: Any) -> Any:
+    """`std_mean` or `var_mean`."""
+
+    @functools.wraps(dispersion)
+    def both(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **options: Any
+    ) -> tuple[Any, Any]:
+        found = dispersion(input, dim, unbiased, keepdim, **options)
+        return found, reductions.mean(input, None if isinstance(dim, bool) else dim, keepdim)
+
+    both.__name__ = both.__qualname__ = f"{dispersion.__name__}_mean"
+    both.__module__ = __name__
+    both.__doc__ = f"`({dispersion.__name__}(input), mean(input))`, with the arguments there."
+    return public(both)
+
+
+std_mean, var_mean = _with_mean(reductions.std), _with_mean(reductions.var)
+
+
+class MinMax(NamedTuple):
+    """What `aminmax` returns."""
+
+    min: Any
+    max: Any
+
+
+@public
+def aminmax(input: T, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest element, of all or along `dim`; ties as for `amin` and `amax`.
+
+    Raises RuntimeError or, with `dim`, IndexError where there are no elements.
+    """
+    dims = None if dim is None else normal_dims(whole(dim), input.ndim)
+    has_elements("aminmax", input, dims, RuntimeError if dim is None else IndexError)
+    return MinMax(amin_dims(input, dims, keepdim), amax_dims(input, dims, keepdim))
+
+
+@public
+def diff(input: T, n: Int = 1, dim: RealDim = -1, prepend: Any = None, append: Any = None) -> Any:
+    """The differences of neighbours along `dim`, taken `n` times; of booleans, whether they differ.
+
+    Args:
+        input: a Tensor of at least one dimension.
+        n: how often, 0 or more; each time makes `dim` shorter by one.
+        dim: the dimension.
+        prepend, append: Tensors to join on before and behind along `dim`.
+
+    Raises RuntimeError for a 0-d Tensor, a negative `n` or shapes that do not fit.
+    """
+    if n < 0:
+        raise RuntimeError(f"diff(): order must be non-negative but got {n}")
+    parts = [x for x in (prepend, input, append) if x is not None]
+    x = cat(parts, dim) if len(parts) > 1 else input
+    if not n:  # what was to be joined on fits, and is not
+        return clone(input)
+    minus = logical_xor if x.dtype.kind == "b" else sub
+    for _ in range(n):
+        x = minus(part(x, dim, 1, None), part(x, dim, None, -1))
+    return x

@@ -1,0 +1,350 @@
+"""Order: sort, argsort, topk, median, unique.
+
+Nearly everything follows from one stable `argsort`, in which equal elements keep their order and a
+NaN comes after all numbers; `gather` then brings the values and their gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import index as whole
+from typing import Any
+
+from ...backend import MODES, XP, bool_, int32, int64
+from ...tensor import TENSORS, wrap
+from ..coercion import NUMBERS, cast
+from ..fronts import Dim, NumericOnly, TensorOnly, public
+from ..index.gathering import take_along_dim
+from ..index.indexing import at_dim, gather_along, index_put, part, places_along
+from ..index.masking import nonzero_rows
+from ..pointwise.comparison import isnan, ne
+from ..pointwise.elementwise import clamp, to_dtype, where, zeros_like
+from ..registry import primitive
+from ..shape.joining import cat
+from ..shape.shapes import permute_dims, reshape_to
+from .extrema import Chosen, chosen, has_elements, share
+from .reductions import any_dims, sum_dims
+from .scans import cumsum
+
+__all__ = [
+    "argsort", "bucketize", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",
+    "topk", "unique", "unique_consecutive",
+]  # fmt: skip
+
+
+def _argsort(xp, x, *, dim, descending=False):
+    if not x.shape:
+        return xp.zeros((), int64)
+    if not descending:
+        return xp.argsort(x, dim)
+    # Backwards on both sides, so that equal elements keep their order.
+    back = xp.flip(xp.argsort(xp.flip(x, dim), dim), dim)
+    return xp.subtract(xp.constant(x.shape[dim] - 1, int64), back)
+
+
+argsort_dim = primitive("argsort", _argsort)
+
+
+@public
+def argsort(
+    input: TensorOnly, dim: Dim = -1, descending: bool = False, stable: bool = False
+) -> Any:
+    """The indices (int64) that sort along `dim`; always stable, see `sort`."""
+    return argsort_dim(input, dim, bool(descending))
+
+
+@public
+def sort(
+    input: TensorOnly, dim: Dim = -1, descending: bool = False, *, stable: bool = False
+) -> Any:
+    """The elements in order along `dim`, and where they were.
+
+    Args:
+        input: a Tensor.
+        dim: the dimension to sort.
+        descending: the largest first.
+        stable: equal elements keep their order; here they do so always.
+
+    Returns `(values, indices)`, indices as int64. A NaN counts as larger than every number.
+
+    Example:
+        >>> mt.sort(mt.tensor([3.0, 1.0, 2.0])).indices
+        tensor([1, 2, 0])
+    """
+    return chosen(input, argsort_dim(input, dim, bool(descending)), dim, True)
+
+
+@public
+def msort(input: TensorOnly) -> Any:
+    """The elements in order along the first dimension."""
+    return sort(input, 0).values
+
+
+def _topk(xp, x, *, k, dim, largest):
+    """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
+    n = x.shape[dim]
+    if 0 < k < n:  # a partition takes a fraction of the time of sorting all
+        chosen = xp.argpartition(x, n - k if largest else k - 1, dim)
+        chosen = xp.getitem(chosen, at_dim(dim, slice(n - k, n) if largest else slice(k)))
+        x = xp.take(x, places_along(xp, chosen, x.shape, dim))
+        order = _argsort(xp, x, dim=dim, descending=largest)
+        return xp.take(chosen, places_along(xp, order, chosen.shape, dim))
+    order = _argsort(xp, x, dim=dim, descending=largest)
+    return xp.getitem(order, at_dim(dim, slice(k)))
+
+
+topk_dim = primitive("topk", _topk)
+
+
+@public
+def topk(
+    input: TensorOnly, k: int, dim: Dim = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    """The `k` largest (or smallest) elements along `dim`, and where they were.
+
+    Args:
+        input: a Tensor.
+        k: how many, 0 to the size of `dim`.
+        dim: the dimension to choose along.
+        largest: the largest; False for the smallest.
+        sorted: the most extreme first; here they come so always.
+
+    Returns `(values, indices)`. Which of equal elements are chosen is open, as in PyTorch. A NaN
+    counts as larger than every number. Raises RuntimeError for a `k` out of range.
+    """
+    if not 0 <= whole(k) <= (input.shape[dim] if input.ndim else 1):
+        raise RuntimeError(
+            f"topk(): selected index k={k} out of range for dimension {dim} of {input.shape}"
+        )
+    if not input.ndim:
+        return sort(input)
+    return chosen(input, topk_dim(input, whole(k), dim, bool(largest)), dim, True)
+
+
+@public
+def kthvalue(input: TensorOnly, k: int, dim: Dim = -1, keepdim: bool = False) -> Any:
+    """The `k`-th smallest element along `dim` (the smallest is number 1), and where it was.
+
+    Returns `(values, indices)`; of equal elements the one that a stable sort brings there (PyTorch
+    leaves it open). Raises RuntimeError for a `k` out of range, IndexError where there are no
+    elements.
+    """
+    has_elements("kthvalue", input, (dim,) if input.ndim else None)
+    if not 1 <= whole(k) <= (input.shape[dim] if input.ndim else 1):
+        raise RuntimeError(f"kthvalue(): selected number k={k} out of range for dimension {dim}")
+    order = argsort_dim(input, dim)
+    if input.ndim:
+        order = part(order, dim, k - 1, k)
+    return chosen(input, order, dim, keepdim)
+
+
+# The median ---------------------------------------------------------------------------------------
+
+
+def _median(xp, x, *, skip=False):
+    """The lower median of all elements, NaN where there is one; `skip` leaves NaN out."""
+    ordered = xp.sort(xp.reshape(x, -1))  # NaN comes last
+    n = ordered.shape[0]
+    if not n:
+        return xp.full((), math.nan, x.dtype)
+    if skip:
+        left = xp.subtract(n - 1, xp.sum(xp.isnan(ordered)))
+        return xp.take(ordered, xp.maximum(xp.floor_divide(left, 2), 0))
+    middle, last = (xp.getitem(ordered, (i, Ellipsis)) for i in ((n - 1) // 2, n - 1))
+    return xp.where(xp.isnan(last), last, middle)
+
+
+def _median_rule(g, x, result, skip):
+    if not math.prod(x.shape):
+        return zeros_like(x)
+    if not skip:
+        return share(g, x, result, None, False)
+    ones = to_dtype((x == result) | (isnan(x) & isnan(result)), g.dtype)  # NaN: all are
+    return ones * (g / clamp(sum_dims(ones, None, False), 1))
+
+
+median_all = primitive("median", _median, x=_median_rule)
+
+
+def _of_all(name: str, x: Any, skip: bool) -> Any:
+    if not x.numel() and x.dtype.kind != "f":
+        raise RuntimeError(f"{name}(): no elements, and integers have no NaN to say so")
+    return median_all(x, skip)
+
+
+def _along(name: str, x: Any, dim: int, keepdim: bool, rank: Any) -> Chosen:
+    """The element of rank `rank(n, nans)` along `dim`, for n elements of which some are NaN."""
+    has_elements(name, x, (dim,) if x.ndim else None)
+    order = argsort_dim(x, dim)
+    if x.ndim:
+        ranks = rank(x.shape[dim], sum_dims(isnan(x), (dim,), True))
+        order = gather_along(order, ranks, dim)
+    return chosen(x, order, dim, keepdim)
+
+
+@public
+def median(input: NumericOnly, dim: Dim | None = None, keepdim: bool = False) -> Any:
+    """The median, of an even number of elements the lower of two; `(values, indices)` along `dim`.
+
+    Args:
+        input: a Tensor of numbers.
+        dim: the dimension; None for all elements, and then equal ones share the gradient evenly.
+        keepdim: leave `dim` in place with size 1.
+
+    NaN where there is one, with the index of the first; else the index, where elements are equal,
+    is that of a stable sort (PyTorch leaves it open). Raises IndexError where there are no elements
+    along `dim`, RuntimeError for booleans.
+    """
+    if dim is None:
+        return _of_all("median", input, False)
+    return _along(
+        "median", input, dim, keepdim, lambda n, nans: where(nans > 0, n - nans, (n - 1) // 2)
+    )
+
+
+@public
+def nanmedian(input: NumericOnly, dim: Dim | None = None, keepdim: bool = False) -> Any:
+    """`median` of what is not NaN; NaN where nothing else is."""
+    if dim is None:
+        return _of_all("nanmedian", input, True)
+    return _along("nanmedian", input, dim, keepdim, lambda n, nans: clamp((n - 1 - nans) // 2, 0))
+
+
+# Distinct elements --------------------------------------------------------------------------------
+
+
+def _distinct(
+    name: str, x: Any, dim: int | None, inverse: bool, counts: bool, ordered: bool
+) -> Any:
+    """The distinct elements, or slices along `dim`, of all (ordered) or of each run of equals."""
+    x = wrap(x._array)  # without its history: there is no gradient
+    shape: tuple[int, ...] = (-1,)
+    front: tuple[int, ...] = (0,)
+    rows = reshape_to(x, (-1, 1))
+    if dim is not None:
+        if not x.ndim:
+            raise IndexError(f"{name}(): dim {dim} of a Tensor without dimensions")
+        if x.shape[dim] and not x.numel():
+            raise RuntimeError(f"{name}(): the slices along {dim} of {x.shape} are empty")
+        front = (dim, *(d for d in range(x.ndim) if d != dim))
+        moved = permute_dims(x, front)
+        shape = (-1 if x.numel() else 0, *moved.shape[1:])
+        rows = reshape_to(moved, (len(moved), math.prod(shape[1:])))
+    xp, n = XP[type(x._array)], len(rows)
+    order = wrap(xp.arange(n))
+    if ordered:  # by the last column first, so that the first one decides
+        for column in reversed(range(rows.shape[1])):
+            order = order[argsort_dim(rows[order, column], 0)]
+        rows = rows[order]
+    # A row is new where it differs from the one before; the first always is.
+    new = cat([wrap(xp.ones(min(n, 1), bool_)), any_dims(ne(rows[1:], rows[:-1]), (1,))])
+    starts = nonzero_rows(new)[:, 0]
+    back = tuple(front.index(d) for d in range(len(front)))
+    found = [permute_dims(reshape_to(rows[starts], shape), back)]
+    if inverse:
+        group = cumsum(new, 0) - 1
+        group = index_put(group, group, (order._array,))
+        found.append(group if dim is not None else reshape_to(group, x.shape))
+    if counts:
+        found.append(cat([starts[1:], wrap(xp.full(min(n, 1), n, int64))]) - starts)
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+@public
+def unique(
+    input: TensorOnly, sorted: bool = True, return_inverse: bool = False,
+    return_counts: bool = False, dim: Dim | None = None,
+) -> Any:  # fmt: skip
+    """The distinct elements in order; every NaN is one of its own.
+
+    Their number depends on the values, so on a GPU this waits for them.
+
+    Args:
+        input: a Tensor.
+        sorted: in order; here they are so always.
+        return_inverse: also, for each element, the index of its value in the result.
+        return_counts: also how often each value occurs.
+        dim: distinct slices along this dimension, ordered by their first element, then the second
+            ...; takes one sort for each element of a slice.
+
+    Returns the values, or `(values, inverse, counts)` without what was not asked for. They have no
+    gradient. Raises IndexError for a dimension out of range, RuntimeError for empty slices.
+    """
+    return _distinct("unique", input, dim, return_inverse, return_counts, True)
+
+
+@public
+def unique_consecutive(
+    input: TensorOnly, return_inverse: bool = False, return_counts: bool = False,
+    dim: Dim | None = None,
+) -> Any:  # fmt: skip
+    """`unique` without sorting: one element for each run of equal ones."""
+    return _distinct("unique_consecutive", input, dim, return_inverse, return_counts, False)
+
+
+# Places in an ordered sequence --------------------------------------------------------------------
+
+
+@public
+def searchsorted(
+    sorted_sequence: TensorOnly, input: Any, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Any = None,
+) -> Any:  # fmt: skip
+    """Where to insert each element of `input` so that the sequence stays in order.
+
+    Args:
+        sorted_sequence: (m,), or (..., m) with the leading dimensions of `input`; ascending along
+            the last dimension (not checked).
+        input: a Tensor of any shape, or (..., k), or for (m,) a number.
+        out_int32: int32 instead of int64.
+        right: behind equal elements instead of before them.
+        side: "right" or "left", another way to say so.
+        sorter: indices that sort the sequence, as of `argsort`.
+
+    Returns indices from 0 to m in the shape of `input`. Raises RuntimeError for shapes that do not
+    fit, another side, or a side that contradicts `right`.
+    """
+    if side not in (None, "left", "right") or (right and side == "left"):
+        raise RuntimeError(f"searchsorted(): side {side!r} with right={right}: say one of the two")
+    sequence = wrap(sorted_sequence._array)
+    if type(input) not in TENSORS:
+        if not isinstance(input, NUMBERS):
+            raise TypeError(
+                f"searchsorted(): expected a Tensor or number, not {type(input).__name__}"
+            )
+        dtype = MODES.default_dtype if isinstance(input, float) else int64
+        input = wrap(XP[type(sequence._array)].asarray(input, dtype))
+    if not sequence.ndim or (sequence.ndim > 1 and sequence.shape[:-1] != input.shape[:-1]):
+        raise RuntimeError(
+            f"searchsorted(): a sequence of shape {sequence.shape} needs one dimension, or "
+            f"the leading dimensions of the input of shape {input.shape}"
+        )
+    if sorter is not None:
+        sequence = take_along_dim(sequence, sorter, -1)
+    at, m = sequence.ndim - 1, sequence.shape[-1]
+    values = wrap(input._array) if at else reshape_to(wrap(input._array), (-1,))
+    low = cast(zeros_like(values), int64)
+    high = low + m
+    for _ in range(m.bit_length()):  # halves the stretch from low to high, where the place is
+        middle = (low + high) // 2
+        there = gather_along(sequence, clamp(middle, None, m - 1), at)
+        # Said this way round a NaN goes to the end.
+        behind = ~(there > values if right or side == "right" else there >= values)
+        behind = behind & (low < high)
+        low, high = where(behind, middle + 1, low), where(behind, high, middle)
+    low = reshape_to(low, input.shape)
+    return cast(low, int32) if out_int32 else low
+
+
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """The number of the bucket of each element, between ascending (m,) boundaries: 0 to m.
+
+    An element equal to a boundary is in the bucket before it, with `right` in the one behind it.
+    Raises RuntimeError for boundaries of another number of dimensions.
+    """
+    if type(boundaries) not in TENSORS or boundaries.ndim != 1:
+        raise (RuntimeError if type(boundaries) in TENSORS else TypeError)(
+            "bucketize(): boundaries must be a Tensor of 1 dimension, got "
+            f"{getattr(boundaries, 'shape', type(boundaries).__name__)}"
+        )
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)

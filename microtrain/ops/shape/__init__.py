@@ -1,0 +1,1 @@
+"""Views, joining, splitting and rearranging."""

@@ -1,0 +1,300 @@
+"""The same elements elsewhere or several times: flip, roll, repeat, move dimensions, make grids."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Annotated, Any
+
+import numpy as np
+
+from ...backend import XP, to_host
+from ...tensor import TENSORS, wrap
+from ..arguments import integer, integers, one_of
+from ..fronts import Int, IntOrInts, Ints, Matrices, T, of_dims, public
+from ..index.indexing import gather_index
+from ..pointwise.elementwise import clone, contiguous_copy
+from ..registry import primitive
+from .joining import checked_tensors
+from .shapes import (
+    broadcast_shape,
+    dim_of,
+    expand_to,
+    flatten,
+    normal_dim,
+    permute_dims,
+    reshape_to,
+    sizes_of,
+    transpose,
+    unsqueeze,
+)
+
+__all__ = [
+    "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis", "movedim",
+    "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims", "tile",
+]  # fmt: skip
+
+
+def _distinct(name: str, x: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """`dims` counted from the front; RuntimeError where one appears twice."""
+    found = tuple(normal_dim(d, x.ndim) for d in dims)
+    if len(set(found)) != len(found):
+        raise RuntimeError(f"{name}(): a dimension appears multiple times in {list(dims)}")
+    return found
+
+
+def _listed(name: str, what: str, sizes: tuple[Any, ...], keyword: Any) -> tuple[int, ...]:
+    """The integers of a call that takes `f(2, 3)`, `f((2, 3))` and `f(what=(2, 3))`."""
+    if (keyword is None) == (not sizes):
+        raise TypeError(f"{name}(): expected {what}, one by one or as a tuple")
+    return integers(name, what, sizes_of(sizes) if keyword is None else keyword)
+
+
+# Another order of the elements --------------------------------------------------------------------
+
+
+flip_dims = primitive(
+    "flip",
+    lambda xp, x, *, dims: xp.copy(xp.flip(x, axis=dims)),
+    x=lambda g, dims: flip_dims(g, dims),
+)
+roll_dims = primitive(
+    "roll",
+    lambda xp, x, *, shifts, dims: xp.roll(x, shifts, axis=dims),
+    x=lambda g, shifts, dims: roll_dims(g, tuple(-s for s in shifts), dims),
+)
+
+
+@public
+def flip(x: T, *sizes: Any, dims: Any = None) -> Any:
+    """A copy with the elements of dimensions `dims` in reverse order.
+
+    Raises RuntimeError for a dimension named twice, IndexError for one out of range.
+    """
+    found = _distinct("flip", x, _listed("flip", "dims", sizes, dims))
+    return flip_dims(x, found) if x.ndim else clone(x)
+
+
+@public
+def fliplr(x: Matrices) -> Any:
+    """A copy with the columns in reverse order; RuntimeError for less than 2 dimensions."""
+    return flip_dims(x, (1,))
+
+
+@public
+def flipud(x: Annotated[T, of_dims(1)]) -> Any:
+    """A copy with the rows in reverse order; RuntimeError for a 0-d Tensor."""
+    return flip_dims(x, (0,))
+
+
+@public
+def roll(x: T, shifts: IntOrInts, dims: IntOrInts = None) -> Any:
+    """A copy with the elements moved by `shifts` along `dims`, the last ones to the front.
+
+    Args:
+        x: a Tensor.
+        shifts: an int, or one for each dimension.
+        dims: an int or a tuple; None rolls the flattened elements.
+
+    Raises RuntimeError where the numbers of shifts and dimensions differ.
+    """
+    dims = dims or ()
+    if not dims and len(shifts) == 1:
+        return reshape_to(roll_dims(reshape_to(x, (math.prod(x.shape),)), shifts, (0,)), x.shape)
+    if not shifts or len(shifts) != len(dims):
+        raise RuntimeError(
+            f"roll(): shifts and dimensions must align. shifts: {len(shifts)}, dims: {len(dims)}"
+        )
+    return roll_dims(x, shifts, tuple(dim_of("roll", x, d) for d in dims))
+
+
+@public
+def rot90(x: T, k: Int = 1, dims: Ints = (0, 1)) -> Any:
+    """A copy turned `k` times by 90 degrees from the first of two `dims` towards the other.
+
+    Raises RuntimeError unless there are two different dimensions.
+    """
+    if len(dims) != 2 or x.ndim < 2:
+        raise RuntimeError(f"rot90(): expected 2 dimensions of at least 2, got {list(dims)}")
+    a, b = _distinct("rot90", x, dims)
+    turns = k % 4
+    if turns == 0:
+        return clone(x)
+    if turns == 2:
+        return flip_dims(x, (a, b))
+    return flip_dims(transpose(x, a, b), (a if turns == 1 else b,))
+
+
+# Several times ------------------------------------------------------------------------------------
+
+
+def _repeated(name: str, x: Any, counts: tuple[int, ...]) -> Any:
+    """`x` side by side, `counts` times along each dimension."""
+    if any(count < 0 for count in counts):
+        raise RuntimeError(f"{name}(): cannot repeat a negative number of times: {list(counts)}")
+    shape = (1,) * (len(counts) - x.ndim) + x.shape
+    apart = reshape_to(x, tuple(n for size in shape for n in (1, size)))
+    wide = tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
+    joined = tuple(count * size for count, size in zip(counts, shape, strict=True))
+    return reshape_to(contiguous_copy(expand_to(apart, wide)), joined)
+
+
+def repeat(x: Any, *sizes: Any, repeats: Any = None) -> Any:
+    """A copy of `x` repeated so many times along each dimension; more counts add dimensions.
+
+    Raises RuntimeError for a negative count or fewer counts than dimensions.
+    """
+    counts = _listed("repeat", "repeats", sizes, repeats)
+    if len(counts) < x.ndim:
+        raise RuntimeError(
+            f"repeat(): {len(counts)} counts for {x.ndim} dimensions; give one for each"
+        )
+    return _repeated("repeat", x, counts)
+
+
+@public
+def tile(x: T, *sizes: Any, dims: Any = None) -> Any:
+    """Like `Tensor.repeat`, but counts that are missing in front are 1."""
+    counts = _listed("tile", "dims", sizes, dims)
+    return _repeated("tile", x, (1,) * (x.ndim - len(counts)) + counts)
+
+
+@public
+def repeat_interleave(
+    x: T, repeats: Any = None, dim: Any = None, *, output_size: int | None = None
+) -> Any:
+    """Each element along `dim` repeated in place.
+
+    Args:
+        x: a Tensor; alone, with no `repeats`, it is the counts, and the result their indices.
+        repeats: how often, an int, or an integer Tensor with one count or one for each element.
+        dim: the dimension; None flattens first.
+        output_size: what the counts add up to, checked.
+
+    Raises RuntimeError for negative counts, another number of them, or another `output_size`.
+
+    Example:
+        >>> mt.repeat_interleave(mt.tensor([7, 8]), mt.tensor([1, 2]))
+        tensor([7, 8, 8])
+    """
+    if repeats is None:
+        places = _places(x, x.shape[0] if x.ndim else 1)
+        return wrap(XP[type(x._array)].asarray(places))
+    if dim is None:
+        x, dim = flatten(x) if x.ndim else reshape_to(x, (1,)), 0
+    at = dim_of("repeat_interleave", x, dim)
+    size = x.shape[at]
+    places = None
+    if type(repeats) in TENSORS:
+        places = _places(repeats, size)
+        total = len(places)
+    else:
+        count = integer("repeat_interleave", "repeats", repeats)
+        if count < 0:
+            raise RuntimeError(f"repeat_interleave(): repeats must not be negative, got {count}")
+        total = size * count
+    if output_size is not None and output_size != total:
+        raise RuntimeError(
+            f"repeat_interleave(): output_size is {output_size}, but the repeats give {total}"
+        )
+    if places is not None:
+        index = XP[type(x._array)].asarray(places)
+        return gather_index(x, (*(slice(None),) * at, index))
+    wide = (*x.shape[: at + 1], count, *x.shape[at + 1 :])
+    copies = contiguous_copy(expand_to(unsqueeze(x, at + 1), wide))
+    return reshape_to(copies, (*x.shape[:at], total, *x.shape[at + 1 :]))
+
+
+def _places(repeats: Any, size: int) -> Any:
+    """The indices that take each of `size` elements as often as `repeats` says."""
+    counts = to_host(repeats._array)
+    if counts.dtype.name not in ("int32", "int64") or counts.ndim > 1:
+        raise RuntimeError(
+            "repeat_interleave(): repeats must be an int32 or int64 Tensor of 0 or 1 dimensions, "
+            f"got {counts.dtype.name} of shape {counts.shape}"
+        )
+    if counts.size not in (1, size) or (counts < 0).any():
+        raise RuntimeError(
+            f"repeat_interleave(): repeats must be one count or {size}, none negative, got "
+            f"{counts.size}"
+        )
+    return np.repeat(np.arange(size), counts)
+
+
+# Another order of the dimensions ------------------------------------------------------------------
+
+
+@public
+def movedim(x: T, source: IntOrInts, destination: IntOrInts) -> Any:
+    """The dimensions `source` (one or several) moved to `destination`, the others in order; a view.
+
+    Raises RuntimeError for a dimension named twice or different numbers of them.
+    """
+    source, destination = (_distinct("movedim", x, dims) for dims in (source, destination))
+    if len(source) != len(destination):
+        raise RuntimeError(
+            f"movedim(): source {list(source)} and destination {list(destination)} must have the "
+            "same number of dimensions"
+        )
+    order = [d for d in range(x.ndim) if d not in source]
+    for to, dim in sorted(zip(destination, source, strict=True)):
+        order.insert(to, dim)
+    return permute_dims(x, tuple(order)) if x.ndim else x
+
+
+@public
+def swapaxes(x: T, axis0: int, axis1: int) -> Any:
+    """Two dimensions exchanged, by NumPy's name for `transpose`; a view."""
+    return transpose(x, axis0, axis1)
+
+
+@public
+def swapdims(x: T, dim0: int, dim1: int) -> Any:
+    """Two dimensions exchanged, another name of `transpose`; a view."""
+    return transpose(x, dim0, dim1)
+
+
+moveaxis = movedim
+
+# Broadcasting -------------------------------------------------------------------------------------
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
+    """The Tensors broadcast to their common shape; views. RuntimeError where there is none."""
+    found = checked_tensors("broadcast_tensors", tensors)
+    shape = broadcast_shape("broadcast_tensors", *(x.shape for x in found))
+    return tuple(expand_to(x, shape) for x in found)
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Any, ...]:
+    """Coordinates of a grid: Tensor i, spread along dimension i of all results; views.
+
+    Args:
+        tensors: 0-d or 1-d Tensors of one dtype, one by one or as a list.
+        indexing: "ij", or "xy", which exchanges the first two dimensions of the results. Without
+            it there is a warning, as in PyTorch, and "ij".
+
+    Raises RuntimeError for more dimensions, different dtypes, no Tensors or another `indexing`.
+    """
+    if len(tensors) == 1 and isinstance(tensors[0], tuple | list):
+        tensors = tuple(tensors[0])
+    found = checked_tensors("meshgrid", tensors)
+    if indexing is None:
+        warnings.warn(
+            "meshgrid: it will be required to pass the indexing argument; write indexing='ij'",
+            stacklevel=2,
+        )
+    if not found or any(x.ndim > 1 or x.dtype != found[0].dtype for x in found):
+        given = ", ".join(f"{x.shape} {x.dtype.name}" for x in found)
+        raise RuntimeError(
+            f"meshgrid(): expected 0-d or 1-d Tensors of the same dtype, got {given or 'none'}"
+        )
+    one_of("meshgrid", "indexing", indexing, None, "ij", "xy")
+    shape = tuple(math.prod(x.shape) for x in found)
+    grids = tuple(
+        expand_to(reshape_to(x, (size,) + (1,) * (len(found) - place - 1)), shape)
+        for place, (x, size) in enumerate(zip(found, shape, strict=True))
+    )
+    if indexing != "xy" or len(found) < 2:
+        return grids
+    return tuple(transpose(grid, 0, 1) for grid in grids)

@@ -1,0 +1,168 @@
+"""Taking Tensors apart: narrow, select, split, chunk, unbind, unflatten."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from ...tensor import TENSORS
+from ..arguments import integer, integers
+from ..fronts import Int, Ints, OwnDim, RealDim, T, public
+from ..index import indexing
+from .joining import pieces, unbind_parts
+from .shapes import flatten, reshape_to
+
+__all__ = [
+    "chunk", "narrow", "ravel", "select", "split", "split_with_sizes", "tensor_split", "unbind",
+    "unflatten",
+]  # fmt: skip
+
+
+# One part -----------------------------------------------------------------------------------------
+
+
+@public
+def narrow(x: T, dim: RealDim, start: Int, length: Int) -> Any:
+    """The elements `start` to `start + length` of dimension `dim`; a view.
+
+    Raises IndexError for a start outside the dimension, RuntimeError for a 0-d Tensor and a length
+    that is negative or too large.
+    """
+    size = x.shape[dim]
+    if not -size <= start <= size:
+        raise IndexError(
+            f"narrow(): start out of range (expected to be in range of [{-size}, {size}], but got "
+            f"{start})"
+        )
+    start += size if start < 0 else 0
+    if length < 0 or start + length > size:
+        raise RuntimeError(
+            f"narrow(): start ({start}) + length ({length}) does not fit dimension {dim} of size "
+            f"{size}"
+        )
+    return indexing.part(x, dim, start, start + length)
+
+
+@public
+def select(x: T, dim: OwnDim, index: Int) -> Any:
+    """The elements with `index` in dimension `dim`, without that dimension; a view."""
+    if not -x.shape[dim] <= index < x.shape[dim]:
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {list(x.shape)} at "
+            f"dimension {dim}"
+        )
+    return indexing.select(x, indexing.at_dim(dim, index))
+
+
+# All parts ----------------------------------------------------------------------------------------
+
+
+@public
+def split(x: T, split_size_or_sections: Any, dim: RealDim = 0) -> tuple[Any, ...]:
+    """Parts of one size along `dim`, the last perhaps smaller, or of the sizes in a list; views.
+
+    Raises RuntimeError for a 0-d Tensor, a negative size and sizes that do not add up to that of
+    the dimension.
+
+    Example:
+        >>> mt.arange(5).split(2)
+        (tensor([0, 1]), tensor([2, 3]), tensor([4]))
+    """
+    if isinstance(split_size_or_sections, tuple | list):
+        return split_with_sizes(x, split_size_or_sections, dim)
+    size, have = integer("split", "split_size", split_size_or_sections), x.shape[dim]
+    if size < 0 or (have and not size):
+        raise RuntimeError(
+            f"split(): split_size must be positive (0 only where the dimension is), got {size} for "
+            f"dimension {dim} of size {have}"
+        )
+    return pieces(x, dim, [min(size, have - i) for i in range(0, have, size or 1)] or [0])
+
+
+@public
+def split_with_sizes(x: T, split_sizes: Ints, dim: OwnDim = 0) -> tuple[Any, ...]:
+    """Parts of the given sizes along `dim`, which add up to its size; views."""
+    if any(size < 0 for size in split_sizes) or sum(split_sizes) != x.shape[dim]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes that are not negative and sum exactly to "
+            f"{x.shape[dim]}, the size of dimension {dim}, but got split_sizes={list(split_sizes)}"
+        )
+    return pieces(x, dim, list(split_sizes))
+
+
+@public
+def chunk(x: T, chunks: Int, dim: RealDim = 0) -> tuple[Any, ...]:
+    """At most `chunks` parts of one size along `dim`, the last perhaps smaller; views."""
+    if chunks < 1:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    if not x.shape[dim]:
+        return pieces(x, dim, [0] * chunks)
+    return split(x, -(-x.shape[dim] // chunks), dim)
+
+
+@public
+def tensor_split(x: T, indices_or_sections: Any, dim: RealDim = 0) -> tuple[Any, ...]:
+    """So many parts along `dim`, the first ones larger by one, or the parts between indices; views.
+
+    Args:
+        x: a Tensor.
+        indices_or_sections: a number of parts, or a tuple, list or 1-d Tensor of indices.
+        dim: the dimension to split.
+
+    Raises RuntimeError for a 0-d Tensor or no parts.
+    """
+    have, wanted = x.shape[dim], indices_or_sections
+    if type(wanted) in TENSORS:
+        wanted = wanted.tolist()
+    if isinstance(wanted, tuple | list):
+        places = [0, *integers("tensor_split", "indices", wanted), have]
+        cuts = [slice(a, b).indices(have)[:2] for a, b in pairwise(places)]
+        if all(0 <= a <= b <= have for a, b in pairwise(places)):
+            return pieces(x, dim, [b - a for a, b in cuts])
+        return tuple(indexing.part(x, dim, a, max(a, b)) for a, b in cuts)
+    count = integer("tensor_split", "sections", wanted)
+    if count < 1:
+        raise RuntimeError(f"number of sections must be larger than 0, got {count}")
+    size, more = divmod(have, count)
+    return pieces(x, dim, [size + (i < more) for i in range(count)])
+
+
+@public
+def unbind(x: T, dim: OwnDim = 0) -> tuple[Any, ...]:
+    """The Tensors along `dim`, without that dimension; views."""
+    return unbind_parts.apply(x, dim, list(range(x.shape[dim])))
+
+
+# Dimensions ---------------------------------------------------------------------------------------
+
+
+@public
+def unflatten(x: T, dim: RealDim, sizes: Ints) -> Any:
+    """Dimension `dim` as several of `sizes`, one of which may be -1; a view where possible."""
+    known = math.prod(size for size in sizes if size != -1)
+    have = x.shape[dim]
+    inferred = sizes.count(-1)
+    fits = known and not have % known if inferred else known == have
+    if not sizes or inferred > 1 or min(sizes) < -1 or not fits:
+        raise RuntimeError(
+            f"unflatten: sizes {list(sizes)} don't multiply up to the size of dim {dim} ({have})"
+        )
+    found = tuple(have // known if size == -1 else size for size in sizes)
+    return reshape_to(x, (*x.shape[:dim], *found, *x.shape[dim + 1 :]))
+
+
+@public
+def ravel(x: T) -> Any:
+    """All elements in one dimension; a view where the memory allows it."""
+    return flatten(x) if x.ndim else reshape_to(x, (1,))
+
+
+def view_as(x: Any, other: Any) -> Any:
+    """`x.view(other.shape)`."""
+    return x.view(other.shape)
+
+
+def reshape_as(x: Any, other: Any) -> Any:
+    """`x.reshape(other.shape)`."""
+    return x.reshape(other.shape)

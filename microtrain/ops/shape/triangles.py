@@ -1,0 +1,147 @@
+"""Triangles and diagonals of matrices, and matrices made of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from ...backend import as_dtype, int64, resolve_device, to_device
+from ...tensor import Tensor, wrap
+from ..fronts import NUMERIC, Int, Matrices, Matrix, T, of_dims, public
+from ..pointwise.elementwise import clone
+from ..reduce.reductions import sum
+from ..registry import primitive
+from .shapes import normal_dim, permute_dims
+
+__all__ = [
+    "diag", "diag_embed", "diagonal", "trace", "tril", "tril_indices", "triu", "triu_indices",
+]  # fmt: skip
+
+# Triangles ----------------------------------------------------------------------------------------
+
+
+def _triangle(name: str, zeroed: str) -> Any:
+    """The primitive and the public function `tril` or `triu`."""
+
+    def kernel(xp, x, *, diagonal=0):
+        return getattr(xp, name)(x, diagonal)
+
+    operation = primitive(name, kernel, x=lambda g, diagonal: operation(g, diagonal))
+
+    def function(x: Matrices, diagonal: Int = 0) -> Any:
+        return operation(x, diagonal)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"Matrices with zeros {zeroed} diagonal number `diagonal` (above the main one: positive)."
+    )
+    return operation, public(function)
+
+
+lower_triangle, tril = _triangle("tril", "above")
+upper_triangle, triu = _triangle("triu", "below")
+
+
+def _indices(name: str) -> Any:
+    find = getattr(np, name)
+
+    def function(
+        row: Int, col: Int, offset: Int = 0, *, dtype: Any = None, device: Any = None
+    ) -> Tensor:
+        if row < 0 or col < 0:
+            raise RuntimeError(f"{name}: row and col must be non-negative, got {row}, {col}")
+        kind = int64 if dtype is None else as_dtype(dtype)
+        if kind.name not in ("int32", "int64"):
+            raise RuntimeError(f"{name}: expected dtype int32 or int64, got {kind.name}")
+        found = np.stack(find(row, offset, col)).astype(kind)
+        return wrap(to_device(found, resolve_device(device)))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"The rows and the columns, as a (2, n) Tensor, of what `{name[:4]}` keeps of a (row, col) "
+        "matrix."
+    )
+    return public(function)
+
+
+tril_indices, triu_indices = _indices("tril_indices"), _indices("triu_indices")
+
+# Diagonals ----------------------------------------------------------------------------------------
+
+
+def _diagonal_of(xp, x, *, offset=0):
+    """Diagonal number `offset` of the last two dimensions, sharing memory."""
+    rows, columns = x.shape[-2:]
+    down, right = max(-offset, 0), max(offset, 0)
+    length = max(min(rows - down, columns - right), 0)
+    if length:
+        x = xp.getitem(x, (Ellipsis, slice(down, None), slice(right, None)))
+    step = x.strides[-2] + x.strides[-1]
+    return xp.as_strided(x, (*x.shape[:-2], length), (*x.strides[:-2], step))
+
+
+def _diag_embed(xp, x, *, shape, offset=0):
+    """Zeros of `shape` with `x` on diagonal number `offset`: the reverse of `diagonal`."""
+    out = xp.zeros(shape, x.dtype)
+    xp.copyto(_diagonal_of(xp, out, offset=offset), x)
+    return out
+
+
+diagonal_of = primitive(
+    "diagonal",
+    _diagonal_of,
+    x=lambda g, x_shape, offset: with_diagonal(g, x_shape, offset),
+    options={"view": True},
+)
+with_diagonal = primitive("diag_embed", _diag_embed, x=lambda g, offset: diagonal_of(g, offset))
+
+
+def _plane(dim1: int, dim2: int, ndim: int) -> tuple[int, int]:
+    found = normal_dim(dim1, ndim), normal_dim(dim2, ndim)
+    if found[0] == found[1]:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    return found
+
+
+@public
+def diagonal(x: T, offset: Int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """A diagonal of dimensions `dim1` and `dim2`, as the last dimension; a view.
+
+    Args:
+        x: a Tensor of at least 2 dimensions.
+        offset: 0 is the main diagonal, positive numbers are above it, negative ones below.
+        dim1, dim2: the rows and the columns.
+
+    Raises IndexError for a dimension out of range, RuntimeError where both are the same.
+    """
+    a, b = _plane(dim1, dim2, x.ndim)
+    others = [d for d in range(x.ndim) if d not in (a, b)]
+    return diagonal_of(permute_dims(x, (*others, a, b)), offset)
+
+
+@public
+def diag_embed(x: T, offset: Int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    """Matrices of zeros with the last dimension of `x` on a diagonal; arguments as `diagonal`'s."""
+    a, b = _plane(dim1, dim2, x.ndim + 1)
+    size = x.shape[-1] + abs(offset)
+    made = with_diagonal(x, (*x.shape[:-1], size, size), offset)
+    order = list(range(x.ndim - 1))
+    for place, dim in sorted([(a, x.ndim - 1), (b, x.ndim)]):
+        order.insert(place, dim)
+    return permute_dims(made, tuple(order))
+
+
+@public
+def diag(x: Annotated[T, of_dims(1, 2)], diagonal: Int = 0) -> Any:
+    """A matrix with the vector `x` on a diagonal, or a copy of a diagonal of the matrix `x`.
+
+    Raises RuntimeError for another number of dimensions.
+    """
+    return diag_embed(x, diagonal) if x.ndim == 1 else clone(diagonal_of(x, diagonal))
+
+
+@public
+def trace(x: Annotated[Matrix, NUMERIC]) -> Any:
+    """The sum of the diagonal of a matrix; RuntimeError for anything else and for booleans."""
+    return sum(diagonal_of(x))

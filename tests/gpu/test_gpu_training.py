@@ -1,0 +1,312 @@
+"""Training on the real CuPy: networks, ranks, runs from YAML, what is saved and taken up again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from programs import Convolutional, classes, numbers
+from real_cupy import ON_PROCESSOR, cupy, on_host, only, same
+from resuming import metrics, train, write_run
+
+import microtrain as mt
+from microtrain.distributed import in_process
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import LaunchError
+from microtrain.inference.evaluate import evaluate_run
+from microtrain.inference.model import load
+from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
+from microtrain.train.model_state import model_arrays
+
+nn, F = mt.nn, mt.nn.functional
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+DEVICES = ("cpu", "cuda")
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
+
+
+# Networks ---------------------------------------------------------------------------------------
+
+
+class Letters(nn.Module):
+    """A transformer over letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(12, 3, 24, dropout=0.1, batch_first=True)
+        self.letter, self.block = nn.Embedding(11, 12), nn.TransformerEncoder(layer, 2)
+        self.norm, self.head = nn.LayerNorm(12), nn.Linear(12, 11)
+
+    def forward(self, index: Any) -> Any:
+        return self.head(self.norm(self.block(self.letter(index)))).reshape(-1, 11)
+
+
+def perceptron() -> Any:
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3)
+    )
+
+
+NETWORKS: dict[str, tuple[Callable[[], Any], Any, Any]] = {
+    "perceptron": (perceptron, numbers(6, 8), classes(3, 6)),
+    "convolutional": (Convolutional, numbers(6, 1, 8, 8), classes(3, 6)),
+    "transformer": (Letters, classes(11, 4, 8), lambda i: classes(11, 32)(i + 7)),
+}
+
+
+def train_on(device: str, name: str, dtype: str) -> list[Any]:
+    """Three steps: losses, then weights and running statistics, then scores in evaluation."""
+    make, inputs, targets = NETWORKS[name]
+    mt.manual_seed(1)
+    model = make().to(dtype=dtype, device=device)
+    optimizer = mt.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def scores(i: int) -> Any:
+        x = mt.tensor(inputs(i), device=device)
+        return model(x.to(dtype) if x.dtype.kind == "f" else x)
+
+    found = []
+    for i in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(scores(i), mt.tensor(targets(i), device=device))
+        loss.backward()
+        optimizer.step()
+        found.append(on_host(loss.detach()))
+    found += [on_host(x.detach()) for x in (*model.parameters(), *model.buffers())]
+    model.eval()
+    with mt.no_grad():
+        found.append(on_host(scores(5)))
+    assert {type(x._array) for x in (*model.parameters(), *model.buffers())} == {
+        cupy.ndarray if device == "cuda" else np.ndarray
+    }
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network(name: str, dtype: str) -> None:
+    here = train_on("cpu", name, dtype)
+    with only(dtype):
+        there = train_on("cuda", name, dtype)
+    for a, b in zip(here, there, strict=True):
+        same(b, a, 100)  # three steps of it
+
+
+# Ranks ------------------------------------------------------------------------------------------
+
+
+def parallel(comm: Any, device: str) -> tuple[list[float], list[Any]]:
+    """Two steps on 5 rows; of three ranks the last has none."""
+    mt.manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, 2)).to(device)
+    model = mt.distributed.DataParallel(net, comm, bucket_mb=1e-4)
+    optimizer = mt.optim.Adam(model.parameters(), lr=0.1)
+    shares = {1: (5,), 2: (3, 2), 3: (3, 2, 0)}[comm.size]
+    start = sum(shares[: comm.rank])
+    mine = slice(start, start + shares[comm.rank])
+    x, y = numbers(5, 4)(1)[mine], numbers(5, 2)(2)[mine]
+    losses = []
+    with np.errstate(all="ignore"):  # the mean over no row
+        for _ in range(2):
+            optimizer.zero_grad()
+            given = mt.tensor(x, device=device), mt.tensor(y, device=device)
+            F.mse_loss(model(given[0]), given[1]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            losses.append(model.loss)
+    return losses, [on_host(p.detach()) for p in model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_data_parallel(size: int) -> None:
+    here = in_process.run(size, parallel, "cpu")
+    for (losses, weights), (wanted, others) in zip(
+        in_process.run(size, parallel, "cuda"), here, strict=True
+    ):
+        assert losses == pytest.approx(wanted, rel=1e-5)
+        for found, expected in zip(weights, others, strict=True):
+            same(found, expected, 100)
+
+
+# Runs -------------------------------------------------------------------------------------------
+
+
+def weights_of(run: Path) -> dict[str, Any]:
+    return load_checkpoint(list_checkpoints(run / "checkpoints")[-1]).model
+
+
+def alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        same(np.asarray(found[key]), np.asarray(value), 100)
+
+
+SETTINGS = {
+    "plain": (),
+    "clipped, adam, schedule": (
+        # Without the norm, before which the gradient of a bias is nothing but rounding.
+        "model={type: 'FOLDER/net.py:Net', norm: false}", "optimizer={type: adam, lr: 0.05}",
+        "train.clip_norm=0.5", "schedule={type: cosine, warmup: 3 steps}",
+    ),
+    "accumulated, world": ("train.accumulate=2", "distributed={reproducible: world, shards: 2}"),
+    "float64": ("dtype=float64",),
+    "guarded": ("train.nan=skip",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_run(tmp_path: Path, case: str) -> None:
+    config = write_run(tmp_path)
+    settings = [one.replace("FOLDER", str(tmp_path)) for one in SETTINGS[case]]
+    here, there = (
+        train(config, *settings, f"device={device}", f"name={device}") for device in DEVICES
+    )
+    assert {type(p._array) for p in there.model.parameters()} == {cupy.ndarray}
+    assert there.step == here.step
+    alike(model_arrays(there.model), model_arrays(here.model))
+    for a, b in zip(metrics(here.path), metrics(there.path), strict=True):
+        assert a.keys() == b.keys()
+        for key, value in a.items():
+            if isinstance(value, float):
+                assert b[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
+
+
+@pytest.mark.parametrize("after", DEVICES)
+@pytest.mark.parametrize("before", DEVICES)
+def test_a_run_is_resumed_on_any_device(tmp_path: Path, before: str, after: str) -> None:
+    config = write_run(tmp_path)
+    whole = train(config, "device=cpu")
+    first = train(config, f"device={before}", crash=10)
+    resumed = train(config, f"device={after}", resume=first.path)
+    assert (first.step, resumed.step) == (10, whole.step)
+    expected = cupy.ndarray if after == "cuda" else np.ndarray
+    assert {type(p._array) for p in resumed.model.parameters()} == {expected}
+    alike(weights_of(resumed.path), weights_of(whole.path))
+
+
+def test_a_run_of_a_gpu_is_evaluated_and_predicts(tmp_path: Path) -> None:
+    config = write_run(tmp_path)
+    run = train(config, "device=cuda")
+    values = evaluate_run(
+        str(run.path), comm=SingleCommunicator(), warn=pytest.fail, trust=True, checkpoint="last"
+    )
+    part = values.parts["val"]
+    for name, value in part.recorded.items():  # on the GPU
+        assert part.values[name] == pytest.approx(value, rel=1e-4)
+    x = numbers(5, 3)(0)
+    found = load(str(run.path), trust=True, checkpoint="last").predict(x)
+    run.model.eval()
+    with mt.no_grad():
+        expected = on_host(run.model(mt.tensor(x, device="cuda")))
+    np.testing.assert_allclose(found, expected[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_command_trains_on_the_device(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    settings = ["device=auto", "train.duration=1 epochs", f"run_dir={tmp_path}", "name=line"]
+    command = [sys.executable, "-m", "microtrain", "train", root / "configs/linreg.yaml", *settings]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "cuda:0" in done.stdout
+    resolved = next(tmp_path.rglob("config.yaml"))
+    assert yaml.safe_load(resolved.read_text())["device"] == "auto"
+
+
+# Two devices ------------------------------------------------------------------------------------
+
+RANKS = """
+import numpy as np
+import microtrain as mt
+from microtrain import backend
+from microtrain.distributed import in_process
+
+
+def rank(comm):
+    where = backend.use_gpu(comm.rank)
+    mt.manual_seed(3)
+    net = mt.nn.Sequential(mt.nn.Linear(4, 5), mt.nn.Tanh(), mt.nn.Linear(5, 2)).to(where)
+    model = mt.distributed.DataParallel(net, comm)
+    optimizer = mt.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(mt.full((3, 4), 1.0 + comm.rank, device=where)).square().mean()
+        loss.backward()
+        optimizer.step()
+    arrays = [p._array for p in model.parameters()]
+    assert {a.device.id for a in arrays} == {comm.rank}
+    assert {p.grad._array.device.id for p in model.parameters()} == {comm.rank}
+    return [a.get() for a in arrays]
+
+
+for a, b in zip(*in_process.run(2, rank), strict=True):
+    np.testing.assert_array_equal(a, b)
+"""
+CURRENT = """
+import microtrain as mt
+
+
+def refused(call, words):
+    try:
+        call()
+    except RuntimeError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+
+
+assert mt.cuda.device_count() == 2
+refused(lambda: mt.ones(3, device="cuda:1"), "call microtrain.cuda.set_device(1) first")
+refused(lambda: mt.ones(3).to(device="cuda:1"), "call microtrain.cuda.set_device(1) first")
+refused(lambda: mt.ones(3, device="cuda:2"), "cuda:2 does not exist: this machine has 2")
+refused(lambda: mt.cuda.set_device(2), "cuda:2 does not exist: this machine has 2")
+first = mt.ones(3, device="cuda")
+mt.cuda.set_device("cuda:1")
+x = mt.ones(3, device="cuda", requires_grad=True)
+y = (x + 1) * 2
+y.sum().backward()
+assert y.device == x.grad.device == mt.device("cuda", 1)
+assert (y.tolist(), x.grad.tolist()) == ([4.0] * 3, [2.0] * 3)
+assert first.device == mt.device("cuda", 0)
+moved = first.to(device="cuda:1")
+assert moved.device == mt.device("cuda", 1)
+assert (moved + y).tolist() == [5.0] * 3
+assert first.cpu().tolist() == [1.0] * 3
+"""
+
+
+@pytest.mark.parametrize("script", [RANKS, CURRENT], ids=["ranks", "current"])
+def test_two_devices(script: str) -> None:
+    if not ON_PROCESSOR and cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env=os.environ | {"GPU_ON_CPU_DEVICES": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_gpu_that_does_not_compute_is_refused_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise OSError("libcublas.so.12: cannot open shared object file")
+
+    monkeypatch.setattr(cupy, "matmul", broken)
+    for device in ("auto", "cuda"):
+        with pytest.raises(LaunchError, match=r"GPU 0 does not compute: OSError: libcublas"):
+            train(write_run(tmp_path), f"device={device}")
