@@ -6,17 +6,20 @@ captured or repeated, in a collective that other ranks wait in. Standard library
 
 from __future__ import annotations
 
+import gc
 import itertools
 import linecache
 import os
 import sys
+import threading
 import weakref
+from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
 __all__ = [
     "ENTRY", "FIRST_LINE", "FRONT", "LAYER", "OPERATION", "REPLAY", "calls_under_way", "generated",
-    "is_own", "user_line", "user_place",
+    "is_own", "of_threads", "outwards", "user_line", "user_place",
 ]  # fmt: skip
 
 _PACKAGE: Final = os.path.dirname(__file__) + os.sep
@@ -39,6 +42,7 @@ _INSTALLED: Final = f"{os.sep}site-packages{os.sep}"
 
 
 _numbers = itertools.count(1)
+_COLLECTING: Final = threading.Lock()  # who switches it off
 
 
 def generated(source: str, name: str, kind: str, scope: dict[str, Any]) -> Any:
@@ -67,21 +71,39 @@ def calls_under_way() -> list[tuple[CodeType, int]]:
 
     All calls where there is no other: a model built from YAML is called by the package alone.
     """
-    calls = [(each.f_code, each.f_lineno) for each in _outwards(sys._getframe(1))][::-1]
+    calls = [(each.f_code, each.f_lineno) for each in outwards(sys._getframe(1))][::-1]
     return [call for call in calls if not is_own(call[0].co_filename)] or calls
 
 
-def _outwards(frame: FrameType | None) -> list[FrameType]:
-    """`frame`, what called it, what called that, and so on.
-
-    All at once: they may be another thread's, which returns from them meanwhile. CPython 3.11 has
-    then been seen to give something else than a frame.
-    """
+def outwards(frame: FrameType | None) -> list[FrameType]:
+    """`frame`, what called it, what called that, and so on."""
     found = []
-    while frame is not None and hasattr(frame, "f_code"):
+    while frame is not None:
         found.append(frame)
         frame = frame.f_back
     return found
+
+
+def of_threads(idents: Iterable[int] | None = None) -> dict[int, list[FrameType]]:
+    """What threads are doing: by ident, the frame that runs, what called it, and so on.
+
+    Args:
+        idents: these alone, as far as they run; None: all threads.
+    """
+    # A frame that nobody has looked at is an object only once it is asked for. In CPython 3.11 the
+    # memory for it may set off a collection of garbage; finalizers that run then let the other
+    # thread go on, it leaves the frame, and the new object is written over whatever is there now:
+    # floats were found where frames should be, and the process crashed.
+    with _COLLECTING:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+            wanted = frames if idents is None else frames.keys() & set(idents)
+            return {ident: outwards(frames[ident]) for ident in wanted}
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def user_line(frame: FrameType) -> str:
@@ -91,14 +113,14 @@ def user_line(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def user_place(frame: FrameType | None) -> str:
-    """File name and line of the user's code that `frame` runs, for messages about other ranks.
+def user_place(calls: Sequence[FrameType]) -> str:
+    """File name and line of the user's code that these run, for messages about other ranks.
 
     Libraries are passed over. In a run from YAML there may be no other code: then that of the
     package above communication.
     """
     own = ""
-    for each in _outwards(frame):
+    for each in calls:
         name, line = each.f_code.co_filename, str(each.f_lineno)
         if name.startswith(REPLAY):
             name, _, line = _origin(each).rpartition(":")

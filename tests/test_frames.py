@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import runpy
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -26,6 +28,10 @@ def code_in(filename: str, **names: Any) -> Any:
     return scope["ask"]
 
 
+def place(frame: FrameType) -> str:
+    return frames.user_place(frames.outwards(frame))
+
+
 def line_here() -> str:
     frame = sys._getframe(1)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -40,14 +46,14 @@ OWN = [
 def test_our_own_code_is_passed_over(name: str) -> None:
     assert frames.is_own(name)
     assert code_in(name)(frames.user_line) == line_here()
-    assert code_in(name)(frames.user_place) == os.path.basename(line_here())
+    assert code_in(name)(place) == os.path.basename(line_here())
 
 
 @pytest.mark.parametrize("name", ["<frozen runpy>", functools.__file__, "/x/site-packages/a/b.py"])
 def test_libraries_are_nobodys_script(name: str) -> None:
     assert not frames.is_own(name)
     assert code_in(name)(frames.user_line) == f"{name}:2"
-    assert code_in(name)(frames.user_place).startswith("test_frames.py:")
+    assert code_in(name)(place).startswith("test_frames.py:")
 
 
 def test_a_replay_has_the_line_that_it_repeats() -> None:
@@ -58,7 +64,7 @@ def test_a_replay_has_the_line_that_it_repeats() -> None:
         text = "\n" * (number - 1) + "import sys; frame = sys._getframe()"
         exec(compile(text, frames.REPLAY, "exec"), scope)
         frame: FrameType = scope["frame"]
-        return frames.user_place(frame)
+        return place(frame)
 
     assert at_line(frames.FIRST_LINE) == "model.py:7"
     assert at_line(frames.FIRST_LINE + 1).startswith("test_frames.py:")  # bookkeeping
@@ -74,10 +80,8 @@ def test_where_there_is_no_user_the_package_above_communication_is_named() -> No
             f_back=None,
         ),
     )
-    assert frames.user_place(inner) == "trainer.py:5"  # type: ignore[arg-type]
-    assert frames.user_place(None) == "unknown code"
-    inner.f_back = 1.5  # what CPython 3.11 gave once for a thread under way
-    assert frames.user_place(inner) == "unknown code"  # type: ignore[arg-type]
+    assert place(inner) == "trainer.py:5"  # type: ignore[arg-type]
+    assert frames.user_place([]) == "unknown code"
 
 
 def test_calls_under_way_are_the_users() -> None:
@@ -99,3 +103,54 @@ def test_a_generated_layer_is_none_of_the_users_calls(tmp_path: Path) -> None:
     _, line, below = str(caught.value).partition(f'{script}", line 4')  # above: what runs the tests
     assert line and "<layer" not in below and "<string>" not in below
     assert mt.is_anomaly_enabled() is False
+
+
+# Frames of many sizes, so that one lies where another was; garbage whose finalizers let the other
+# thread go on while its frames are read.
+RACE = r"""
+import gc, random, sys, threading, time
+from microtrain.frames import of_threads
+
+class Garbage:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        if threading.get_ident() == reader:
+            time.sleep(1e-4)  # lets the other thread go on
+
+reader, functions = threading.get_ident(), []
+for count in range(1, 37, 3):
+    scope = {"functions": functions}
+    lines = [f"v{n} = x + {n}.5" for n in range(count)]
+    lines.append("return functions[(n * 7 + int(x)) % 12](n - 1, x + 1) + v0 if n else v0")
+    exec("\n  ".join(["def f(n, x):", *lines]), scope)
+    functions.append(scope["f"])
+
+def work():
+    while True:
+        random.choice(functions)(60 + random.randrange(9), random.random() * 50)
+
+worker = threading.Thread(target=work, daemon=True)
+worker.start()
+gc.set_threshold(30, 1000, 1000)
+end, kinds = time.monotonic() + 2, set()
+while time.monotonic() < end:
+    Garbage(), Garbage()
+    kinds.update(map(type, of_threads([worker.ident])[worker.ident]))
+assert gc.isenabled()
+print(*(kind.__name__ for kind in kinds), flush=True)
+"""
+
+
+def test_calls_of_a_thread_under_way_are_frames() -> None:
+    """CPython 3.11 gave floats, and crashed, where garbage was collected meanwhile."""
+    command = [sys.executable, "-c", RACE]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "frame\n"), ended.stderr
+
+
+def test_calls_of_threads_without_ident_are_all() -> None:
+    found = frames.of_threads()
+    assert {thread.ident for thread in threading.enumerate()} <= found.keys()
+    assert found[threading.get_ident()][-1] is frames.outwards(sys._getframe())[-1]
+    assert frames.of_threads([-1]) == {}

@@ -30,6 +30,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
 from ..errors import UserError
+from ..frames import of_threads
 
 # Seconds. The other ranks let rank 0 speak first: most errors are the same on all of them, and one
 # traceback is enough. Launchers drop what they have not forwarded when MPI_Abort arrives, so they
@@ -130,7 +131,8 @@ def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], o
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
     _watch_system_exit(left)
 
-    main = _bottom(sys._current_frames()[threading.main_thread().ident or 0])
+    main_ident = threading.main_thread().ident or 0
+    main = of_threads([main_ident])[main_ident][-1]
 
     def at_exit() -> None:
         if os.getpid() != pid:
@@ -152,12 +154,6 @@ def exit_status(code: object) -> tuple[int, str]:
     if isinstance(code, int):
         return code & 0xFF, ""
     return 1, f"{code}\n"
-
-
-def _bottom(frame: FrameType) -> FrameType:
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame
 
 
 def _watch_system_exit(left: Callable[[SystemExit], None]) -> None:

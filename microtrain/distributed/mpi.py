@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from ..errors import ConfigError, LaunchError
-from ..frames import user_place
+from ..frames import outwards, user_place
 from ..threads import Launch
 from . import abort, warden, watchdog
 from .communicator import Array, Communicator, Op, T, described, ranks_named
@@ -194,7 +194,7 @@ class MpiCommunicator(Communicator):
     def _compare(self) -> None:
         """RuntimeError on every rank unless all are at the same call."""
         assert self._doing is not None and self._control is not None
-        mine = described(*self._doing), user_place(sys._getframe(2))
+        mine = described(*self._doing), user_place(outwards(sys._getframe(2)))
         everyone = self._control.allgather(mine)
         if all(call == everyone[0][0] for call, _ in everyone):
             return

@@ -26,7 +26,6 @@ import math
 import mmap
 import os
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -37,7 +36,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..files import make_directory, read_object, write_whole
-from ..frames import user_place
+from ..frames import of_threads, user_place
 from ..random import STREAM
 from . import abort, warden
 from .communicator import FORBIDDEN, Communicator, described, ranks_named
@@ -248,12 +247,12 @@ class Watchdog:
 
     def record(self, doing: str) -> dict[str, Any]:
         """What this rank writes about itself; `doing` is the collective that it waits in."""
-        frame = sys._current_frames().get(self.watched.ident or 0)
+        me = self.watched.ident or 0
         return {
             "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
             "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
-            "at": user_place(frame), "left": self.left, "ending": self.ending,
-            "alone": FORBIDDEN.get(self.watched.ident or 0, self.closing),
+            "at": user_place(of_threads([me]).get(me, ())), "left": self.left,
+            "ending": self.ending, "alone": FORBIDDEN.get(me, self.closing),
         }  # fmt: skip
 
     def look(self, elapsed: float) -> None:
@@ -376,9 +375,10 @@ def _stacks() -> str:
     """Where every thread of this process but this one is."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
-    for ident, frame in sys._current_frames().items():
+    for ident, calls in of_threads().items():
         if ident != threading.get_ident():
-            lines = "".join(traceback.format_stack(frame))
+            stack = traceback.StackSummary.extract((each, each.f_lineno) for each in calls[::-1])
+            lines = "".join(stack.format())
             found.append(f"thread {names.get(ident, ident)} (most recent call last):\n{lines}")
     return "".join(found)
 
