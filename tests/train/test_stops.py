@@ -257,8 +257,9 @@ def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended
     if ended:
         assert run(config, settings, 1).step == state["step"]
         return
-    longer = (*settings[:-1], "train.duration=0.01 min")  # it was decided under another one
-    assert run(config, longer, 1).step > state["step"]
+    more = state["step"] + 2  # it was decided under another duration
+    longer = (*settings[:-1], f"train.duration={more} steps")
+    assert run(config, longer, 1).step == more
 
 
 def crash_before_run_json(results, *_):
