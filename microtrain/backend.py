@@ -9,6 +9,8 @@ objects, on every device.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import mmap
 import operator
 import threading
 import weakref
@@ -81,7 +83,6 @@ class Namespace:
         self.min = array_type.min
         self.take = array_type.take  # of the flattened array
         self.broadcast_to = module.broadcast_to
-        self.as_strided = module.lib.stride_tricks.as_strided
         self.inverse = module.linalg.inv
         self.solve = module.linalg.solve
         self.cholesky = module.linalg.cholesky
@@ -90,6 +91,9 @@ class Namespace:
         self.erf, self.erfc = special.erf, special.erfc
         if kind == "cuda":
             self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
+            self.as_strided = _as_strided
+        else:
+            self.as_strided = module.lib.stride_tricks.as_strided
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -121,8 +125,41 @@ class Namespace:
         return self.ones(shape, dtype)
 
     def view_of(self, memory: Any, start: int, like: Any) -> Any:
-        """An array in the shape, dtype and strides of `like` from byte `start` of `memory` on."""
-        return self.array_type(like.shape, like.dtype, memory.data + start, like.strides)
+        """A view of `memory`, in bytes, from `start` on: in the shape, dtype, strides of `like`."""
+        size = like.dtype.itemsize
+        rest = memory[start : len(memory) - (len(memory) - start) % size]
+        return self.as_strided(rest.view(like.dtype), like.shape, like.strides)
+
+    def nowhere(self, sizes: list[int]) -> list[Any]:
+        """Addresses for bytes that nobody reads or writes: there is no memory behind them."""
+        pages, cuda = NUMPY.nowhere(sizes), self.module.cuda
+        start = address(pages[0])
+        unowned = cuda.UnownedMemory(start, sum(sizes), pages[0].base, cuda.Device().id)
+        return [
+            self.array_type((page.size,), uint8, cuda.MemoryPointer(unowned, address(page) - start))
+            for page in pages
+        ]
+
+    def pinned(self, nbytes: int) -> Any:
+        """Memory of the host that a GPU can copy from while Python goes on."""
+        return np.frombuffer(self.module.cuda.alloc_pinned_memory(nbytes), uint8, nbytes)
+
+    def send(self, host: Any, memory: Any) -> Any:
+        """Copy pinned bytes, which must stay as they are until the event returned has happened."""
+        stream = self.module.cuda.get_current_stream()
+        memory.set(host, stream)
+        return stream.record()
+
+    def wait(self) -> None:
+        """Until all that was asked for is done."""
+        self.module.cuda.get_current_stream().synchronize()
+
+
+def _as_strided(x: Any, shape: Any, strides: Any) -> Any:
+    """A view that knows whose memory it is, which that of CuPy's `as_strided` does not."""
+    view = x.view()
+    view._set_shape_and_strides(shape, strides, True, True)
+    return view
 
 
 def _keeping_dtype(function: Any) -> Any:
@@ -183,8 +220,16 @@ class _NumpyNamespace(Namespace):
         return array
 
     def view_of(self, memory: Any, start: int, like: Any) -> Any:
-        """An array in the shape, dtype and strides of `like` from byte `start` of `memory` on."""
+        """A view of `memory`, in bytes, from `start` on: in the shape, dtype, strides of `like`."""
         return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
+
+    def nowhere(self, sizes: list[int]) -> list[Any]:
+        """Addresses for bytes that nobody reads or writes: no page of them is ever there."""
+        pages, ends = mmap.mmap(-1, sum(sizes)), itertools.accumulate(sizes)
+        return [np.frombuffer(pages, uint8, n, end - n) for n, end in zip(sizes, ends, strict=True)]
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
 
     @staticmethod
     def _reshape(array: Any, shape: Any) -> Any:
@@ -493,7 +538,8 @@ def use_gpu(index: int) -> device:
 
 def device_of(array: Any) -> device:
     """The device that holds `array`."""
-    if type(array) is np.ndarray or XP[type(array)].kind == "cpu":
+    kind = type(array)  # while a step is captured, XP leads to its recorder
+    if kind is np.ndarray or (LIBRARIES.get(kind) or XP[kind]).kind == "cpu":
         return CPU
     return device("cuda", array.device.id)
 
@@ -524,11 +570,11 @@ def is_plain(array: Any) -> bool:
 def to_host(array: Any) -> np.ndarray[Any, Any]:
     """`array` as a NumPy array: itself on the CPU, a copy from a GPU."""
     if MODES.recorder is not None:
-        MODES.recorder.refuse_look("NumPy or Python")
+        return MODES.recorder.looked_at(array)
     return array if type(array) is np.ndarray else array.get()
 
 
-def made(array: np.ndarray[Any, Any]) -> Any:
+def made(array: Any) -> Any:
     """A new array that depends on no Tensor, as one of the step that is captured, if any is."""
     return array if MODES.recorder is None else MODES.recorder.made(array)
 
@@ -542,4 +588,4 @@ def to_device(array: Any, where: device) -> Any:
         return host
     module = cuda().module
     with module.cuda.Device(where.index):
-        return module.asarray(host)
+        return made(module.asarray(host))

@@ -71,6 +71,9 @@ class Recording(Protocol):
     def made(self, array: Any) -> Any:
         """A new array that has the values it has now where its life begins in every replay."""
 
+    def looked_at(self, array: Any) -> Any:
+        """`array`, which the step has made on the host, while it computes on a GPU."""
+
     def fixed(self, array: Any) -> Any:
         """The memory of `array`, which holds its values after each replay."""
 

@@ -38,7 +38,8 @@ SPECIAL = "erf erfc".split()
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
 ATTRIBUTES = "T base device data dtype flags itemsize nbytes ndim shape size strides".split()
-METHODS = "all any argmax argmin astype copy fill max min reshape sum take transpose".split()
+METHODS = """all any argmax argmin astype copy fill max min prod reshape set sum take transpose
+    view""".split()
 CROSSINGS = "get item tolist".split()
 
 
@@ -53,7 +54,8 @@ class FakeArray:
 
     __slots__ = ("__weakref__", "_host", "base")
 
-    def __init__(self, host: Any) -> None:
+    def __init__(self, host: Any, dtype: Any = None, pointer: Any = None) -> None:
+        host = host if pointer is None else np.frombuffer(pointer, dtype, *host)
         self._host = host
         root = owner_of(host)
         owner = _OWNERS.get(id(root))
@@ -82,6 +84,12 @@ class FakeArray:
 
     def fill(self, value: Any) -> None:
         self._host.fill(value)
+
+    def set(self, array: Any, stream: Any = None) -> None:
+        self._host[...] = array
+
+    def _set_shape_and_strides(self, shape: Any, strides: Any, *_: Any) -> None:
+        self._host = np.lib.stride_tricks.as_strided(self._host, shape, strides)
 
     def __len__(self) -> int:
         return len(self._host)
@@ -200,10 +208,6 @@ def _special(name: str) -> Any:
     return call
 
 
-def _as_strided(x: FakeArray, shape: Any, strides: Any) -> FakeArray:
-    return FakeArray(np.lib.stride_tricks.as_strided(x._host, shape, strides))
-
-
 def _creation(name: str) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
         return on_device(getattr(np, name)(*arguments, **options))
@@ -246,7 +250,7 @@ def _in_place(name: str) -> Any:
     return method
 
 
-for _name in set(METHODS) - {"fill"}:
+for _name in set(METHODS) - {"fill", "set"}:
     setattr(FakeArray, _name, _method(_name))
 for _name in set(ATTRIBUTES) - {"base", "data", "device"}:
     setattr(FakeArray, _name, _attribute(_name))
@@ -286,7 +290,14 @@ module: Any = types.ModuleType("cupy")
 module.ndarray = FakeArray
 module.asarray = asarray
 module.cuda = types.SimpleNamespace(
-    Device=Device, runtime=types.SimpleNamespace(getDeviceCount=lambda: 1)
+    Device=Device,
+    runtime=types.SimpleNamespace(getDeviceCount=lambda: 1),
+    alloc_pinned_memory=bytearray,
+    UnownedMemory=lambda ptr, size, owner, device_id=-1: memoryview(owner),
+    MemoryPointer=lambda memory, offset: memory[offset:],
+    get_current_stream=lambda: types.SimpleNamespace(
+        record=lambda: types.SimpleNamespace(synchronize=lambda: None), synchronize=lambda: None
+    ),
 )
 for _name in UFUNCS:
     setattr(module, _name, FakeUfunc(_name))
@@ -300,4 +311,3 @@ module.linalg = types.SimpleNamespace(
 )
 scipy: Any = types.ModuleType("cupyx.scipy")  # stands in sys.modules beside `module`
 scipy.special = types.SimpleNamespace(**{_name: _special(_name) for _name in SPECIAL})
-module.lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(as_strided=_as_strided))

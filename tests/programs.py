@@ -38,7 +38,7 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(12), nn.Linear(12, 11)
 
     def forward(self, index: Any) -> Any:
-        x = self.letter(index) + self.place(mt.arange(index.shape[1]))
+        x = self.letter(index) + self.place(mt.arange(index.shape[1], device=index.device))
         return self.head(self.norm(self.block(x))).reshape(-1, 11)
 
 

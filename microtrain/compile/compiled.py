@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from .. import random
-from ..backend import LISTENERS, MODES, NUMPY, alive, owner_of
+from ..backend import LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
@@ -63,7 +63,8 @@ def compile(
             change from call to call; every other argument is part of the key of a capture.
         executor: "numpy", with the bits of the eager step; "numba", native code, which needs the
             extra `jit`; "auto": numba where that is there and has (nearly) all instructions of
-            the step in native code.
+            the step in native code. Steps on a GPU have one, "cupy", which "numpy" and "auto"
+            mean there.
         state: further Tensors from outside that the step reads or writes.
 
     Returns:
@@ -84,14 +85,15 @@ def compile(
         ...     return loss
     """
     if executor not in EXECUTORS:
-        raise ValueError(f"compile: executor must be auto, numba or numpy, got {executor!r}")
+        raise ValueError(f"compile: executor must be auto, cupy, numba or numpy, got {executor!r}")
     if function is None:
         return functools.partial(compile, executor=executor, state=state)
     wish = os.environ.get("MICROTRAIN_COMPILE", "auto")
     if wish == "off":
         return function
     if wish not in EXECUTORS:
-        raise ValueError(f"MICROTRAIN_COMPILE must be off, auto, numba or numpy, not {wish!r}")
+        names = ", ".join(["off", *EXECUTORS])
+        raise ValueError(f"MICROTRAIN_COMPILE must be one of {names}, not {wish!r}")
     return Compiled(function, state, wish if executor == "auto" else executor)
 
 
@@ -322,10 +324,15 @@ class Compiled:
     def _record(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
         """One call with the recorder on."""
         leaves = Leaves(self.function, self.state)
-        recorder = Recorder(NUMPY, _state(self.state, NUMPY), leaves)
+        xp = _library(tensors, leaves)
+        recorder = Recorder(xp, _state(self.state, xp), leaves)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         named = self._arguments(args, kwargs)
+        if len({LIBRARIES[type(tensor._array)] for tensor in tensors}) > 1:
+            raise CaptureError(
+                f"compile: the arguments of {self.name} are on cpu and cuda; move all to one device"
+            )
         for tensor, array in zip(tensors, copies(tensors), strict=True):
             program.inputs.append(array)
             program.names += [(name, array) for name, t in named if t is tensor]
@@ -456,6 +463,14 @@ def _names(signature: inspect.Signature) -> tuple[str, ...]:
 def _flags(optimizer: Any) -> Any:
     """Which options of its groups are 0, off or None: with another set an update is another one."""
     return tuple([tuple(map(bool, options)) for options in optimizer.options_now()])
+
+
+def _library(tensors: Sequence[Tensor], leaves: Leaves) -> Any:
+    """The library of the arguments; without any, of the leaves, and of the parameters there are."""
+    buffers = [b.data for storage in alive(STORAGES) for b in storage.buffers]
+    arrays = [t._array for t in tensors] or leaves.arrays or buffers
+    kinds = {LIBRARIES[type(array)].kind: LIBRARIES[type(array)] for array in arrays}
+    return kinds.get("cuda", NUMPY)
 
 
 def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from . import numpy_executor
+from ..errors import CaptureError
+from . import cupy_executor, numpy_executor
 from .program import Line, Program
 
 # What compiling costs where the code is not on disk yet, and what native code saves, in seconds.
@@ -21,6 +22,14 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
 
     "auto" decides from `program` and `steps` alone, not from a clock: equal runs choose alike.
     """
+    gpu = program.xp.kind == "cuda"
+    if name == "cupy" or (gpu and name == "numba"):
+        if gpu and name == "cupy":
+            return name, "asked for"
+        where = "on a GPU" if gpu else "on the CPU"
+        raise CaptureError(f"compile: executor={name!r}, but the arrays of the step are {where}")
+    if gpu:
+        return "cupy", "its arrays are on a GPU"
     if name != "auto":
         return name, "asked for"
     if numba_absent():
@@ -61,6 +70,7 @@ def _numba(program: Program) -> tuple[Callable[[], None], numpy_executor.Text]:
 
 EXECUTORS: dict[str, Any] = {
     "auto": None,  # `choose` names another
+    "cupy": cupy_executor.executor,
     "numba": _numba,
     "numpy": numpy_executor.executor,
 }

@@ -33,17 +33,19 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
     names = {id(array): name for name, array in program.names}
     arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
-    native, groups = len(text.native), len(text.groups)
+    native, groups, xp = len(text.native), len(text.groups), program.xp
+    executor = "numba" if native else "numpy" if xp.kind == "cpu" else "cupy"
+    library = "NumPy" if xp.kind == "cpu" else "CuPy"
     calls = sum(instruction for _, instruction, _ in text.lines) - native
     flops = sum(_flops(line) for line in lines)
     rows = {
         "arguments": ", ".join(arguments) or "none",
-        "executor": f"{'numba' if native else 'numpy'}: {reason}",
+        "executor": f"{executor}: {reason}",
         "instructions": f"{len(lines)}: {counted}",
         "fused groups": f"{groups} of {sum(text.groups)} instructions, the largest of "
-        f"{max(text.groups)}" if groups else "none, each instruction is a call of NumPy",
-        "calls": f"{native} of native code, {calls} of NumPy; {len(hosts)} pieces of bookkeeping "
-        f"in Python: {', '.join(hosts)}",
+        f"{max(text.groups)}" if groups else f"none, each instruction is a call of {library}",
+        "calls": f"{native} of native code, {calls} of {library}; {len(hosts)} pieces of "
+        f"bookkeeping in Python: {', '.join(hosts)}",
         "buffers": f"{results} results of {_bytes(apart)} apart; {kept} of them are in memory and "
         f"share {_bytes(shared)}",
         "memory": ", ".join(f"{kind} {_bytes(n)}" for kind, n in sorted(memory.items())),
@@ -53,9 +55,10 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
     }  # fmt: skip
     if measure:
         power = 1 << sum(memory.values()).bit_length()
-        speed = bandwidth(min(max(power, SMALLEST), LARGEST))
+        speed = bandwidth(xp, min(max(power, SMALLEST), LARGEST))
         dtypes = [line.out.dtype for line in lines if _flops(line)]
-        rate = multiplication(max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32")
+        dtype = max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32"
+        rate = multiplication(xp, dtype)
         floor = max(text.traffic / speed, flops / rate)
         rows["floor"] = (
             f"{floor * 1e6:,.1f} us, the longer of memory at {speed / 1e9:.3g} GB/s and products "
@@ -81,9 +84,11 @@ def _measure(program: Program, run: Callable[[], None]) -> float:
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 run()
+                program.xp.wait()
                 took.append(time.perf_counter() - start)
                 for owner, values in before:
                     owner[...] = values
+                program.xp.wait()
     finally:
         for owner, values in before:
             owner[...] = values
@@ -91,21 +96,25 @@ def _measure(program: Program, run: Callable[[], None]) -> float:
 
 
 @functools.cache
-def bandwidth(nbytes: int) -> float:
+def bandwidth(xp: Any, nbytes: int) -> float:
     """Bytes a second that copying inside memory of this size reads and writes."""
-    source, target = NUMPY.ones((2, nbytes // 16))
-    return nbytes / _best(lambda: NUMPY.copyto(target, source))
+    source, target = xp.ones(nbytes // 16), xp.ones(nbytes // 16)
+    return nbytes / _best(xp, lambda: xp.copyto(target, source))
 
 
 @functools.cache
-def multiplication(dtype: str) -> float:
+def multiplication(xp: Any, dtype: str) -> float:
     """Flops a second of a product of matrices."""
-    a, b, out = NUMPY.ones((3, 384, 384), dtype)
-    return 2 * 384**3 / _best(lambda: NUMPY.dot(a, b, out=out))
+    a, b, out = (xp.ones((384, 384), dtype) for _ in range(3))
+    return 2 * 384**3 / _best(xp, lambda: xp.dot(a, b, out=out))
 
 
-def _best(function: Callable[[], Any]) -> float:
-    return min(timeit.repeat(function, number=1, repeat=ROUNDS))
+def _best(xp: Any, function: Callable[[], Any]) -> float:
+    def done() -> None:
+        function()
+        xp.wait()
+
+    return min(timeit.repeat(done, number=1, repeat=ROUNDS))
 
 
 def _flops(line: Line) -> int:

@@ -19,7 +19,7 @@ from ..frames import OPERATION, user_line
 from ..nn.module import MODULES, Module
 from .names import layers
 from .program import Line, Program
-from .traced import Traced
+from .traced import Traced, refuse
 
 UNWRITTEN = {"input": "its argument", "constant": "a constant",
              "kept": "what the forward pass saved"}  # fmt: skip
@@ -37,7 +37,7 @@ class Library:
     def __init__(self, xp: Any) -> None:
         self.xp = xp
         self.kind = xp.kind
-        self.program = Program()
+        self.program = Program(xp)
         self.layers = layers()
         self.doing = ""  # a gradient rule, an update
 
@@ -92,6 +92,8 @@ class Library:
                     "or from outside, and would be the same at every call; use operations on "
                     "Tensors, and for a constant value.item()"
                 )
+            if type(value) in LIBRARIES:
+                self._refuse_elsewhere(value)
             return value
         kind = self.program.kinds.get(id(owner_of(value)))
         if kind is None:
@@ -203,6 +205,8 @@ class Library:
 
     def asarray(self, value: Any, dtype: Any = None) -> Any:
         """A number as a constant, an array in another dtype as a copy."""
+        if type(value) in LIBRARIES and type(value) is not self.xp.array_type:
+            return self.made(self.xp.asarray(self.looked_at(value), dtype))
         if type(value) in ARRAYS:
             host = self.host(value)
             if dtype is None or host.dtype == dtype:
@@ -214,10 +218,28 @@ class Library:
 
     def made(self, array: Any) -> Traced:
         """A new array with the values it has now at the start of its life in every replay."""
+        if type(array) is not self.xp.array_type:  # of the host, in a step on a GPU
+            self.know(array, "constant")
+            return array
         start = array.copy()
         self.know(start, "constant")
         self._note("copyto", (array, start), array, {})
         return self.traced(array, "made")
+
+    def looked_at(self, array: Any) -> Any:
+        """`array`, which the step has made on the host, while it computes on a GPU."""
+        if type(array) not in LIBRARIES or type(array) is self.xp.array_type:
+            refuse("NumPy or Python")
+        if self.program.kinds.get(id(owner_of(array))) != "constant":
+            self._refuse_elsewhere(array)
+        return array
+
+    def _refuse_elsewhere(self, array: Any) -> NoReturn:
+        kind = LIBRARIES[type(array)].kind
+        raise CaptureError(
+            f"{self._where()}: an array of shape {array.shape} on the device {kind}, in a step on "
+            f"{self.kind}; move what it uses to one device before the step"
+        )
 
     def _filled(self, array: Any, value: Any) -> Traced:
         self._note("copyto", (array, value), array, {"casting": "unsafe"})

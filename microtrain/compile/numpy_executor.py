@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import NUMPY, owner_of
+from ..backend import LIBRARIES, address, owner_of
 from ..frames import REPLAY, generated
 from .failure import EXCEPT, failed
 from .names import Names
@@ -32,8 +32,12 @@ _NAME = re.compile(r"\b(?:input|state|c|b)\d+\b")
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
+    return replayed(program, Text(program))
+
+
+def replayed(program: Program, text: Text) -> tuple[Callable[[], None], Text]:
+    """The function of `text`, which has none of the lines of `program` yet, and that text."""
     reuse(program, [works_on(line) for line in program.lines])
-    text = Text(program)
     text.traffic = traffic(program)
     for line in program.lines:
         text.host(line) if isinstance(line, Host) else text.line(line)
@@ -58,7 +62,7 @@ class Text:
         self.native: list[str] = []  # the texts of native functions
         self.groups: list[int] = []  # how many instructions each loop or call of these does
         self.traffic = 0  # bytes that a replay reads and writes
-        self.scope: dict[str, Any] = {"np": np}
+        self.scope: dict[str, Any] = {}
         self.names: dict[Any, str] = {}
         self.labels: dict[str, str] = {}  # by name in the text, what people call it
         self.arrays = Names(program)
@@ -92,7 +96,7 @@ class Text:
 
     def value(self, value: Any) -> str:
         """How the text says an argument: the name of an array, or a literal."""
-        if type(value) is np.ndarray:
+        if type(value) in LIBRARIES:
             return self.array(value)
         if isinstance(value, tuple | list):
             inner = ", ".join(self.value(v) for v in value)
@@ -107,7 +111,7 @@ class Text:
 
     def array(self, array: Any) -> str:
         kind = self.program.kinds.get(id(owner_of(array)), "made")
-        place = array.ctypes.data, array.shape, array.strides, array.dtype
+        place = address(array), array.shape, array.strides, array.dtype
         prefix = {"input": "input", "state": "state", "constant": "c"}.get(kind, "b")
         name = self.named(prefix, array, place)
         if name not in self.labels:
@@ -134,52 +138,56 @@ class Text:
     def line(self, line: Line) -> None:
         self.origin = line
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
+        xp = self.program.xp
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]
-            call = f"{self.called(name, getattr(NUMPY, name))}({', '.join(args)})"
+            call = f"{self.called(name, getattr(xp, name))}({', '.join(args)})"
             for number, out in enumerate(outs):
-                self.emit(f"np.copyto({out}, {call}[{number}])", self.about(line))
+                self.emit(f"{out}[...] = {call}[{number}]", self.about(line))
             return
         out = self.array(line.out)
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
-        f = getattr(np, name, None)
+        f = getattr(xp.module, name, None)
         if name == "copyto":
-            copy = self.called("copyto", np.copyto)
+            copy = self.called("copyto", xp.copyto)
             text = f"{copy}({args[0]}, {args[1]}{extra})"
         elif name == "setitem":
             text = f"{args[0]}[{args[1]}] = {args[2]}"
         elif name == "scatter_add":
-            text = f"{self.called('add_at', np.add.at)}({', '.join(args)})"
+            text = f"{self.called('add_at', xp.scatter_add)}({', '.join(args)})"
         elif name == "random_words":
-            words = self.called("random_words", NUMPY.random_words)
+            words = self.called("random_words", xp.random_words)
             self.scope["draw"] = self.program.draw
             start = "draw[0] + " if attrs["fresh"] else ""
             text = f"{out}[...] = {words}({args[0]}, {start}{args[1]})"
         elif name == "where":
-            copy = self.called("copyto", np.copyto)
+            copy = self.called("copyto", xp.copyto)
             self.emit(f"{copy}({out}, {args[2]}, casting='unsafe')", self.about(line))
             text = f"{copy}({out}, {args[1]}, casting='unsafe', where={args[0]})"
         elif name in REDUCTIONS:
-            reduce = self.called(f"{name}_of", getattr(np, REDUCTIONS[name]).reduce)
-            axis = self.value(attrs.pop("axis", line.args[1] if len(line.args) > 1 else None))
-            dtype = self.value(attrs.pop("dtype", None))
-            keep = self.value(attrs.pop("keepdims", False))
-            text = f"{reduce}({args[0]}, {axis}, {dtype}, {out}, {keep})"
-        elif isinstance(f, np.ufunc) and name not in OUT_BY_NAME:
+            axis = attrs.get("axis", line.args[1] if len(line.args) > 1 else None)
+            given = axis, attrs.get("dtype"), line.out, attrs.get("keepdims", False)
+            text = self.reduction(name, args[0], [self.value(value) for value in given])
+        elif hasattr(f, "nin") and name not in OUT_BY_NAME:  # a ufunc
             text = f"{self.called(name, f)}({', '.join(args)}, {out}{extra})"
         elif name == "take" and _indexed(line):
             text = self.taken(line, f"{args[0]}, {args[1]}", out)
         elif name in OUT_BY_NAME and (name != "dot" or line.out.flags.c_contiguous):
-            f = getattr(NUMPY, name)
+            f = getattr(xp, name)
             if name == "dot":
                 args = [self.whole(a, arg) for a, arg in zip(line.args, args, strict=True)]
             text = f"{self.called(name, f)}({', '.join(args)}{extra}, out={out})"
         elif name == "getitem":
             text = f"{out}[...] = {args[0]}[{args[1]}]"
         else:
-            f = getattr(NUMPY, name)
+            f = getattr(xp, name)
             text = f"{out}[...] = {self.called(name, f)}({', '.join(args)}{extra})"
         self.emit(text, self.about(line))
+
+    def reduction(self, name: str, x: str, given: list[str]) -> str:
+        """A reduction of `x`; `given`: axis, dtype, what is written, whether dims are kept."""
+        reduce = self.called(f"{name}_of", getattr(np, REDUCTIONS[name]).reduce)
+        return f"{reduce}({x}, {', '.join(given)})"
 
     def taken(self, line: Line, args: str, out: str) -> str:
         """`take`: where NumPy may find an index out of bounds it takes into memory of its own."""
@@ -196,13 +204,14 @@ class Text:
 
         Not a matrix of one row or column: `dot` reads that as a vector, at its stride.
         """
-        if type(array) is not np.ndarray or array.ndim != 2 or array.flags.forc:
+        if type(array) not in LIBRARIES or array.ndim != 2 or array.flags.forc:
             return name
         if 1 in array.shape:
             return name
-        copy = np.empty_like(array, order="C")
+        xp = self.program.xp
+        copy = xp.empty(array.shape, array.dtype)
         to = self.named("b", copy, id(copy))
-        self.emit(f"{self.called('copyto', np.copyto)}({to}, {name})", "in one piece")
+        self.emit(f"{self.called('copyto', xp.copyto)}({to}, {name})", "in one piece")
         return to
 
     def about(self, line: Line) -> str:
@@ -219,4 +228,5 @@ def size(array: Any) -> str:
 def _indexed(line: Line) -> bool:
     """Whether it takes at an array of places, and that is all."""
     index = line.args[1]
-    return type(index) is np.ndarray and index.dtype == np.int64 and line.attrs.keys() <= {"axis"}
+    kind = type(index) in LIBRARIES
+    return kind and index.dtype == np.int64 and line.attrs.keys() <= {"axis"}

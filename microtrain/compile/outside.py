@@ -198,7 +198,7 @@ class Outside:
         """A pass over the kept graph, written down; and which output each edge gets."""
         recorder, before = self.recorder, MODES.anomaly
         first = recorder.program
-        program = Program(kinds=dict(self._kinds), memory=list(self._owners))
+        program = Program(recorder.xp, kinds=dict(self._kinds), memory=list(self._owners))
         recorder.program = program
         MODES.anomaly = None
         try:

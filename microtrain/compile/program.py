@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ..backend import LIBRARIES, address, is_plain, owner_of, to_host, uint8
+from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
 
 ALIGNED = 64  # bytes
 
@@ -72,6 +72,7 @@ class Program:
     """Instructions in order, and what they work on.
 
     Attributes:
+        xp: the library of its arrays.
         lines: the instructions.
         inputs: the arrays that a call's arguments are copied into.
         outputs: the arrays that a call returns copies of.
@@ -83,6 +84,7 @@ class Program:
             has in memory and the bytes of that.
     """
 
+    xp: Any = NUMPY
     lines: list[Line | Host] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)

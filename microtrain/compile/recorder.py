@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -299,7 +298,7 @@ class _Switch:
 
 
 _LOCK = threading.Lock()
-_CAPTURING: Counter[Any] = Counter()
+_CAPTURING = [0]  # threads
 ARRAYS.add(Traced)
 XP[Traced] = _Switch(NUMPY)  # type: ignore[assignment]
 
@@ -307,19 +306,20 @@ XP[Traced] = _Switch(NUMPY)  # type: ignore[assignment]
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Let `recorder` write down the instructions of this thread."""
-    xp = recorder.xp
     with _LOCK:
-        _CAPTURING[xp] += 1
-        XP[xp.array_type] = XP[Traced] = _Switch(xp)  # type: ignore[assignment]
+        _CAPTURING[0] += 1
+        XP[Traced] = _Switch(recorder.xp)  # type: ignore[assignment]
+        for kind, library in LIBRARIES.items():  # also arrays of another device are to be noticed
+            XP[kind] = _Switch(library)  # type: ignore[assignment]
     MODES.recorder = recorder
     try:
         yield
     finally:
         MODES.recorder = None
         with _LOCK:
-            _CAPTURING[xp] -= 1
-            if not _CAPTURING[xp]:
-                XP[xp.array_type] = xp
+            _CAPTURING[0] -= 1
+            if not _CAPTURING[0]:
+                XP.update(LIBRARIES)
 
 
 @contextlib.contextmanager

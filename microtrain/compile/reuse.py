@@ -8,13 +8,12 @@ with new memory.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..backend import owner_of
+from ..backend import LIBRARIES, address, owner_of, uint8
 from .passes import arrays_in
 from .program import ALIGNED, Host, Line, Program
 
@@ -44,15 +43,15 @@ def reuse(
     sizes = [-(-made[key].nbytes // ALIGNED) * ALIGNED for key in lives]
     starts = _starts([(*life, size) for life, size in zip(lives.values(), sizes, strict=True)])
     total = max((a + size for a, size in zip(starts, sizes, strict=True)), default=0)
-    memory = np.empty(total + ALIGNED, np.uint8)
-    memory = memory[-memory.ctypes.data % ALIGNED :][:total]
+    memory = program.xp.empty(total + ALIGNED, uint8)
+    memory = memory[-address(memory) % ALIGNED :][:total]
     places = {
         key: memory[start : start + made[key].nbytes]
         for key, start in zip(lives, starts, strict=True)
     }
     before = sum(owner.nbytes for owner in made.values())
     program.buffers = (len(made), before, len(lives), total)
-    _move(program, places | _nowhere([made[key] for key in made.keys() - places]), lines)
+    move(program, places | _nowhere([made[key] for key in made.keys() - places]), lines)
     used = {id(owner_of(a)) for line in program.lines for a in works_on(line)}
     used.update(id(owner_of(a)) for a in program.outputs)
     program.memory = [owner for owner in program.memory if id(owner) in used]
@@ -62,7 +61,7 @@ def reuse(
 
 def forget(program: Program) -> None:
     """Let go of the memory of the results of `program`, which is still there to be compared."""
-    _move(program, _nowhere([o for o in program.memory if _movable(o, program)]))
+    move(program, _nowhere([o for o in program.memory if _movable(o, program)]))
 
 
 def works_on(line: Line | Host) -> list[Any]:
@@ -97,19 +96,15 @@ def _starts(lives: list[tuple[int, int, int]]) -> list[int]:
 
 
 def _nowhere(owners: list[Any]) -> dict[int, Any]:
-    """Addresses for arrays that nobody reads or writes: no page of them is ever there."""
-    total = sum(owner.nbytes for owner in owners)
-    if not total:
+    """Addresses for arrays that nobody reads or writes."""
+    if not owners:
         return {}
-    pages = mmap.mmap(-1, total)
-    ends = np.cumsum([owner.nbytes for owner in owners])
-    return {
-        id(owner): np.frombuffer(pages, np.uint8, owner.nbytes, int(end) - owner.nbytes)
-        for owner, end in zip(owners, ends, strict=True)
-    }
+    places = LIBRARIES[type(owners[0])].nowhere([owner.nbytes for owner in owners])
+    return {id(owner): place for owner, place in zip(owners, places, strict=True)}
 
 
-def _move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -> None:
+def move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -> None:
+    """Let `program` and `lines` work in `places`, by id of what owned the memory until now."""
     for line in (*program.lines, *lines):
         if isinstance(line, Line):
             line.args = _moved(line.args, places)
@@ -126,11 +121,10 @@ def _move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) 
 def _moved(value: Any, places: dict[int, Any]) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_moved(v, places) for v in value)
-    if type(value) is not np.ndarray:
+    if type(value) not in LIBRARIES:
         return value
     owner = owner_of(value)
     place = places.get(id(owner))
     if place is None:
         return value
-    start = value.ctypes.data - owner.ctypes.data
-    return np.ndarray(value.shape, value.dtype, place, start, value.strides)
+    return LIBRARIES[type(value)].view_of(place, address(value) - address(owner), value)

@@ -52,7 +52,7 @@ def key_of(value: Any, tensors: list[Tensor]) -> Any:
             if place is None and one_place(other._array, array):
                 place = number
         tensors.append(value)
-        order = is_plain(array) or (array.strides, array.flags.aligned)
+        order = is_plain(array) or (array.strides, getattr(array.flags, "aligned", True))
         return Layout(array.shape, array.dtype, value._rg, order, place)
     if kind is tuple or kind is list or isinstance(value, tuple):
         return (kind, *[key_of(v, tensors) for v in value])

@@ -156,7 +156,7 @@ class Train:
     shuffle: bool = True
     drop_last: bool = False
     nan: Literal["stop", "skip"] = "stop"
-    compile: Literal["auto", "numpy", "numba", "off"] = "auto"
+    compile: Literal["auto", "numpy", "numba", "cupy", "off"] = "auto"
     init_from: Annotated[Annotated[str, Path] | None, Expects("a path, or null")] = None
 
 

@@ -69,7 +69,7 @@ class _Skips:
 
 @dataclass
 class _Compile:
-    executor: Literal["off", "numpy", "numba"]
+    executor: Literal["off", "numpy", "numba", "cupy"]
     from_step: Count
     reason: str
     chosen: bool

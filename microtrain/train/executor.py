@@ -71,7 +71,7 @@ class Execution:
         run: whose `gradients` are called for a micro-batch, whose `update` after the last.
 
     Attributes:
-        name: off, numpy or numba: what executes the steps now.
+        name: off, numpy, numba or cupy: what executes the steps now.
         since: the optimiser step from which on it does.
         reason: why, for people.
         pending: whether `rehearse` is to be called before the next step, from `BEGIN` on.
@@ -101,7 +101,9 @@ class Execution:
         self.compiled: Any = None if self.name == "off" else self._compile("numpy")
 
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
-        compiled = self.compiled
+        compiled, device = self.compiled, self.run.device
+        if device is not None:
+            batch = tuple([tensor.to(device=device) for tensor in batch])
         if compiled is None:
             self._eagerly(first, last, *batch)
             return
@@ -130,8 +132,9 @@ class Execution:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the executor that a checkpoint names; ConfigError where it cannot be had."""
         self._resumed = True
-        if not state["chosen"]:
-            return
+        elsewhere = (state["executor"] == "cupy") != (self.run.device is not None)
+        if not state["chosen"] or (elsewhere and state["executor"] != "off"):
+            return  # another device has another executor
         self.name, self.reason = state["executor"], state["reason"]
         self.since, self._choosing = state["from_step"], False
         self.pending = self.name == "numba"
@@ -249,10 +252,12 @@ class Execution:
         """ConfigError for what this rank cannot do."""
         if self.requested == "numba" and (why := numba_absent()):
             raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
-        if self.requested in ("numpy", "numba") and self.run.device is not None:
+        where = "a GPU" if self.requested == "cupy" else "the CPU"
+        device = self.run.device or "cpu"
+        if self.requested not in ("auto", "off") and (where == "a GPU") != (device != "cpu"):
             raise ConfigError(
-                f"train.compile: {self.requested} captures steps on the CPU, but the device is "
-                f"{self.run.device}; choose auto, or device: cpu"
+                f"train.compile: {self.requested} captures steps on {where}, but the device is "
+                f"{device}; choose auto, or another device"
             )
 
     def _first_choice(self) -> tuple[str, str]:
@@ -262,10 +267,10 @@ class Execution:
             return "off", "MICROTRAIN_COMPILE=off"
         if self.requested != "auto":
             return self.requested, "asked for"
-        if self.run.device is not None:
-            return "off", f"the device is {self.run.device}"
         if (self.run.total_steps or UNKNOWN) < FEW:
             return "off", f"it does not pay in fewer than {FEW} steps"
+        if self.run.device is not None:
+            return "cupy", f"the device is {self.run.device}"
         if self.run.shards is not None:
             return "numpy", "native code would be chosen by compile: numba"
         return "numpy", "native code where it pays, once a step is captured"

@@ -1,0 +1,97 @@
+"""The cupy executor: the text of the numpy executor over CuPy.
+
+Same kernels, same memory as the step that was captured. Nothing in it waits for the GPU or copies
+to the host but what talks to other ranks; the random words of a step are copied to it at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from ..backend import owner_of, uint8
+from ..random import forward_words
+from .numpy_executor import Text, replayed
+from .program import Line, Program
+from .reuse import move
+
+
+def executor(program: Program) -> tuple[Callable[[], None], Text]:
+    """A function that replays `program`, and its text."""
+    return replayed(program, _Text(program, Words.of(program)))
+
+
+class _Text(Text):
+    """The text of a function of Python that replays lines over CuPy."""
+
+    def __init__(self, program: Program, words: Words | None) -> None:
+        super().__init__(program)
+        self.words = words
+
+    def line(self, line: Line) -> None:
+        """One instruction; the first draw stands for all."""
+        if self.words is None or all(line is not draw for draw in self.words.lines):
+            super().line(line)
+        elif line is self.words.lines[0]:
+            self.origin = line
+            draw, send = self.called("draw", self.program.draw), self.words.send
+            count = f"random words of {len(self.words.lines)} draws"
+            self.emit(f"{self.called('send', send)}({draw}[0])", count)
+
+    def reduction(self, name: str, x: str, given: list[str]) -> str:
+        """A method of the array; those that only compare take no dtype."""
+        axis, dtype, out, keep = given
+        given = [axis, dtype, out, keep] if name in ("sum", "prod") else [axis, out, keep]
+        return f"{x}.{name}({', '.join(given)})"
+
+    def taken(self, line: Line, args: str, out: str) -> str:
+        """`take`; an index out of bounds wraps."""
+        axis = line.attrs.get("axis", line.args[2] if len(line.args) > 2 else None)
+        return f"{self.called('take', self.program.xp.take)}({args}, {axis}, {out})"
+
+
+class Words:
+    """The random words of a step: drawn on the host, copied to the GPU at once.
+
+    Args:
+        program: whose draws become views of one piece of memory.
+        lines: the draws.
+    """
+
+    def __init__(self, program: Program, lines: list[Line]) -> None:
+        self.lines = lines
+        sizes = [line.out.nbytes for line in lines]
+        xp = program.xp
+        self.memory = xp.empty(sum(sizes), uint8)
+        program.fixed.add(id(self.memory))
+        stops = itertools.accumulate(sizes)
+        parts = [slice(stop - n, stop) for n, stop in zip(sizes, stops, strict=True)]
+        owners = [id(owner_of(line.out)) for line in lines]
+        move(program, {key: self.memory[part] for key, part in zip(owners, parts, strict=True)})
+        self.draws = [(*line.args, part) for line, part in zip(lines, parts, strict=True)]
+        # Two, so that one can be filled while the other is still on its way.
+        self.buffers = [xp.pinned(self.memory.nbytes) for _ in range(2)]
+        self.sent: list[Any] = [None, None]
+        self.send_to = xp.send
+
+    @staticmethod
+    def of(program: Program) -> Words | None:
+        """Those of the draws that are counted from the beginning of the call."""
+        lines = [
+            line
+            for line in program.lines
+            if isinstance(line, Line) and line.name == "random_words" and line.attrs["fresh"]
+            if line.out.size
+        ]
+        return Words(program, lines) if lines else None
+
+    def send(self, draw: int) -> None:
+        """Draw the words of a step whose draws begin at `draw`."""
+        host, before = self.buffers[0], self.sent[0]
+        if before is not None:
+            before.synchronize()  # of the step before last
+        for shape, number, part in self.draws:
+            host[part] = forward_words(shape, draw + number).ravel().view(uint8)
+        self.buffers.reverse()
+        self.sent = [self.sent[1], self.send_to(host, self.memory)]

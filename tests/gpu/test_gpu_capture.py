@@ -1,0 +1,234 @@
+"""Captured steps on the real CuPy: the bits of the eager ones, no waiting, no new memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import PROGRAMS, numbers
+from real_cupy import Events, cupy, on_host, only
+from resuming import train, write_run
+
+import microtrain as mt
+from microtrain.distributed import in_process
+from microtrain.errors import CaptureError, ConfigError
+from microtrain.random import STREAM
+
+nn, F = mt.nn, mt.nn.functional
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+MAKE: dict[str, Callable[[Any], Any]] = {
+    "SGD": lambda p: mt.optim.SGD(p, lr=1e-3, momentum=0.9, weight_decay=0.01),
+    "AdamW": lambda p: mt.optim.AdamW(p, lr=0.01),
+    "RMSprop": lambda p: mt.optim.RMSprop(p, lr=0.01, centered=True),
+}
+
+
+class Training:
+    """A network on the GPU, its optimizer and a step, captured or not."""
+
+    def __init__(self, name: str, make: Callable[[Any], Any], captured: bool) -> None:
+        network, self.inputs, self.targets, self.loss = PROGRAMS[name]
+        mt.manual_seed(1)
+        self.model = network().to("cuda")
+        self.optimizer = make(self.model.parameters())
+        self.run = mt.compile(self.step) if captured else self.step
+
+    def step(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        loss = self.loss(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def batch(self, i: int) -> Any:
+        return [mt.tensor(each(i), device="cuda") for each in (self.inputs, self.targets)]
+
+    def __call__(self, i: int) -> Any:
+        STREAM.step, STREAM.draw = i, 0
+        self.optimizer.param_groups[0]["lr"] = 1e-3 / (1 + i)  # a schedule
+        return self.run(*self.batch(i))
+
+    def state(self) -> list[Any]:
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return [on_host(tensor.detach()).tobytes() for tensor in tensors]
+
+
+@pytest.mark.parametrize("make", MAKE)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_captured_step_has_the_bits_of_the_eager_one(name: str, make: str) -> None:
+    captured, eager = (Training(name, MAKE[make], one) for one in (True, False))
+    with only("float32"):
+        for i in range(6):
+            assert captured(i).item() == eager(i).item()
+    assert captured.state() == eager.state()
+    assert len(captured.run.programs) == 1
+    assert "cupy: its arrays are on a GPU" in captured.run.explain()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
+    training = Training(name, MAKE["AdamW"], captured=True)
+    batches = [training.batch(i) for i in range(8)]
+    for i in range(4):
+        training.run(*batches[i])
+    pool = cupy.get_default_memory_pool()
+    before = pool.total_bytes()
+    with Events() as events:
+        for batch in batches[4:]:
+            training.run(*batch)
+    assert (events.to_host, events.synchronisations, events.allocations) == (0, 0, 0)
+    assert events.to_device == 4 * ("random words" in training.run.source())
+    assert pool.total_bytes() == before
+
+
+# What is around a step ----------------------------------------------------------------------------
+
+
+def parallel(comm: Any, captured: bool) -> tuple[list[float], list[Any]]:
+    """Five steps on 4 rows each, clipped."""
+    mt.manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, 2)).to("cuda")
+    model = mt.distributed.DataParallel(net, comm, bucket_mb=1e-4)
+    optimizer = mt.optim.Adam(model.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        return norm
+
+    run, found = mt.compile(step) if captured else step, []
+    for i in range(5):
+        given = numbers(4, 4)(comm.rank + 10 * i), numbers(4, 2)(comm.rank + 100 * i)
+        norm = run(*(mt.tensor(each, device="cuda") for each in given))
+        found += [norm.item(), model.loss]
+    return found, [on_host(p.detach()).tobytes() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_over_ranks(size: int) -> None:
+    assert in_process.run(size, parallel, True) == in_process.run(size, parallel, False)
+
+
+SETTINGS = (
+    (),
+    ("train.accumulate=2",),
+    ("dtype=float64",),
+    ("distributed={reproducible: world, shards: 2}",),
+    ("optimizer={type: adam, lr: 0.05}", "train.nan=skip"),
+)
+
+
+@pytest.mark.parametrize("more", SETTINGS, ids=str)
+def test_a_captured_run_is_the_eager_run(tmp_path: Path, more: tuple[str, ...]) -> None:
+    config = write_run(tmp_path)
+    captured, eager = (
+        train(config, "device=cuda", f"train.compile={how}", f"name={how}", *more)
+        for how in ("cupy", "off")
+    )
+    assert captured.execution.name == "cupy"
+    assert captured.execution.compiled.programs
+    for name, value in eager.model.state_dict().items():
+        assert on_host(captured.model.state_dict()[name]).tobytes() == on_host(value).tobytes()
+
+
+def test_a_captured_run_goes_on_captured(tmp_path: Path) -> None:
+    config = write_run(tmp_path)
+    settings = "device=cuda", "train.compile=cupy"
+    whole = train(config, *settings)
+    first = train(config, *settings, crash=10)
+    resumed = train(config, *settings, resume=first.path)
+    assert (resumed.step, resumed.execution.name) == (whole.step, "cupy")
+    for name, value in whole.model.state_dict().items():
+        assert on_host(resumed.model.state_dict()[name]).tobytes() == on_host(value).tobytes()
+
+
+def test_a_run_goes_on_with_the_executor_of_its_device(tmp_path: Path) -> None:
+    config = write_run(tmp_path)
+    first = train(config, "device=cuda", crash=10)
+    resumed = train(config, "device=cpu", resume=first.path)
+    assert resumed.execution.name != "cupy"
+    assert {type(p._array) for p in resumed.model.parameters()} == {np.ndarray}
+
+
+@pytest.mark.parametrize(
+    ("device", "how", "words"),
+    [("cuda", "numba", "captures steps on the CPU, but the device is cuda:0"),
+     ("cuda", "numpy", "captures steps on the CPU, but the device is cuda:0"),
+     ("cpu", "cupy", "captures steps on a GPU, but the device is cpu")],
+)  # fmt: skip
+def test_an_executor_of_the_other_device_is_refused(
+    tmp_path: Path, device: str, how: str, words: str
+) -> None:
+    if how == "numba":
+        pytest.importorskip("numba")
+    with pytest.raises(ConfigError, match=words):
+        train(write_run(tmp_path), f"device={device}", f"train.compile={how}")
+
+
+def test_results_may_be_differentiated_outside() -> None:
+    def losses(captured: bool) -> list[float]:
+        mt.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)).to("cuda")
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+        forward = mt.compile(lambda x: model(x).square().mean()) if captured else None
+        found = []
+        for i in range(6):
+            x = mt.tensor(numbers(3, 4)(i), device="cuda")
+            optimizer.zero_grad()
+            loss = forward(x) if forward else model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    assert losses(True) == losses(False)
+
+
+def test_what_a_step_makes_and_what_comes_from_elsewhere() -> None:
+    outside, host = mt.ones(3, device="cuda"), mt.ones(3)
+    x = mt.tensor([1.0, 2.0, 3.0], device="cuda")
+
+    @mt.compile
+    def good(x: Any) -> Any:
+        there = mt.tensor([1.0, 2.0, 3.0], device="cuda") + mt.arange(3).to("cuda")
+        return (x * there)[[2, 0]] + mt.zeros(2, device="cuda")
+
+    for _ in range(4):
+        assert good(x).tolist() == [15.0, 1.0]
+        x = x.clone()
+    steps: dict[str, Callable[[Any], Any]] = {
+        "an array of shape (3,) from outside the step": lambda x: x + outside,
+        "device cpu, in a step on cuda": lambda x: x + host.to("cuda"),
+        "looks at a Tensor of a captured step": lambda x: x.cpu(),
+        "the shape of the result depends on values": lambda x: x[x > 1],
+    }
+    for words, step in steps.items():
+        with pytest.raises(CaptureError) as caught:
+            mt.compile(step)(x)
+        assert words in str(caught.value), caught.value
+    with pytest.raises(CaptureError, match="on the device cpu, in a step on cuda"):
+        mt.compile(lambda x: x + mt.ones(3))(x)
+    with pytest.raises(CaptureError, match="are on cpu and cuda"):
+        mt.compile(lambda x, y: x)(x, host)
+    for executor, where, given in (("numba", "on a GPU", x), ("cupy", "on the CPU", host)):
+        step = mt.compile(lambda x: x + 1, executor=executor)
+        step(given)
+        with pytest.raises(CaptureError, match=f"executor='{executor}', but .* {where}"):
+            step(given)
+
+
+def test_it_is_measured() -> None:
+    training = Training("mlp", MAKE["SGD"], captured=True)
+    for i in range(3):
+        training(i)
+    before = training.state()
+    told = training.run.explain(measure=True)
+    assert training.state() == before
+    assert "of CuPy" in told and "us for the instructions" in told
