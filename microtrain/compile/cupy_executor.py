@@ -1,25 +1,56 @@
-"""The cupy executor: the text of the numpy executor over CuPy.
+"""The cupy executor: kernels for loops over elements, and calls of CuPy for all else.
 
-Same kernels, same memory as the step that was captured. Nothing in it waits for the GPU or copies
-to the host but what talks to other ranks; the random words of a step are copied to it at once.
+The bits are those of the step that was captured. Nothing in it waits for the GPU or copies to the
+host but what talks to other ranks; the random words of a step are copied to it at once.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..backend import owner_of, uint8
 from ..random import forward_words
-from .numpy_executor import Text, replayed
-from .program import Line, Program
-from .reuse import move
+from . import fusion
+from .cuda_kernels import THREADS, Kernel, options
+from .numpy_executor import Text, in_pieces
+from .program import Host, Line, Program
+from .reuse import move, moved, reuse
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
-    return replayed(program, _Text(program, Words.of(program)))
+    text = _Text(program, Words.of(program))
+    program.lines[:] = [each for line in program.lines for each in _in_one_piece(line, program)]
+    units = fusion.units_of(program, False)
+    lines = [line for unit in units for line in unit.lines]
+    text.places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
+    text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
+    for unit in units:
+        if isinstance(unit, fusion.Elements):
+            text.kernel(unit)
+        elif isinstance(unit, fusion.Call) and unit.host is not None:
+            text.host(unit.host)
+        else:
+            text.line(unit.lines[0])
+    return text.function(), text
+
+
+def _in_one_piece(line: Line | Host, program: Program) -> Iterable[Line | Host]:
+    """`line` behind the copies that CuPy's `dot` would make: as instructions they share loops."""
+    if isinstance(line, Line) and line.name == "dot":
+        args = []
+        for array in line.args:
+            if in_pieces(array):
+                whole = program.xp.empty(array.shape, array.dtype)
+                program.kinds[id(whole)] = "made"
+                program.memory.append(whole)
+                yield Line("copyto", (whole, array), whole, {}, line.where, line.what)
+                array = whole
+            args.append(array)
+        line.args = tuple(args)
+    yield line
 
 
 class _Text(Text):
@@ -28,6 +59,23 @@ class _Text(Text):
     def __init__(self, program: Program, words: Words | None) -> None:
         super().__init__(program)
         self.words = words
+        self.places: dict[int, Any] = {}  # where results are, by id of what owned their memory
+
+    def kernel(self, unit: fusion.Elements) -> None:
+        """A loop over elements."""
+        kernel = Kernel(self.program, unit)
+        module, first = self.program.xp.module, unit.lines[0]
+        compiled = module.RawKernel(kernel.source, "fused", options(module))
+        self.groups.append(len(unit.lines))
+        self.native.append(kernel.source)
+        name = self.named("kernel", compiled, kernel.source)
+        arrays = [self.array(array) for array in moved(kernel.arrays, self.places)]
+        self.origin = first
+        given = "".join(f"{array}, " for array in arrays)
+        names = " ".join(line.name for line in unit.lines)
+        self.emit(
+            f"{name}(({kernel.grid},), ({THREADS},), ({given}))", f"{names}: {self.about(first)}"
+        )
 
     def line(self, line: Line) -> None:
         """One instruction; the first draw stands for all."""

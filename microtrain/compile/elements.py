@@ -1,4 +1,4 @@
-"""Instructions on single elements, as expressions of Python that numba compiles.
+"""Instructions on single elements, as expressions of Python that numba compiles, or of CUDA's C++.
 
 `{0}` and `{1}` are the operands, already in the type that NumPy computes in, and `{t}` is that
 type. What has no expression here is left to NumPy.
@@ -78,6 +78,52 @@ _OF_TRUTHS = {
 SLOW_FROM = 1024  # elements: from here NumPy is faster, its call included
 
 
+_IN_C_OF_FLOATS = {
+    name: f"{function}({{0}})"
+    for name, function in {
+        **{same: same for same in ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos",
+                                   "tan", "tanh", "sinh", "cosh", "sqrt", "floor", "ceil", "trunc",
+                                   "rint", "erf", "erfc", "isfinite", "isinf", "signbit")},
+        "arctan": "atan", "arcsin": "asin", "arccos": "acos", "absolute": "fabs",
+    }.items()
+} | {
+    "divide": "{0} / {1}",
+    "reciprocal": "{t}(1) / {0}",
+    "sign": "({0} < 0 || {0} > 0) ? copysign({t}(1), {0}) : {0} - {0}",
+    "isnan": "{0} != {0}",
+    "maximum": "({0} != {0} || {1} != {1}) ? {0} + {1} : max({0}, {1})",
+    "minimum": "({0} != {0} || {1} != {1}) ? {0} + {1} : min({0}, {1})",
+    "power": "pow({0}, {1})",
+    "copysign": "copysign({0}, {1})",
+}  # fmt: skip
+_IN_C_OF_NUMBERS = {name: text for name, text in _OF_NUMBERS.items() if " if " not in text} | {
+    "absolute": "{0} > 0 ? {0} : -{0}",
+    "maximum": "max({0}, {1})",
+    "minimum": "min({0}, {1})",
+}
+_IN_C_OF_TRUTHS = {
+    name: text.replace(" and ", " && ").replace(" or ", " || ").replace("not ", "!")
+    for name, text in _OF_TRUTHS.items()
+}
+
+
+class Language(NamedTuple):
+    """The templates by the kind of what they take, and those that NumPy does faster when large."""
+
+    floats: dict[str, str]
+    numbers: dict[str, str]
+    integers: dict[str, str]
+    truths: dict[str, str]
+    slow: dict[str, str]
+    where: str
+
+
+PYTHON = Language(
+    _OF_FLOATS, _OF_NUMBERS, _OF_INTEGERS, _OF_TRUTHS, _SLOW, "{1} if {0} else {2}"
+)  # fmt: skip
+C = Language(_IN_C_OF_FLOATS, _IN_C_OF_NUMBERS, {}, _IN_C_OF_TRUTHS, {}, "{0} ? {1} : {2}")
+
+
 class Expression(NamedTuple):
     """How one element is computed.
 
@@ -92,16 +138,19 @@ class Expression(NamedTuple):
     given: Any
 
 
-def expression(name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int) -> Any:
-    """The Expression of a ufunc called with `args`; None where NumPy has to do it."""
+def expression(
+    language: Language, name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int
+) -> Any:
+    """The Expression of a ufunc called with `args`; None where the library has to do it."""
     if name in ("erf", "erfc"):
         dtype = args[0].dtype
-        fits = not attrs and dtype.kind == "f" and dtype in DTYPES and size < SLOW_FROM
-        return Expression(_SLOW[name], (dtype,), dtype) if fits else None
+        text = language.floats.get(name) or (language.slow[name] if size < SLOW_FROM else None)
+        fits = not attrs and dtype.kind == "f" and dtype in DTYPES and text is not None
+        return Expression(text, (dtype,), dtype) if fits else None
     ufunc = getattr(np, name, None)
     if not isinstance(ufunc, np.ufunc) or ufunc.nout != 1 or attrs.keys() - {"dtype"}:
         return None
-    kinds = [type(a) if type(a) in (int, float) else np.asarray(a).dtype for a in args]
+    kinds = [type(a) if type(a) in (int, float) else _dtype_of(a) for a in args]
     wanted = attrs.get("dtype")
     how: dict[str, Any] = {}
     if wanted is not None:
@@ -115,16 +164,20 @@ def expression(name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: in
     kind = taken[0].kind
     text = None
     if kind == "b":
-        text = _OF_TRUTHS.get(name)
-    elif kind == "f" and name in _SLOW:
-        text = _SLOW[name] if size < SLOW_FROM else None
-    elif kind == "f" and name in _OF_FLOATS:
-        text = _OF_FLOATS[name]
-    elif kind != "f" and name in _OF_INTEGERS:
-        text = _OF_INTEGERS[name]
+        text = language.truths.get(name)
+    elif kind == "f" and name in language.slow:
+        text = language.slow[name] if size < SLOW_FROM else None
+    elif kind == "f" and name in language.floats:
+        text = language.floats[name]
+    elif kind != "f" and name in language.integers:
+        text = language.integers[name]
     else:
-        text = _OF_NUMBERS.get(name)
+        text = language.numbers.get(name)
     return None if text is None else Expression(text, tuple(taken), given)
+
+
+def _dtype_of(value: Any) -> Any:
+    return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
 def converted(text: str, old: Any, new: Any) -> str:

@@ -34,8 +34,9 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
     arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
     native, groups, xp = len(text.native), len(text.groups), program.xp
-    executor = "numba" if native else "numpy" if xp.kind == "cpu" else "cupy"
-    library = "NumPy" if xp.kind == "cpu" else "CuPy"
+    executor, library = ("numba" if native else "numpy"), "NumPy"
+    if xp.kind != "cpu":
+        executor, library = "cupy", "CuPy"
     calls = sum(instruction for _, instruction, _ in text.lines) - native
     flops = sum(_flops(line) for line in lines)
     rows = {

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import owner_of
-from .elements import DTYPES, Expression, expression
+from ..backend import LIBRARIES, address, owner_of
+from .elements import DTYPES, PYTHON, C, Expression, Language, expression
 from .passes import arrays_in
 from .program import Host, Line, Program
 
@@ -42,13 +42,13 @@ class Place:
 
     def __init__(self, array: Any, shape: Any = None) -> None:
         self.array = array
-        view = array if shape is None else np.broadcast_to(array, shape)
-        kept = [d for d, n in enumerate(view.shape) if n != 1]
+        shape, strides = (array.shape, array.strides) if shape is None else _as_in(array, shape)
+        kept = [d for d, n in enumerate(shape) if n != 1]
         size = array.dtype.itemsize
-        self.address = view.__array_interface__["data"][0]
+        self.address = address(array)
         self.dtype = array.dtype
-        self.shape = tuple(view.shape[d] for d in kept)
-        steps = [view.strides[d] for d in kept]
+        self.shape = tuple(shape[d] for d in kept)
+        steps = [strides[d] for d in kept]
         self.regular = self.dtype in DTYPES and all(step % size == 0 for step in steps)
         self.strides = tuple(step // size for step in steps)
         ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
@@ -85,6 +85,15 @@ class Place:
         """Whether there are no gaps in it."""
         count = int(np.prod(self.shape, dtype=np.int64))
         return self.distinct and self.high - self.low == count * self.dtype.itemsize
+
+
+def _as_in(array: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
+    """`shape`, and the strides of `array` broadcast to it."""
+    new = len(shape) - array.ndim
+    return shape, [0] * new + [
+        0 if n == 1 != wide else step
+        for n, wide, step in zip(array.shape, shape[new:], array.strides, strict=True)
+    ]
 
 
 @dataclass
@@ -126,11 +135,12 @@ class Element:
 
 @dataclass
 class Elements(Unit):
-    """A loop over `shape`."""
+    """A loop over `shape`; `launched`: by a GPU, where one more costs as much as its work."""
 
     shape: tuple[int, ...] = ()
     body: list[Element] = field(default_factory=list)
     stored: set[Any] = field(default_factory=set)  # keys of the Places that go to memory
+    launched: bool = False
 
     def takes(self, other: Elements) -> bool:
         """Whether `other` can be done in the same loop, behind its lines."""
@@ -138,7 +148,7 @@ class Elements(Unit):
             return False
         mine, theirs = self.reads + self.writes, other.reads + other.writes
         needed = [place for place in loads(other) if any(place.strides)]
-        if self.shape and not any(a.same(b) for a in mine for b in needed):
+        if self.shape and not self.launched and not any(a.same(b) for a in mine for b in needed):
             return False  # nothing to gain
         if len({p.key for p in mine + theirs if any(p.strides)}) > STREAMS:
             return False
@@ -198,7 +208,8 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     Args:
         products: whether native code has BLAS.
     """
-    lines = (part for line in program.lines for part in _parts(line))
+    cpu = program.xp.kind == "cpu"
+    lines = (part for line in program.lines for part in (_parts(line) if cpu else [line]))
     made = (unit_of(line, program, products) for line in lines)
     found = _fused((unit for unit in made if unit is not None), program)
     found = _fused(found, program)  # what two loops had in common may have come later
@@ -230,16 +241,18 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
         return Call([], reads, writes, line)
     if type(line.out) is not tuple and not line.out.size:
         return None
-    made = None
+    made: Unit | None = None
     if type(line.out) is not tuple and line.out.dtype in DTYPES:
-        if line.name in ("dot", "matmul"):
+        if program.xp.kind != "cpu":  # CuPy has kernels for what is not element by element
+            made = _elements(line, C)
+        elif line.name in ("dot", "matmul"):
             made = _product(line, program, products)
         elif line.name in ("sum", "prod", "max", "min"):
             made = _reduction(line)
         elif line.name == "scatter_add":
             made = _scatter(line)
         else:
-            made = _elements(line)
+            made = _elements(line, PYTHON)
     known = made is not None and all(place.regular for place in made.reads + made.writes)
     if made is None or not known or not all(place.distinct for place in made.writes):
         outs = line.out if type(line.out) is tuple else (line.out,)
@@ -251,21 +264,21 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
 # Lines ------------------------------------------------------------------------------------------
 
 
-def _elements(line: Line) -> Elements | None:
+def _elements(line: Line, language: Language) -> Elements | None:
     out, args, attrs = line.out, line.args, line.attrs
     mask = source = None
     if line.name == "copyto" or line.name == "setitem":
         if line.name == "setitem":
             target = args[0][args[1]]
-            if not (type(target) is np.ndarray and np.may_share_memory(target, out)):
+            if type(target) not in LIBRARIES or owner_of(target) is not owner_of(out):
                 return None
             out, args, attrs = target, (target, args[2]), {}
         out, given, mask = args[0], args[1], attrs.get("where")
-        dtype = given.dtype if type(given) is np.ndarray else out.dtype
+        dtype = given.dtype if type(given) in LIBRARIES else out.dtype
         found = Expression("{0}", (dtype,), dtype)
         args = (given,)
     elif line.name == "where":
-        found = Expression("{1} if {0} else {2}", (np.dtype(bool), out.dtype, out.dtype), out.dtype)
+        found = Expression(language.where, (np.dtype(bool), out.dtype, out.dtype), out.dtype)
     elif line.name == "take":
         if len(args) != 2 or attrs or type(args[1]) is not np.ndarray:
             return None
@@ -275,16 +288,16 @@ def _elements(line: Line) -> Elements | None:
         found = Expression("", (args[1].dtype,), args[0].dtype)
         args = args[1:]
     else:
-        made = expression(line.name, args, attrs, out.size)
+        made = expression(language, line.name, args, attrs, out.size)
         if made is None:
             return None
         found = made
-    given_dtypes = [a.dtype for a in args if type(a) is np.ndarray]
+    given_dtypes = [a.dtype for a in args if type(a) in LIBRARIES]
     pairs = [*zip(given_dtypes, found.taken, strict=False), (found.given, out.dtype)]
     if any(a.kind == "f" and b.kind in "iu" for a, b in pairs):
         return None  # NaN as an integer is NumPy's affair
     to = Place(out)
-    places = [Place(a, out.shape) if type(a) is np.ndarray else a for a in args]
+    places = [Place(a, out.shape) if type(a) in LIBRARIES else a for a in args]
     where = None if mask is None else Place(mask, out.shape)
     reads = [p for p in places if type(p) is Place] + ([where] if where is not None else [])
     if where is not None:
@@ -296,7 +309,7 @@ def _elements(line: Line) -> Elements | None:
             return None
         reads.append(source)
     body = [Element(found, places, to, where, source)]
-    return Elements([line], reads, [to], to.shape, body)
+    return Elements([line], reads, [to], to.shape, body, launched=language is C)
 
 
 def _reduction(line: Line) -> Reduction | None:
@@ -608,3 +621,22 @@ def _longer(one: Unit, two: Unit) -> Elements | None:
     body = [Element(e.expression, [longer(a) for a in e.args], longer(e.out)) for e in one.body]
     reads, writes = [longer(p) for p in one.reads], [longer(p) for p in one.writes]
     return Elements(one.lines, reads, writes, shape, body, set(one.stored))
+
+
+def loop_dims(unit: Elements) -> list[tuple[int, list[int]]]:
+    """The loops, outermost first: length, and the dimensions that became one."""
+    places = [p for p in unit.reads + unit.writes if len(p.strides) == len(unit.shape)]
+    sources = {id(e.source) for e in unit.body if e.source is not None}
+    places = [p for p in places if id(p) not in sources]
+    lead = unit.writes[-1].strides
+    dims = sorted(range(len(unit.shape)), key=lambda d: -abs(lead[d]))
+    found: list[tuple[int, list[int]]] = []
+    for d in dims:
+        if found:
+            n, members = found[-1]
+            last = members[-1]
+            if all(p.strides[last] == p.strides[d] * unit.shape[d] for p in places):
+                found[-1] = n * unit.shape[d], [*members, d]
+                continue
+        found.append((unit.shape[d], [d]))
+    return found

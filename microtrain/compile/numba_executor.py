@@ -334,7 +334,7 @@ class _Loop:
         self.before: list[str] = []
         self.body: list[str] = []
         self.values: dict[Any, str] = {}  # by key of a Place: its value now
-        self.dims = _loop_dims(unit)
+        self.dims = fusion.loop_dims(unit)
         self.written = {place.key for place in unit.writes}
         self.scopes = _scopes(unit)
         self.last: dict[Any, tuple[Place, str]] = {}
@@ -407,25 +407,6 @@ class _Loop:
             value = self.name(f"{value} if {mask} else {self.value(out, out.dtype)}")
         self.values[out.key] = value
         self.last[out.key] = out, value
-
-
-def _loop_dims(unit: Elements) -> list[tuple[int, list[int]]]:
-    """The loops, outermost first: length, and the dimensions that became one."""
-    places = [p for p in unit.reads + unit.writes if len(p.strides) == len(unit.shape)]
-    sources = {id(e.source) for e in unit.body if e.source is not None}
-    places = [p for p in places if id(p) not in sources]
-    lead = unit.writes[-1].strides
-    dims = sorted(range(len(unit.shape)), key=lambda d: -abs(lead[d]))
-    found: list[tuple[int, list[int]]] = []
-    for d in dims:
-        if found:
-            n, members = found[-1]
-            last = members[-1]
-            if all(p.strides[last] == p.strides[d] * unit.shape[d] for p in places):
-                found[-1] = n * unit.shape[d], [*members, d]
-                continue
-        found.append((unit.shape[d], [d]))
-    return found
 
 
 def _scopes(unit: Elements) -> dict[Any, int]:

@@ -32,12 +32,8 @@ _NAME = re.compile(r"\b(?:input|state|c|b)\d+\b")
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
-    return replayed(program, Text(program))
-
-
-def replayed(program: Program, text: Text) -> tuple[Callable[[], None], Text]:
-    """The function of `text`, which has none of the lines of `program` yet, and that text."""
     reuse(program, [works_on(line) for line in program.lines])
+    text = Text(program)
     text.traffic = traffic(program)
     for line in program.lines:
         text.host(line) if isinstance(line, Host) else text.line(line)
@@ -200,13 +196,8 @@ class Text:
         return f"{call}, 'clip') if {top}({unsigned}, None) < {size} else {call})"
 
     def whole(self, array: Any, name: str) -> str:
-        """What `dot` copies because it is in pieces is copied into memory that is there already.
-
-        Not a matrix of one row or column: `dot` reads that as a vector, at its stride.
-        """
-        if type(array) not in LIBRARIES or array.ndim != 2 or array.flags.forc:
-            return name
-        if 1 in array.shape:
+        """What `dot` copies because it is in pieces is copied into memory that is there already."""
+        if not in_pieces(array):
             return name
         xp = self.program.xp
         copy = xp.empty(array.shape, array.dtype)
@@ -218,6 +209,15 @@ class Text:
         out = line.out[0] if type(line.out) is tuple else line.out
         shape = f"{size(out)} {out.dtype.name}"
         return ", ".join(filter(None, (shape, line.what, line.where.rpartition("/")[2])))
+
+
+def in_pieces(array: Any) -> bool:
+    """Whether `dot` makes a copy of it.
+
+    Not of a matrix of one row or column: it reads that as a vector, at its stride.
+    """
+    known = type(array) in LIBRARIES and array.ndim == 2 and 1 not in array.shape
+    return known and not array.flags.forc
 
 
 def size(array: Any) -> str:

@@ -107,10 +107,10 @@ def move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -
     """Let `program` and `lines` work in `places`, by id of what owned the memory until now."""
     for line in (*program.lines, *lines):
         if isinstance(line, Line):
-            line.args = _moved(line.args, places)
-            line.out = _moved(line.out, places)
-            line.attrs = {key: _moved(value, places) for key, value in line.attrs.items()}
-    program.outputs[:] = _moved(program.outputs, places)
+            line.args = moved(line.args, places)
+            line.out = moved(line.out, places)
+            line.attrs = {key: moved(value, places) for key, value in line.attrs.items()}
+    program.outputs[:] = moved(program.outputs, places)
     program.memory = [owner for owner in program.memory if id(owner) not in places]
     for key, place in places.items():
         del program.kinds[key]
@@ -118,9 +118,10 @@ def move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -
     program.kinds.update({id(owner_of(place)): "made" for place in places.values()})
 
 
-def _moved(value: Any, places: dict[int, Any]) -> Any:
+def moved(value: Any, places: dict[int, Any]) -> Any:
+    """`value` with its arrays in `places`, by id of what owned their memory."""
     if isinstance(value, tuple | list):
-        return type(value)(_moved(v, places) for v in value)
+        return type(value)(moved(v, places) for v in value)
     if type(value) not in LIBRARIES:
         return value
     owner = owner_of(value)
