@@ -56,9 +56,7 @@ class Kernel:
         begin = [f"{kind} at = {kind}(blockIdx.x) * {THREADS} + threadIdx.x;",
                  f"if (at >= {count}) return;"]  # fmt: skip
         for d, (n, _) in reversed([*enumerate(self._dims)]):
-            begin.append(
-                f"const {kind} i{d} = at % {n}; at /= {n};" if d else f"const {kind} i0 = at;"
-            )
+            begin.append(f"const {kind} i{d} = at" + (f" % {n}; at /= {n};" if d else ";"))
         given = ", ".join(
             f"{DTYPES[array.dtype]}* p{number}" for number, array in enumerate(self.arrays)
         )
@@ -89,9 +87,9 @@ class Kernel:
         """The operand `given` as a value of `dtype`."""
         if type(given) is not Place:
             return literal(given, dtype)
-        if not any(given.strides):
-            if self.program.kinds.get(id(owner_of(given.array))) == "constant":
-                return literal(given.array[(0,) * given.array.ndim].item(), dtype)
+        known = self.program.kinds.get(id(owner_of(given.array))) == "constant"
+        if known and not any(given.strides):
+            return literal(given.array[(0,) * given.array.ndim].item(), dtype)
         name = self._values.get(given.key)
         if name is None:
             name = self._values[given.key] = self._name(given.dtype, self._at(given))

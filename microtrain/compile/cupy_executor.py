@@ -72,10 +72,8 @@ class _Text(Text):
         arrays = [self.array(array) for array in moved(kernel.arrays, self.places)]
         self.origin = first
         given = "".join(f"{array}, " for array in arrays)
-        names = " ".join(line.name for line in unit.lines)
-        self.emit(
-            f"{name}(({kernel.grid},), ({THREADS},), ({given}))", f"{names}: {self.about(first)}"
-        )
+        about = f"{' '.join(line.name for line in unit.lines)}: {self.about(first)}"
+        self.emit(f"{name}(({kernel.grid},), ({THREADS},), ({given}))", about)
 
     def line(self, line: Line) -> None:
         """One instruction; the first draw stands for all."""

@@ -145,8 +145,8 @@ def expression(
     if name in ("erf", "erfc"):
         dtype = args[0].dtype
         text = language.floats.get(name) or (language.slow[name] if size < SLOW_FROM else None)
-        fits = not attrs and dtype.kind == "f" and dtype in DTYPES and text is not None
-        return Expression(text, (dtype,), dtype) if fits else None
+        fits = not attrs and dtype.kind == "f" and dtype in DTYPES
+        return Expression(text, (dtype,), dtype) if fits and text else None
     ufunc = getattr(np, name, None)
     if not isinstance(ufunc, np.ufunc) or ufunc.nout != 1 or attrs.keys() - {"dtype"}:
         return None
