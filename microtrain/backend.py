@@ -528,6 +528,34 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
     return array if type(array) is np.ndarray else array.get()
 
 
+class Staging:
+    """The values of an array in the host's memory, where MPI reads and writes them.
+
+    Attributes:
+        array: on any device, row-major.
+        host: on the CPU `array` itself; beside a GPU's, page-locked memory that is made once.
+    """
+
+    __slots__ = ("array", "host")
+
+    def __init__(self, array: Any) -> None:
+        self.array = self.host = array
+        if type(array) is not np.ndarray:
+            memory = cuda().module.cuda.alloc_pinned_memory(array.nbytes)
+            self.host = np.ndarray(array.shape, array.dtype, memory)
+
+    def fetch(self) -> np.ndarray[Any, Any]:
+        """`host`, with the values of `array`, which has been computed when this returns."""
+        if self.host is not self.array:
+            self.array.get(out=self.host)
+        return self.host
+
+    def put(self) -> None:
+        """The values of `host` into `array`; of a GPU's `fetch` waits until that is done."""
+        if self.host is not self.array:
+            self.array.set(self.host)
+
+
 def made(array: np.ndarray[Any, Any]) -> Any:
     """A new array that depends on no Tensor, as one of the step that is captured, if any is."""
     return array if MODES.recorder is None else MODES.recorder.made(array)

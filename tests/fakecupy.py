@@ -39,7 +39,7 @@ CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
 ATTRIBUTES = "T base device data dtype flags itemsize nbytes ndim shape size strides".split()
 METHODS = "all any argmax argmin astype copy fill max min reshape sum take transpose".split()
-CROSSINGS = "get item tolist".split()
+CROSSINGS = "get item set tolist".split()
 
 
 _OWNERS: weakref.WeakValueDictionary[int, FakeArray] = weakref.WeakValueDictionary()
@@ -71,8 +71,15 @@ class FakeArray:
     def data(self) -> Any:
         return types.SimpleNamespace(ptr=self._host.__array_interface__["data"][0])
 
-    def get(self) -> Any:
-        return self._host.copy()
+    def get(self, out: Any = None) -> Any:
+        if out is None:
+            return self._host.copy()
+        out[...] = self._host
+        return out
+
+    def set(self, values: Any) -> None:
+        assert type(values) is np.ndarray and values.shape == self._host.shape
+        self._host[...] = values
 
     def item(self) -> Any:
         return self._host.item()
@@ -286,7 +293,9 @@ module: Any = types.ModuleType("cupy")
 module.ndarray = FakeArray
 module.asarray = asarray
 module.cuda = types.SimpleNamespace(
-    Device=Device, runtime=types.SimpleNamespace(getDeviceCount=lambda: 1)
+    Device=Device,
+    alloc_pinned_memory=bytearray,
+    runtime=types.SimpleNamespace(getDeviceCount=lambda: 1),
 )
 for _name in UFUNCS:
     setattr(module, _name, FakeUfunc(_name))
