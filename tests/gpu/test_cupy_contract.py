@@ -36,6 +36,22 @@ def test_the_lists_hold_for_the_real_cupy() -> None:
     assert all(isinstance(getattr(cupy, name), cupy.ufunc) for name in fakecupy.UFUNCS)
 
 
+def test_nccl_takes_what_gradients_are_added_up_with() -> None:
+    nccl = importlib.import_module("cupy.cuda.nccl")
+    if not nccl.available:
+        pytest.skip("CuPy has no NCCL here")
+    documented = nccl.NcclCommunicator.allReduce.__doc__.splitlines()[0]
+    arguments = [one.split()[-1] for one in documented.rstrip(")").split("(")[1].split(",")]
+    assert arguments == ["self", "sendbuf", "recvbuf", "count", "datatype", "op", "stream"]
+    made = re.findall(r"^ +(\w+) \(\w+\):", nccl.NcclCommunicator.__doc__, re.M)
+    assert made[:3] == ["ndev", "commId", "rank"]
+    assert callable(nccl.get_unique_id)
+    for name in ("NCCL_FLOAT32", "NCCL_FLOAT64", "NCCL_SUM"):
+        assert isinstance(getattr(nccl, name), int), name
+    assert issubclass(nccl.NcclError, RuntimeError)
+    assert isinstance(cupy.cuda.get_current_stream().ptr, int)
+
+
 def loop(ufunc: Any, kinds: list[str]) -> Any:
     """The dtype that the first loop gives which takes the arguments; None where none does."""
     operands = []
