@@ -242,8 +242,13 @@ def ready(side: str, name: str, device: str) -> tuple[Step, list[float]]:
     try:
         step = make(name, device)
         losses = [float(step()) for _ in range(WARM)]
-    except CaptureError as error:
-        raise NotHere(f"not supported: {error}") from error
+    except NotHere:
+        raise
+    except Exception as error:  # a peer's installation may be broken in ways of its own
+        if side == "eager":
+            raise
+        kind = "not supported" if isinstance(error, CaptureError) else type(error).__name__
+        raise NotHere(f"{kind}: {' '.join(str(error).split())}") from error
     return step, losses[:COMPARED]
 
 

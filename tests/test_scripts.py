@@ -152,7 +152,7 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
         "CuPy on the processor",
         "the suite under Open MPI",
     ]
-    assert rows[0][1].endswith("pytest -m gpu")
+    assert rows[0][1].startswith("with a GPU: scripts/test_gpu")
     assert {command for _, command in rows[1:]} == {"scripts/test --full"}
 
 
