@@ -8,6 +8,7 @@ that waits in NCCL for one that will not come has no error to report.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +59,9 @@ def ready(comm: Communicator, storage: FlatStorage) -> Any:
 
 def _load() -> Any:
     try:
-        found = importlib.import_module("cupy.cuda.nccl")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CuPy warns on every rank, and goes on without it
+            found = importlib.import_module("cupy.cuda.nccl")
         why = "" if found.available else "the library is not installed"
     except ImportError as error:
         why = str(error)
@@ -76,8 +79,8 @@ def _called(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except RuntimeError as error:
         raise LaunchError(
-            f"NCCL cannot connect the ranks: {error}; NCCL_DEBUG=INFO in the environment says "
-            f"more; mend that, {WAY_OUT}"
+            f"NCCL cannot connect the ranks: {error}; mend that (NCCL_DEBUG=INFO in the "
+            f"environment says more), {WAY_OUT}"
         ) from error
 
 

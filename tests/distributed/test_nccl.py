@@ -127,6 +127,23 @@ def test_gradients_are_those_of_mpi(nccl: FakeNccl, size: int) -> None:
     assert nccl.calls == 2 * sizes
 
 
+def test_the_watchdog_sees_who_waits_in_nccl(nccl: FakeNccl) -> None:
+    def wait(comm: Any) -> Any:
+        model = mt.distributed.DataParallel(mt.nn.Linear(4, 1).cuda(), comm, backend="nccl")
+        ranks, seen = model.reducer._ranks, []
+
+        def allReduce(*args: Any) -> None:
+            seen.append(comm._doing)
+            reduce(*args)
+
+        reduce, ranks.allReduce = ranks.allReduce, allReduce
+        before = comm._done
+        model(mt.ones(2, 4, device="cuda")).sum().backward()
+        return seen, comm._doing, comm._done - before
+
+    assert in_process.run(2, wait) == [([("all_reduce by NCCL", ())], None, 1)] * 2
+
+
 def refused(size: int, device: str = "cuda") -> set[tuple[type, str, bool]]:
     """What the ranks raise where a model is wrapped: kind, words, and whether all agree."""
 

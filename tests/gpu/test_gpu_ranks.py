@@ -151,9 +151,12 @@ def test_ranks_take_the_gpus_of_their_host_in_turn(
         assert line.startswith(wanted)
 
 
+ONE = {"CUDA_VISIBLE_DEVICES": "0"}  # of a machine that has more
+
+
 def test_two_ranks_train_on_one_gpu(mpirun: Any, tmp_path: Path) -> None:
     command = ["-m", "microtrain", "train", LINREG, "device=cuda", "train.duration=2 epochs"]
-    job = mpirun(2, *command, "distributed.share_gpu=true", cwd=tmp_path, timeout=240)
+    job = mpirun(2, *command, "distributed.share_gpu=true", cwd=tmp_path, env=ONE, timeout=240)
     assert job.returncode == 0, job.stderr
     assert "cuda:0" in job.stdout
     alone = mpirun(1, *command[:4], "device=cpu", command[5], "name=alone", cwd=tmp_path)
@@ -168,7 +171,8 @@ def test_two_ranks_train_on_one_gpu(mpirun: Any, tmp_path: Path) -> None:
 
 def test_nccl_refuses_two_ranks_on_one_gpu(mpirun: Any, tmp_path: Path) -> None:
     settings = ["device=cuda", "distributed={backend: nccl, share_gpu: true}"]
-    job = mpirun(2, "-m", "microtrain", "train", LINREG, *settings, cwd=tmp_path, timeout=240)
+    command = ["-m", "microtrain", "train", LINREG, *settings]
+    job = mpirun(2, *command, cwd=tmp_path, env=ONE, timeout=240)
     assert job.returncode == LaunchError.exit_code, job.stderr
     assert job.stderr.count("error: ") == 1 and "Traceback" not in job.stderr
     reasons = ("ranks 0 and 1 are on the same GPU of one host", "CuPy has no NCCL here")
