@@ -142,7 +142,7 @@ class Namespace:
 
     def pinned(self, nbytes: int) -> Any:
         """Memory of the host that a GPU can copy from while Python goes on."""
-        return np.frombuffer(self.module.cuda.alloc_pinned_memory(nbytes), uint8, nbytes)
+        return np.ndarray((nbytes,), uint8, self.module.cuda.alloc_pinned_memory(nbytes))
 
     def send(self, host: Any, memory: Any) -> Any:
         """Copy pinned bytes, which must stay as they are until the event returned has happened."""
@@ -572,6 +572,34 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
     if MODES.recorder is not None:
         return MODES.recorder.looked_at(array)
     return array if type(array) is np.ndarray else array.get()
+
+
+class Staging:
+    """The values of an array in the host's memory, where MPI reads and writes them.
+
+    Attributes:
+        array: on any device, row-major.
+        host: on the CPU `array` itself; beside a GPU's, page-locked memory that is made once.
+    """
+
+    __slots__ = ("array", "host")
+
+    def __init__(self, array: Any) -> None:
+        self.array = self.host = array
+        if type(array) is not np.ndarray:
+            memory = LIBRARIES[type(array)].pinned(array.nbytes)
+            self.host = memory.view(array.dtype).reshape(array.shape)
+
+    def fetch(self) -> np.ndarray[Any, Any]:
+        """`host`, with the values of `array`, which has been computed when this returns."""
+        if self.host is not self.array:
+            self.array.get(out=self.host)
+        return self.host
+
+    def put(self) -> None:
+        """The values of `host` into `array`; of a GPU's `fetch` waits until that is done."""
+        if self.host is not self.array:
+            self.array.set(self.host)
 
 
 def made(array: Any) -> Any:

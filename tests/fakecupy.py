@@ -38,9 +38,9 @@ SPECIAL = "erf erfc".split()
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
 ATTRIBUTES = "T base device data dtype flags itemsize nbytes ndim shape size strides".split()
-METHODS = """all any argmax argmin astype copy fill max min prod reshape set sum take transpose
+METHODS = """all any argmax argmin astype copy fill max min prod reshape sum take transpose
     view""".split()
-CROSSINGS = "get item tolist".split()
+CROSSINGS = "get item set tolist".split()
 
 
 _OWNERS: weakref.WeakValueDictionary[int, FakeArray] = weakref.WeakValueDictionary()
@@ -73,8 +73,15 @@ class FakeArray:
     def data(self) -> Any:
         return types.SimpleNamespace(ptr=self._host.__array_interface__["data"][0])
 
-    def get(self) -> Any:
-        return self._host.copy()
+    def get(self, out: Any = None) -> Any:
+        if out is None:
+            return self._host.copy()
+        out[...] = self._host
+        return out
+
+    def set(self, values: Any, stream: Any = None) -> None:
+        assert type(values) is np.ndarray and values.shape == self._host.shape
+        self._host[...] = values
 
     def item(self) -> Any:
         return self._host.item()
@@ -84,9 +91,6 @@ class FakeArray:
 
     def fill(self, value: Any) -> None:
         self._host.fill(value)
-
-    def set(self, array: Any, stream: Any = None) -> None:
-        self._host[...] = array
 
     def _set_shape_and_strides(self, shape: Any, strides: Any, *_: Any) -> None:
         self._host = np.lib.stride_tricks.as_strided(self._host, shape, strides)
@@ -250,7 +254,7 @@ def _in_place(name: str) -> Any:
     return method
 
 
-for _name in set(METHODS) - {"fill", "set"}:
+for _name in set(METHODS) - {"fill"}:
     setattr(FakeArray, _name, _method(_name))
 for _name in set(ATTRIBUTES) - {"base", "data", "device"}:
     setattr(FakeArray, _name, _attribute(_name))

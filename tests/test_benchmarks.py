@@ -22,7 +22,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a script of the directory."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module
-    for name in ("peers", "step", "scaling"):
+    for name in ("peers", "step", "scaling", "gpu"):
         sys.modules.pop(name, None)
 
 
@@ -76,6 +76,26 @@ def test_the_step_script_runs(tmp_path: Path) -> None:
     data = json.loads(path.read_text(encoding="utf-8"))
     assert data["us"]["linreg 32x1x1"].keys() >= {"eager", "numpy", "NumPy by hand"}
     assert data["ratios"]["linreg 32x1x1"]["best / jax.jit"] is None
+
+
+def test_the_gpu_script_runs_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    nets = ["linreg 1024x64x1", "small 16x8x16x1"]
+    run("gpu.py", "--device", "cpu", "--rounds", "1", "--nets", *nets, "--json", str(path))
+    steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
+    assert list(steps) == nets
+    for sides in steps.values():
+        assert sides["eager"]["median_us"] > 0 and sides["captured"]["median_us"] > 0
+        assert sides["torch, graph"]["why"] in ("torch is not installed", "CUDA graphs need a GPU")
+
+
+def test_networks_of_the_gpu_script_are_the_same_in_jax(scripts: Any) -> None:
+    jax = pytest.importorskip("jax")
+    gpu = scripts("gpu")
+    for name in gpu.NETS:
+        ours, theirs = (gpu.ready(side, name, "cpu")[1] for side in ("eager", "jax.jit"))
+        np.testing.assert_allclose(theirs, ours, rtol=1e-3)
+    assert jax.__version__
 
 
 def test_a_peer_that_cannot_run_is_named(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import fakecupy
 import numpy as np
 import pytest
+from allocations import noted
 from fakecupy import FakeArray
 from samples import SAMPLES, Sample
 
@@ -20,6 +21,8 @@ import microtrain as mt
 from microtrain import backend
 from microtrain.autograd import functional, gradcheck, gradgradcheck
 from microtrain.distributed import in_process
+from microtrain.distributed.reducer import AtOnce
+from microtrain.distributed.single import SingleCommunicator
 from microtrain.ops import REGISTRY
 from microtrain.ops.registry import Operation
 from microtrain.tensor import TENSORS, Tensor, wrap
@@ -299,10 +302,39 @@ def test_gradients_on_a_device_are_reduced_through_the_host() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("shards", [None, 1])
+def test_staging_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, shards: Any) -> None:
+    asked: list[int] = []
+    memory = fakecupy.module.cuda.alloc_pinned_memory
+    monkeypatch.setattr(
+        fakecupy.module.cuda, "alloc_pinned_memory", lambda n: asked.append(n) or memory(n)
+    )
+    net = mt.nn.Linear(40, 50).cuda()
+    model = mt.distributed.DataParallel(net, SingleCommunicator(), shards=shards)
+    if shards is None:  # one rank has nothing to reduce: as if there were more
+        model.reducer = AtOnce(model.comm, model.storage, "none")
+    wide = model.storage.buffers[0].wide.nbytes
+    assert asked == [wide]
+    reduce = model.reducer.reduce
+    steps = []
+
+    def noting(*args: Any) -> Any:
+        with noted() as sizes:
+            found = reduce(*args)
+        steps.append(max(sizes, default=0))
+        return found
+
+    monkeypatch.setattr(model.reducer, "reduce", noting)
+    for _ in range(3):
+        model.storage.zero_grad()
+        model(mt.ones(3, 40, device="cuda")).sum().backward()
+    assert asked == [wide]
+    assert len(steps) == 3 and max(steps) < wide / 10  # the control lane, which becomes a list
+
+
 def test_a_run_from_yaml_trains_on_the_device(tmp_path: Any) -> None:
     from pathlib import Path
 
-    from microtrain.distributed.single import SingleCommunicator
     from microtrain.train import Trainer, load_config
     from microtrain.train.output import Output
 

@@ -1,5 +1,6 @@
 """The scripts' own logic: what they count and what they say was left out."""
 
+import json
 import os
 import re
 import runpy
@@ -151,7 +152,7 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
         "CuPy on the processor",
         "the suite under Open MPI",
     ]
-    assert rows[0][1].endswith("pytest -m gpu")
+    assert rows[0][1].startswith("with a GPU: scripts/test_gpu")
     assert {command for _, command in rows[1:]} == {"scripts/test --full"}
 
 
@@ -170,6 +171,102 @@ def test_shell_script_can_be_run_and_parsed(name: str) -> None:
     path = ROOT / name
     assert path.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", path], timeout=60, check=True)
+
+
+# ------------------------------------------------------------------------------- the day of the GPU
+
+
+@pytest.fixture(scope="module")
+def test_gpu() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPTS / "test_gpu"))
+
+
+SMI = """#!/bin/sh
+case $1 in
+    --query*) for i in {numbers}; do echo "NVIDIA H200, {driver}"; done ;;
+    *) echo "| NVIDIA-SMI {driver}    Driver Version: {driver}    CUDA Version: {cuda}   |" ;;
+esac
+"""
+
+
+def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, cuda: str) -> None:
+    """Put an nvidia-smi on PATH that tells of such a machine."""
+    file = folder / "nvidia-smi"
+    numbers = " ".join(map(str, range(gpus)))
+    file.write_text(SMI.format(numbers=numbers, driver="580.1", cuda=cuda))
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cuda", "more"),
+    [(1, "12.4", "cuda12 >"), (1, "13.1", "cuda13 >"), (2, "12.8", "cuda12 nvidia-nccl-cu12 >")],
+)
+def test_test_gpu_installs_what_the_machine_needs(
+    test_gpu: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    cuda: str,
+    more: str,
+) -> None:
+    machine(tmp_path, monkeypatch, gpus, cuda)
+    about = test_gpu["gpus"]()
+    assert (about["gpus"], about["driver"]) == (["NVIDIA H200"] * gpus, "580.1")
+    line = test_gpu["environment"](about | {"emulated": False})[2]
+    assert f"use_environment .venv-cuda dev,mpich,data,{more}" in line
+    subprocess.run(["bash", "-n", "-c", line], timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cuda", "words"),
+    [(1, "11.8", "the driver has CUDA 11.8, and CuPy 14 needs 12"), (0, "12.0", "finds no GPU")],
+)
+def test_test_gpu_says_why_it_cannot_run(
+    test_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, cuda: str, words: str
+) -> None:
+    machine(tmp_path, monkeypatch, gpus, cuda)
+    done = subprocess.run([SCRIPTS / "test_gpu"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 77 and done.stdout.startswith("skipped: ")
+    assert words in done.stdout
+
+
+def test_test_gpu_names_every_test_file_and_takes_ten_minutes(test_gpu: Any) -> None:
+    files = [file for _, file, _ in test_gpu["STEPS"] if file]
+    assert all((ROOT / "tests/gpu" / file).exists() for file in files)
+    assert sum(seconds for *_, seconds in test_gpu["STEPS"]) + test_gpu["TIMINGS"] <= 600
+
+
+def test_test_gpu_ends_a_step_that_hangs(test_gpu: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ours = f"sleep 61.{os.getpid()}"
+    code = test_gpu["call"](["bash", "-c", f"echo begun; {ours} & exec {ours}"], 0.5, log)
+    assert (code, log.read_text()) == (124, "begun\n")
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert not [line for line in found.stdout.splitlines() if line == ours]
+
+
+@pytest.mark.slow
+def test_test_gpu_works_emulated(tmp_path: Path) -> None:
+    if sys.platform != "linux" or not all(map(shutil.which, ("gcc", "g++", "readelf", "nm"))):
+        pytest.skip("CuPy on the processor needs Linux, g++ and binutils")
+    file = tmp_path / "gpu.json"
+    results = {}
+    for only in ("kill and", "NCCL", "timings"):
+        done = subprocess.run(
+            [SCRIPTS / "test_gpu", "--emulated", "--only", only, "--json", file],
+            capture_output=True, text=True, timeout=500,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.endswith("nothing failed\n")
+        found = json.loads(file.read_text())
+        assert found["emulated"] and found["versions"]["cupy-rocm-7-0"]
+        results |= found["steps"]
+    assert results["kill and resume"] | {"seconds": 0} == {
+        "result": "ok", "ran": 1, "skipped": {}, "seconds": 0,
+    }  # fmt: skip
+    assert results["NCCL on two GPUs"]["why"] == "no NCCL on the processor"
+    assert results["timings"]["result"] == "skipped"
 
 
 # ------------------------------------------------------------------------- the same bits as before

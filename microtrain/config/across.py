@@ -129,6 +129,9 @@ def _schedule(config: Config) -> Wrong:
 def _distributed(config: Config) -> Wrong:
     for key, message in _together(config.distributed, config.origins):
         yield f"distributed.{key}", message
+    if config.distributed.backend == "nccl" and config.device == "cpu":
+        message = "nccl adds up gradients on GPUs, but device is cpu; set device to cuda"
+        yield "distributed.backend", message
 
 
 def _together(settings: Distributed, origins: Mapping[str, str]) -> Wrong:
@@ -142,6 +145,15 @@ def _together(settings: Distributed, origins: Mapping[str, str]) -> Wrong:
         yield "overlap", "reproducible: world adds up the shards when all are there"
     elif compressed and sent_early:
         yield "overlap", "compressed gradients are reduced at once; set compression to none"
+    if settings.backend == "nccl":
+        if world:
+            yield (
+                "backend",
+                "nccl adds up in its own order; reproducible: world has a fixed one",
+            )
+        if compressed or sent_early:
+            key = "compression" if compressed else "overlap"
+            yield key, "nccl adds up whole gradients, when the backward pass is over"
     if world and settings.blas_threads not in ("auto", 1):
         yield "blas_threads", "reproducible: world needs 1; with more, sums have other bits"
     warn, limit = settings.warn_s, settings.timeout_s
@@ -157,5 +169,5 @@ RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
     (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
     (_durations, ("train", "checkpoint", "log")),
     (_schedule, ("schedule", "train", "optimizer")),
-    (_distributed, ("distributed",)),
+    (_distributed, ("distributed", "device")),
 )

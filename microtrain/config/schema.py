@@ -197,7 +197,8 @@ class Distributed:
     """How the ranks work together.
 
     Args:
-        backend: What connects the ranks; auto: MPI under a launcher.
+        backend: What connects the ranks; auto: MPI under a launcher; nccl: the same, and NCCL adds
+            up the gradients on GPUs.
         bucket_mb: Megabytes of gradients that travel in one piece.
         overlap: Send gradients while the backward pass still computes others.
         compression: The format in which gradients travel.
@@ -211,7 +212,7 @@ class Distributed:
         share_gpu: Let several ranks of a host use one GPU.
     """
 
-    backend: Literal["auto", "none", "mpi"] = "auto"
+    backend: Literal["auto", "none", "mpi", "nccl"] = "auto"
     bucket_mb: Auto | Positive = "auto"
     overlap: Annotated[Auto | bool, Expects("auto, true or false")] = "auto"
     compression: Literal["none", "fp16", "bf16"] = "none"

@@ -15,7 +15,7 @@ from .single import SingleCommunicator
 
 __all__ = ["BACKENDS", "connect", "world"]
 
-BACKENDS: Final = ("auto", "none", "mpi")
+BACKENDS: Final = ("auto", "none", "mpi", "nccl")
 _CONNECTING: Final = threading.Lock()
 
 
@@ -40,7 +40,8 @@ def connect(backend: str = "auto") -> Communicator:
 
     auto: MPI under a launcher of more than one process, or where the program has started MPI for
     more than one itself; else none. none: a single process; LaunchError under a launcher of more.
-    mpi: MPI also without a launcher that microtrain knows. Raises ConfigError for another name,
+    mpi: MPI also without a launcher that microtrain knows. nccl: as auto, gradients on GPUs being
+    left to NCCL (see `DataParallel`). Raises ConfigError for another name,
     LaunchError as `world` does.
     """
     if backend not in BACKENDS:

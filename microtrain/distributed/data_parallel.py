@@ -81,6 +81,8 @@ class DataParallel(Module):
             batch: exact for uneven ranks, at the price of a collective in each forward and each
             backward pass of such a layer. So every rank must run these alike, also under no_grad.
             False: each rank's own rows, and results depend on the number of ranks.
+        backend: "nccl" adds up gradients on GPUs by NCCL, which takes a GPU for each rank; "mpi"
+            stages those of GPUs through the host's memory.
 
     Attributes:
         loss: the global loss of the last synchronised step, a float; None before it and where
@@ -102,7 +104,8 @@ class DataParallel(Module):
         RuntimeError: the ranks' models differ, or a parameter is wrapped already.
         ValueError: an unknown option, options that do not go together, or a model without
             parameters.
-        ConfigError: the number of ranks does not divide `shards`.
+        ConfigError: the number of ranks does not divide `shards`; NCCL for gradients on the CPU.
+        LaunchError: there is no NCCL, or two ranks are on one GPU. On every rank, as ConfigError.
 
     Example:
         >>> model = DataParallel(Net(), world())
@@ -123,9 +126,10 @@ class DataParallel(Module):
         compression: Literal["none", "fp16", "bf16"] = "none",
         shards: int | None = None,
         sync_batchnorm: bool = True,
+        backend: Literal["mpi", "nccl"] = "mpi",
     ) -> None:
         super().__init__()
-        check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm)
+        check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm, backend)
         self.module = module
         self.comm = world() if comm is None else comm
         self.reduction = reduction
@@ -139,6 +143,7 @@ class DataParallel(Module):
         options = {
             "reduction": reduction, "sync_batchnorm": sync_batchnorm, "overlap": overlap,
             "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
+            "backend": backend,
             "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
         if what := difference(self.comm, module, options):
@@ -157,7 +162,7 @@ class DataParallel(Module):
             _WRAPPED[buffer] = weakref.ref(self)
         take_values_of_rank_0(self.comm, module, self.storage)
         self.reducer, self.overlap = strategy(
-            self.comm, self.storage, module, overlap, bucket_mb, compression, shards
+            self.comm, self.storage, module, overlap, bucket_mb, compression, shards, backend
         )
         self._synchronise_batch_norms(sync_batchnorm)
         self.members = frozenset(self.storage.params)

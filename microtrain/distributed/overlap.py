@@ -149,7 +149,7 @@ class Overlap(Reducer):
         self._arrive()
         lane[...] = np.asarray(values, lane.dtype)
         self.comm.all_reduce(lane)
-        return self.summed()
+        return self.summed(lane)
 
     def cancel(self) -> None:
         """As in the base class: where it failed on all ranks, not all had sent as much."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..backend import XP, to_host
-from ..optim.flat import Buffer, FlatStorage
+from ..backend import Staging
+from ..optim.flat import FlatStorage
 from .communicator import Communicator
 from .compression import Compressor
 from .control_lane import Totals, pack, unpack
@@ -66,14 +64,22 @@ class Reducer:
         """Of each parameter whether its gradient is there."""
         return [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
 
+    def cleared(self) -> list[bool]:
+        """The same; those that are not there are zeros now."""
+        used = self.used()
+        for slot, there in zip(self.storage.slots, used, strict=True):
+            if not there:
+                slot.array[...] = 0
+        return used
+
     def lane(self) -> Any:
         """The memory of the control lane, behind the first buffer's gradients."""
         first = self.storage.buffers[0]
         return first.wide[first.grad.size :]
 
-    def summed(self) -> Summed:
+    def summed(self, lane: Any) -> Summed:
         """What a reduced lane says; which parameters any rank used is taken over."""
-        totals, notes, used = unpack(to_host(self.lane()).tolist())
+        totals, notes, used = unpack(lane.tolist())
         for slot, flag in zip(self.storage.slots, used, strict=True):
             if flag and slot.epoch != slot.buffer.epoch:
                 slot.epoch = slot.buffer.epoch
@@ -84,6 +90,8 @@ class Reducer:
 class AtOnce(Reducer):
     """One all_reduce for each buffer when the pass is over, the control lane behind the first.
 
+    Gradients of a GPU are staged through the host: MPI may not know its memory.
+
     Args:
         compression: "none", or the form of 16 bits in which gradients travel.
     """
@@ -92,6 +100,7 @@ class AtOnce(Reducer):
 
     def __init__(self, comm: Communicator, storage: FlatStorage, compression: str) -> None:
         super().__init__(comm, storage)
+        self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
         self._compressors: list[Compressor] = []
         if compression != "none":
             self._compressors = [
@@ -102,18 +111,15 @@ class AtOnce(Reducer):
         """As in the base class."""
         if not last:
             return None
-        used = self.used()
-        for slot, there in zip(self.storage.slots, used, strict=True):
-            if not there:
-                slot.array[...] = 0
-        lane = pack(passes.totals(), notes, used)
-        for number, buffer in enumerate(self.storage.buffers):
-            self._all_reduce(number, buffer, lane if number == 0 else None)
-        return self.summed()
+        lane = pack(passes.totals(), notes, self.cleared())
+        for number in range(len(self._staged)):
+            self._all_reduce(number, lane if number == 0 else None)
+        first = self.storage.buffers[0].grad.size
+        return self.summed(self._staged[0].host[first:])
 
-    def _all_reduce(self, number: int, buffer: Buffer, lane: list[float] | None) -> None:
-        array, size = buffer.wide, buffer.grad.size
-        host = array if type(array) is np.ndarray else to_host(array)  # MPI may not know GPU memory
+    def _all_reduce(self, number: int, lane: list[float] | None) -> None:
+        staged, size = self._staged[number], self.storage.buffers[number].grad.size
+        host = staged.fetch()
         if self._compressors:
             total = self._compressors[number].all_reduce(host[:size], lane)
             if total is not None:
@@ -123,5 +129,4 @@ class AtOnce(Reducer):
         else:
             host[size:] = lane
             self.comm.all_reduce(host)
-        if host is not array:
-            array[...] = XP[type(array)].asarray(host)
+        staged.put()

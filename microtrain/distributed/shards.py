@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import XP, to_host
+from ..backend import XP, Staging, to_host
 from ..errors import ConfigError
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
@@ -115,6 +115,7 @@ class Shards(Reducer):
     ) -> None:
         super().__init__(comm, storage)
         self.shards, self.each = shards, local_shards(shards, comm)
+        self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
         self.gradients = [
             [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in storage.buffers
         ]
@@ -152,14 +153,14 @@ class Shards(Reducer):
         if not (last and self.complete):
             return None
         self._sum()
-        return self.summed()
+        return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
     def _leave(self, lane: list[float], rows: int | None, there: list[bool]) -> None:
         slots = self.storage.slots
         number = self.passes % self.each
         fresh = self.passes < self.each
         for place, buffer in enumerate(self.storage.buffers):
-            wide = to_host(buffer.wide)
+            wide = self._staged[place].fetch()
             kept = self.gradients[place][number]
             wide[buffer.grad.size :] = lane if place == 0 else 0
             for slot, flag in zip(slots, there, strict=True):
@@ -186,9 +187,9 @@ class Shards(Reducer):
 
     def _sum(self) -> None:
         """The gradients of all shards into the flat gradients, and the mean of their buffers."""
-        for buffer, kept in zip(self.storage.buffers, self.gradients, strict=True):
-            total = tree_sum(self.comm, kept, self.shards)
-            buffer.wide[...] = XP[type(buffer.wide)].asarray(total)
+        for staged, kept in zip(self._staged, self.gradients, strict=True):
+            staged.host[...] = tree_sum(self.comm, kept, self.shards)
+            staged.put()
         if self._before is not None:
             for after in self._after:
                 if not after[-1]:

@@ -10,6 +10,7 @@ from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Communicator
 from .compression import COMPRESSIONS
+from .nccl import Nccl, ready
 from .overlap import BUCKET, Overlap, worth
 from .reducer import AtOnce, Reducer
 from .shards import Shards
@@ -25,14 +26,18 @@ def strategy(
     bucket_mb: float | None,
     compression: str,
     shards: int | None,
+    backend: str,
 ) -> tuple[Reducer, str]:
     """The reducer, and whether it works beside the backward pass, with the reason; collective."""
+    nccl = ready(comm, storage) if backend == "nccl" else None
     bucket = BUCKET if bucket_mb is None else int(bucket_mb * 2**20)
     on, why = overlap == "on", "asked for"
     if comm.size == 1:
         on, why = False, "one rank has nothing to reduce"
     elif shards is not None or compression != "none":
         on, why = False, "shards and compressed gradients are reduced at once"
+    elif nccl is not None:
+        on, why = False, "NCCL adds up all gradients at once"
     elif any(type(buffer.grad) is not np.ndarray for buffer in storage.buffers):
         on, why = False, "gradients on a GPU are staged at once"
     elif overlap == "auto":
@@ -40,6 +45,8 @@ def strategy(
     reducer: Reducer
     if shards is not None:
         reducer = Shards(comm, storage, shards, module)
+    elif nccl is not None and comm.size > 1:
+        reducer = Nccl(comm, storage, nccl)
     elif on:
         reducer = Overlap(comm, storage, bucket)
     elif comm.size > 1:
@@ -58,12 +65,14 @@ def check_options(
     compression: str,
     shards: int | None,
     sync_batchnorm: bool,
+    backend: str,
 ) -> None:
     """ValueError for options that there are not, or that do not go together; TypeError."""
     for name, value, choices in (
         ("reduction", reduction, ("mean", "sum")),
         ("overlap", overlap, ("auto", "on", "off")),
         ("compression", compression, COMPRESSIONS),
+        ("backend", backend, ("mpi", "nccl")),
     ):
         if value not in choices:
             *first, last = choices
@@ -79,6 +88,11 @@ def check_options(
         raise ValueError(
             "DataParallel: shards and compressed gradients are reduced at once, when the pass "
             "is over; overlap is then off or auto"
+        )
+    if backend == "nccl" and (shards is not None or compression != "none" or overlap == "on"):
+        raise ValueError(
+            "DataParallel: NCCL adds up whole gradients, in an order of its own: with backend=nccl "
+            "there are no shards and no compression, and overlap is off or auto"
         )
     if not isinstance(sync_batchnorm, bool):
         raise TypeError(f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}")

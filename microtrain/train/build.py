@@ -78,6 +78,7 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
             bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
             compression=shared.compression,
             shards=shards,
+            backend="nccl" if shared.backend == "nccl" else "mpi",
         )
         with settled(comm):
             optimizer: Optimizer = build(config.optimizer, params=list(model.parameters()))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import microtrain as mt
 from microtrain import backend
 from microtrain.autograd import anomaly
 from microtrain.backend import MODES, XP
@@ -67,6 +68,21 @@ def same(there: Any, here: Any, scale: float = 1) -> None:
 def on_host(tensor: Any) -> Any:
     """A Tensor's array as NumPy's, a GPU's copied."""
     return backend.to_host(tensor._array)
+
+
+def compared(function: Callable[..., Any], *arrays: Any, scale: float = 1) -> None:
+    """That values and gradients of `function` on the GPU are those on the CPU."""
+    found = []
+    for device in ("cpu", "cuda"):
+        inputs = [mt.tensor(a, device=device, requires_grad=True) for a in arrays]
+        results = function(*inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        (results[0] if results[0].dtype.kind == "f" else inputs[0]).square().sum().backward()
+        found.append(
+            [on_host(one) for one in (*results, *(x.grad for x in inputs if x.grad is not None))]
+        )
+    for here, there in zip(*found, strict=True):
+        same(there, here, scale)
 
 
 class _Looking(anomaly._Anomaly):

@@ -31,9 +31,26 @@ def test_the_lists_hold_for_the_real_cupy() -> None:
     assert all(hasattr(cupy.linalg, name) for name in fakecupy.LINEAR_ALGEBRA)
     assert all(isinstance(getattr(special, name), cupy.ufunc) for name in fakecupy.SPECIAL)
     assert callable(cupy.lib.stride_tricks.as_strided)
+    assert callable(cupy.cuda.alloc_pinned_memory)
     for name in (*fakecupy.ATTRIBUTES, *fakecupy.METHODS, *fakecupy.CROSSINGS):
         assert hasattr(cupy.ndarray, name), name
     assert all(isinstance(getattr(cupy, name), cupy.ufunc) for name in fakecupy.UFUNCS)
+
+
+def test_nccl_takes_what_gradients_are_added_up_with() -> None:
+    nccl = importlib.import_module("cupy.cuda.nccl")
+    if not nccl.available:
+        pytest.skip("CuPy has no NCCL here")
+    documented = nccl.NcclCommunicator.allReduce.__doc__.splitlines()[0]
+    arguments = [one.split()[-1] for one in documented.rstrip(")").split("(")[1].split(",")]
+    assert arguments == ["self", "sendbuf", "recvbuf", "count", "datatype", "op", "stream"]
+    made = re.findall(r"^ +(\w+) \(\w+\):", nccl.NcclCommunicator.__doc__, re.M)
+    assert made[:3] == ["ndev", "commId", "rank"]
+    assert callable(nccl.get_unique_id)
+    for name in ("NCCL_FLOAT32", "NCCL_FLOAT64", "NCCL_SUM"):
+        assert isinstance(getattr(nccl, name), int), name
+    assert issubclass(nccl.NcclError, RuntimeError)
+    assert callable(cupy.cuda.get_current_stream) and hasattr(cupy.cuda.Stream(null=True), "ptr")
 
 
 def loop(ufunc: Any, kinds: list[str]) -> Any:

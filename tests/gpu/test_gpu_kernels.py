@@ -100,7 +100,7 @@ def test_literals(value: float, dtype: str) -> None:
     np.testing.assert_array_equal(out.get()[0], expected)
 
 
-# NVRTC, which needs no GPU --------------------------------------------------------------------------
+# NVRTC, which needs no GPU ------------------------------------------------------------------------
 
 
 def nvrtc() -> Any:

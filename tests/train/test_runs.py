@@ -288,7 +288,7 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
     "wrong type": (["optimizer.lr=fast"], 2, ["optimizer.lr", '"fast"']),
     "batch size zero": (["train.batch_size=0"], 2, ["train.batch_size", "at least 1"]),
     "import path absent": (["model=nowhere:Net"], 2, ["there is no module nowhere"]),
-    "no such backend": (["distributed.backend=nccl"], 2, ["expected auto, none or mpi"]),
+    "no such backend": (["distributed.backend=gloo"], 2, ["expected auto, none, mpi or nccl"]),
     "missing data file": (
         ["data={type: csv, path: gone.csv, target: y}"],
         3,
@@ -528,6 +528,7 @@ def test_under_mpirun_only_rank_0_speaks(mpirun, tmp_path):
         ("data={type: csv, path: gone.csv, target: y}", 3, "gone.csv"),
         ("optimizer.lr=1e30", 4, "diverged"),
         ("run_dir=/proc/nowhere", 5, "/proc/nowhere"),
+        ("distributed.backend=nccl", 2, "those of this model are on the CPU"),
     ],
 )
 def test_under_mpirun_all_ranks_leave_together_with_one_message(
