@@ -88,8 +88,6 @@ class Namespace:
         self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
         self.erf, self.erfc = special.erf, special.erfc
-        if kind == "cuda":
-            self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -125,6 +123,16 @@ class Namespace:
         return self.array_type(like.shape, like.dtype, memory.data + start, like.strides)
 
 
+class _CupyNamespace(Namespace):
+    """CuPy, where it is not NumPy in what operations promise: dtypes, and errors."""
+
+    def __init__(self, module: Any, cupyx: Any, special: Any) -> None:
+        super().__init__(module, module.ndarray, "cuda", special)
+        self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
+        for name in ("inverse", "solve", "cholesky", "svd"):
+            setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
+
+
 def _keeping_dtype(function: Any) -> Any:
     """`function` with the dtype that goes in: CuPy's erf makes float64 of float16."""
 
@@ -132,6 +140,16 @@ def _keeping_dtype(function: Any) -> Any:
         if out is not None:
             return function(x, out=out)
         return function(x).astype(x.dtype, copy=False)
+
+    return call
+
+
+def _raising(function: Any, errstate: Any) -> Any:
+    """`function` with NumPy's LinAlgError: CuPy gives NaN unless it may wait for the GPU."""
+
+    def call(*arrays: Any) -> Any:
+        with errstate(linalg="raise"):
+            return function(*arrays)
 
     return call
 
@@ -433,9 +451,10 @@ def cuda() -> Namespace:
         ) from error
     known = LIBRARIES.get(cupy.ndarray)
     if known is None:
+        import cupyx
         from cupyx.scipy import special
 
-        known = register(Namespace(cupy, cupy.ndarray, "cuda", special))
+        known = register(_CupyNamespace(cupy, cupyx, special))
     return known
 
 

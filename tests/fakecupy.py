@@ -10,8 +10,11 @@ NumPy functions, ufuncs and conversions to Python numbers that would wait for th
 
 from __future__ import annotations
 
+import threading
 import types
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -200,6 +203,44 @@ def _special(name: str) -> Any:
     return call
 
 
+def _linear_algebra(name: str) -> Any:
+    plain = _function(name, np.linalg)
+
+    def call(x: FakeArray, *others: Any) -> Any:
+        try:
+            return plain(x, *others)
+        except np.linalg.LinAlgError:
+            if STATE.linalg == "raise":
+                raise
+        # CuPy does not wait to see whether it worked: there is a result, of no number.
+        regular = np.broadcast_to(np.eye(*x.shape[-2:], dtype=x.dtype), x.shape)
+        found = plain(FakeArray(regular), *others)
+        for part in found if isinstance(found, tuple) else (found,):
+            part.fill(np.nan)
+        return found
+
+    return call
+
+
+class _State(threading.local):
+    """What `cupyx.errstate` sets."""
+
+    linalg = "ignore"
+
+
+STATE = _State()
+
+
+@contextmanager
+def errstate(*, linalg: str) -> Iterator[None]:
+    """`cupyx.errstate`: whether linear algebra raises."""
+    before, STATE.linalg = STATE.linalg, linalg
+    try:
+        yield
+    finally:
+        STATE.linalg = before
+
+
 def _as_strided(x: FakeArray, shape: Any, strides: Any) -> FakeArray:
     return FakeArray(np.lib.stride_tricks.as_strided(x._host, shape, strides))
 
@@ -295,9 +336,10 @@ for _name in FUNCTIONS:
 module.argsort = lambda x, axis=-1: on_device(x._host.argsort(axis, "stable"))  # as CuPy's is
 for _name in CREATION:
     setattr(module, _name, _creation(_name))
-module.linalg = types.SimpleNamespace(
-    **{_name: _function(_name, np.linalg) for _name in LINEAR_ALGEBRA}
-)
-scipy: Any = types.ModuleType("cupyx.scipy")  # stands in sys.modules beside `module`
-scipy.special = types.SimpleNamespace(**{_name: _special(_name) for _name in SPECIAL})
+module.linalg = types.SimpleNamespace(**{_name: _linear_algebra(_name) for _name in LINEAR_ALGEBRA})
+cupyx: Any = types.ModuleType("cupyx")
+cupyx.errstate = errstate
+cupyx.scipy = types.ModuleType("cupyx.scipy")
+cupyx.scipy.special = types.SimpleNamespace(**{_name: _special(_name) for _name in SPECIAL})
 module.lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(as_strided=_as_strided))
+MODULES = (module, cupyx, cupyx.scipy)  # what sys.modules has in their place

@@ -262,6 +262,32 @@ def test_the_fake_takes_no_array_of_numpys_into_a_slice(value: Any) -> None:
     assert array.tolist() == [2.0, 1.0, 1.0]
 
 
+SINGULAR: dict[str, Any] = {
+    "inverse": lambda x: mt.inverse(x - x),
+    "solve": lambda x: mt.linalg.solve(x - x, x),
+    "cholesky": lambda x: mt.linalg.cholesky(-x),
+    "svdvals": lambda x: mt.linalg.svdvals(x * mt.nan),
+    "one of a batch": lambda x: mt.inverse(mt.stack([x, x - x])),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_linear_algebra_that_fails_is_an_error(name: str, device: str) -> None:
+    with pytest.raises(mt.linalg.LinAlgError):
+        SINGULAR[name](mt.eye(2, device=device))
+    assert fakecupy.STATE.linalg == "ignore"  # what the user's own calls do is theirs to choose
+
+
+def test_the_fake_gives_nan_for_a_singular_matrix() -> None:
+    linalg, zeros = fakecupy.module.linalg, FakeArray(np.zeros((2, 2)))
+    for found in (linalg.inv(zeros), linalg.solve(zeros, zeros), linalg.cholesky(zeros)):
+        assert np.isnan(found.get()).all()
+    with fakecupy.errstate(linalg="raise"), pytest.raises(np.linalg.LinAlgError):
+        linalg.inv(zeros)
+    assert linalg.det(zeros).item() == 0
+
+
 def test_anomaly_detection_on_the_device() -> None:
     x = mt.zeros(2).cuda().requires_grad_()
     with mt.autograd.detect_anomaly(check_nan=True):

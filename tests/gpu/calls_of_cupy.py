@@ -53,7 +53,7 @@ def recorded(group: str, name: str, function: Any) -> Any:
 
 
 def record() -> None:
-    module, special = fakecupy.module, fakecupy.scipy.special
+    module, special = fakecupy.module, fakecupy.cupyx.scipy.special
     groups = {
         "function": (module, [*fakecupy.FUNCTIONS, *fakecupy.CREATION, "asarray", "argsort"]),
         "linalg": (module.linalg, fakecupy.LINEAR_ALGEBRA),
@@ -73,7 +73,7 @@ def record() -> None:
 
 def exercise() -> None:
     record()
-    sys.modules["cupy"], sys.modules["cupyx.scipy"] = fakecupy.module, fakecupy.scipy
+    sys.modules.update({module.__name__: module for module in fakecupy.MODULES})
     import test_fakecupy as t
 
     from microtrain import backend

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import real_cupy  # noqa: F401  (skips where there is no CuPy)
+from real_cupy import ON_PROCESSOR, cupy
 
 import microtrain as mt
 
@@ -45,3 +45,24 @@ def test_a_copy_within_an_array_is_numpys(dtype: str) -> None:
     here[1:] = here[:-1].copy()
     there[1:] = there[:-1]
     np.testing.assert_array_equal(there.cpu().numpy(), here)
+
+
+@pytest.mark.skipif(ON_PROCESSOR, reason="no cuSOLVER on the processor")
+def test_a_singular_matrix_is_an_error() -> None:
+    for call in (mt.inverse, mt.linalg.cholesky, lambda x: mt.linalg.solve(x, x)):
+        with pytest.raises(mt.linalg.LinAlgError):
+            call(mt.zeros(2, 2, device="cuda"))
+
+
+def test_what_a_solver_reports_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cupy.linalg import _util
+    from cupyx import lapack
+
+    def solver(*_: Any) -> None:
+        info = cupy.array([2], np.int32)
+        _util._check_cusolver_dev_info_if_synchronization_allowed("getrf", info)
+
+    monkeypatch.setattr(lapack, "gesv", solver)
+    with pytest.raises(mt.linalg.LinAlgError, match="Error reported by getrf in cuSOLVER"):
+        mt.inverse(mt.zeros(2, 2, device="cuda"))
+    cupy.linalg.inv(cupy.zeros((2, 2)))
