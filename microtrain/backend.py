@@ -47,7 +47,7 @@ INSTRUCTIONS = tuple(
     isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
     logical_xor matmul maximum minimum multiply negative nonzero not_equal ones power prod
     reciprocal remainder repeat rint roll sign signbit sin sinh sort sqrt subtract
-    take_along_axis tan tanh tril triu trunc where zeros zeros_like""".split()
+    tan tanh tril triu trunc where zeros zeros_like""".split()
 )
 
 
@@ -436,26 +436,27 @@ class device:
 CPU = device("cpu")
 
 
+_IMPORTING = threading.Lock()  # cupy and cupyx import each other: a second thread sees halves
+
+
 def cuda() -> Namespace:
     """CuPy's namespace, imported on first use; raises RuntimeError where it cannot be used."""
-    try:
-        import cupy
+    with _IMPORTING:
+        try:
+            import cupy
+            import cupyx
+            from cupyx.scipy import special
 
-        cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:  # any failure without a driver means: no GPU
-        absent = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        why = "CuPy is not installed" if absent else f"{type(error).__name__}: {error}"
-        raise RuntimeError(
-            f"no usable GPU: {why}; install CuPy for your CUDA "
-            "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
-        ) from error
-    known = LIBRARIES.get(cupy.ndarray)
-    if known is None:
-        import cupyx
-        from cupyx.scipy import special
-
-        known = register(_CupyNamespace(cupy, cupyx, special))
-    return known
+            cupy.cuda.runtime.getDeviceCount()
+        except Exception as error:  # any failure without a driver means: no GPU
+            absent = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+            why = "CuPy is not installed" if absent else f"{type(error).__name__}: {error}"
+            raise RuntimeError(
+                f"no usable GPU: {why}; install CuPy for your CUDA "
+                "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
+            ) from error
+        known = LIBRARIES.get(cupy.ndarray)
+        return register(_CupyNamespace(cupy, cupyx, special)) if known is None else known
 
 
 def cuda_device_count() -> int:
@@ -497,8 +498,8 @@ def use_gpu(index: int) -> device:
     libraries to compile a kernel or to call one.
     """
     module = cuda().module
-    module.cuda.Device(index).use()
     try:
+        module.cuda.Device(index).use()
         ones = module.ones((2, 2), float32)
         module.matmul(ones, ones).sum().item()
     except Exception as error:  # whatever a broken installation raises

@@ -6,23 +6,27 @@ GPU.
 
 from __future__ import annotations
 
-import dataclasses
+import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fakecupy
 import numpy as np
+import on_gpu
 import pytest
 from fakecupy import FakeArray
+from on_gpu import in_dtype, run
 from samples import SAMPLES, Sample
 
 import microtrain as mt
 from microtrain import backend
 from microtrain.autograd import functional, gradcheck, gradgradcheck
 from microtrain.distributed import in_process
-from microtrain.ops import REGISTRY
-from microtrain.ops.registry import Operation
-from microtrain.tensor import TENSORS, Tensor, wrap
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.tensor import Tensor, wrap
+from microtrain.train import Trainer, load_config
+from microtrain.train.output import Output
 
 CASES = [
     pytest.param(name, sample, id=f"{name}-{number}-{sample}")
@@ -34,60 +38,18 @@ CASES = [
 pytestmark = pytest.mark.usefixtures("fake_gpu")
 
 
-def is_float(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype.kind == "f"
-
-
-def put(array: Any, make: Any) -> Any:
-    return wrap(make(array)) if isinstance(array, np.ndarray) else array
-
-
-def index_on_device(value: Any) -> Any:
-    """An index whose arrays are on the device, as `getitem` hands it to the kernels."""
-    return tuple(FakeArray(p) if isinstance(p, np.ndarray) else p for p in value)
-
-
-def run(name: str, sample: Sample, device: bool) -> list[Any]:
-    """Value, gradients and second gradients, as NumPy arrays; None where there is none."""
-    op, attrs = REGISTRY[name], dict(sample.attrs)
-    if device and "index" in attrs:
-        attrs["index"] = index_on_device(attrs["index"])
-    make = (lambda a: FakeArray(a.copy(order="K"))) if device else (lambda a: a.copy(order="K"))
-    inputs = [put(a, make) for a in sample.arrays]
-    leaves = []
-    for number, x in enumerate(inputs):
-        ruled = not isinstance(op, Operation) or op.inputs[number] in op.rules
-        if type(x) in TENSORS and ruled and x.dtype.kind == "f":
-            leaves.append(x.requires_grad_())
-    result = op.apply(*inputs, **attrs) if isinstance(op, Operation) else op.apply(inputs, **attrs)
-    found = [result]
-    if result.requires_grad:
-        seed = np.random.default_rng(5).standard_normal(result.shape).astype(result.dtype)
-        g = put(np.asarray(seed), make).requires_grad_()
-        found += mt.autograd.grad(result, leaves, g, retain_graph=True)
-        first = mt.autograd.grad(result, leaves, g, create_graph=True)
-        found += first
-        total = sum(((f * f).sum() for f in first[1:]), (first[0] * first[0]).sum())
-        if total.requires_grad:
-            found += mt.autograd.grad(total, [*leaves, g], materialize_grads=True)
-    for tensor in found:
-        assert type(tensor._array) is (FakeArray if device else np.ndarray)
-    return [backend.to_host(tensor._array) for tensor in found]
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ties and zeros have infinite derivatives
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize(("name", "sample"), CASES)
 def test_every_operation_runs_and_equals_numpy(name: str, sample: Sample, dtype: str) -> None:
-    arrays = [a.astype(dtype) if is_float(a) else a for a in sample.arrays]
-    sample = dataclasses.replace(sample, arrays=arrays)
+    sample = in_dtype(sample, dtype)
     try:
-        here = run(name, sample, False)
+        here = run(name, sample, "cpu")
     except (TypeError, RuntimeError) as error:  # NumPy's linear algebra
         if dtype != "float16" or "float16 is unsupported" not in str(error):
             raise
         return
-    there = run(name, sample, True)
+    there = run(name, sample, "cuda")
     assert len(here) == len(there)
     exact = np.finfo(dtype)
     for a, b in zip(here, there, strict=True):
@@ -104,6 +66,35 @@ def test_instructions_are_names_of_cupy() -> None:
 def test_the_fake_refuses_what_a_gpu_array_refuses(convert: Any) -> None:
     with pytest.raises(TypeError, match="not allowed"):
         convert(FakeArray(np.ones(1)))
+
+
+def test_indices_out_of_range_wrap() -> None:
+    on_gpu.indices_out_of_range_wrap()
+
+
+@pytest.fixture
+def first_device() -> Iterator[None]:
+    """Device 0 is current again afterwards."""
+    with fakecupy.Device(0):
+        yield
+
+
+@pytest.mark.usefixtures("first_device")
+@pytest.mark.parametrize("check", [on_gpu.ranks_on_two_devices, on_gpu.current_device])
+def test_two_devices(check: Any) -> None:
+    check()
+
+
+def test_the_fake_refuses_an_array_of_another_device() -> None:
+    array = FakeArray(np.ones(2))
+    view = array[1:]
+    with fakecupy.Device(1):
+        assert FakeArray(np.ones(2)).device.id == 1
+        assert (array.device.id, array[:1].device.id, view.device.id) == (0, 0, 0)
+        for call in (lambda: array + 1, lambda: fakecupy.module.exp(view), lambda: view.sum()):
+            with pytest.raises(ValueError, match="array device = 0 while current = 1"):
+                call()
+    assert (array + 1).tolist() == [2.0, 2.0]
 
 
 def test_devices_do_not_mix() -> None:
@@ -325,23 +316,20 @@ def test_gradients_on_a_device_are_reduced_through_the_host() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_a_run_from_yaml_trains_on_the_device(tmp_path: Any) -> None:
-    from pathlib import Path
-
-    from microtrain.distributed.single import SingleCommunicator
-    from microtrain.train import Trainer, load_config
-    from microtrain.train.output import Output
-
+def line_run(tmp_path: Path, comm: Any, errors: Any, *settings: str) -> Trainer:
+    """A short run of configs/linreg.yaml."""
     path = Path(__file__).parent.parent / "configs" / "linreg.yaml"
+    given = ["train.duration=1 epochs", f"run_dir={tmp_path}", "train.clip_norm=0.5", *settings]
+    output = Output(comm.rank, stream=io.StringIO(), errors=errors)
+    trainer = Trainer.from_config(load_config(path, given), comm, output)
+    trainer.train()
+    return trainer
+
+
+def test_a_run_from_yaml_trains_on_the_device(tmp_path: Path) -> None:
     results = []
     for device in ("cpu", "cuda"):
-        settings = ["train.duration=1 epochs", f"device={device}", f"run_dir={tmp_path}"]
-        settings += ["train.clip_norm=0.5"]
-        with open("/dev/null", "w") as nowhere:
-            trainer = Trainer.from_config(
-                load_config(path, settings), SingleCommunicator(), Output(stream=nowhere)
-            )
-            trainer.train()
+        trainer = line_run(tmp_path, SingleCommunicator(), io.StringIO(), f"device={device}")
         results.append([p.detach().cpu().item() for p in trainer.model.parameters()])
     assert results[1] == pytest.approx(results[0], rel=1e-5)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from on_gpu import indices_out_of_range_wrap
 from real_cupy import ON_PROCESSOR, cupy
 
 import microtrain as mt
@@ -19,15 +20,7 @@ def on_gpu(*values: Any) -> Any:
 
 
 def test_indices_out_of_range_wrap() -> None:
-    table = mt.nn.Embedding(5, 3).to(device="cuda")
-    assert table(on_gpu(7)).tolist() == table(on_gpu(2)).tolist()
-    assert mt.arange(6.0, device="cuda")[on_gpu(8)].tolist() == [2.0]
-    rows = mt.arange(6.0, device="cuda").reshape(2, 3)
-    assert rows.gather(1, on_gpu([4], [0])).tolist() == [[4.0], [3.0]]
-    scores = on_gpu([1.0, 2.0], [3.0, 5.0])
-    assert math.isfinite(mt.nn.functional.cross_entropy(scores, on_gpu(2, 0)).item())
-    with pytest.raises(IndexError, match="out of bounds"):
-        rows[2]  # an integer that the host knows
+    indices_out_of_range_wrap()
 
 
 def test_floor_division_and_remainder_of_floats() -> None:

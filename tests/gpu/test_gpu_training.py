@@ -226,73 +226,15 @@ def test_the_command_trains_on_the_device(tmp_path: Path) -> None:
 
 # Two devices ------------------------------------------------------------------------------------
 
-RANKS = """
-import numpy as np
-import microtrain as mt
-from microtrain import backend
-from microtrain.distributed import in_process
 
-
-def rank(comm):
-    where = backend.use_gpu(comm.rank)
-    mt.manual_seed(3)
-    net = mt.nn.Sequential(mt.nn.Linear(4, 5), mt.nn.Tanh(), mt.nn.Linear(5, 2)).to(where)
-    model = mt.distributed.DataParallel(net, comm)
-    optimizer = mt.optim.Adam(model.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss = model(mt.full((3, 4), 1.0 + comm.rank, device=where)).square().mean()
-        loss.backward()
-        optimizer.step()
-    arrays = [p._array for p in model.parameters()]
-    assert {a.device.id for a in arrays} == {comm.rank}
-    assert {p.grad._array.device.id for p in model.parameters()} == {comm.rank}
-    return [a.get() for a in arrays]
-
-
-for a, b in zip(*in_process.run(2, rank), strict=True):
-    np.testing.assert_array_equal(a, b)
-"""
-CURRENT = """
-import microtrain as mt
-
-
-def refused(call, words):
-    try:
-        call()
-    except RuntimeError as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(words)
-
-
-assert mt.cuda.device_count() == 2
-refused(lambda: mt.ones(3, device="cuda:1"), "call microtrain.cuda.set_device(1) first")
-refused(lambda: mt.ones(3).to(device="cuda:1"), "call microtrain.cuda.set_device(1) first")
-refused(lambda: mt.ones(3, device="cuda:2"), "cuda:2 does not exist: this machine has 2")
-refused(lambda: mt.cuda.set_device(2), "cuda:2 does not exist: this machine has 2")
-first = mt.ones(3, device="cuda")
-mt.cuda.set_device("cuda:1")
-x = mt.ones(3, device="cuda", requires_grad=True)
-y = (x + 1) * 2
-y.sum().backward()
-assert y.device == x.grad.device == mt.device("cuda", 1)
-assert (y.tolist(), x.grad.tolist()) == ([4.0] * 3, [2.0] * 3)
-assert first.device == mt.device("cuda", 0)
-moved = first.to(device="cuda:1")
-assert moved.device == mt.device("cuda", 1)
-assert (moved + y).tolist() == [5.0] * 3
-assert first.cpu().tolist() == [1.0] * 3
-"""
-
-
-@pytest.mark.parametrize("script", [RANKS, CURRENT], ids=["ranks", "current"])
-def test_two_devices(script: str) -> None:
+@pytest.mark.parametrize("check", ["ranks_on_two_devices", "current_device"])
+def test_two_devices(check: str) -> None:
     if not ON_PROCESSOR and cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two GPUs")
+    tests = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        env=os.environ | {"GPU_ON_CPU_DEVICES": "2"},
+        [sys.executable, "-W", "error", "-c", f"import on_gpu; on_gpu.{check}()"],
+        env=os.environ | {"GPU_ON_CPU_DEVICES": "2", "PYTHONPATH": f"{tests}:{tests.parent}"},
         capture_output=True,
         text=True,
         timeout=300,
