@@ -24,6 +24,7 @@ from microtrain import backend
 from microtrain.autograd import functional, gradcheck, gradgradcheck
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import LaunchError
 from microtrain.tensor import Tensor, wrap
 from microtrain.train import Trainer, load_config
 from microtrain.train.output import Output
@@ -332,6 +333,37 @@ def test_a_run_from_yaml_trains_on_the_device(tmp_path: Path) -> None:
         trainer = line_run(tmp_path, SingleCommunicator(), io.StringIO(), f"device={device}")
         results.append([p.detach().cpu().item() for p in trainer.model.parameters()])
     assert results[1] == pytest.approx(results[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_auto_takes_the_cpu_where_the_gpu_of_any_rank_does_not_compute(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matmul, broken = fakecupy.module.matmul, size // 2  # of three ranks the one in the middle
+
+    def missing(*arrays: Any) -> Any:
+        if fakecupy.STATE.device == broken:
+            raise OSError("libcublas.so.12: no such file")
+        return matmul(*arrays)
+
+    def run(comm: Any, device: str) -> tuple[set[type], str]:
+        errors = io.StringIO()
+        shared = "distributed.share_gpu=true"
+        trainer = line_run(tmp_path, comm, errors, f"device={device}", shared)
+        return {type(p._array) for p in trainer.model.parameters()}, errors.getvalue()
+
+    monkeypatch.setattr(fakecupy.module, "matmul", missing)
+    words = f"GPU {broken} does not compute: OSError: libcublas.so.12: no such file; install "
+    with fakecupy.Device(0), pytest.raises(LaunchError, match=f"device: cuda: {words}"):
+        in_process.run(size, run, "cuda")
+    with fakecupy.Device(0):
+        first, *others = in_process.run(size, run, "auto")
+    assert first[0] == {np.ndarray}
+    assert first[1].startswith(
+        f"warning (rank 0): device: auto takes the CPU: on rank {broken} {words}"
+    )
+    assert first[1].count("\n") == 1
+    assert others == [({np.ndarray}, "")] * (size - 1)
 
 
 def test_public_functions_stay_on_the_device() -> None:

@@ -242,13 +242,16 @@ def test_two_devices(check: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_gpu_that_does_not_compute_is_refused_before_a_run_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_that_does_not_compute_is_found_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> Any:
         raise OSError("libcublas.so.12: cannot open shared object file")
 
     monkeypatch.setattr(cupy, "matmul", broken)
-    for device in ("auto", "cuda"):
-        with pytest.raises(LaunchError, match=r"GPU 0 does not compute: OSError: libcublas"):
-            train(write_run(tmp_path), f"device={device}")
+    words = "GPU 0 does not compute: OSError: libcublas.so.12: cannot open shared object file"
+    with pytest.raises(LaunchError, match=f"^device: cuda: {words}"):
+        train(write_run(tmp_path), "device=cuda")
+    run = train(write_run(tmp_path), "device=auto", "train.duration=1 steps")
+    assert {type(p._array) for p in run.model.parameters()} == {np.ndarray}
+    assert f"device: auto takes the CPU: on rank 0 {words}" in capsys.readouterr().err
