@@ -114,6 +114,10 @@ class Namespace:
         """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
         return dtype.type(value)
 
+    def operand(self, value: Any, dtype: Any) -> Any:
+        """A number beside a Tensor as a 0-d array, perhaps shared: not to be written to."""
+        return self.asarray(value, dtype)
+
     def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Ones, perhaps shared: not to be written to."""
         return self.ones(shape, dtype)
@@ -124,13 +128,30 @@ class Namespace:
 
 
 class _CupyNamespace(Namespace):
-    """CuPy, where it is not NumPy in what operations promise: dtypes, and errors."""
+    """CuPy, where it is not NumPy in what operations promise: dtypes, and errors.
+
+    The arrays of numbers are kept: to make one allocates, and copies from the host.
+    """
+
+    MOST_KEPT = 1024
 
     def __init__(self, module: Any, cupyx: Any, special: Any) -> None:
         super().__init__(module, module.ndarray, "cuda", special)
         self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
         for name in ("inverse", "solve", "cholesky", "svd"):
             setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
+        self._operands: dict[Any, Any] = {}
+
+    def operand(self, value: Any, dtype: Any) -> Any:
+        """A number beside a Tensor as a 0-d array of the current device, kept for the next call."""
+        # Its bytes: 0.0 equals -0.0.
+        key = (dtype.type(value).tobytes(), dtype, self.module.cuda.Device().id)
+        found = self._operands.get(key)
+        if found is None:
+            if len(self._operands) >= self.MOST_KEPT:  # values that differ in every step
+                self._operands.clear()
+            found = self._operands[key] = self.asarray(value, dtype)
+        return found
 
 
 def _keeping_dtype(function: Any) -> Any:
@@ -164,6 +185,7 @@ class _NumpyNamespace(Namespace):
     """
 
     powers = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}
+    operand: Any = staticmethod(np.asarray)
     MOST_KEPT = 1024
     LARGEST_KEPT = 16384  # elements
 

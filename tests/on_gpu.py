@@ -127,6 +127,7 @@ def current_device() -> None:
         with pytest.raises(RuntimeError, match=words):
             call()
     first = mt.ones(3, device="cuda")
+    assert ((first + 1) * 2).tolist() == [4.0] * 3
     mt.cuda.set_device("cuda:1")
     x = mt.ones(3, device="cuda", requires_grad=True)
     y = (x + 1) * 2

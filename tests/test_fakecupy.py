@@ -7,6 +7,8 @@ GPU.
 from __future__ import annotations
 
 import io
+import math
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,76 @@ def test_training_state_of_a_loop_of_ones_own_is_restored_on_the_device(tmp_path
         for key, array in optimizer.state_of(a).items():
             here, there = (backend.to_host(x) for x in (array, fresh.state_of(b)[key]))
             np.testing.assert_array_equal(there, here)
+
+
+f = mt.nn.functional
+WITH_NUMBERS: dict[str, Any] = {
+    "x * 2.0": lambda x: x * 2.0,
+    "2.0 - x": lambda x: 2.0 - x,
+    "x + 1": lambda x: x + 1,
+    "x / 3": lambda x: x / 3,
+    "3 / x": lambda x: 3 / x,
+    "x ** 3": lambda x: x**3,
+    "x ** 2": lambda x: x**2,
+    "x ** 0.5": lambda x: x**0.5,
+    "x ** -1": lambda x: x**-1,
+    "x // 2": lambda x: x // 2,
+    "x % 2": lambda x: x % 2,
+    "add, alpha": lambda x: mt.add(x, x, alpha=3),
+    "where": lambda x: mt.where(x > 1, x, 0.5),
+    "clamp": lambda x: x.clamp(0.5, 1.5),
+    "masked_fill": lambda x: x.masked_fill(x > 1, 2.0),
+    "leaky_relu": f.leaky_relu,
+    "elu": f.elu,
+    "gelu": f.gelu,
+    "gelu, tanh": lambda x: f.gelu(x, approximate="tanh"),
+    "max_pool2d": lambda x: f.max_pool2d(x.reshape(1, 1, 2, 3), 2),
+    "silu": f.silu,
+    "softplus": f.softplus,
+    "hardtanh": f.hardtanh,
+    "dropout": lambda x: f.dropout(x, 0.25),
+    "huber_loss": lambda x: f.huber_loss(x, x.detach() + 1, reduction="none"),
+    "mean": lambda x: x.mean(0),
+    "var": lambda x: x.var(0),
+    "layer_norm": lambda x: f.layer_norm(x, (3,)),
+    "softmax": lambda x: x.softmax(1),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_a_python_number_makes_no_array(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each is an allocation and a kernel that fills it, in every step."""
+    x = mt.tensor([[0.5, 1.0, 2.0], [1.5, 1.0, 3.0]], device="cuda").requires_grad_()
+    first = WITH_NUMBERS[name](x)  # its numbers are kept
+    seed = mt.ones_like(first.detach())
+    if first.requires_grad:
+        first.backward(seed)
+    made = []
+    begin = FakeArray.__init__
+
+    def look(self: FakeArray, host: Any) -> None:
+        begin(self, host)
+        if not self.ndim:
+            made.append(traceback.format_stack(limit=8))
+
+    monkeypatch.setattr(FakeArray, "__init__", look)
+    result = WITH_NUMBERS[name](x)
+    if result.requires_grad:
+        result.backward(seed)
+    assert not made, "".join(made[0])
+    mt.tensor(1.0, device="cuda")
+    assert len(made) == 1
+
+
+def test_numbers_that_are_equal_are_not_the_same() -> None:
+    x = mt.ones(2, device="cuda")
+    for value, sign in ((0.0, 1), (-0.0, -1), (0, 1)):
+        assert [math.copysign(1, y) for y in (x * value).tolist()] == [sign, sign]
+    assert (x.int() * 2).dtype == mt.int32
+    assert (x.half() * 2).dtype == mt.float16
+    found = x + 2.0
+    found.add_(1)
+    assert (x + 2.0).tolist() == [3.0, 3.0]
 
 
 def test_dropout_keeps_the_dtype() -> None:

@@ -287,7 +287,7 @@ def _creation(name: str, kind: str, value: int | None) -> Any:
     return create
 
 
-for _name in ("constant", "ones_of", "arange"):
+for _name in ("constant", "operand", "ones_of", "arange"):
     setattr(Library, _name, _creation(_name, "constant", None))
 for _name, _value in (("empty", None), ("empty_like", None), ("zeros", 0), ("zeros_like", 0),
                       ("ones", 1)):  # fmt: skip

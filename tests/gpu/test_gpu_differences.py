@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -59,3 +60,22 @@ def test_what_a_solver_reports_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(mt.linalg.LinAlgError, match="Error reported by getrf in cuSOLVER"):
         mt.inverse(mt.zeros(2, 2, device="cuda"))
     cupy.linalg.inv(cupy.zeros((2, 2)))
+
+
+# Launches, copies to the host, to the device, on it, synchronisations, fills, products.
+def counts() -> list[int]:
+    library = ctypes.CDLL("libgpu_on_cpu.so")
+    library.gpu_on_cpu_counts.restype = ctypes.POINTER(ctypes.c_long)
+    return library.gpu_on_cpu_counts()[:7]
+
+
+@pytest.mark.skipif(not ON_PROCESSOR, reason="the processor's stand-in for HIP counts")
+def test_a_python_number_is_no_launch_and_no_copy() -> None:
+    x = mt.ones(2, 3, device="cuda")
+    calls = {lambda: x * 2.0: 1, lambda: 2.0 - x: 1, lambda: x + 1: 1, lambda: x**3: 2}
+    for call, launches in calls.items():  # x ** 3 is two products
+        call()
+        before = counts()
+        call()
+        made = [b - a for a, b in zip(before, counts(), strict=True)]
+        assert made == [launches, 0, 0, 0, 0, 0, 0]
