@@ -144,13 +144,14 @@ class _CupyNamespace(Namespace):
 
     def operand(self, value: Any, dtype: Any) -> Any:
         """A number beside a Tensor as a 0-d array of the current device, kept for the next call."""
+        number = dtype.type(value)
         # Its bytes: 0.0 equals -0.0.
-        key = (dtype.type(value).tobytes(), dtype, self.module.cuda.Device().id)
+        key = (number.tobytes(), dtype, self.module.cuda.Device().id)
         found = self._operands.get(key)
         if found is None:
             if len(self._operands) >= self.MOST_KEPT:  # values that differ in every step
                 self._operands.clear()
-            found = self._operands[key] = self.asarray(value, dtype)
+            found = self._operands[key] = self.asarray(number)
         return found
 
 
