@@ -32,8 +32,8 @@ def in_dtype(sample: Sample, dtype: str) -> Sample:
     return dataclasses.replace(sample, arrays=arrays)
 
 
-def run(name: str, sample: Sample, device: str) -> list[Any]:
-    """An operation's value, gradients and second gradients, as NumPy arrays."""
+def run(name: str, sample: Sample, device: str, gradients: bool = True) -> list[Any]:
+    """An operation's value and with `gradients` first and second ones, as NumPy arrays."""
     library = backend.cuda() if device == "cuda" else backend.NUMPY
     op, attrs = REGISTRY[name], dict(sample.attrs)
 
@@ -48,7 +48,7 @@ def run(name: str, sample: Sample, device: str) -> list[Any]:
     leaves = []
     for number, x in enumerate(inputs):
         ruled = not isinstance(op, Operation) or op.inputs[number] in op.rules
-        if type(x) in TENSORS and ruled and x.dtype.kind == "f":
+        if gradients and type(x) in TENSORS and ruled and x.dtype.kind == "f":
             leaves.append(x.requires_grad_())
     result = op.apply(*inputs, **attrs) if isinstance(op, Operation) else op.apply(inputs, **attrs)
     found = [result]

@@ -1,4 +1,7 @@
-"""Every sample of the registry on the real CuPy: values, first and second gradients are NumPy's."""
+"""Every sample of the registry on the real CuPy: values, first and second gradients are NumPy's.
+
+In float16 only values are compared.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::RuntimeWarnin
 
 
 # Their first step is a call of cuSOLVER's or of cuBLAS's solvers.
-NOT_ON_PROCESSOR = "cholesky cofactor det det_sign inverse linalg_solve logabsdet svd".split()
+SOLVERS = "cholesky cofactor det det_sign inverse linalg_solve logabsdet svd".split()
 
 
 @pytest.mark.timeout(600)  # on the processor each kernel is compiled at its first use
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_sample_is_numpys(name: str, dtype: str) -> None:
-    if ON_PROCESSOR and name in NOT_ON_PROCESSOR:
+    if ON_PROCESSOR and name in SOLVERS:
         pytest.skip(f"{name}: no cuSOLVER on the processor")
+    if dtype == "float16" and name in SOLVERS:
+        pytest.skip(f"{name}: NumPy has none of float16")
     for number, sample in enumerate(SAMPLES[name]):
         one = in_dtype(sample, dtype)
-        here, there = run(name, one, "cpu"), run(name, one, "cuda")
+        # Sums of float16 in another order are apart, and what gradients make of that is more so.
+        here, there = (run(name, one, device, dtype != "float16") for device in ("cpu", "cuda"))
         for place, (a, b) in enumerate(zip(here, there, strict=True)):
             try:
                 same(b, a)
