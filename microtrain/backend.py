@@ -49,7 +49,7 @@ INSTRUCTIONS = tuple(
     isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
     logical_xor matmul maximum minimum multiply negative nonzero not_equal ones power prod
     reciprocal remainder repeat rint roll sign signbit sin sinh sort sqrt subtract
-    take_along_axis tan tanh tril triu trunc where zeros zeros_like""".split()
+    tan tanh tril triu trunc where zeros zeros_like""".split()
 )
 
 
@@ -89,11 +89,6 @@ class Namespace:
         self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
         self.erf, self.erfc = special.erf, special.erfc
-        if kind == "cuda":
-            self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
-            self.as_strided = _as_strided
-        else:
-            self.as_strided = module.lib.stride_tricks.as_strided
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -120,9 +115,49 @@ class Namespace:
         """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
         return dtype.type(value)
 
+    def operand(self, value: Any, dtype: Any) -> Any:
+        """A number beside a Tensor as a 0-d array, perhaps shared: not to be written to."""
+        return self.asarray(value, dtype)
+
     def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Ones, perhaps shared: not to be written to."""
         return self.ones(shape, dtype)
+
+
+def _as_strided(x: Any, shape: Any, strides: Any) -> Any:
+    """A view that knows whose memory it is, which that of CuPy's `as_strided` does not."""
+    view = x.view()
+    view._set_shape_and_strides(shape, strides, True, True)
+    return view
+
+
+class _CupyNamespace(Namespace):
+    """CuPy, where it is not NumPy in what operations promise: dtypes, and errors.
+
+    The arrays of numbers are kept: to make one allocates, and copies from the host.
+    """
+
+    MOST_KEPT = 1024
+
+    def __init__(self, module: Any, cupyx: Any, special: Any) -> None:
+        super().__init__(module, module.ndarray, "cuda", special)
+        self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
+        self.as_strided = _as_strided
+        for name in ("inverse", "solve", "cholesky", "svd"):
+            setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
+        self._operands: dict[Any, Any] = {}
+
+    def operand(self, value: Any, dtype: Any) -> Any:
+        """A number beside a Tensor as a 0-d array of the current device, kept for the next call."""
+        number = dtype.type(value)
+        # Its bytes: 0.0 equals -0.0.
+        key = (number.tobytes(), dtype, self.module.cuda.Device().id)
+        found = self._operands.get(key)
+        if found is None:
+            if len(self._operands) >= self.MOST_KEPT:  # values that differ in every step
+                self._operands.clear()
+            found = self._operands[key] = self.asarray(number)
+        return found
 
     def view_of(self, memory: Any, start: int, like: Any) -> Any:
         """A view of `memory`, in bytes, from `start` on: in the shape, dtype, strides of `like`."""
@@ -155,13 +190,6 @@ class Namespace:
         self.module.cuda.get_current_stream().synchronize()
 
 
-def _as_strided(x: Any, shape: Any, strides: Any) -> Any:
-    """A view that knows whose memory it is, which that of CuPy's `as_strided` does not."""
-    view = x.view()
-    view._set_shape_and_strides(shape, strides, True, True)
-    return view
-
-
 def _keeping_dtype(function: Any) -> Any:
     """`function` with the dtype that goes in: CuPy's erf makes float64 of float16."""
 
@@ -169,6 +197,16 @@ def _keeping_dtype(function: Any) -> Any:
         if out is not None:
             return function(x, out=out)
         return function(x).astype(x.dtype, copy=False)
+
+    return call
+
+
+def _raising(function: Any, errstate: Any) -> Any:
+    """`function` with NumPy's LinAlgError: CuPy gives NaN unless it may wait for the GPU."""
+
+    def call(*arrays: Any) -> Any:
+        with errstate(linalg="raise"):
+            return function(*arrays)
 
     return call
 
@@ -183,12 +221,14 @@ class _NumpyNamespace(Namespace):
     """
 
     powers = {2: np.square, 0.5: np.sqrt, -1: np.reciprocal}
+    operand: Any = staticmethod(np.asarray)
     MOST_KEPT = 1024
     LARGEST_KEPT = 16384  # elements
 
     def __init__(self) -> None:
         super().__init__(np, np.ndarray, "cpu", numpy_special)
         self._constants: dict[Any, Any] = {}
+        self.as_strided = np.lib.stride_tricks.as_strided
         self.sum = self._sum
         self.broadcast_to = self._broadcast_to
         self.reshape = self._reshape
@@ -463,25 +503,27 @@ class device:
 CPU = device("cpu")
 
 
+_IMPORTING = threading.Lock()  # cupy and cupyx import each other: a second thread sees halves
+
+
 def cuda() -> Namespace:
     """CuPy's namespace, imported on first use; raises RuntimeError where it cannot be used."""
-    try:
-        import cupy
+    with _IMPORTING:
+        try:
+            import cupy
+            import cupyx
+            from cupyx.scipy import special
 
-        cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:  # any failure without a driver means: no GPU
-        absent = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        why = "CuPy is not installed" if absent else f"{type(error).__name__}: {error}"
-        raise RuntimeError(
-            f"no usable GPU: {why}; install CuPy for your CUDA "
-            "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
-        ) from error
-    known = LIBRARIES.get(cupy.ndarray)
-    if known is None:
-        from cupyx.scipy import special
-
-        known = register(Namespace(cupy, cupy.ndarray, "cuda", special))
-    return known
+            cupy.cuda.runtime.getDeviceCount()
+        except Exception as error:  # any failure without a driver means: no GPU
+            absent = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+            why = "CuPy is not installed" if absent else f"{type(error).__name__}: {error}"
+            raise RuntimeError(
+                f"no usable GPU: {why}; install CuPy for your CUDA "
+                "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
+            ) from error
+        known = LIBRARIES.get(cupy.ndarray)
+        return register(_CupyNamespace(cupy, cupyx, special)) if known is None else known
 
 
 def cuda_device_count() -> int:
@@ -523,8 +565,8 @@ def use_gpu(index: int) -> device:
     libraries to compile a kernel or to call one.
     """
     module = cuda().module
-    module.cuda.Device(index).use()
     try:
+        module.cuda.Device(index).use()
         ones = module.ones((2, 2), float32)
         module.matmul(ones, ones).sum().item()
     except Exception as error:  # whatever a broken installation raises

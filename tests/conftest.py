@@ -43,8 +43,8 @@ def comm(request: pytest.FixtureRequest) -> Communicator | None:
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with one GPU, as far as `backend` can see: the stand-in for CuPy."""
-    monkeypatch.setitem(sys.modules, "cupy", fakecupy.module)
-    monkeypatch.setitem(sys.modules, "cupyx.scipy", fakecupy.scipy)
+    for module in fakecupy.MODULES:
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     backend.cuda()
     yield
     backend.XP.pop(fakecupy.FakeArray, None)

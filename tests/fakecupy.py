@@ -10,8 +10,11 @@ NumPy functions, ufuncs and conversions to Python numbers that would wait for th
 
 from __future__ import annotations
 
+import threading
 import types
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,7 +31,7 @@ UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bi
     tan tanh trunc""".split()
 # Other functions of arrays.
 FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to concatenate copyto
-    cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort take_along_axis
+    cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort
     tril triu where zeros_like""".split()
 # Functions of cupy.linalg.
 LINEAR_ALGEBRA = "cholesky det inv slogdet solve svd".split()
@@ -43,6 +46,14 @@ METHODS = """all any argmax argmin astype copy fill max min prod reshape sum tak
 CROSSINGS = "get item set tolist".split()
 
 
+class _State(threading.local):
+    """What a thread has set: the current device, and whether linear algebra raises."""
+
+    device = 0
+    linalg = "ignore"
+
+
+STATE = _State()
 _OWNERS: weakref.WeakValueDictionary[int, FakeArray] = weakref.WeakValueDictionary()
 
 
@@ -50,9 +61,10 @@ class FakeArray:
     """An array on a device that does not exist; `_host` is where it really is.
 
     `base` is the array whose memory a view is of, as CuPy's is: one array for all its views.
+    `device` is the one that was current when that was made.
     """
 
-    __slots__ = ("__weakref__", "_host", "base")
+    __slots__ = ("__weakref__", "_host", "base", "device")
 
     def __init__(self, host: Any, dtype: Any = None, pointer: Any = None) -> None:
         host = host if pointer is None else np.frombuffer(pointer, dtype, *host)
@@ -64,10 +76,7 @@ class FakeArray:
         self.base = owner if owner is not None and owner._host is root else None
         if self.base is None:
             _OWNERS[id(root)] = self
-
-    @property
-    def device(self) -> Device:
-        return Device(0)
+        self.device = self.base.device if self.base is not None else Device()
 
     @property
     def data(self) -> Any:
@@ -95,11 +104,14 @@ class FakeArray:
     def _set_shape_and_strides(self, shape: Any, strides: Any, *_: Any) -> None:
         self._host = np.lib.stride_tricks.as_strided(self._host, shape, strides)
 
+    def take(self, indices: FakeArray, axis: Any = None, out: Any = None) -> Any:
+        return _call(on_host(self).take, (indices, axis), {"out": out, "mode": "wrap"})
+
     def __len__(self) -> int:
         return len(self._host)
 
     def __getitem__(self, index: Any) -> FakeArray:
-        parts = _index(index)
+        parts = _index(index, self.shape)
         found = self._host[parts]
         if not isinstance(found, np.ndarray):  # integers for all dimensions: a 0-d view
             found = (
@@ -110,7 +122,7 @@ class FakeArray:
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(value, np.ndarray | list | tuple) and np.ndim(value):
             raise ValueError(f"non-scalar {type(value).__name__} cannot be used for fill")
-        self._host[_index(index)] = on_host(value)
+        on_host(self)[_index(index, self.shape)] = on_host(value)
 
     def __repr__(self) -> str:
         return f"FakeArray({self._host!r})"
@@ -134,6 +146,11 @@ for _name in ("__bool__", "__float__", "__int__", "__index__", "__iter__", "__co
 def on_host(value: Any) -> Any:
     """The argument of a device function where NumPy can work on it; no NumPy array gets through."""
     if isinstance(value, FakeArray):
+        if value.device.id != STATE.device:
+            raise ValueError(
+                "Array device must be same as the current device: "
+                f"array device = {value.device.id} while current = {STATE.device}"
+            )
         return value._host
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type {type(value)}")
@@ -147,14 +164,22 @@ def on_device(value: Any) -> Any:
     return FakeArray(np.asarray(value))
 
 
-def _index(index: Any) -> Any:
+def _index(index: Any, shape: tuple[int, ...]) -> Any:
+    """An index as NumPy takes it; integers in arrays wrap, as on a GPU, which cannot raise."""
     parts = index if isinstance(index, tuple) else (index,)
     allowed = (int, slice, type(Ellipsis), type(None), FakeArray, np.integer)
+    takes, found, axis = [], [], 0
     for part in parts:
         if not isinstance(part, allowed):
             raise IndexError(f"arrays on a device cannot be indexed with {type(part).__name__}")
-    found = tuple(on_host(part) for part in parts)
-    return found if isinstance(index, tuple) else found[0]
+        mask = isinstance(part, FakeArray) and part.dtype == bool
+        takes.append(part.ndim if mask else int(part is not None and part is not Ellipsis))
+    for part, dims in zip(parts, takes, strict=True):
+        here = on_host(part)
+        wraps = isinstance(part, FakeArray) and part.dtype != bool
+        found.append(here % shape[axis] if wraps else here)
+        axis += len(shape) - sum(takes) if part is Ellipsis else dims
+    return tuple(found) if isinstance(index, tuple) else found[0]
 
 
 def _call(function: Any, arguments: Any, options: Any) -> Any:
@@ -185,12 +210,12 @@ class FakeUfunc:
         return _call(self.ufunc, arguments, options)
 
     def reduce(self, array: FakeArray) -> Any:
-        return on_device(self.ufunc.reduce(array._host))
+        return on_device(self.ufunc.reduce(on_host(array)))
 
     def at(self, array: FakeArray, index: Any, values: Any) -> None:
         if array.dtype.char not in "iefdIQ":
             raise TypeError("scatter_add only supports int32, float16, float32, float64, uint32/64")
-        self.ufunc.at(array._host, _index(index), on_host(values))
+        self.ufunc.at(on_host(array), _index(index, array.shape), on_host(values))
 
 
 def _function(name: str, home: Any = np) -> Any:
@@ -212,6 +237,35 @@ def _special(name: str) -> Any:
     return call
 
 
+def _linear_algebra(name: str) -> Any:
+    plain = _function(name, np.linalg)
+
+    def call(x: FakeArray, *others: Any) -> Any:
+        try:
+            return plain(x, *others)
+        except np.linalg.LinAlgError:
+            if STATE.linalg == "raise":
+                raise
+        # CuPy does not wait to see whether it worked: there is a result, of no number.
+        regular = np.broadcast_to(np.eye(*x.shape[-2:], dtype=x.dtype), x.shape)
+        found = plain(FakeArray(regular), *others)
+        for part in found if isinstance(found, tuple) else (found,):
+            part.fill(np.nan)
+        return found
+
+    return call
+
+
+@contextmanager
+def errstate(*, linalg: str) -> Iterator[None]:
+    """`cupyx.errstate`: whether linear algebra raises."""
+    before, STATE.linalg = STATE.linalg, linalg
+    try:
+        yield
+    finally:
+        STATE.linalg = before
+
+
 def _creation(name: str) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
         return on_device(getattr(np, name)(*arguments, **options))
@@ -221,7 +275,7 @@ def _creation(name: str) -> Any:
 
 def _method(name: str) -> Any:
     def call(self: FakeArray, *arguments: Any, **options: Any) -> Any:
-        return _call(getattr(self._host, name), arguments, options)
+        return _call(getattr(on_host(self), name), arguments, options)
 
     return call
 
@@ -240,7 +294,7 @@ def _operator(name: str) -> Any:
             return NotImplemented
         if any(isinstance(o, np.ndarray) for o in others):
             raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        result = getattr(self._host, name)(*(on_host(o) for o in others))
+        result = getattr(on_host(self), name)(*(on_host(o) for o in others))
         return result if result is NotImplemented else on_device(result)
 
     return method
@@ -248,13 +302,13 @@ def _operator(name: str) -> Any:
 
 def _in_place(name: str) -> Any:
     def method(self: FakeArray, other: Any) -> FakeArray:
-        getattr(self._host, name)(on_host(other))
+        getattr(on_host(self), name)(on_host(other))
         return self
 
     return method
 
 
-for _name in set(METHODS) - {"fill"}:
+for _name in set(METHODS) - {"fill", "take"}:
     setattr(FakeArray, _name, _method(_name))
 for _name in set(ATTRIBUTES) - {"base", "data", "device"}:
     setattr(FakeArray, _name, _attribute(_name))
@@ -267,19 +321,20 @@ for _name in "eq ne lt le gt ge neg abs invert".split():
 
 
 class Device:
-    """`cupy.cuda.Device`; there is one, number 0."""
+    """`cupy.cuda.Device`; there are two, and each thread begins with number 0."""
 
     def __init__(self, id: int | None = None) -> None:
-        self.id = id or 0
+        self.id = STATE.device if id is None else id
 
     def use(self) -> None:
-        """Nothing to do: there is only one."""
+        STATE.device = self.id
 
     def __enter__(self) -> Device:
+        self.before, STATE.device = STATE.device, self.id
         return self
 
     def __exit__(self, *exc: object) -> None:
-        return None
+        STATE.device = self.before
 
 
 def asarray(value: Any, dtype: Any = None) -> FakeArray:
@@ -295,7 +350,7 @@ module.ndarray = FakeArray
 module.asarray = asarray
 module.cuda = types.SimpleNamespace(
     Device=Device,
-    runtime=types.SimpleNamespace(getDeviceCount=lambda: 1),
+    runtime=types.SimpleNamespace(getDeviceCount=lambda: 2),
     alloc_pinned_memory=bytearray,
     UnownedMemory=lambda ptr, size, owner, device_id=-1: memoryview(owner),
     MemoryPointer=lambda memory, offset: memory[offset:],
@@ -310,8 +365,9 @@ for _name in FUNCTIONS:
 module.argsort = lambda x, axis=-1: on_device(x._host.argsort(axis, "stable"))  # as CuPy's is
 for _name in CREATION:
     setattr(module, _name, _creation(_name))
-module.linalg = types.SimpleNamespace(
-    **{_name: _function(_name, np.linalg) for _name in LINEAR_ALGEBRA}
-)
-scipy: Any = types.ModuleType("cupyx.scipy")  # stands in sys.modules beside `module`
-scipy.special = types.SimpleNamespace(**{_name: _special(_name) for _name in SPECIAL})
+module.linalg = types.SimpleNamespace(**{_name: _linear_algebra(_name) for _name in LINEAR_ALGEBRA})
+cupyx: Any = types.ModuleType("cupyx")
+cupyx.errstate = errstate
+cupyx.scipy = types.ModuleType("cupyx.scipy")
+cupyx.scipy.special = types.SimpleNamespace(**{_name: _special(_name) for _name in SPECIAL})
+MODULES = (module, cupyx, cupyx.scipy)  # what sys.modules has in their place

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from microtrain.config.load import load_config
+from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.train.output import Output
@@ -122,13 +123,18 @@ class CrashAt(Observer):
 
 
 def train(
-    config: Path, *overrides: str, crash: int | None = None, resume: Path | None = None
+    config: Path,
+    *overrides: str,
+    crash: int | None = None,
+    resume: Path | None = None,
+    comm: Communicator | None = None,
 ) -> Trainer:
     """A run in this process; with `crash` it ends by an error after that step."""
+    comm = comm or SingleCommunicator()
     settings = load_config(config, [f"run_dir={config.parent / 'runs'}", *overrides], trust=True)
     with open(os.devnull, "w") as nowhere:
-        output = Output(stream=nowhere)
-        trainer = Trainer.from_config(settings, SingleCommunicator(), output, resume=resume)
+        output = Output(comm.rank, stream=nowhere)
+        trainer = Trainer.from_config(settings, comm, output, resume=resume)
         if crash is not None:
             trainer.observers.insert(0, CrashAt(trainer, crash))
             try:
@@ -156,6 +162,12 @@ def facts(run: Path) -> dict[str, Any]:
         "checkpoints": [path.name for path in list_checkpoints(run / "checkpoints")],
         "metrics": metrics(run),
     }  # fmt: skip
+
+
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+    """What differs in the facts of two runs, one of which was killed: it may lack checkpoints."""
+    found, expected = ({**facts, "checkpoints": None} for facts in (found, expected))
+    return {key: (value, expected[key]) for key, value in found.items() if value != expected[key]}
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

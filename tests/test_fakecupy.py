@@ -6,15 +6,20 @@ GPU.
 
 from __future__ import annotations
 
-import dataclasses
+import io
+import math
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fakecupy
 import numpy as np
+import on_gpu
 import pytest
 from allocations import noted
 from fakecupy import FakeArray
+from on_gpu import in_dtype, run
 from samples import SAMPLES, Sample
 
 import microtrain as mt
@@ -23,9 +28,10 @@ from microtrain.autograd import functional, gradcheck, gradgradcheck
 from microtrain.distributed import in_process
 from microtrain.distributed.reducer import AtOnce
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.ops import REGISTRY
-from microtrain.ops.registry import Operation
-from microtrain.tensor import TENSORS, Tensor, wrap
+from microtrain.errors import LaunchError
+from microtrain.tensor import Tensor, wrap
+from microtrain.train import Trainer, load_config
+from microtrain.train.output import Output
 
 CASES = [
     pytest.param(name, sample, id=f"{name}-{number}-{sample}")
@@ -37,60 +43,18 @@ CASES = [
 pytestmark = pytest.mark.usefixtures("fake_gpu")
 
 
-def is_float(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype.kind == "f"
-
-
-def put(array: Any, make: Any) -> Any:
-    return wrap(make(array)) if isinstance(array, np.ndarray) else array
-
-
-def index_on_device(value: Any) -> Any:
-    """An index whose arrays are on the device, as `getitem` hands it to the kernels."""
-    return tuple(FakeArray(p) if isinstance(p, np.ndarray) else p for p in value)
-
-
-def run(name: str, sample: Sample, device: bool) -> list[Any]:
-    """Value, gradients and second gradients, as NumPy arrays; None where there is none."""
-    op, attrs = REGISTRY[name], dict(sample.attrs)
-    if device and "index" in attrs:
-        attrs["index"] = index_on_device(attrs["index"])
-    make = (lambda a: FakeArray(a.copy(order="K"))) if device else (lambda a: a.copy(order="K"))
-    inputs = [put(a, make) for a in sample.arrays]
-    leaves = []
-    for number, x in enumerate(inputs):
-        ruled = not isinstance(op, Operation) or op.inputs[number] in op.rules
-        if type(x) in TENSORS and ruled and x.dtype.kind == "f":
-            leaves.append(x.requires_grad_())
-    result = op.apply(*inputs, **attrs) if isinstance(op, Operation) else op.apply(inputs, **attrs)
-    found = [result]
-    if result.requires_grad:
-        seed = np.random.default_rng(5).standard_normal(result.shape).astype(result.dtype)
-        g = put(np.asarray(seed), make).requires_grad_()
-        found += mt.autograd.grad(result, leaves, g, retain_graph=True)
-        first = mt.autograd.grad(result, leaves, g, create_graph=True)
-        found += first
-        total = sum(((f * f).sum() for f in first[1:]), (first[0] * first[0]).sum())
-        if total.requires_grad:
-            found += mt.autograd.grad(total, [*leaves, g], materialize_grads=True)
-    for tensor in found:
-        assert type(tensor._array) is (FakeArray if device else np.ndarray)
-    return [backend.to_host(tensor._array) for tensor in found]
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ties and zeros have infinite derivatives
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize(("name", "sample"), CASES)
 def test_every_operation_runs_and_equals_numpy(name: str, sample: Sample, dtype: str) -> None:
-    arrays = [a.astype(dtype) if is_float(a) else a for a in sample.arrays]
-    sample = dataclasses.replace(sample, arrays=arrays)
+    sample = in_dtype(sample, dtype)
     try:
-        here = run(name, sample, False)
+        here = run(name, sample, "cpu")
     except (TypeError, RuntimeError) as error:  # NumPy's linear algebra
         if dtype != "float16" or "float16 is unsupported" not in str(error):
             raise
         return
-    there = run(name, sample, True)
+    there = run(name, sample, "cuda")
     assert len(here) == len(there)
     exact = np.finfo(dtype)
     for a, b in zip(here, there, strict=True):
@@ -107,6 +71,35 @@ def test_instructions_are_names_of_cupy() -> None:
 def test_the_fake_refuses_what_a_gpu_array_refuses(convert: Any) -> None:
     with pytest.raises(TypeError, match="not allowed"):
         convert(FakeArray(np.ones(1)))
+
+
+def test_indices_out_of_range_wrap() -> None:
+    on_gpu.indices_out_of_range_wrap()
+
+
+@pytest.fixture
+def first_device() -> Iterator[None]:
+    """Device 0 is current again afterwards."""
+    with fakecupy.Device(0):
+        yield
+
+
+@pytest.mark.usefixtures("first_device")
+@pytest.mark.parametrize("check", [on_gpu.ranks_on_two_devices, on_gpu.current_device])
+def test_two_devices(check: Any) -> None:
+    check()
+
+
+def test_the_fake_refuses_an_array_of_another_device() -> None:
+    array = FakeArray(np.ones(2))
+    view = array[1:]
+    with fakecupy.Device(1):
+        assert FakeArray(np.ones(2)).device.id == 1
+        assert (array.device.id, array[:1].device.id, view.device.id) == (0, 0, 0)
+        for call in (lambda: array + 1, lambda: fakecupy.module.exp(view), lambda: view.sum()):
+            with pytest.raises(ValueError, match="array device = 0 while current = 1"):
+                call()
+    assert (array + 1).tolist() == [2.0, 2.0]
 
 
 def test_devices_do_not_mix() -> None:
@@ -246,6 +239,76 @@ def test_training_state_of_a_loop_of_ones_own_is_restored_on_the_device(tmp_path
             np.testing.assert_array_equal(there, here)
 
 
+f = mt.nn.functional
+WITH_NUMBERS: dict[str, Any] = {
+    "x * 2.0": lambda x: x * 2.0,
+    "2.0 - x": lambda x: 2.0 - x,
+    "x + 1": lambda x: x + 1,
+    "x / 3": lambda x: x / 3,
+    "3 / x": lambda x: 3 / x,
+    "x ** 3": lambda x: x**3,
+    "x ** 2": lambda x: x**2,
+    "x ** 0.5": lambda x: x**0.5,
+    "x ** -1": lambda x: x**-1,
+    "x // 2": lambda x: x // 2,
+    "x % 2": lambda x: x % 2,
+    "add, alpha": lambda x: mt.add(x, x, alpha=3),
+    "where": lambda x: mt.where(x > 1, x, 0.5),
+    "clamp": lambda x: x.clamp(0.5, 1.5),
+    "masked_fill": lambda x: x.masked_fill(x > 1, 2.0),
+    "leaky_relu": f.leaky_relu,
+    "elu": f.elu,
+    "gelu": f.gelu,
+    "gelu, tanh": lambda x: f.gelu(x, approximate="tanh"),
+    "max_pool2d": lambda x: f.max_pool2d(x.reshape(1, 1, 2, 3), 2),
+    "silu": f.silu,
+    "softplus": f.softplus,
+    "hardtanh": f.hardtanh,
+    "dropout": lambda x: f.dropout(x, 0.25),
+    "huber_loss": lambda x: f.huber_loss(x, x.detach() + 1, reduction="none"),
+    "mean": lambda x: x.mean(0),
+    "var": lambda x: x.var(0),
+    "layer_norm": lambda x: f.layer_norm(x, (3,)),
+    "softmax": lambda x: x.softmax(1),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_a_python_number_makes_no_array(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each is an allocation and a kernel that fills it, in every step."""
+    x = mt.tensor([[0.5, 1.0, 2.0], [1.5, 1.0, 3.0]], device="cuda").requires_grad_()
+    first = WITH_NUMBERS[name](x)  # its numbers are kept
+    seed = mt.ones_like(first.detach())
+    if first.requires_grad:
+        first.backward(seed)
+    made = []
+    begin = FakeArray.__init__
+
+    def look(self: FakeArray, host: Any) -> None:
+        begin(self, host)
+        if not self.ndim:
+            made.append(traceback.format_stack(limit=8))
+
+    monkeypatch.setattr(FakeArray, "__init__", look)
+    result = WITH_NUMBERS[name](x)
+    if result.requires_grad:
+        result.backward(seed)
+    assert not made, "".join(made[0])
+    mt.tensor(1.0, device="cuda")
+    assert len(made) == 1
+
+
+def test_numbers_that_are_equal_are_not_the_same() -> None:
+    x = mt.ones(2, device="cuda")
+    for value, sign in ((0.0, 1), (-0.0, -1), (0, 1)):
+        assert [math.copysign(1, y) for y in (x * value).tolist()] == [sign, sign]
+    assert (x.int() * 2).dtype == mt.int32
+    assert (x.half() * 2).dtype == mt.float16
+    found = x + 2.0
+    found.add_(1)
+    assert (x + 2.0).tolist() == [3.0, 3.0]
+
+
 def test_dropout_keeps_the_dtype() -> None:
     for dtype in (mt.float16, mt.float32, mt.float64):
         x = mt.ones(4, 5, dtype=dtype)
@@ -263,6 +326,32 @@ def test_the_fake_takes_no_array_of_numpys_into_a_slice(value: Any) -> None:
     array[1:] = FakeArray(np.ones(2))
     array[0] = 2.0
     assert array.tolist() == [2.0, 1.0, 1.0]
+
+
+SINGULAR: dict[str, Any] = {
+    "inverse": lambda x: mt.inverse(x - x),
+    "solve": lambda x: mt.linalg.solve(x - x, x),
+    "cholesky": lambda x: mt.linalg.cholesky(-x),
+    "svdvals": lambda x: mt.linalg.svdvals(x * mt.nan),
+    "one of a batch": lambda x: mt.inverse(mt.stack([x, x - x])),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_linear_algebra_that_fails_is_an_error(name: str, device: str) -> None:
+    with pytest.raises(mt.linalg.LinAlgError):
+        SINGULAR[name](mt.eye(2, device=device))
+    assert fakecupy.STATE.linalg == "ignore"  # what the user's own calls do is theirs to choose
+
+
+def test_the_fake_gives_nan_for_a_singular_matrix() -> None:
+    linalg, zeros = fakecupy.module.linalg, FakeArray(np.zeros((2, 2)))
+    for found in (linalg.inv(zeros), linalg.solve(zeros, zeros), linalg.cholesky(zeros)):
+        assert np.isnan(found.get()).all()
+    with fakecupy.errstate(linalg="raise"), pytest.raises(np.linalg.LinAlgError):
+        linalg.inv(zeros)
+    assert linalg.det(zeros).item() == 0
 
 
 def test_anomaly_detection_on_the_device() -> None:
@@ -332,24 +421,53 @@ def test_staging_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, shards: 
     assert len(steps) == 3 and max(steps) < wide / 10  # the control lane, which becomes a list
 
 
-def test_a_run_from_yaml_trains_on_the_device(tmp_path: Any) -> None:
-    from pathlib import Path
-
-    from microtrain.train import Trainer, load_config
-    from microtrain.train.output import Output
-
+def line_run(tmp_path: Path, comm: Any, errors: Any, *settings: str) -> Trainer:
+    """A short run of configs/linreg.yaml."""
     path = Path(__file__).parent.parent / "configs" / "linreg.yaml"
+    given = ["train.duration=1 epochs", f"run_dir={tmp_path}", "train.clip_norm=0.5", *settings]
+    output = Output(comm.rank, stream=io.StringIO(), errors=errors)
+    trainer = Trainer.from_config(load_config(path, given), comm, output)
+    trainer.train()
+    return trainer
+
+
+def test_a_run_from_yaml_trains_on_the_device(tmp_path: Path) -> None:
     results = []
     for device in ("cpu", "cuda"):
-        settings = ["train.duration=1 epochs", f"device={device}", f"run_dir={tmp_path}"]
-        settings += ["train.clip_norm=0.5"]
-        with open("/dev/null", "w") as nowhere:
-            trainer = Trainer.from_config(
-                load_config(path, settings), SingleCommunicator(), Output(stream=nowhere)
-            )
-            trainer.train()
+        trainer = line_run(tmp_path, SingleCommunicator(), io.StringIO(), f"device={device}")
         results.append([p.detach().cpu().item() for p in trainer.model.parameters()])
     assert results[1] == pytest.approx(results[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_auto_takes_the_cpu_where_the_gpu_of_any_rank_does_not_compute(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matmul, broken = fakecupy.module.matmul, size // 2  # of three ranks the one in the middle
+
+    def missing(*arrays: Any) -> Any:
+        if fakecupy.STATE.device == broken:
+            raise OSError("libcublas.so.12: no such file")
+        return matmul(*arrays)
+
+    def run(comm: Any, device: str) -> tuple[set[type], str]:
+        errors = io.StringIO()
+        shared = "distributed.share_gpu=true"
+        trainer = line_run(tmp_path, comm, errors, f"device={device}", shared)
+        return {type(p._array) for p in trainer.model.parameters()}, errors.getvalue()
+
+    monkeypatch.setattr(fakecupy.module, "matmul", missing)
+    words = f"GPU {broken} does not compute: OSError: libcublas.so.12: no such file; install "
+    with fakecupy.Device(0), pytest.raises(LaunchError, match=f"device: cuda: {words}"):
+        in_process.run(size, run, "cuda")
+    with fakecupy.Device(0):
+        first, *others = in_process.run(size, run, "auto")
+    assert first[0] == {np.ndarray}
+    assert first[1].startswith(
+        f"warning (rank 0): device: auto takes the CPU: on rank {broken} {words}"
+    )
+    assert first[1].count("\n") == 1
+    assert others == [({np.ndarray}, "")] * (size - 1)
 
 
 def test_public_functions_stay_on_the_device() -> None:

@@ -25,7 +25,7 @@ REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
 # Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
 RAISING = {"cholesky", "getitem", "inverse", "scatter_add", "setitem", "solve", "svd",
-           "take", "take_along_axis"}  # fmt: skip
+           "take"}  # fmt: skip
 
 
 class Place:

@@ -216,6 +216,8 @@ class Library:
             return self.traced(made, "made")
         return self.traced(self.xp.asarray(value, dtype), "constant")
 
+    operand = asarray
+
     def made(self, array: Any) -> Traced:
         """A new array with the values it has now at the start of its life in every replay."""
         if type(array) is not self.xp.array_type:  # of the host, in a step on a GPU
@@ -309,7 +311,7 @@ def _creation(name: str, kind: str, value: int | None) -> Any:
     return create
 
 
-for _name in ("constant", "ones_of", "arange"):
+for _name in ("constant", "operand", "ones_of", "arange"):
     setattr(Library, _name, _creation(_name, "constant", None))
 for _name, _value in (("empty", None), ("empty_like", None), ("zeros", 0), ("zeros_like", 0),
                       ("ones", 1)):  # fmt: skip

@@ -205,5 +205,5 @@ def scalar_like(name: str, x: Any, value: Any) -> Any:
         with np.errstate(all="ignore"):
             held = np.asarray(value).astype(x.dtype)
         if np.isinf(held) == np.isinf(float(value)) if kind == "f" else held == value:
-            return wrap(XP[type(x._array)].asarray(held.item(), x.dtype))
+            return wrap(XP[type(x._array)].operand(held.item(), x.dtype))
     raise RuntimeError(f"{name}(): value {value} cannot be stored as {x.dtype.name}")

@@ -31,9 +31,9 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(arguments) == 2 and op.promote:  # the common case: a float Tensor and a number
         x, y = arguments
         if type(x) in TENSORS and type(y) in (float, int) and x._array.dtype.kind == "f":
-            return x, wrap(XP[type(x._array)].asarray(y, x._array.dtype))
+            return x, wrap(XP[type(x._array)].operand(y, x._array.dtype))
         if type(y) in TENSORS and type(x) in (float, int) and y._array.dtype.kind == "f":
-            return wrap(XP[type(y._array)].asarray(x, y._array.dtype)), y
+            return wrap(XP[type(y._array)].operand(x, y._array.dtype)), y
     operands: list[tuple[Any, int]] = []
     like = None
     for name, value in zip(op.inputs, arguments, strict=True):
@@ -57,7 +57,7 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         elif type(value) in TENSORS:
             found.append(cast(value, dtype))
         else:
-            found.append(wrap(xp.asarray(value, dtype)))
+            found.append(wrap(xp.operand(value, dtype)))
     return tuple(found)
 
 

@@ -213,7 +213,7 @@ def put(x: Tensor, index: Any, value: Any) -> None:
                 f"x[index] = value: the value must be a Tensor or a number, got {kind_of(value)}"
                 + ("" if hasattr(value, "numpy") else "; wrap it: mt.tensor(...) or mt.from_numpy")
             )
-        value = wrap(xp.asarray(value, x._array.dtype))
+        value = wrap(xp.operand(value, x._array.dtype))
     elif value._version is x._version and _same_memory(x, found, value):
         return  # the end of `x[index] += ...`, which has written and recorded everything
     value = without_leading_ones(cast(value, x._array.dtype))

@@ -16,7 +16,7 @@ from ..config.schema import Config
 from ..creation import from_numpy
 from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
-from ..distributed.agreement import settled
+from ..distributed.agreement import settled, together
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
@@ -52,12 +52,11 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
     shared, train, shards = config.distributed, config.train, shards_of(config)
     watchdog.configure(shared.warn_s, shared.timeout_s)
     _limit_threads(config, warn)
-    with settled(comm):
-        if shards is not None:
-            local_shards(shards, comm)  # the ranks must divide them
-        device = choose_device(config, comm)
-    with settled(comm):  # apart: a component of the user's may let its ranks wait for each other
-        data = load_data(config)
+    if shards is not None:
+        together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
+    device = choose_device(config, comm, warn)
+    # Apart: a component of the user's may let its ranks wait for each other.
+    data = together(comm, lambda: load_data(config))
     with settled(comm):
         compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
@@ -126,31 +125,33 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
     return Rates(schedule, optimizer.param_groups)
 
 
-def choose_device(config: Config, comm: Communicator) -> Any:
-    """None for the CPU, or the GPU of this rank: one for each rank of a host.
+def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None]) -> Any:
+    """None for the CPU, or the GPU of this rank: one for each rank of a host; collective.
 
-    Raises LaunchError where a GPU is asked for and absent, one does not compute, or there are fewer
-    than local ranks.
+    `auto` takes the CPU on all ranks where one has no GPU that computes, and rank 0 warns if there
+    was one to take. Raises LaunchError for that with `cuda`, and for fewer GPUs than local ranks.
     """
     if config.device == "cpu":
         return None
-    count = backend.cuda_device_count()
-    if not count:
-        if config.device == "auto":
-            return None
+    device, problem = None, ""
+    with settled(comm):
+        count = backend.cuda_device_count()
+        if 0 < count < comm.local_size and not config.distributed.share_gpu:
+            raise LaunchError(
+                f"{comm.local_size} ranks on host {socket.gethostname()}, but {count} GPU(s): "
+                "start fewer ranks, or set distributed.share_gpu to true, or device to cpu"
+            )
         try:
-            backend.resolve_device("cuda")
+            device = backend.use_gpu(comm.local_rank % (count or 1))
         except RuntimeError as error:
-            raise LaunchError(f"device: cuda was asked for, but there is {error}") from error
-    if comm.local_size > count and not config.distributed.share_gpu:
-        raise LaunchError(
-            f"{comm.local_size} ranks on host {socket.gethostname()}, but {count} GPU(s): start "
-            "fewer ranks, or set distributed.share_gpu to true, or device to cpu"
-        )
-    try:
-        return backend.use_gpu(comm.local_rank % count)
-    except RuntimeError as error:
-        raise LaunchError(f"device: {config.device}: {error}") from error
+            problem = str(error)
+            if config.device == "cuda":
+                raise LaunchError(f"device: cuda: {problem}") from error
+    everyone = comm.all_gather_object((count, problem))
+    problems = [f"on rank {rank} {words}" for rank, (_, words) in enumerate(everyone) if words]
+    if problems and comm.rank == 0 and any(count for count, _ in everyone):
+        warn(f"device: auto takes the CPU: {problems[0]}")
+    return None if problems else device
 
 
 def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:

@@ -11,6 +11,7 @@ import pytest
 from from_python import X, Y, made, quiet
 
 import microtrain as mt
+from microtrain import backend
 from microtrain.data import synthetic_linear
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
@@ -216,15 +217,16 @@ def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
     """Such as a download by rank 0: a rank that has no GPU must not leave the others in it."""
     load = build.load_data
 
-    def choose(config: Any, comm: Any) -> None:
-        if comm.rank:
-            raise LaunchError("no GPU here")
+    def use_gpu(index: int) -> None:
+        if index:
+            raise RuntimeError("no GPU here")
 
     def load_together(config: Any) -> Any:
         mt.distributed.world().barrier()
         return load(config)
 
-    monkeypatch.setattr(build, "choose_device", choose)
+    monkeypatch.setattr(backend, "cuda_device_count", lambda: 2)
+    monkeypatch.setattr(backend, "use_gpu", use_gpu)
     monkeypatch.setattr(build, "load_data", load_together)
     with pytest.raises(LaunchError, match="no GPU here"):
-        in_process.run(2, lambda comm: made(tmp_path, comm=comm))
+        in_process.run(2, lambda comm: made(tmp_path, comm=comm, device="cuda"))

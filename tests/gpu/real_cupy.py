@@ -119,8 +119,11 @@ class _Called:
 
 
 @contextmanager
-def only(dtype: Any) -> Iterator[None]:
-    """Asserts that all floats made inside, by operations, gradients or kernels, are of `dtype`."""
+def only(dtype: Any) -> Iterator[Callable[[], None]]:
+    """Asserts that all floats made inside, by operations, gradients or kernels, are of `dtype`.
+
+    Operations and gradients are looked at in this thread, and in those that call what this yields.
+    """
     other: set[str] = set()
 
     def look(what: str, value: Any) -> None:
@@ -133,9 +136,10 @@ def only(dtype: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
             patch.setattr(namespace, name, _Called(name, getattr(namespace, name), look))
-        anomaly._set(_Looking(look))
+        looking = _Looking(look)
+        anomaly._set(looking)
         try:
-            yield
+            yield lambda: anomaly._set(looking)
         finally:
             anomaly._set(before)
     if other:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-import real_cupy  # noqa: F401  (skips where there is no CuPy)
+from on_gpu import indices_out_of_range_wrap
+from real_cupy import ON_PROCESSOR, cupy
 
 import microtrain as mt
 
@@ -19,15 +21,7 @@ def on_gpu(*values: Any) -> Any:
 
 
 def test_indices_out_of_range_wrap() -> None:
-    table = mt.nn.Embedding(5, 3).to(device="cuda")
-    assert table(on_gpu(7)).tolist() == table(on_gpu(2)).tolist()
-    assert mt.arange(6.0, device="cuda")[on_gpu(8)].tolist() == [2.0]
-    rows = mt.arange(6.0, device="cuda").reshape(2, 3)
-    assert rows.gather(1, on_gpu([4], [0])).tolist() == [[4.0], [3.0]]
-    scores = on_gpu([1.0, 2.0], [3.0, 5.0])
-    assert math.isfinite(mt.nn.functional.cross_entropy(scores, on_gpu(2, 0)).item())
-    with pytest.raises(IndexError, match="out of bounds"):
-        rows[2]  # an integer that the host knows
+    indices_out_of_range_wrap()
 
 
 def test_floor_division_and_remainder_of_floats() -> None:
@@ -45,3 +39,43 @@ def test_a_copy_within_an_array_is_numpys(dtype: str) -> None:
     here[1:] = here[:-1].copy()
     there[1:] = there[:-1]
     np.testing.assert_array_equal(there.cpu().numpy(), here)
+
+
+@pytest.mark.skipif(ON_PROCESSOR, reason="no cuSOLVER on the processor")
+def test_a_singular_matrix_is_an_error() -> None:
+    for call in (mt.inverse, mt.linalg.cholesky, lambda x: mt.linalg.solve(x, x)):
+        with pytest.raises(mt.linalg.LinAlgError):
+            call(mt.zeros(2, 2, device="cuda"))
+
+
+def test_what_a_solver_reports_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cupy.linalg import _util
+    from cupyx import lapack
+
+    def solver(*_: Any) -> None:
+        info = cupy.array([2], np.int32)
+        _util._check_cusolver_dev_info_if_synchronization_allowed("getrf", info)
+
+    monkeypatch.setattr(lapack, "gesv", solver)
+    with pytest.raises(mt.linalg.LinAlgError, match="Error reported by getrf in cuSOLVER"):
+        mt.inverse(mt.zeros(2, 2, device="cuda"))
+    cupy.linalg.inv(cupy.zeros((2, 2)))
+
+
+# Launches, copies to the host, to the device, on it, synchronisations, fills, products.
+def counts() -> list[int]:
+    library = ctypes.CDLL("libgpu_on_cpu.so")
+    library.gpu_on_cpu_counts.restype = ctypes.POINTER(ctypes.c_long)
+    return library.gpu_on_cpu_counts()[:7]
+
+
+@pytest.mark.skipif(not ON_PROCESSOR, reason="the processor's stand-in for HIP counts")
+def test_a_python_number_is_no_launch_and_no_copy() -> None:
+    x = mt.ones(2, 3, device="cuda")
+    calls = {lambda: x * 2.0: 1, lambda: 2.0 - x: 1, lambda: x + 1: 1, lambda: x**3: 2}
+    for call, launches in calls.items():  # x ** 3 is two products
+        call()
+        before = counts()
+        call()
+        made = [b - a for a, b in zip(before, counts(), strict=True)]
+        assert made == [launches, 0, 0, 0, 0, 0, 0]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from programs import Convolutional, classes, numbers
 from real_cupy import ON_PROCESSOR, cupy, on_host, only, same
-from resuming import metrics, train, write_run
+from resuming import differences, facts, metrics, train, write_run
 
 import microtrain as mt
 from microtrain.distributed import in_process
@@ -23,6 +23,7 @@ from microtrain.errors import LaunchError
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.inference.model import load
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
+from microtrain.runs.record import newest_run
 from microtrain.train.model_state import model_arrays
 
 nn, F = mt.nn, mt.nn.functional
@@ -106,8 +107,10 @@ def test_network(name: str, dtype: str) -> None:
 # Ranks ------------------------------------------------------------------------------------------
 
 
-def parallel(comm: Any, device: str) -> tuple[list[float], list[Any]]:
+def parallel(comm: Any, device: str, look: Any = None) -> tuple[list[float], list[Any]]:
     """Two steps on 5 rows; of three ranks the last has none."""
+    if look is not None:
+        look()
     mt.manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, 2)).to(device)
     model = mt.distributed.DataParallel(net, comm, bucket_mb=1e-4)
@@ -132,9 +135,9 @@ def parallel(comm: Any, device: str) -> tuple[list[float], list[Any]]:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_data_parallel(size: int) -> None:
     here = in_process.run(size, parallel, "cpu")
-    for (losses, weights), (wanted, others) in zip(
-        in_process.run(size, parallel, "cuda"), here, strict=True
-    ):
+    with only("float32") as look:
+        there = in_process.run(size, parallel, "cuda", look)
+    for (losses, weights), (wanted, others) in zip(there, here, strict=True):
         assert losses == pytest.approx(wanted, rel=1e-5)
         for found, expected in zip(weights, others, strict=True):
             same(found, expected, 100)
@@ -183,6 +186,26 @@ def test_run(tmp_path: Path, case: str) -> None:
                 assert b[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("case", SETTINGS)
+def test_every_array_of_a_run_is_of_its_dtype(tmp_path: Path, case: str, size: int) -> None:
+    """With dropout and batch norm, steps, evaluations and checkpoints."""
+    config = write_run(tmp_path)
+    settings = [one.replace("FOLDER", str(tmp_path)) for one in SETTINGS[case]]
+    settings += ["device=cuda", "distributed.share_gpu=true", "train.duration=6 steps"]
+    dtype = np.dtype("float64" if case == "float64" else "float32")
+    with only(dtype) as look:
+
+        def rank(comm: Any) -> Any:
+            look()
+            return train(config, *settings, comm=comm)
+
+        ranks = in_process.run(size, rank)
+    for run in ranks:
+        assert {p.dtype for p in run.model.parameters()} == {dtype}
+        assert {type(p.grad._array) for p in run.model.parameters()} == {cupy.ndarray}
+
+
 @pytest.mark.parametrize("after", DEVICES)
 @pytest.mark.parametrize("before", DEVICES)
 def test_a_run_is_resumed_on_any_device(tmp_path: Path, before: str, after: str) -> None:
@@ -224,75 +247,62 @@ def test_the_command_trains_on_the_device(tmp_path: Path) -> None:
     assert yaml.safe_load(resolved.read_text())["device"] == "auto"
 
 
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+class Job:
+    """Commands in a folder that `write_run` has filled, alone or on two ranks that share a GPU."""
+
+    def __init__(self, folder: Path, ranks: int, mpirun: Any) -> None:
+        write_run(folder)
+        self.folder, self.ranks, self.mpirun = folder, ranks, mpirun
+
+    def __call__(self, *arguments: str, code: int | None = 0) -> Any:
+        line = ("-m", "microtrain", "train", "run.yaml", "run_dir=runs", *arguments)
+        line += ("distributed.share_gpu=true",)
+        done = self.mpirun(self.ranks, *line, cwd=self.folder, timeout=300)
+        assert code is None or done.returncode == code, done.stderr
+        assert not done.left_behind
+        return done
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_job_equals_one_on_the_cpu(tmp_path: Path, ranks: int, mpirun: Any) -> None:
+    job = Job(tmp_path, ranks, mpirun)
+    for device in DEVICES:
+        said = job(f"device={device}", f"name={device}").stdout
+        assert f"{'cuda:0' if device == 'cuda' else 'cpu'}, float32" in said
+        assert f"ranks    {ranks} on 1 host" in said
+    alike(*(weights_of(newest_run(tmp_path / "runs" / device)) for device in reversed(DEVICES)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_job_is_resumed_bit_for_bit(tmp_path: Path, ranks: int, mpirun: Any) -> None:
+    """No layer of it adds atomically, so a GPU computes the same bits in every run."""
+    whole, killed = (Job(tmp_path / name, ranks, mpirun) for name in ("whole", "killed"))
+    whole("device=cuda")
+    die = f"{{type: ./net.py:Die, step: 11, rank: {ranks - 1}}}"
+    died = killed("device=cuda", f"callbacks=[./net.py:Count, {die}]", code=None)
+    assert died.returncode != 0
+    path = newest_run(killed.folder / "runs" / "small")
+    assert list_checkpoints(path / "checkpoints")  # the last may not have been whole
+    said = killed("device=cuda", "--resume", "auto").stdout
+    assert said.count("resuming ") == 1
+    found, expected = (facts(newest_run(job.folder / "runs" / "small")) for job in (killed, whole))
+    assert differences(found, expected) == {}
+
+
 # Two devices ------------------------------------------------------------------------------------
 
-RANKS = """
-import numpy as np
-import microtrain as mt
-from microtrain import backend
-from microtrain.distributed import in_process
 
-
-def rank(comm):
-    where = backend.use_gpu(comm.rank)
-    mt.manual_seed(3)
-    net = mt.nn.Sequential(mt.nn.Linear(4, 5), mt.nn.Tanh(), mt.nn.Linear(5, 2)).to(where)
-    model = mt.distributed.DataParallel(net, comm)
-    optimizer = mt.optim.Adam(model.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss = model(mt.full((3, 4), 1.0 + comm.rank, device=where)).square().mean()
-        loss.backward()
-        optimizer.step()
-    arrays = [p._array for p in model.parameters()]
-    assert {a.device.id for a in arrays} == {comm.rank}
-    assert {p.grad._array.device.id for p in model.parameters()} == {comm.rank}
-    return [a.get() for a in arrays]
-
-
-for a, b in zip(*in_process.run(2, rank), strict=True):
-    np.testing.assert_array_equal(a, b)
-"""
-CURRENT = """
-import microtrain as mt
-
-
-def refused(call, words):
-    try:
-        call()
-    except RuntimeError as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(words)
-
-
-assert mt.cuda.device_count() == 2
-refused(lambda: mt.ones(3, device="cuda:1"), "call microtrain.cuda.set_device(1) first")
-refused(lambda: mt.ones(3).to(device="cuda:1"), "call microtrain.cuda.set_device(1) first")
-refused(lambda: mt.ones(3, device="cuda:2"), "cuda:2 does not exist: this machine has 2")
-refused(lambda: mt.cuda.set_device(2), "cuda:2 does not exist: this machine has 2")
-first = mt.ones(3, device="cuda")
-mt.cuda.set_device("cuda:1")
-x = mt.ones(3, device="cuda", requires_grad=True)
-y = (x + 1) * 2
-y.sum().backward()
-assert y.device == x.grad.device == mt.device("cuda", 1)
-assert (y.tolist(), x.grad.tolist()) == ([4.0] * 3, [2.0] * 3)
-assert first.device == mt.device("cuda", 0)
-moved = first.to(device="cuda:1")
-assert moved.device == mt.device("cuda", 1)
-assert (moved + y).tolist() == [5.0] * 3
-assert first.cpu().tolist() == [1.0] * 3
-"""
-
-
-@pytest.mark.parametrize("script", [RANKS, CURRENT], ids=["ranks", "current"])
-def test_two_devices(script: str) -> None:
+@pytest.mark.parametrize("check", ["ranks_on_two_devices", "current_device"])
+def test_two_devices(check: str) -> None:
     if not ON_PROCESSOR and cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two GPUs")
+    tests = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        env=os.environ | {"GPU_ON_CPU_DEVICES": "2"},
+        [sys.executable, "-W", "error", "-c", f"import on_gpu; on_gpu.{check}()"],
+        env=os.environ | {"GPU_ON_CPU_DEVICES": "2", "PYTHONPATH": f"{tests}:{tests.parent}"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -300,13 +310,16 @@ def test_two_devices(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_gpu_that_does_not_compute_is_refused_before_a_run_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_that_does_not_compute_is_found_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> Any:
         raise OSError("libcublas.so.12: cannot open shared object file")
 
     monkeypatch.setattr(cupy, "matmul", broken)
-    for device in ("auto", "cuda"):
-        with pytest.raises(LaunchError, match=r"GPU 0 does not compute: OSError: libcublas"):
-            train(write_run(tmp_path), f"device={device}")
+    words = "GPU 0 does not compute: OSError: libcublas.so.12: cannot open shared object file"
+    with pytest.raises(LaunchError, match=f"^device: cuda: {words}"):
+        train(write_run(tmp_path), "device=cuda")
+    run = train(write_run(tmp_path), "device=auto", "train.duration=1 steps")
+    assert {type(p._array) for p in run.model.parameters()} == {np.ndarray}
+    assert f"device: auto takes the CPU: on rank 0 {words}" in capsys.readouterr().err

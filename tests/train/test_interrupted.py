@@ -16,7 +16,7 @@ import time
 import mpi_run
 import numpy as np
 import pytest
-from resuming import RUN, facts, train, write_run
+from resuming import RUN, differences, facts, train, write_run
 
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
@@ -96,11 +96,6 @@ def whole(tmp_path_factory):
         return found[ranks, arguments]
 
     return of
-
-
-def differences(found, expected):
-    found, expected = ({**facts, "checkpoints": None} for facts in (found, expected))
-    return {key: (value, expected[key]) for key, value in found.items() if value != expected[key]}
 
 
 def resumed(folder, *arguments, ranks=1):

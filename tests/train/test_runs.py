@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from microtrain.config.load import load_config
+from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
 from microtrain.runs.provenance import params_sha256
@@ -562,14 +563,25 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
     from microtrain.train import build
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
-    monkeypatch.setattr(backend, "use_gpu", lambda index: index)
+    monkeypatch.setattr(backend, "use_gpu", use_gpu if gpus else no_gpu)
     config = SimpleNamespace(device=asked, distributed=SimpleNamespace(share_gpu=share))
-    comm = SimpleNamespace(local_rank=1, local_size=ranks)
+
+    def choose(comm):
+        return build.choose_device(config, comm, pytest.fail)
+
     if isinstance(outcome, str):
         with pytest.raises(LaunchError, match=outcome):
-            build.choose_device(config, comm)
+            in_process.run(ranks, choose)
     else:
-        assert build.choose_device(config, comm) == outcome
+        assert in_process.run(ranks, choose)[1] == outcome
+
+
+def use_gpu(index):
+    return index
+
+
+def no_gpu(index):
+    raise RuntimeError("no usable GPU: CuPy is not installed")
 
 
 @pytest.mark.parametrize(

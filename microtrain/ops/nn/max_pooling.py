@@ -45,7 +45,7 @@ def _max_positions(xp, input, *, windows):
             best = xp.maximum(best, value)
             kept = {d: xp.where(higher, others[d], one) for d, one in kept.items()}
             first = choice is None
-            choice = higher if first else xp.where(higher, xp.asarray(number, int16), choice)
+            choice = higher if first else xp.where(higher, xp.operand(number, int16), choice)
         values, chosen = best, kept if choice is None else {**kept, dim: choice}
     total, inner = xp.zeros(values.shape, int64), 1
     for dim in reversed(range(len(windows))):
