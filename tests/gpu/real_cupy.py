@@ -144,30 +144,3 @@ def only(dtype: Any) -> Iterator[Callable[[], None]]:
             anomaly._set(before)
     if other:
         raise AssertionError(f"not {np.dtype(dtype).name}: {', '.join(sorted(other))}")
-
-
-class Events:
-    """What is asked of the GPU inside a block, as the one on the processor counts it."""
-
-    NAMES = ("launches", "to_host", "to_device", "on_device", "synchronisations", "memsets",
-             "products", "allocations")  # fmt: skip
-
-    def __enter__(self) -> Events:
-        if not ON_PROCESSOR:
-            pytest.skip("only the GPU on the processor counts what is asked of it")
-        library = ctypes.CDLL("libgpu_on_cpu.so")
-        library.gpu_on_cpu_counts.restype = ctypes.POINTER(ctypes.c_long)
-        self._counts = library.gpu_on_cpu_counts()
-        self._before = self._counts[: len(self.NAMES)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        now = self._counts[: len(self.NAMES)]
-        for name, a, b in zip(self.NAMES, self._before, now, strict=True):
-            setattr(self, name, b - a)
-
-    def __getattr__(self, name: str) -> int:  # those that `__exit__` sets
-        raise AttributeError(name)
-
-    def __repr__(self) -> str:
-        return ", ".join(f"{getattr(self, name)} {name}" for name in self.NAMES)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 from programs import PROGRAMS, numbers
-from real_cupy import Events, cupy, on_host, only
+from real_cupy import ON_PROCESSOR, cupy, on_host, only
 from resuming import train, write_run
 
 import microtrain as mt
 from microtrain.distributed import in_process
 from microtrain.errors import CaptureError, ConfigError
 from microtrain.random import STREAM
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+spec = importlib.util.spec_from_file_location("gpu_events", BENCHMARKS / "gpu_events.py")
+assert spec is not None and spec.loader is not None
+gpu_events = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gpu_events)
+Events = gpu_events.Events
 
 nn, F = mt.nn, mt.nn.functional
 
@@ -70,6 +80,7 @@ def test_a_captured_step_has_the_bits_of_the_eager_one(name: str, make: str) -> 
     assert "cupy: its arrays are on a GPU" in captured.run.explain()
 
 
+@pytest.mark.skipif(not ON_PROCESSOR, reason="a GPU does not count what it is asked")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
     training = Training(name, MAKE["AdamW"], captured=True)
@@ -81,9 +92,16 @@ def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
     with Events() as events:
         for batch in batches[4:]:
             training.run(*batch)
-    assert (events.to_host, events.synchronisations, events.allocations) == (0, 0, 0)
-    assert events.to_device == 4 * ("random words" in training.run.source())
+    assert [events[name] for name in ("to host", "waits", "memory")] == [0, 0, 0]
+    assert events["to device"] == 4 * ("random words" in training.run.source())
     assert pool.total_bytes() == before
+
+
+@pytest.mark.skipif(not ON_PROCESSOR, reason="a GPU does not count what it is asked")
+def test_steps_ask_for_no_more_than_their_budgets() -> None:
+    command = [sys.executable, BENCHMARKS / "gpu_events.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # What is around a step ----------------------------------------------------------------------------

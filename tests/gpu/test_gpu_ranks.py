@@ -119,7 +119,7 @@ comm = mt.distributed.world()
 config = load_config(sys.argv[1], sys.argv[2:])
 try:
     with settled(comm):
-        device = choose_device(config, comm)
+        device = choose_device(config, comm, print)
     x = mt.ones(3, device="cuda") + 1
     found = f"{device} {x.device} {x._array.device.id}"
 except LaunchError as error:
