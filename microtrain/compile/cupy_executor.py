@@ -66,6 +66,7 @@ class _Text(Text):
         kernel = Kernel(self.program, unit)
         module, first = self.program.xp.module, unit.lines[0]
         compiled = module.RawKernel(kernel.source, "fused", options(module))
+        compiled.compile()  # now: an error in the middle of a replay would be one of half a step
         self.groups.append(len(unit.lines))
         self.native.append(kernel.source)
         name = self.named("kernel", compiled, kernel.source)
