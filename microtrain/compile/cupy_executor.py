@@ -20,13 +20,20 @@ from .reuse import move, moved, reuse
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
-    """A function that replays `program`, and its text."""
-    text = _Text(program, Words.of(program))
+    """A function that replays `program`, and its text.
+
+    Python comes at the beginning, and where a collective or the count of steps must; the stretches
+    of kernels between are what a CUDA graph could hold.
+    """
+    words = Words.of(program)
+    text = _Text(program, words)
     program.lines[:] = [each for line in program.lines for each in _in_one_piece(line, program)]
     units = fusion.units_of(program, False)
     lines = [line for unit in units for line in unit.lines]
     text.places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
+    if words is not None:
+        text.draws(words)
     for unit in units:
         if isinstance(unit, fusion.Elements):
             text.kernel(unit)
@@ -76,15 +83,17 @@ class _Text(Text):
         about = f"{' '.join(line.name for line in unit.lines)}: {self.about(first)}"
         self.emit(f"{name}(({kernel.grid},), ({THREADS},), ({given}))", about)
 
+    def draws(self, words: Words) -> None:
+        """All random words that are counted from the beginning of the call."""
+        send, draw = self.called("send", words.send), self.called("draw", self.program.draw)
+        text, count = f"{send}({draw}[0])", len(words.lines)
+        self.lines.append((text, False, words.lines[0]))
+        self.said.append((text, f"the random words of {count} draws"))
+
     def line(self, line: Line) -> None:
-        """One instruction; the first draw stands for all."""
+        """One instruction that is not among the draws."""
         if self.words is None or all(line is not draw for draw in self.words.lines):
             super().line(line)
-        elif line is self.words.lines[0]:
-            self.origin = line
-            draw, send = self.called("draw", self.program.draw), self.words.send
-            count = f"random words of {len(self.words.lines)} draws"
-            self.emit(f"{self.called('send', send)}({draw}[0])", count)
 
     def reduction(self, name: str, x: str, given: list[str]) -> str:
         """A method of the array; those that only compare take no dtype."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 import timeit
@@ -34,9 +35,11 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
     arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
     native, groups, xp = len(text.native), len(text.groups), program.xp
-    executor, library = ("numba" if native else "numpy"), "NumPy"
+    executor, library, stretches = ("numba" if native else "numpy"), "NumPy", ""
     if xp.kind != "cpu":
         executor, library = "cupy", "CuPy"
+        runs = [kind for kind, _ in itertools.groupby(text.lines, lambda line: line[1])]
+        stretches = f"; {sum(runs)} stretches without Python"
     calls = sum(instruction for _, instruction, _ in text.lines) - native
     flops = sum(_flops(line) for line in lines)
     rows = {
@@ -46,7 +49,7 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
         "fused groups": f"{groups} of {sum(text.groups)} instructions, the largest of "
         f"{max(text.groups)}" if groups else f"none, each instruction is a call of {library}",
         "calls": f"{native} of native code, {calls} of {library}; {len(hosts)} pieces of "
-        f"bookkeeping in Python: {', '.join(hosts)}",
+        f"bookkeeping in Python: {', '.join(hosts)}{stretches}",
         "buffers": f"{results} results of {_bytes(apart)} apart; {kept} of them are in memory and "
         f"share {_bytes(shared)}",
         "memory": ", ".join(f"{kind} {_bytes(n)}" for kind, n in sorted(memory.items())),

@@ -250,3 +250,7 @@ def test_it_is_measured() -> None:
     told = training.run.explain(measure=True)
     assert training.state() == before
     assert "of CuPy" in told and "us for the instructions" in told
+    # Before the optimizer counts its step, and after: what a CUDA graph could hold.
+    assert "2 stretches without Python" in told
+    lines = training.run.source().splitlines()
+    assert lines[0].startswith("send(draw[0])")
