@@ -45,11 +45,15 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
 
 
 def _in_one_piece(line: Line | Host, program: Program) -> Iterable[Line | Host]:
-    """`line` behind the copies that CuPy's `dot` would make: as instructions they share loops."""
-    if isinstance(line, Line) and line.name == "dot":
+    """`line` behind the copies that CuPy's products would make: as instructions they share loops
+
+    and memory.
+    """
+    if isinstance(line, Line) and line.name in ("dot", "matmul"):
         args = []
         for array in line.args:
-            if in_pieces(array):
+            batched = array.ndim > 2 and 0 not in array.strides and not array.flags.c_contiguous
+            if in_pieces(array) or batched:
                 whole = program.xp.empty(array.shape, array.dtype)
                 program.kinds[id(whole)] = "made"
                 program.memory.append(whole)

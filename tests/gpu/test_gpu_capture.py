@@ -80,6 +80,18 @@ def test_a_captured_step_has_the_bits_of_the_eager_one(name: str, make: str) -> 
     assert "cupy: its arrays are on a GPU" in captured.run.explain()
 
 
+class Asked(cupy.cuda.MemoryHook):
+    """What the pool of memory is asked for, in bytes."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def malloc_preprocess(self, **what: Any) -> None:
+        self.sizes.append(what["size"])
+
+
 @pytest.mark.skipif(not ON_PROCESSOR, reason="a GPU does not count what it is asked")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
@@ -87,14 +99,17 @@ def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
     batches = [training.batch(i) for i in range(8)]
     for i in range(4):
         training.run(*batches[i])
-    pool = cupy.get_default_memory_pool()
+    pool, asked = cupy.get_default_memory_pool(), Asked()
     before = pool.total_bytes()
-    with Events() as events:
+    with Events() as events, asked:
         for batch in batches[4:]:
             training.run(*batch)
     assert [events[name] for name in ("to host", "waits", "memory")] == [0, 0, 0]
     assert events["to device"] == 4 * ("random words" in training.run.source())
     assert pool.total_bytes() == before
+    # The loss that is returned; and of a product with one matrix for all samples the addresses of
+    # these, three times 48 bytes, which CuPy makes at each of the two.
+    assert asked.sizes == 4 * ([4] if name != "convolutional" else 6 * [48] + [4])
 
 
 @pytest.mark.skipif(not ON_PROCESSOR, reason="a GPU does not count what it is asked")
