@@ -73,7 +73,7 @@ def compile(
 
     Raises CaptureError, at the first calls, where a replay would silently do something else.
     `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly; `numpy` or `numba` there is
-    what "auto" means.
+    what "auto" means on the CPU.
 
     Example:
         >>> @mt.compile
@@ -94,7 +94,7 @@ def compile(
     if wish not in EXECUTORS:
         names = ", ".join(["off", *EXECUTORS])
         raise ValueError(f"MICROTRAIN_COMPILE must be one of {names}, not {wish!r}")
-    return Compiled(function, state, wish if executor == "auto" else executor)
+    return Compiled(function, state, executor, wish)
 
 
 def _find(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +179,7 @@ class Compiled:
     __slots__ = ("__call__", "__dict__", "__weakref__")
 
     def __init__(
-        self, function: Callable[..., Any], state: Sequence[Tensor], executor: str = "numpy"
+        self, function: Callable[..., Any], state: Sequence[Tensor], executor: str, wish: str
     ) -> None:
         functools.update_wrapper(self, function, updated=())  # not the weights of a module
         self.name = getattr(function, "__name__", "the step")
@@ -188,6 +188,7 @@ class Compiled:
         self._names = _names(self._signature)
         self.state = tuple(state)
         self.executor = executor
+        self.wish = wish  # what "auto" means on the CPU
         self.captures: list[Capture] = []  # the one used last first
         self._pending: dict[Any, tuple[Capture, int]] = {}
         self._bound: dict[int, Compiled] = {}  # by id of the object whose method it is
@@ -205,7 +206,7 @@ class Compiled:
         if found is None:
             bound = self._bound
             me = weakref.ref(instance, lambda _: bound.pop(number, None))
-            found = Compiled(_method(self.function, me), self.state, self.executor)
+            found = Compiled(_method(self.function, me), self.state, self.executor, self.wish)
             bound[number] = found
         return found
 
@@ -286,7 +287,8 @@ class Compiled:
         result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
         if problem is None:
             optimise(program)
-            name, capture.reason = choose(self.executor, program)
+            here = self.executor == "auto" and program.xp.kind == "cpu"
+            name, capture.reason = choose(self.wish if here else self.executor, program)
             if outside is not None:
                 outside.executor = name
             run, capture.text = EXECUTORS[name](program)
