@@ -27,10 +27,10 @@ from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
-from .executors import EXECUTORS, choose
+from .executors import EXECUTORS, check, choose
 from .explain import explain
 from .guard import MISSING, MODES_OF_KEY, guard, refuse_alias, same
-from .leaves import Leaves
+from .leaves import Leaves, reached
 from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
 from .program import Program
@@ -326,7 +326,8 @@ class Compiled:
     def _record(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
         """One call with the recorder on."""
         leaves = Leaves(self.function, self.state)
-        xp = _library(tensors, leaves)
+        xp = self._library(tensors)
+        check(self.executor, xp)
         recorder = Recorder(xp, _state(self.state, xp), leaves)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
@@ -391,6 +392,12 @@ class Compiled:
             written=written & {key for key, kind in program.kinds.items() if kind == "state"},
             outside=outside, structure=structure,
         )  # fmt: skip
+
+    def _library(self, tensors: Sequence[Tensor]) -> Any:
+        """The library of the arguments; without any, of what the step can reach."""
+        given = tensors or [*self.state, *(tensor for _, tensor in reached(self.function, True))]
+        found = {LIBRARIES[type(tensor._array)] for tensor in given}
+        return next((xp for xp in found if xp.kind == "cuda"), NUMPY)
 
     def _arguments(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
         """What the step calls its arguments."""
@@ -465,14 +472,6 @@ def _names(signature: inspect.Signature) -> tuple[str, ...]:
 def _flags(optimizer: Any) -> Any:
     """Which options of its groups are 0, off or None: with another set an update is another one."""
     return tuple([tuple(map(bool, options)) for options in optimizer.options_now()])
-
-
-def _library(tensors: Sequence[Tensor], leaves: Leaves) -> Any:
-    """The library of the arguments; without any, of the leaves, and of the parameters there are."""
-    buffers = [b.data for storage in alive(STORAGES) for b in storage.buffers]
-    arrays = [t._array for t in tensors] or leaves.arrays or buffers
-    kinds = {LIBRARIES[type(array)].kind: LIBRARIES[type(array)] for array in arrays}
-    return kinds.get("cuda", NUMPY)
 
 
 def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:

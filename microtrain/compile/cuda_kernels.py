@@ -17,6 +17,7 @@ from .fusion import Element, Elements, Place, loop_dims
 from .program import Program
 
 THREADS = 128  # of a block
+NAN = "__longlong_as_double(0x7ff8000000000000LL)"
 
 HEAD = """\
 typedef float float32; typedef double float64;
@@ -104,7 +105,9 @@ class Kernel:
             index = self._name(np.dtype(np.int64), f"{args[0]} % {size}")
             text = f"{self._pointer(source)}[({index} < 0 ? {index} + {size} : {index}) * {step}]"
         else:
-            text = found.text.format(*args, t=DTYPES[found.taken[0]])
+            kind = DTYPES[found.taken[0]]
+            power = "powf" if kind == "float32" else "pow"
+            text = found.text.format(*args, t=kind, pow=power, nan=NAN)
         value = self._name(found.given, text)
         if found.given != out.dtype:
             value = self._name(out.dtype, converted(value, found.given, out.dtype))

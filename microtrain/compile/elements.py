@@ -91,9 +91,9 @@ _IN_C_OF_FLOATS = {
     "reciprocal": "{t}(1) / {0}",
     "sign": "({0} < 0 || {0} > 0) ? copysign({t}(1), {0}) : {0} - {0}",
     "isnan": "{0} != {0}",
-    "maximum": "({0} != {0} || {1} != {1}) ? {0} + {1} : max({0}, {1})",
-    "minimum": "({0} != {0} || {1} != {1}) ? {0} + {1} : min({0}, {1})",
-    "power": "pow({0}, {1})",
+    "maximum": "({0} != {0} || {1} != {1}) ? {t}({nan}) : max({0}, {1})",
+    "minimum": "({0} != {0} || {1} != {1}) ? {t}({nan}) : min({0}, {1})",
+    "power": "{pow}({0}, {1})",
     "copysign": "copysign({0}, {1})",
 }  # fmt: skip
 _IN_C_OF_NUMBERS = {name: text for name, text in _OF_NUMBERS.items() if " if " not in text} | {

@@ -22,14 +22,9 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
 
     "auto" decides from `program` and `steps` alone, not from a clock: equal runs choose alike.
     """
-    gpu = program.xp.kind == "cuda"
-    if name == "cupy" or (gpu and name == "numba"):
-        if gpu and name == "cupy":
-            return name, "asked for"
-        where = "on a GPU" if gpu else "on the CPU"
-        raise CaptureError(f"compile: executor={name!r}, but the arrays of the step are {where}")
-    if gpu:
-        return "cupy", "its arrays are on a GPU"
+    if program.xp.kind == "cuda":
+        return "cupy", "asked for" if name == "cupy" else "its arrays are on a GPU"
+    check(name, program.xp)
     if name != "auto":
         return name, "asked for"
     if numba_absent():
@@ -48,6 +43,13 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     if native < 0.9 * count:
         return "numpy", f"native code has only {native} of {count} instructions"
     return "numba", f"{bill}; native code has {native} of them"
+
+
+def check(name: str, xp: Any) -> None:
+    """CaptureError for an executor of the other device."""
+    if name in ("cupy", "numba") and (name == "cupy") != (xp.kind == "cuda"):
+        where = "on a GPU" if xp.kind == "cuda" else "on the CPU"
+        raise CaptureError(f"compile: executor={name!r}, but the arrays of the step are {where}")
 
 
 def numba_absent() -> str:

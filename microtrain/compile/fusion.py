@@ -23,6 +23,7 @@ from .program import Host, Line, Program
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
+ARGUMENTS = 128  # of a kernel, numbers in memory among them: CUDA takes 4,096 bytes
 # Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
 RAISING = {"cholesky", "getitem", "inverse", "scatter_add", "setitem", "solve", "svd",
            "take"}  # fmt: skip
@@ -151,6 +152,8 @@ class Elements(Unit):
         if self.shape and not self.launched and not any(a.same(b) for a in mine for b in needed):
             return False  # nothing to gain
         if len({p.key for p in mine + theirs if any(p.strides)}) > STREAMS:
+            return False
+        if self.launched and len({p.key for p in mine + theirs}) > ARGUMENTS:
             return False
         for one, two in ((self, other), (other, self)):
             for written in one.writes:
@@ -604,6 +607,8 @@ def _longer(one: Unit, two: Unit) -> Elements | None:
                 return None
             if moved != n * x.strides[0] * x.dtype.itemsize and not (local and moved == 0):
                 return None
+            if not local and owner_of(x.array) is not owner_of(y.array):
+                return None  # neighbours by chance, which reuse of memory may part
     shape = (n + two.shape[0],)
     lengthened: dict[Any, Place] = {}
 

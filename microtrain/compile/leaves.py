@@ -49,7 +49,7 @@ class Leaves:
     def __init__(self, function: Any, further: Iterable[Tensor]) -> None:
         self._function = function
         self._ways: dict[Tensor, list[Way]] = {t: [] for t in further if _is_leaf(t)}
-        for way, tensor in _reached(function):  # also views of state must be the same ones later
+        for way, tensor in reached(function):  # also views of state must be the same ones later
             self._ways.setdefault(tensor, []).append(way)
         leaves = [tensor for tensor in self._ways if _is_leaf(tensor)]
         self._versions = {leaf: leaf.version.n for leaf in leaves if not _is_flat(leaf)}
@@ -267,8 +267,12 @@ def _form(gradient: Any) -> Any:
 # The closure --------------------------------------------------------------------------------------
 
 
-def _reached(function: Any) -> Iterator[tuple[Way, Tensor]]:
-    """The Tensors in the closure of `function`, as often as ways lead there."""
+def reached(function: Any, modules: bool = False) -> Iterator[tuple[Way, Tensor]]:
+    """The Tensors in the closure of `function`, as often as ways lead there.
+
+    Args:
+        modules: also parameters in flat memory, and buffers.
+    """
     waiting: list[tuple[Way, Any]] = [((), function)]
     seen: dict[int, Any] = {}
     while waiting and len(seen) < FURTHEST:
@@ -281,7 +285,7 @@ def _reached(function: Any) -> Iterator[tuple[Way, Tensor]]:
                 waiting.append(((*way, *step), part))
             # What else a module has is looked at with the module.
             elif type(part._array) in LIBRARIES and (
-                not isinstance(value, Module) or (_is_leaf(part) and not _is_flat(part))
+                modules or not isinstance(value, Module) or (_is_leaf(part) and not _is_flat(part))
             ):
                 yield (*way, *step), part
 

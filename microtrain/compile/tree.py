@@ -63,7 +63,13 @@ def key_of(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Module):
         return (kind, weakref.ref(value))
     if isinstance(value, tuple(LIBRARIES)):
-        raise CaptureError("compile: an argument is a NumPy array; pass mt.from_numpy(array)")
+        how = "a NumPy array; pass mt.from_numpy(array)"
+        how = (
+            how
+            if getattr(LIBRARIES.get(kind), "kind", "cpu") == "cpu"
+            else "an array of CuPy; pass a Tensor"
+        )
+        raise CaptureError(f"compile: an argument is {how}")
     return (kind, value)
 
 

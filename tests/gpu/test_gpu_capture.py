@@ -252,7 +252,6 @@ def test_what_a_step_makes_and_what_comes_from_elsewhere() -> None:
         mt.compile(lambda x, y: x)(x, host)
     for executor, where, given in (("numba", "on a GPU", x), ("cupy", "on the CPU", host)):
         step = mt.compile(lambda x: x + 1, executor=executor)
-        step(given)
         with pytest.raises(CaptureError, match=f"executor='{executor}', but .* {where}"):
             step(given)
 
@@ -269,3 +268,50 @@ def test_it_is_measured() -> None:
     assert "2 stretches without Python" in told
     lines = training.run.source().splitlines()
     assert lines[0].startswith("send(draw[0])")
+
+
+def test_neighbours_by_chance_are_no_one_stretch_of_memory() -> None:
+    """CuPy's pool gives out memory without gaps: two results of 512 bytes lie side by side."""
+
+    def step(x: Any, y: Any, z: Any) -> Any:
+        p = z @ z
+        return x * 3, y * 3, p
+
+    captured = mt.compile(step)
+    cupy.empty(1 << 24, "u1")  # what the pool then cuts pieces from
+    for i in range(4):
+        shapes = (128,), (64,), (10, 10)
+        given = [mt.full(shape, i + 10.0 * n, device="cuda") for n, shape in enumerate(shapes)]
+        for found, expected in zip(captured(*given), step(*given), strict=True):
+            assert on_host(found).tobytes() == on_host(expected).tobytes()
+    (text,) = (capture.text for capture in captured.captures)
+    assert len(text.groups) == 2
+
+
+def test_many_numbers_do_not_become_one_kernel() -> None:
+    """CUDA takes 4,096 bytes of arguments."""
+    x = mt.tensor(numbers(200, 3)(0), device="cuda")
+    step = mt.compile(lambda x: sum(row.sum().square() + 1 for row in x))
+    for _ in range(3):
+        found = step(x)
+    assert found.item() == sum(row.sum().square() + 1 for row in x).item()
+    kernels = [line for line in step.source().splitlines() if "__global__" in line]
+    assert max(line.count("*") for line in kernels) <= 128
+
+
+def test_a_step_without_arguments_is_on_the_device_of_what_it_reaches() -> None:
+    models = {device: nn.Linear(3, 3).to(device=device) for device in ("cpu", "cuda")}
+    for device, model in models.items():
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = model.weight.square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = mt.compile(step)
+        losses = [run().item() for _ in range(4)]
+        assert losses == sorted(losses, reverse=True)
+        assert run.programs[0].xp.kind == device

@@ -38,6 +38,8 @@ def operand(dtype: str, turned: bool = False) -> Any:
     if dtype in ("int32", "int64"):
         values = np.array([0, 1, -1, 5, -7, 2**31 - 1])
     pairs = np.repeat(values, len(values)) if turned else np.tile(values, len(values))
+    if dtype in FLOATS:  # most of what is rounded in two ways differs in few places only
+        pairs = np.append(pairs, np.random.default_rng(int(turned)).uniform(0.01, 9, 2000))
     return cupy.asarray(pairs.astype(dtype))
 
 
@@ -76,10 +78,8 @@ def test_an_expression_has_the_bits_of_cupys_kernel(name: str, dtype: str) -> No
         run()
         found = program.outputs[0].get()
         assert found.dtype == expected.dtype
-        # The sign of a NaN, and what is in it, is nobody's.
         np.testing.assert_array_equal(found, expected)
-        known = expected == expected
-        assert found[known].tobytes() == expected[known].tobytes()
+        assert found.tobytes() == expected.tobytes()
         done += bool(text.native)
     if not done:
         pytest.skip("left to CuPy")
