@@ -48,7 +48,7 @@ def networks(nn: Any) -> dict[str, tuple[Callable[[], Any], tuple[int, ...], Any
     """By name: how to make one, the shape of its inputs, and of its targets or their classes."""
     F = nn.functional
 
-    class Convolutional(nn.Module):  # type: ignore[misc]
+    class Convolutional(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
@@ -59,7 +59,7 @@ def networks(nn: Any) -> dict[str, tuple[Callable[[], Any], tuple[int, ...], Any
             x = self.pool(F.relu(self.norm(self.conv(x))))
             return self.head(self.dropout(x.flatten(1)))
 
-    class Letters(nn.Module):  # type: ignore[misc]
+    class Letters(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             layer = nn.TransformerEncoderLayer

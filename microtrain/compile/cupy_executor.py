@@ -45,10 +45,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
 
 
 def _in_one_piece(line: Line | Host, program: Program) -> Iterable[Line | Host]:
-    """`line` behind the copies that CuPy's products would make: as instructions they share loops
-
-    and memory.
-    """
+    """`line` behind the copies that CuPy's products would make, which share loops and memory so."""
     if isinstance(line, Line) and line.name in ("dot", "matmul"):
         args = []
         for array in line.args:
