@@ -11,6 +11,7 @@ import click
 
 from microtrain.errors import ConfigError, LaunchError
 
+from ..config import components
 from ..spelling import did_you_mean
 
 # Name, what it is, and what to type next with its file.
@@ -22,16 +23,26 @@ TEMPLATES = {
     "custom": ("a model of your own in Python", "microtrain train {}/custom.yaml"),
     "library": ("a loop of your own in Python, no YAML", "python {}/train.py"),
 }
+PARTS = tuple(components.PARTS.values())
 
 
 @click.command()
+@click.option(
+    "--part",
+    metavar="PART",
+    help=f"A part of your own instead, beside a YAML file that uses it: {', '.join(PARTS)}.",
+)
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
-def init(template: str | None, directory: str | None) -> None:
+def init(template: str | None, directory: str | None, part: str | None) -> None:
     """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
 
-    Nothing is ever overwritten. Without arguments: the templates that there are.
+    Nothing is ever overwritten. Without arguments: the templates that there are. With --part, one
+    argument: the directory, or the Python file.
     """
+    if part is not None:
+        write_part(part, *filter(None, (template, directory)))
+        return
     if template is None:
         for name, (about, _) in TEMPLATES.items():
             click.echo(f"  {name:<8}  {about}")
@@ -44,18 +55,32 @@ def init(template: str | None, directory: str | None) -> None:
         )
     if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
-    for path in _write(template, Path(directory)):
-        click.echo(f"wrote {path}")
+    sources = files("microtrain").joinpath("templates", template).iterdir()
+    place = Path(directory)
+    write({place / s.name: s.read_bytes() for s in sorted(sources, key=str) if s.is_file()}, place)
     click.echo(f"next: {TEMPLATES[template][1].format(shlex.quote(directory.rstrip('/') or '/'))}")
 
 
-def _write(template: str, directory: Path) -> list[Path]:
-    """Write the files of a template; none of them where one is there already."""
-    contents = {
-        directory / source.name: source.read_bytes()
-        for source in sorted(files("microtrain").joinpath("templates", template).iterdir(), key=str)
-        if source.is_file()
-    }
+def write_part(part: str, place: str = ".", *others: str) -> None:
+    """Write the files of a part of one's own; ConfigError for one that there is not."""
+    if part not in PARTS:
+        near = did_you_mean(part, PARTS)
+        raise ConfigError(f'there is no part "{part}"{near} (there are: {", ".join(PARTS)})')
+    if others:
+        raise ConfigError(f"expected one place: microtrain init --part {part} my_{part}.py")
+    directory, name = (
+        (Path(place).parent, Path(place).stem) if place.endswith(".py") else (Path(place), part)
+    )
+    sources = files("microtrain").joinpath("templates", "parts")
+    code, yaml = (sources.joinpath(f"{part}.{end}").read_text() for end in ("py", "yaml"))
+    yaml = yaml.replace(f"{part}.py", f"{name}.py").replace(f"name: {part}", f"name: {name}")
+    texts = {directory / f"{name}.py": code, directory / f"{name}.yaml": yaml}
+    write({path: text.encode() for path, text in texts.items()}, directory)
+    click.echo(f"next: microtrain check {shlex.quote(str(directory / f'{name}.yaml'))}")
+
+
+def write(contents: dict[Path, bytes], directory: Path) -> None:
+    """Write these files, and say so; none of them where one is there already."""
     for path in contents:
         if os.path.lexists(path):
             raise ConfigError(f"{path} is there already; choose another directory")
@@ -67,4 +92,5 @@ def _write(template: str, directory: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LaunchError(f"cannot write into {directory}: {reason}") from error
-    return list(contents)
+    for path in contents:
+        click.echo(f"wrote {path}")

@@ -26,7 +26,7 @@ import annotated_types
 from ..errors import ConfigError
 from ..spelling import did_you_mean
 from .problems import quoted
-from .schema import Component
+from .schema import Component, Config
 
 # Where a target is numbers and classes are wanted.
 CLASSES = (
@@ -93,7 +93,7 @@ PARTS = {
 # becomes.
 _FUNCTIONS = {
     "loss": "",
-    "metrics": "microtrain.train.metrics:FunctionMetric",
+    "metrics": "microtrain.train.own:FunctionMetric",
     "schedule": "microtrain.train.schedules:FunctionSchedule",
 }
 
@@ -107,15 +107,24 @@ FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
 
 
-def own(kind: str) -> str:
-    """The way out for what is not registered, or is wrong: one of one's own that works."""
-    part = PARTS[kind]
-    return f"hint: a {part} of your own: microtrain init --part {part}, docs/parts/{part}.md"
+def own(path: str) -> str:
+    """A hint for what is wrong at `optimizer` or `metrics.0`: where a part that works is found."""
+    kind = path.partition(".")[0]
+    if kind not in PARTS:
+        return "hint: docs/your-loop.md"
+    return f"hint: microtrain init --part {PARTS[kind]} writes one, docs/parts/{PARTS[kind]}.md"
 
 
 def is_import_path(name: str) -> bool:
     """Whether a `type` names Python code (`pkg.mod:Name`, `./file.py:Name`)."""
     return ":" in name and not name.startswith(GIVEN)
+
+
+def import_paths(config: Config) -> list[str]:
+    """All that a configuration names by import path: the parts of the user's own."""
+    parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
+    types = [part.type for part in (*parts, *config.metrics, *config.callbacks) if part]
+    return [name for name in (*types, config.trainer or "") if is_import_path(name)]
 
 
 def absolute(name: str, directory: Path) -> str:
@@ -143,7 +152,8 @@ def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[...,
             raise _unknown(kind, name)
         name = REGISTERED[kind][name]
     code: Callable[..., Any] = _import(kind, name)
-    return _maker(kind, code, arguments)
+    made: Callable[..., Any] = _maker(kind, code, arguments)
+    return made
 
 
 def _unknown(kind: str, name: str) -> ConfigError:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import TypeAdapter
 
-from ..config.components import build
+from ..config.components import load
 from ..data import Prepared
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import Run
 from ..train.build import build_loss, compare_data, data_hash, load_data
-from ..train.evaluation import evaluate
+from ..train.evaluation import evaluate, step_of
+from ..train.own import build_metrics
+from ..train.trainer import Trainer
 from ..words import listed, number, table
 from .inputs import read_dataset
 from .model import TrainedModel
@@ -100,13 +102,15 @@ def evaluate_run(
             raise agreed(ConfigError(what))
         if part is not None:
             datasets = {part: datasets[part]}
-    loss, metrics = build_loss(config), [build(metric) for metric in config.metrics]
+    loss, metrics = build_loss(config), build_metrics(config)
+    trainer = load("trainer", config.trainer) if config.trainer else Trainer
+    step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None
     for name, rows in datasets.items():
         with np.errstate(all="ignore"):  # what is not finite is shown as it is
-            values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
+            values = evaluate(model.module, loss, metrics, rows, comm, None, shards, step)
         evaluation.parts[name] = Part(len(rows), values)
     if data_file is None and saved.run is not None:
         _compare(evaluation, saved.run, saved, warn)

@@ -17,8 +17,11 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from ..creation import from_numpy
+from ..distributed.collectives import gather
 from ..errors import ConfigError, DataError
 from ..runs.record import RESERVED
+from .outputs import joined, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -260,6 +263,8 @@ class MetricSet:
             elif metric.uses_target_mean:
                 raise ValueError(f"metric {metric.name} needs target_mean")
         self.metrics = list(metrics)
+        self._whole = [metric for metric in metrics if hasattr(metric, "of_rows")]
+        self._added = [metric for metric in metrics if metric not in self._whole]
         self.mean = loss_reduction == "mean"
         self.reset()
 
@@ -268,6 +273,7 @@ class MetricSet:
         self._loss = np.zeros((1, 2))  # of each mean in the loss: the total, what it is divided by
         self._has_loss = False
         self._sums: list[Sums] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def update(
         self,
@@ -295,7 +301,9 @@ class MetricSet:
         if rows:
             self._loss += loss
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging model shows inf or nan
-            batch = [metric.sums(prediction, target) for metric in self.metrics]
+            batch = [metric.sums(prediction, target) for metric in self._added]
+        if self._whole:
+            self._rows.append(mapped(np.copy, (prediction, target)))
         if self._sums:
             batch = [a + b for a, b in zip(self._sums, batch, strict=True)]
         self._sums = batch
@@ -305,14 +313,16 @@ class MetricSet:
 
         Every rank must have seen the same number of batches (those without rows included).
         """
-        return self.values(comm.all_reduce(self.vector()))
+        return self.values(comm.all_reduce(self.vector()), comm)
 
     def vector(self) -> Array:
-        """What has been added up so far, to be added to that of others."""
-        return np.concatenate([self._loss.reshape(-1), *self._sums])
+        """What has been added up since the last call, to be added to that of others."""
+        vector = np.concatenate([self._loss.reshape(-1), *self._sums])
+        self._loss, self._sums = self._loss * 0, [sums * 0 for sums in self._sums]
+        return vector
 
-    def values(self, vector: Array) -> dict[str, float]:
-        """The values that belong to a sum of `vector()`s, then a fresh start."""
+    def values(self, vector: Array, comm: Communicator) -> dict[str, float]:
+        """The values that belong to a sum of `vector()`s, then a fresh start; collective."""
         ends = np.cumsum([self._loss.size, *(sums.size for sums in self._sums)])
         means, *sums = np.split(vector, ends[:-1])
         values = {}
@@ -324,10 +334,21 @@ class MetricSet:
                 values["loss"] = totals[0]
         values |= {metric.name: math.nan for metric in self.metrics}  # where no batch was added
         with np.errstate(over="ignore", invalid="ignore"):
-            for metric, total in zip(self.metrics, sums, strict=False):
+            for metric, total in zip(self._added, sums, strict=False):
                 values[metric.name] = metric.value(total)
+            if self._rows:
+                mine = joined(np.concatenate, self._rows)
+                rows = mapped(lambda array: _of_all_ranks(array, comm), mine)
+                values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[1])}
         self.reset()
         return values
+
+
+def _of_all_ranks(rows: Array, comm: Communicator) -> Array:
+    """The rows of all ranks, in their order."""
+    if comm.size == 1:
+        return rows
+    return gather(from_numpy(rows), comm).numpy()  # type: ignore[union-attr]
 
 
 def _residual(name: str, prediction: Array, target: Array) -> Sums:

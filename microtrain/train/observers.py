@@ -14,7 +14,7 @@ from typing import Final
 
 from ..data import ArrayDataset
 from ..distributed.replicas import check_replicas
-from .evaluation import evaluate
+from .evaluation import evaluate, own_step
 from .requests import EVALUATE, STOP
 from .rows import Rows, RowSchedule
 from .state import Ending, Event, Observer, TrainingRun, next_multiple
@@ -89,7 +89,8 @@ def measure(run: TrainingRun, dataset: ArrayDataset) -> dict[str, float]:
     started, module = time.perf_counter(), run.model.module
     # Here and not at every step: it reads all parameters.
     check_replicas(module, run.comm, f"step {run.step:,}")
-    values = evaluate(module, run.loss, run.metrics, dataset, run.comm, run.device, run.shards)
+    parts = run.loss, run.metrics, dataset, run.comm, run.device, run.shards
+    values = evaluate(module, *parts, step=own_step(run))
     if run.trace is not None:
         run.trace.add("evaluate", started, time.perf_counter())
     return values

@@ -234,8 +234,8 @@ class Rates:
         self.groups = [(group, group.setdefault("initial_lr", group["lr"])) for group in groups]
         for step in (0, schedule.warmup_steps, max(schedule.total_steps or 1, 1) - 1):
             for _, base in self.groups:
-                lr = schedule.rate(step, base)
-                if not isinstance(lr, Real) or not 0 <= lr < math.inf:
+                lr: Any = schedule.rate(step, base)
+                if not isinstance(lr, Real) or not 0 <= float(lr) < math.inf:
                     raise _no_rate(step, lr)
 
     def set(self, step: int) -> None:
