@@ -26,9 +26,10 @@ from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module,
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
+from .class_metrics import ClassMetric
 from .divergence import Guard, Skips
 from .evaluation import evaluate, evaluating
-from .losses import one_loss
+from .losses import balance, loss_of_rows, refuse_unweighted
 from .metrics import Metric
 from .model_state import model_arrays
 from .schedules import Rates, Schedule
@@ -37,7 +38,8 @@ from .state import Parts, Plan, shards_of
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+NUMBERS = (MSELoss, L1Loss, HuberLoss)
+COMPARE_NUMBERS = (*NUMBERS, BCEWithLogitsLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
 }  # fmt: skip
@@ -244,7 +246,15 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     manual_seed(config.seed)
     module = build_model(config, data)
     module.to(config.dtype, device)
+    balance(config, data)
     return module, build_loss(config, device), [build(one) for one in config.metrics]
+
+
+def is_of_numbers(loss: Any, data: Prepared) -> bool:
+    """Whether the target is no classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
+    target = data.train.target
+    binary = target.shape[1:] == (1,) and bool(np.isin(target, (0, 1)).all())
+    return data.classes is None and (isinstance(loss, NUMBERS) or not binary)
 
 
 def build_loss(config: Config, device: Any = None) -> Any:
@@ -282,6 +292,14 @@ def check_fit(
     for metric in metrics:
         if not isinstance(getattr(metric, "name", None), str):
             raise ConfigError(f"metric {type(metric).__name__} has no name")
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data):
+            raise ConfigError(
+                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
+                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
+            )
+    if data.train.weighted:
+        refuse_unweighted(loss, names[1])
     rows = data.train.with_arrays(*data.train[:2])
     try:
         outputs = _check_kinds(names, module, loss, rows, device)
@@ -289,7 +307,8 @@ def check_fit(
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names):
             raise
-        shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)
+        arrays = (*data.train.inputs, target)
+        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
         raise ConfigError(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
             f"{error}"
@@ -306,15 +325,16 @@ def _check_kinds(
     names: tuple[str, str], module: Module, loss: Any, rows: ArrayDataset, device: Any
 ) -> tuple[int, ...]:
     """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
-    *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
+    tensors = [from_numpy(array).to(device=device) for array in rows.arrays]
+    at = len(rows.inputs)
     with evaluating(module):  # running statistics begin with the first step
-        prediction = module(*inputs)
+        prediction = module(*tensors[:at])
         if not isinstance(prediction, Tensor):
             raise ConfigError(
                 f"model {names[0]} returned a {type(prediction).__name__}; forward must return one "
                 "Tensor"
             )
-        value = one_loss(loss(prediction, target))
+        value = loss_of_rows(loss, prediction, *tensors[at:])
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")
