@@ -11,6 +11,7 @@ from ..config.components import import_paths, is_import_path
 from ..config.load import load_config
 from ..config.resolved import as_yaml
 from ..config.schema import Component
+from ..errors import DataError
 
 LIMITS = ("clip_norm", "max_time")
 
@@ -22,8 +23,8 @@ LIMITS = ("clip_norm", "max_time")
 def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     """Check the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
 
-    Nothing is written. Parts of your own are called once, on the first rows of the data; without
-    such no data is read. Exit code 2 if anything is wrong.
+    Nothing is written. Parts of your own are called once, on the first rows of the data, where
+    these can be read; without such parts no data is read. Exit code 2 if anything is wrong.
     """
     run = load_config(config, overrides, trust=trust or None)
     train = run.train
@@ -66,7 +67,12 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     if import_paths(run):
         from ..train.trial import try_parts  # builds a run, which needs more than a check
 
-        looked = f"parts of your own were tried on {try_parts(run)} rows"
+        try:
+            looked = f"parts of your own were tried on {try_parts(run)} rows"
+        except DataError as error:  # they may lie where the run is to train
+            if is_import_path(run.data.type):
+                raise
+            looked = f"parts of your own were not tried: {error}"
     click.echo(f"{config}: no problems found ({looked})")
     for title, text in rows.items():
         if text:

@@ -62,8 +62,20 @@ REGISTERED: dict[str, dict[str, str]] = {
         "rmse": "microtrain.train.metrics:RootMeanSquaredError",
         "mae": "microtrain.train.metrics:MeanAbsoluteError",
         "r2": "microtrain.train.metrics:R2",
-        "accuracy": "microtrain.train.metrics:Accuracy",
-        "topk": "microtrain.train.metrics:TopK",
+        "mape": "microtrain.train.metrics:MeanAbsolutePercentageError",
+        "median_absolute_error": "microtrain.train.metrics:MedianAbsoluteError",
+        "explained_variance": "microtrain.train.metrics:ExplainedVariance",
+        "accuracy": "microtrain.train.class_metrics:Accuracy",
+        "topk": "microtrain.train.class_metrics:TopK",
+        "balanced_accuracy": "microtrain.train.class_metrics:BalancedAccuracy",
+        "precision": "microtrain.train.class_metrics:Precision",
+        "recall": "microtrain.train.class_metrics:Recall",
+        "f1": "microtrain.train.class_metrics:F1",
+        "roc_auc": "microtrain.train.class_metrics:RocAuc",
+        "average_precision": "microtrain.train.class_metrics:AveragePrecision",
+        "log_loss": "microtrain.train.class_metrics:LogLoss",
+        "brier": "microtrain.train.class_metrics:Brier",
+        "calibration_error": "microtrain.train.class_metrics:CalibrationError",
     },
     "optimizer": {
         "sgd": "microtrain.optim.sgd:SGD",
@@ -175,6 +187,8 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
         return function
     signature = inspect.signature(function)
     first, others = [*signature.parameters.values()][:2], [*signature.parameters.values()][2:]
+    if others and (others[0].name, others[0].default) == ("weight", inspect.Parameter.empty):
+        others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):

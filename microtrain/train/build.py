@@ -28,9 +28,10 @@ from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module,
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import TENSORS, Tensor
+from .class_metrics import ClassMetric
 from .divergence import Guard, Skips
 from .evaluation import Outputs, Step, evaluate, evaluating, step_of, to_numpy
-from .losses import one_loss
+from .losses import balance, loss_of_rows, one_loss, refuse_unweighted
 from .metrics import Metric
 from .model_state import model_arrays
 from .outputs import described, leaves, mapped
@@ -41,7 +42,8 @@ from .state import Parts, Plan, shards_of
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+NUMBERS = (MSELoss, L1Loss, HuberLoss)
+COMPARE_NUMBERS = (*NUMBERS, BCEWithLogitsLoss)
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
@@ -270,7 +272,15 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     manual_seed(config.seed)
     module = build_model(config, data)
     module.to(config.dtype, device)
+    balance(config, data)
     return module, build_loss(config, device), build_metrics(config)
+
+
+def is_of_numbers(loss: Any, data: Prepared) -> bool:
+    """Whether the target is no classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
+    target = data.train.target
+    binary = target.shape[1:] == (1,) and bool(np.isin(target, (0, 1)).all())
+    return data.classes is None and (isinstance(loss, NUMBERS) or not binary)
 
 
 def build_loss(config: Config, device: Any = None) -> Any:
@@ -312,6 +322,15 @@ def check_fit(
     if not any(param.requires_grad for param in module.parameters()):
         raise ConfigError(f"model {names[0]}: no parameter requires grad")
     check_monitor(config, metrics)
+    for metric in metrics:
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data):
+            raise ConfigError(
+                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
+                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
+            )
+    if data.train.weighted and trainer.eval_step is None:
+        refuse_unweighted(loss, names[1])
     rows = data.train.with_arrays(*data.train[:2])
     known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
     step = step_of(trainer, **known)
@@ -319,12 +338,13 @@ def check_fit(
         outputs = _tried(config, module, loss, rows, device, step)
         arrays = mapped(to_numpy, outputs)
         for number, metric in enumerate(metrics):
-            try_metric(config, number, metric, (arrays, rows.target))
+            try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
         evaluate(module, loss, metrics, rows, SingleCommunicator(), device, step=step)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
             raise
-        shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)
+        arrays = (*data.train.inputs, target)
+        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
         raise ConfigError(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
             f"{error}"
@@ -352,14 +372,14 @@ def _tried(
 ) -> Any:
     """A prediction; ConfigError where model or loss return what cannot be used."""
     batch = tuple(from_numpy(array).to(device=device) for array in rows.arrays)
-    *inputs, target = batch
+    at = len(rows.inputs)
     with evaluating(module):  # running statistics begin with the first step
         if step is not None:
             with trying(config, "trainer", Component("trainer", str(config.trainer))):
                 prediction, value = step(module, batch)
         else:
             with trying(config, "model", config.model), enable_grad():
-                prediction = Outputs(module, [])(*inputs)
+                prediction = Outputs(module, [])(*batch[:at])
             if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
                 raise refused(
                     config, "model", config.model,
@@ -373,9 +393,9 @@ def _tried(
                     f"{described(prediction)}; write a loss that takes what forward returns, or a "
                     "trainer with eval_step (docs/your-loop.md)",
                 )  # fmt: skip
-            given = f" with prediction {described(prediction)} and target {described(target)}"
+            given = f" with prediction {described(prediction)} and target {described(batch[at])}"
             with trying(config, "loss", config.loss, given), enable_grad():
-                value = loss(prediction, target)
+                value = loss_of_rows(loss, prediction, *batch[at:])
         value = one_loss(value)
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__

@@ -15,7 +15,7 @@ from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
 from ..nn import Module
 from ..tensor import TENSORS, Tensor
-from .losses import one_loss
+from .losses import loss_of_rows, one_loss, refuse_uncounted
 from .metrics import Metric, MetricSet
 from .outputs import described, mapped
 
@@ -47,16 +47,19 @@ def evaluate(
     target = dataset.target
     mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
     measured = MetricSet(
-        metrics, target_mean=mean, loss_reduction=getattr(loss, "reduction", "mean")
+        metrics,
+        target_mean=mean,
+        class_names=dataset.classes,
+        loss_reduction=getattr(loss, "reduction", "mean"),
     )
+    at, weighted = len(dataset.inputs), dataset.weighted
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
 
     def forward(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        *inputs, truth = batch
-        prediction = model(*inputs)
-        return prediction, loss(prediction, truth)
+        prediction = model(*batch[:at])
+        return prediction, loss_of_rows(loss, prediction, *batch[at:])
 
     # What a step of one's own computes from the model's parts is of the rows, too.
     parts = model.parameters() if step is not None and isinstance(model, Module) else ()
@@ -70,8 +73,12 @@ def evaluate(
             for first in range(start, start + max(largest, 1), ROWS):
                 rows = dataset[min(first, stop) : min(first + ROWS, stop)]
                 batch = tuple(_tensor(array, device) for array in rows)
-                prediction, value = _outcome(step or forward, model, batch, measured.mean, others)
-                measured.update(mapped(to_numpy, prediction), rows[-1], loss=value)
+                outputs = Outputs(model, [*others])
+                prediction, value = _outcome(
+                    step or forward, outputs, batch, measured.mean, loss if weighted else None
+                )
+                arrays = mapped(to_numpy, prediction)
+                measured.update(arrays, rows[at], value, *rows[at + 1 :])
             vectors.append(measured.vector())
     return measured.values(tree_sum(comm, vectors, count), comm)
 
@@ -117,10 +124,12 @@ class Outputs:
 
 
 def _outcome(
-    step: Step, model: Any, batch: tuple[Tensor, ...], mean: bool, others: Sequence[Tensor]
+    step: Step, outputs: Outputs, batch: tuple[Tensor, ...], mean: bool, weighted: Any
 ) -> tuple[Any, Any]:
-    """Prediction and loss of a batch, as `MetricSet.update` takes it."""
-    outputs = Outputs(model, [*others])
+    """Prediction and loss of a batch, as `MetricSet.update` takes it.
+
+    weighted: the loss, where rows have weights.
+    """
     MODES.counts = mean
     try:
         with enable_grad() if mean else no_grad():  # the graph says what the loss divides by
@@ -131,6 +140,8 @@ def _outcome(
             value = one_loss(value)
             if not mean or not outputs.leaves:
                 return prediction, value.item()
+            if weighted is not None:
+                refuse_uncounted(weighted, value)
             return prediction, of_batch(value, outputs.leaves, len(batch[-1]))
     finally:
         MODES.counts = False

@@ -13,7 +13,7 @@ import numpy as np
 from ..config.components import build, is_import_path, load, own
 from ..config.schema import Component, Config
 from ..errors import ConfigError, UserError
-from .metrics import Metric
+from .metrics import Metric, takes_weight
 from .outputs import described, mapped
 
 __all__ = ["FunctionMetric", "build_metrics", "refused", "try_metric", "trying"]
@@ -87,7 +87,7 @@ def _no_metric(metric: Any) -> str:
     name = getattr(metric, "name", None)
     if not isinstance(name, str) or not name.isprintable() or name[:1] in ("", "<"):
         return f'has no name that a column can have, such as `name = "f1"`, but {name!r}'
-    if not hasattr(metric, "of_rows") and type(metric).sums is Metric.sums:
+    if metric.of_rows is None and type(metric).sums is Metric.sums:
         return "measures nothing: expected `sums` and `value`, or `of_rows`"
     return ""
 
@@ -104,9 +104,11 @@ def try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any])
     component, path = config.metrics[number], f"metrics.{number}"
     if not is_import_path(component.type) and component.instance is None:
         return
+    takes = takes_weight(metric.sums if metric.of_rows is None else metric.of_rows)
+    rows = rows[: 2 + takes]  # else evaluations say that it cannot measure rows with weights
     given = f" with prediction {described(rows[0])} and target {described(rows[1])}"
     with trying(config, path, component, given):
-        if hasattr(metric, "of_rows"):
+        if metric.of_rows is not None:
             value = metric.of_rows(*rows)
         else:
             some = metric.sums(*rows)
