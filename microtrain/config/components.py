@@ -145,7 +145,8 @@ def _unknown(kind: str, name: str) -> ConfigError:
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
     noun = _ONE_OF.get(kind, kind)
-    return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
+    own = "; of your own: docs/metrics.md" if kind == "metrics" else ""
+    return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice}{own})")
 
 
 def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callable[..., Any]:

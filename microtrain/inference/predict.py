@@ -30,6 +30,7 @@ def predict_file(
     note: Callable[[str], None],
     *,
     proba: bool = False,
+    threshold: float | None = None,
     force: bool = False,
     delimiter: str | None = None,
 ) -> int:
@@ -37,7 +38,7 @@ def predict_file(
 
     CSV gets a column for each target (under its name, else `prediction`), with `proba`
     one `probability_<class>` for each class. NPZ gets `prediction`, and with `proba` `probability`
-    and `classes`.
+    and `classes`. `threshold`: as `TrainedModel.predict` has it.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
@@ -45,7 +46,7 @@ def predict_file(
     suffix = _check_output(output, source, force)
     inputs = read_inputs(source, model, note, delimiter)
     try:
-        prediction = model.predict(*inputs)
+        prediction = model.predict(*inputs, threshold=threshold)
         chance = model.predict_proba(*inputs) if proba else None
     except DataError as error:
         raise DataError(f"{source}: {error}") from error

@@ -27,6 +27,7 @@ from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
 from .class_metrics import ClassMetric
+from .class_table import is_of_numbers
 from .divergence import Guard, Skips
 from .evaluation import evaluate, evaluating
 from .losses import balance, loss_of_rows, refuse_unweighted
@@ -38,8 +39,7 @@ from .state import Parts, Plan, shards_of
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-NUMBERS = (MSELoss, L1Loss, HuberLoss)
-COMPARE_NUMBERS = (*NUMBERS, BCEWithLogitsLoss)
+COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
 }  # fmt: skip
@@ -250,13 +250,6 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     return module, build_loss(config, device), [build(one) for one in config.metrics]
 
 
-def is_of_numbers(loss: Any, data: Prepared) -> bool:
-    """Whether the target is no classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
-    target = data.train.target
-    binary = target.shape[1:] == (1,) and bool(np.isin(target, (0, 1)).all())
-    return data.classes is None and (isinstance(loss, NUMBERS) or not binary)
-
-
 def build_loss(config: Config, device: Any = None) -> Any:
     """The loss; what a module keeps, such as class weights, in the dtype of the model."""
     loss = build(config.loss)
@@ -271,7 +264,7 @@ def check_fit(
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
-    target = data.train.target
+    target, parts = data.train.target, (data.train, data.val, data.test)
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
@@ -292,7 +285,7 @@ def check_fit(
     for metric in metrics:
         if not isinstance(getattr(metric, "name", None), str):
             raise ConfigError(f"metric {type(metric).__name__} has no name")
-        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data):
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
             raise ConfigError(
                 f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
                 f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
