@@ -26,6 +26,12 @@ import click
     "--keep", metavar="NAMES", default="", help="Columns of the input to write, too, separated by"
     " commas; those of type id are written anyway.",
 )  # fmt: skip
+@click.option(
+    "--threshold",
+    metavar="P",
+    type=click.FloatRange(0, 1),
+    help="Of two classes, name the second where its probability is at least P.",
+)
 @click.option("--delimiter", help="Between cells of a CSV; default: that of the run's data.")
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
@@ -36,6 +42,7 @@ def predict(
     checkpoint: str,
     proba: bool,
     keep: str,
+    threshold: float | None,
     delimiter: str | None,
     force: bool,
     trust: bool,
@@ -64,8 +71,9 @@ def predict(
     model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
     kept = [name.strip() for name in keep.split(",") if name.strip()]
     count = predict_file(
-        model, source, output, note, proba=proba, force=force, delimiter=delimiter, keep=kept
-    )
+        model, source, output, note, proba=proba, threshold=threshold, force=force,
+        delimiter=delimiter, keep=kept,
+    )  # fmt: skip
     where = "standard output" if output == "-" else output
     click.echo(
         f"{plural(count, 'row')} predicted by the {model.chosen}: {where}", err=output == "-"

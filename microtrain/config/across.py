@@ -54,6 +54,14 @@ def _steps(config: Config) -> Wrong:
         yield "train.compile", f"{why}; or choose auto or numpy"
 
 
+def _loss(config: Config) -> Wrong:
+    """The weights of the classes are given once."""
+    given = config.loss.arguments
+    twice = None not in (given.get("weight"), given.get("class_weight"))
+    if twice and config.loss.type == "cross_entropy":
+        yield "loss.weight", "is the same as class_weight; leave one of them out"
+
+
 def _monitors(config: Config) -> Wrong:
     """The values by which the best model is chosen and a run ends early are measured."""
     monitored = config.checkpoint.monitor or ""
@@ -173,6 +181,7 @@ def _together(settings: Distributed, origins: Mapping[str, str]) -> Wrong:
 RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
     (_shares, ("data",)),
     (_steps, ("train",)),
+    (_loss, ("loss",)),
     (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
     (_durations, ("train", "checkpoint", "log")),
     (_schedule, ("schedule", "train", "optimizer")),

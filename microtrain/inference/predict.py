@@ -30,6 +30,7 @@ def predict_file(
     note: Callable[[str], None],
     *,
     proba: bool = False,
+    threshold: float | None = None,
     force: bool = False,
     delimiter: str | None = None,
     keep: Sequence[str] = (),
@@ -39,7 +40,7 @@ def predict_file(
     CSV gets the columns of `source` that are ids or named by `keep`, a column for each target
     (under its name, else `prediction`; `predicted_<name>` where the target itself is kept), and
     with `proba` one `probability_<class>` for each class. NPZ gets the columns, `prediction`, and
-    with `proba` `probability` and `classes`.
+    with `proba` `probability` and `classes`. `threshold`: as `TrainedModel.predict` has it.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
@@ -47,7 +48,7 @@ def predict_file(
     suffix = _check_output(output, source, force)
     inputs, kept = read_inputs(source, model, note, delimiter, keep)
     try:
-        prediction = model.predict(*inputs)
+        prediction = model.predict(*inputs, threshold=threshold)
         chance = model.predict_proba(*inputs) if proba else None
     except DataError as error:
         raise DataError(f"{source}: {error}") from error

@@ -27,9 +27,11 @@ from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module,
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
+from .class_metrics import ClassMetric
+from .class_table import is_of_numbers
 from .divergence import Guard, Skips
 from .evaluation import evaluate, evaluating
-from .losses import one_loss
+from .losses import balance, loss_of_rows, refuse_unweighted
 from .metrics import Metric
 from .model_state import model_arrays
 from .schedules import Rates, Schedule
@@ -269,6 +271,7 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     manual_seed(config.seed)
     module = build_model(config, data)
     module.to(config.dtype, device)
+    balance(config, data)
     return module, build_loss(config, device), [build(one) for one in config.metrics]
 
 
@@ -286,7 +289,7 @@ def check_fit(
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
-    target = data.train.target
+    target, parts = data.train.target, (data.train, data.val, data.test)
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
@@ -307,6 +310,14 @@ def check_fit(
     for metric in metrics:
         if not isinstance(getattr(metric, "name", None), str):
             raise ConfigError(f"metric {type(metric).__name__} has no name")
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
+            raise ConfigError(
+                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
+                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
+            )
+    if data.train.weighted:
+        refuse_unweighted(loss, names[1])
     rows = data.train.with_arrays(*data.train[:2])
     try:
         outputs = _check_kinds(names, module, loss, rows, device)
@@ -314,7 +325,8 @@ def check_fit(
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names):
             raise
-        shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)
+        arrays = (*data.train.inputs, target)
+        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
         raise ConfigError(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
             f"{error}"
@@ -331,15 +343,16 @@ def _check_kinds(
     names: tuple[str, str], module: Module, loss: Any, rows: ArrayDataset, device: Any
 ) -> tuple[int, ...]:
     """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
-    *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
+    tensors = [from_numpy(array).to(device=device) for array in rows.arrays]
+    at = len(rows.inputs)
     with evaluating(module):  # running statistics begin with the first step
-        prediction = module(*inputs)
+        prediction = module(*tensors[:at])
         if not isinstance(prediction, Tensor):
             raise ConfigError(
                 f"model {names[0]} returned a {type(prediction).__name__}; forward must return one "
                 "Tensor"
             )
-        value = one_loss(loss(prediction, target))
+        value = loss_of_rows(loss, prediction, *tensors[at:])
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")
