@@ -128,11 +128,9 @@ def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> list
     linear = "logistic_regression" if is_classes else "linear_regression"
     network = "{type: mlp, hidden: [64, 64]}"
     model = f"model: {network}" if embedded else f"model: {linear}  # or {network}"
-    scores = ["accuracy", "balanced_accuracy", "f1", "log_loss"]
+    scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
     if binary:
-        scores = [
-            "balanced_accuracy", "f1", "roc_auc", "average_precision", "brier", "calibration_error"
-        ]  # fmt: skip
+        scores = ["roc_auc", "f1", "calibration_error"]
     return [
         model,
         f"loss: {'cross_entropy' if is_classes else 'mse'}",

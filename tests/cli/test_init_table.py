@@ -47,7 +47,7 @@ TABLES = {
     )),
     "codes": ("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(40)), (
         "  categorical: true  # whole numbers that name classes", "loss: cross_entropy",
-        "metrics: [accuracy, balanced_accuracy, f1, log_loss]",
+        "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}, log_loss]",
     )),
     "towns": ("a,town,y\n" + "".join(f"{i},t{i % 40},{i % 90 / 7}\n" for i in range(400)), (
         "    town: {type: category, encode: embedding}  # 40 texts: t0, t1, t10, t11, ...",
