@@ -14,6 +14,7 @@ from microtrain.errors import ConfigError, LaunchError
 from ..config import components
 from ..spelling import did_you_mean
 
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
 # Name, what it is, and what to type next with its file.
 TEMPLATES = {
     "linreg": ("a line through points: the smallest whole run", "microtrain train {}/linreg.yaml"),
@@ -34,11 +35,25 @@ PARTS = tuple(components.PARTS.values())
 )
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
-def init(template: str | None, directory: str | None, part: str | None) -> None:
+@click.option("--target", metavar="NAME", help="Of init csv FILE: the column to predict.")
+@click.option("--output", metavar="FILE", help="Of init csv FILE: where to write.")
+def init(
+    template: str | None,
+    directory: str | None,
+    part: str | None,
+    target: str | None,
+    output: str | None,
+) -> None:
     """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
 
-    Nothing is ever overwritten. Without arguments: the templates that there are. With --part, one
-    argument: the directory, or the Python file.
+    Nothing is ever overwritten. Without arguments: the templates that there are. With a table of
+    your own in place of a directory, `init csv FILE` looks at it and proposes a configuration. With
+    --part, the one argument is a directory, or the Python file to be written.
+
+    \b
+    microtrain init digits my_digits
+    microtrain init csv customers.csv --target churned
+    microtrain init --part metric my_metric.py
     """
     if part is not None:
         write_part(part, *filter(None, (template, directory)))
@@ -53,6 +68,13 @@ def init(template: str | None, directory: str | None, part: str | None) -> None:
         raise ConfigError(
             f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
         )
+    if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
+        from .init_table import propose_configuration
+
+        propose_configuration(Path(directory), target, output)
+        return
+    if target or output:
+        raise ConfigError("--target and --output go with a table: microtrain init csv FILE")
     if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
     sources = files("microtrain").joinpath("templates", template).iterdir()

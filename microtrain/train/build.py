@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -13,10 +14,10 @@ from .. import backend, threads
 from ..autograd import enable_grad
 from ..backend import default_dtype
 from ..config.across import mode_missing
-from ..config.components import CLASSES, build, is_import_path, own
+from ..config.components import CLASSES, build, is_import_path, load, own, parameters
 from ..config.schema import Component, Config
 from ..creation import from_numpy
-from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
+from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import settled, together
 from ..distributed.data_parallel import DataParallel
@@ -29,6 +30,7 @@ from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import TENSORS, Tensor
 from .class_metrics import ClassMetric
+from .class_table import is_of_numbers
 from .divergence import Guard, Skips
 from .evaluation import Outputs, Step, evaluate, evaluating, step_of, to_numpy
 from .losses import balance, loss_of_rows, one_loss, refuse_unweighted
@@ -42,8 +44,7 @@ from .state import Parts, Plan, shards_of
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-NUMBERS = (MSELoss, L1Loss, HuberLoss)
-COMPARE_NUMBERS = (*NUMBERS, BCEWithLogitsLoss)
+COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
@@ -66,6 +67,9 @@ def build_run(
     device = choose_device(config, comm, warn)
     # Apart: a component of the user's may let its ranks wait for each other.
     data = together(comm, lambda: load_data(config))
+    if comm.rank == 0:
+        for note in data.notes:
+            warn(note)
     with settled(comm):
         compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
@@ -180,21 +184,35 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
     return None if problems else device
 
 
-def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:
-    """The configured data, split, standardised (as in training, with its `preprocessing`), cast."""
-    data = config.data
+def load_data(
+    config: Config, preprocessing: Preprocessing | None = None, encoder: Encoder | None = None
+) -> Prepared:
+    """The configured data, split, encoded and standardised, cast.
+
+    `preprocessing` and `encoder` are those of a training before.
+    """
+    data, split = config.data, config.data.split
     origin = f"data ({data.type})"
     with trying(config, "data", data):
         loaded = build(data, seed=config.seed)
+        others = {
+            part: build(replace(data, arguments={**data.arguments, "path": file}), seed=config.seed)
+            for part, file in split.files.items()
+        }
     try:
         prepared = prepare(
             loaded,
-            split=data.split.shares,
+            split=split.shares,
             standardize=data.standardize,
             dtype=np.dtype(config.dtype),
-            seed=data.split.seed,
+            seed=split.seed,
+            stratify=split.stratify,
+            group=split.group,
+            time=split.time,
+            others=others,
             origin=origin,
             preprocessing=preprocessing,
+            encoder=encoder,
         )
     except DataError as error:
         raise DataError(f"{error}\n{own('data')}") if is_import_path(data.type) else error from None
@@ -240,6 +258,7 @@ def data_state(data: Prepared) -> dict[str, Any]:
     train = data.train
     return {
         "preprocessing": data.preprocessing.to_json(),
+        "table": None if data.encoder is None else data.encoder.to_json(),
         "classes": None if data.classes is None else list(data.classes),
         "feature_names": None if train.feature_names is None else list(train.feature_names),
         "target_name": train.target_name,
@@ -259,6 +278,13 @@ def build_model(config: Config, data: Any) -> Module:
     """
     sizes = {"in_features": data.in_features, "out_features": data.out_features}
     sizes["classes"] = None if data.classes is None else len(data.classes)
+    sizes["categories"] = data.categories and list(data.categories)
+    kind = config.model.type
+    ours = config.model.instance is None and not is_import_path(kind)
+    if data.categories and ours and "categories" not in parameters(load("model", kind)):
+        raise ConfigError(
+            f"model {kind} takes no embedded categories: choose mlp, or encode: one_hot"
+        )
     known = {name: size for name, size in sizes.items() if size is not None}
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
@@ -274,13 +300,6 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     module.to(config.dtype, device)
     balance(config, data)
     return module, build_loss(config, device), build_metrics(config)
-
-
-def is_of_numbers(loss: Any, data: Prepared) -> bool:
-    """Whether the target is no classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
-    target = data.train.target
-    binary = target.shape[1:] == (1,) and bool(np.isin(target, (0, 1)).all())
-    return data.classes is None and (isinstance(loss, NUMBERS) or not binary)
 
 
 def build_loss(config: Config, device: Any = None) -> Any:
@@ -303,7 +322,7 @@ def check_fit(
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
-    target = data.train.target
+    target, parts = data.train.target, (data.train, data.val, data.test)
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
@@ -323,7 +342,7 @@ def check_fit(
         raise ConfigError(f"model {names[0]}: no parameter requires grad")
     check_monitor(config, metrics)
     for metric in metrics:
-        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data):
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
             raise ConfigError(
                 f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
                 f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "

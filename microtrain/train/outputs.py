@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import ConfigError
 from ..tensor import TENSORS
 
-__all__ = ["described", "joined", "leaves", "mapped"]
+__all__ = ["described", "joined", "leaves", "mapped", "one_prediction"]
 
 
 def mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
@@ -31,6 +32,16 @@ def joined(join: Callable[[Sequence[Any]], Any], parts: Sequence[Any]) -> Any:
     """One of `parts` with `join` of all of theirs in the place of each leaf."""
     each = iter([join(column) for column in zip(*map(leaves, parts), strict=True)])
     return mapped(lambda _: next(each), parts[0])
+
+
+def one_prediction(outputs: Any) -> Any:
+    """`outputs` if it is one Tensor; ConfigError for several, of which none is the prediction."""
+    if type(outputs) not in TENSORS:
+        raise ConfigError(
+            f"the model returns {described(outputs)}: no one prediction. From Python, the model that "
+            "microtrain.load gives is called with Tensors and returns all of it"
+        )
+    return outputs
 
 
 def described(outputs: Any) -> str:
