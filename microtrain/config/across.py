@@ -91,6 +91,13 @@ def _monitors(config: Config) -> Wrong:
         if not is_import_path(callback.type):
             watching[f"callbacks.{i}.monitor"] = callback.arguments.get("monitor")
     for path, monitor in watching.items():
+        if monitor in higher and higher[monitor] is None and monitor != monitored:
+            callback = config.callbacks[int(path.split(".")[1])]
+            if callback.arguments.get("mode") is None:
+                yield (
+                    path,
+                    f"is the highest or the lowest {monitor} best? It does not say; set mode",
+                )
         if not monitor or monitor in higher:
             continue
         where, _, name = monitor.rpartition("/")

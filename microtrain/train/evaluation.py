@@ -150,7 +150,7 @@ def _outcome(
 def step_of(kind: Any, **known: Any) -> Step | None:
     """`own_step` where there is no run: of a trainer that has `known` alone."""
     trainer = object.__new__(kind)
-    vars(trainer).update(known)
+    vars(trainer).update(known, model=None)
     return own_step(trainer)
 
 

@@ -38,8 +38,8 @@ def one_prediction(outputs: Any) -> Any:
     """`outputs` if it is one Tensor; ConfigError for several, of which none is the prediction."""
     if type(outputs) not in TENSORS:
         raise ConfigError(
-            f"the model returns {described(outputs)}: no one prediction. From Python, the model that "
-            "microtrain.load gives is called with Tensors and returns all of it"
+            f"the model returns {described(outputs)}, of which none is known to be the prediction; "
+            "in Python, what microtrain.load gives can be called with Tensors and returns them all"
         )
     return outputs
 

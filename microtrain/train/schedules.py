@@ -249,8 +249,9 @@ class Rates:
 
 
 def _no_rate(step: int, lr: Any) -> ConfigError:
+    words = f"{lr:g}" if isinstance(lr, Real) else repr(lr)
     return ConfigError(
-        f"schedule: the rate of step {step + 1:,} is {lr!r}; expected a number of at least 0\n"
+        f"schedule: the rate of step {step + 1:,} is {words}; expected a number of at least 0\n"
         f"{own('schedule')}"
     )
 
