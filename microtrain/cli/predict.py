@@ -23,6 +23,10 @@ import click
 )
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
+    "--keep", metavar="NAMES", default="", help="Columns of the input to write, too, separated by"
+    " commas; those of type id are written anyway.",
+)  # fmt: skip
+@click.option(
     "--threshold",
     metavar="P",
     type=click.FloatRange(0, 1),
@@ -37,6 +41,7 @@ def predict(
     output: str,
     checkpoint: str,
     proba: bool,
+    keep: str,
     threshold: float | None,
     delimiter: str | None,
     force: bool,
@@ -64,9 +69,10 @@ def predict(
         click.echo(f"note: {text}", err=True)
 
     model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
+    kept = [name.strip() for name in keep.split(",") if name.strip()]
     count = predict_file(
         model, source, output, note, proba=proba, threshold=threshold, force=force,
-        delimiter=delimiter,
+        delimiter=delimiter, keep=kept,
     )  # fmt: skip
     where = "standard output" if output == "-" else output
     click.echo(

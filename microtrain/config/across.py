@@ -36,6 +36,13 @@ def _shares(config: Config) -> Wrong:
     if abs(total - 1) > 1e-6:
         shown = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
         yield "data.split", f"{{{shown}}} adds up to {total:.6g}; expected 1"
+    split = config.data.split
+    if split.files and "path" not in config.data.arguments:
+        part = next(iter(split.files))
+        yield f"data.split.{part}", f"data of type {config.data.type} are not read from a file"
+    ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
+    if len(ways) > 1:
+        yield f"data.split.{ways[1]}", f"and {ways[0]} cannot both say who goes where; choose one"
 
 
 def _steps(config: Config) -> Wrong:

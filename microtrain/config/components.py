@@ -97,7 +97,7 @@ _ONE_OF = {"metrics": "metric", "callbacks": "callback"}
 GIVEN = "python:"
 
 # What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
-FROM_DATA = ("in_features", "out_features", "classes")
+FROM_DATA = ("in_features", "out_features", "classes", "categories")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 # Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")

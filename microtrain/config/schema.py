@@ -39,6 +39,7 @@ Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
 PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
 Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
+SHARE = Expects("a fraction above 0, at most 1, or the path of a file")
 Name = Annotated[
     str,
     Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
@@ -89,25 +90,37 @@ KEYS = Expects("keys and values, indented below it")
 
 @dataclass(kw_only=True)
 class Split:
-    """Fractions of the samples, which add up to 1, and the seed that they are drawn with.
+    """Which samples train, validate and test: shares of the data, which add up to 1, or files.
 
     Args:
-        train: What the model is trained on.
-        val: What it is measured on during training.
-        test: What it is measured on once, at the end.
+        train: What the model is trained on, a share of the data.
+        val: What it is measured on during training: a share, or a file with the same columns.
+        test: What it is measured on once, at the end: a share, or a file.
         seed: Which samples go where, whatever `seed` is: runs over seeds share their test rows.
+        stratify: Give each part the same share of every class.
+        group: A column; rows with the same value there stay together in one part.
+        time: A column of numbers or dates; the earliest rows train, the latest test.
     """
 
     train: Fraction
-    val: Fraction | None = None
-    test: Fraction | None = None
+    val: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
+    test: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
     seed: Seed = 0
+    stratify: bool = False
+    group: Text | None = None
+    time: Text | None = None
 
     @property
     def shares(self) -> dict[str, float]:
-        """The parts that there are, with their fractions."""
+        """The parts that are cut from the data, with their fractions."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
-        return {part: share for part, share in parts.items() if share is not None}
+        return {part: share for part, share in parts.items() if isinstance(share, float)}
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The parts that have a file of their own."""
+        parts = {"val": self.val, "test": self.test}
+        return {part: share for part, share in parts.items() if isinstance(share, str)}
 
 
 @dataclass(kw_only=True)

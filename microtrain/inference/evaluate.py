@@ -126,7 +126,7 @@ def evaluate_run(
 
 def load_data_again(model: TrainedModel) -> Prepared:
     """The data of a run, split and standardised as it did; DataError where they do not fit."""
-    data = load_data(model.config, model.preprocessing)
+    data = load_data(model.config, model.preprocessing, model.signature.table)
     for what, now, then in (
         ("columns", data.train.feature_names, model.feature_names),
         ("classes", data.classes, model.classes),

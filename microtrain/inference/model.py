@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -203,25 +203,41 @@ class TrainedModel:
             )
         return outputs
 
-    def take_columns(self, table: Frame, note: Callable[[str], None]) -> Array:
-        """The columns of the input, found by their names; `note` is told of those left over."""
-        if self.feature_names is None or len(self.signature.inputs) != 1:
+    @property
+    def of_table(self) -> dict[str, Any]:
+        """The arguments with which a table was read; none where the data were no table."""
+        data = self.config.data
+        return data.arguments if data.type in ("csv", "parquet") else {}
+
+    def take_columns(
+        self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
+    ) -> list[Array]:
+        """The inputs, made of columns found by their names.
+
+        `note` is told of columns that are neither used nor `kept`.
+        """
+        encoder, known = self.signature.table, {*(self.target_names or ()), *kept}
+        known |= {*(self.of_table.get("drop") or ()), str(self.of_table.get("weight"))}
+        if encoder is not None:
+            arrays, names = encoder.encode(table, note), encoder.names
+            known |= {*encoder.ids}
+        elif self.feature_names is None or len(self.signature.inputs) != 1:
             raise DataError(
                 f"{table.origin}: the model was trained on arrays without column names; give "
                 "arrays (in a file .npz), not named columns"
             )
-        hint = "a model takes numbers, as it was trained on them"
-        array = table.matrix(self.feature_names, hint)
-        known = {*self.feature_names, *(self.target_names or ())}
-        if unused := [shortened(name) for name in table.names if name not in known]:
+        else:
+            names = [*self.feature_names]
+            arrays = [table.matrix(names, "a model takes numbers, as it was trained on them")]
+        if unused := [shortened(name) for name in table.names if name not in {*names, *known}]:
             note(f"columns that the model does not use: {listed(unused)}")
-        return array
+        return arrays
 
     def prepare(self, *inputs: Any) -> list[Array]:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
         wanted = self.signature.inputs
         if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
-            inputs = (self.take_columns(table, _warn),)
+            inputs = tuple(self.take_columns(table, _warn))
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
         arrays = [self._prepare(i, value) for i, value in enumerate(inputs)]

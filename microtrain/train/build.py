@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from .. import backend, threads
 from ..backend import default_dtype
-from ..config.components import CLASSES, build, is_import_path
+from ..config.components import CLASSES, build, is_import_path, load, parameters
 from ..config.schema import Config
 from ..creation import from_numpy
-from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
+from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import settled, together
 from ..distributed.data_parallel import DataParallel
@@ -59,6 +60,9 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
     device = choose_device(config, comm, warn)
     # Apart: a component of the user's may let its ranks wait for each other.
     data = together(comm, lambda: load_data(config))
+    if comm.rank == 0:
+        for note in data.notes:
+            warn(note)
     with settled(comm):
         compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
@@ -156,19 +160,32 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
     return None if problems else device
 
 
-def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:
-    """The configured data, split, standardised (as in training, with its `preprocessing`), cast."""
-    data = config.data
+def load_data(
+    config: Config, preprocessing: Preprocessing | None = None, encoder: Encoder | None = None
+) -> Prepared:
+    """The configured data, split, encoded and standardised, cast.
+
+    `preprocessing` and `encoder` are those of a training before.
+    """
+    data, split = config.data, config.data.split
     origin = f"data ({data.type})"
-    loaded = build(data, seed=config.seed)
+    others = {
+        part: build(replace(data, arguments={**data.arguments, "path": file}), seed=config.seed)
+        for part, file in split.files.items()
+    }
     prepared = prepare(
-        loaded,
-        split=data.split.shares,
+        build(data, seed=config.seed),
+        split=split.shares,
         standardize=data.standardize,
         dtype=np.dtype(config.dtype),
-        seed=data.split.seed,
+        seed=split.seed,
+        stratify=split.stratify,
+        group=split.group,
+        time=split.time,
+        others=others,
         origin=origin,
         preprocessing=preprocessing,
+        encoder=encoder,
     )
     if prepared.classes is not None and len(prepared.classes) < 2:
         found = ", ".join(prepared.classes)
@@ -212,6 +229,7 @@ def data_state(data: Prepared) -> dict[str, Any]:
     train = data.train
     return {
         "preprocessing": data.preprocessing.to_json(),
+        "table": None if data.encoder is None else data.encoder.to_json(),
         "classes": None if data.classes is None else list(data.classes),
         "feature_names": None if train.feature_names is None else list(train.feature_names),
         "target_name": train.target_name,
@@ -231,6 +249,13 @@ def build_model(config: Config, data: Any) -> Module:
     """
     sizes = {"in_features": data.in_features, "out_features": data.out_features}
     sizes["classes"] = None if data.classes is None else len(data.classes)
+    sizes["categories"] = data.categories and list(data.categories)
+    kind = config.model.type
+    ours = config.model.instance is None and not is_import_path(kind)
+    if data.categories and ours and "categories" not in parameters(load("model", kind)):
+        raise ConfigError(
+            f"model {kind} takes no embedded categories: choose mlp, or encode: one_hot"
+        )
     known = {name: size for name, size in sizes.items() if size is not None}
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
