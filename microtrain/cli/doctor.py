@@ -19,7 +19,7 @@ import numpy as np
 from ..compile.cache import directory
 from ..distributed import world
 from ..distributed.mpi import belongs
-from ..errors import LaunchError
+from ..errors import LaunchError, install
 from ..threads import LAUNCH, cores
 from ..version import __version__
 from ..words import labelled, plural, printable, table
@@ -110,7 +110,7 @@ def _installation(first: Rank | None) -> dict[str, str]:
         "microtrain": f"{__version__} ({Path(__file__).parents[1]})",
         "python": f"{platform.python_version()} ({sys.executable})",
         "numpy": numpy,
-        "numba": numba or "absent: compiled steps run on NumPy (pip install 'microtrain[jit]')",
+        "numba": numba or f"absent: compiled steps run on NumPy ({install('jit')})",
         "gpu": first.gpu if first else diagnosis.gpu(),
         "cores": f"{cores()}{limit}",
         "cache": str(directory() or "none"),

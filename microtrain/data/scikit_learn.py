@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, install
 from .dataset import ArrayDataset
 
 __all__ = ["sklearn"]
@@ -38,7 +38,7 @@ def sklearn(name: Name) -> ArrayDataset:
     except ImportError as error:
         raise DataError(
             f"the data set {name!r} comes with scikit-learn, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
+            f"install it with {install('data')}"
         ) from error
     bunch: Any = getattr(datasets, f"load_{name}")()
     x = np.asarray(bunch.data, np.float64)
