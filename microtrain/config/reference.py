@@ -17,7 +17,7 @@ from .resolved import as_yaml
 from .schema import OWN_KEYS, SECTIONS, Data
 from .values import in_words, is_plain, json_schema_of
 
-NEEDED = "needed"
+NEEDED = "required"
 FROM_DATA = "from the data"
 
 

@@ -22,7 +22,7 @@ def sklearn(name: Name) -> ArrayDataset:
     and linnerud (20 x 3, 3 targets) have float64 targets of shape (n, targets).
 
     Args:
-        name: which of them.
+        name: name of the data set.
 
     Raises DataError where scikit-learn is not installed, ConfigError for another name.
 

@@ -50,7 +50,7 @@ def huber(reduction: Literal["mean", "sum"] = "mean", delta: Positive = 1.0) -> 
 
     Args:
         reduction: the mean over rows and targets, or their sum.
-        delta: where the two meet.
+        delta: where the quadratic part ends.
     """
     return HuberLoss(reduction, delta)
 
@@ -84,7 +84,7 @@ def cross_entropy(
         label_smoothing: the share of each target that is spread over all classes.
         weight: a factor for each class, in their order; the mean is divided by the sum of the
             weights of the rows, on all ranks together.
-        ignore_index: a class index whose rows count for nothing.
+        ignore_index: a class index whose rows are ignored.
     """
     return CrossEntropyLoss(
         weight=_weights(weight),

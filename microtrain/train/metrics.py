@@ -156,7 +156,7 @@ class R2(Metric):
 
 
 class TopK(Metric):
-    """Share of rows whose class is among the k highest scores; prediction (n, classes), int target.
+    """Fraction of rows whose class is among the k highest scores (n, classes); int target.
 
     Of equal scores the lower class counts as higher, so top1 is accuracy by argmax. A row with a
     score that is not a number is wrong.
@@ -214,7 +214,7 @@ class TopK(Metric):
 
 
 class Accuracy(TopK):
-    """Share of rows whose highest score is the target's class; prediction (n, classes)."""
+    """Fraction of rows whose highest score is the target's class; prediction (n, classes)."""
 
     def __init__(self) -> None:
         super().__init__(k=1)
