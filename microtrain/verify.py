@@ -34,7 +34,7 @@ from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.record import Run
 from .train.build import build_parts, load_data
 from .train.callbacks import Callback
-from .train.losses import one_loss
+from .train.losses import loss_of_rows
 from .words import listed
 
 __all__ = ["KillAt", "Result", "Verification"]
@@ -174,11 +174,12 @@ class Verification:
             data = load_data(config)
             module, loss, _ = build_parts(config, data, None)
             module.train()
-            *inputs, target = map(from_numpy, data.train[:ROWS])
+            tensors = [from_numpy(array[:ROWS]) for array in data.train.arrays]
+            at = len(data.train.inputs)
 
             def loss_now(_: Any) -> Any:
                 begin_batch(0)  # the same masks each time
-                return one_loss(loss(module(*inputs), target))
+                return loss_of_rows(loss, module(*tensors[:at]), *tensors[at:])
 
             trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
             for name, parameter in trained.items():

@@ -27,7 +27,11 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     run = load_config(config, overrides, trust=trust or None)
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
-    drawn = f", drawn with seed {run.data.split.seed}" if run.data.split.seed else ""
+    split = run.data.split
+    shares = {part: f"{share:g}" for part, share in split.shares.items()} | split.files
+    drawn = f", drawn with seed {split.seed}" if split.seed else ""
+    drawn += ", stratified" * split.stratify + f", grouped by {split.group}" * bool(split.group)
+    drawn += f", in order of {split.time}" * bool(split.time)
 
     def in_words(path: str, component: Component) -> str:
         """Its name, and the arguments that are not the defaults."""
@@ -47,8 +51,7 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     rows = {
         "name": run.name,
         "data": in_words("data", run.data) + ", standardized" * run.data.standardize,
-        "split": ", ".join(f"{part} {share:g}" for part, share in run.data.split.shares.items())
-        + drawn,
+        "split": ", ".join(f"{part} {share}" for part, share in shares.items()) + drawn,
         "model": in_words("model", run.model),
         "loss": in_words("loss", run.loss),
         "metrics": all_in_words("metrics", run.metrics) or "none besides the loss",

@@ -13,6 +13,7 @@ from microtrain.errors import ConfigError, LaunchError
 
 from ..spelling import did_you_mean
 
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
 # Name, what it is, and what to type next with its file.
 TEMPLATES = {
     "linreg": ("a line through points: the smallest whole run", "microtrain train {}/linreg.yaml"),
@@ -27,10 +28,19 @@ TEMPLATES = {
 @click.command()
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
-def init(template: str | None, directory: str | None) -> None:
+@click.option("--target", metavar="NAME", help="Of init csv FILE: the column to predict.")
+@click.option("--output", metavar="FILE", help="Of init csv FILE: where to write.")
+def init(
+    template: str | None, directory: str | None, target: str | None, output: str | None
+) -> None:
     """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
 
-    Nothing is ever overwritten. Without arguments: the templates that there are.
+    Nothing is ever overwritten. Without arguments: the templates that there are. With a table of
+    your own in place of a directory, `init csv FILE` looks at it and proposes a configuration.
+
+    \b
+    microtrain init digits my_digits
+    microtrain init csv customers.csv --target churned
     """
     if template is None:
         for name, (about, _) in TEMPLATES.items():
@@ -42,6 +52,13 @@ def init(template: str | None, directory: str | None) -> None:
         raise ConfigError(
             f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
         )
+    if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
+        from .init_table import propose_configuration
+
+        propose_configuration(Path(directory), target, output)
+        return
+    if target or output:
+        raise ConfigError("--target and --output go with a table: microtrain init csv FILE")
     if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
     for path in _write(template, Path(directory)):

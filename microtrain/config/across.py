@@ -36,6 +36,13 @@ def _shares(config: Config) -> Wrong:
     if abs(total - 1) > 1e-6:
         shown = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
         yield "data.split", f"{{{shown}}} adds up to {total:.6g}; expected 1"
+    split = config.data.split
+    if split.files and "path" not in config.data.arguments:
+        part = next(iter(split.files))
+        yield f"data.split.{part}", f"data of type {config.data.type} are not read from a file"
+    ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
+    if len(ways) > 1:
+        yield f"data.split.{ways[1]}", f"and {ways[0]} cannot both say who goes where; choose one"
 
 
 def _steps(config: Config) -> Wrong:
@@ -45,6 +52,14 @@ def _steps(config: Config) -> Wrong:
         yield "train.accumulate", f"cannot cut {cut}"
     if train.compile == "numba" and (why := numba_absent()):
         yield "train.compile", f"{why}; or choose auto or numpy"
+
+
+def _loss(config: Config) -> Wrong:
+    """The weights of the classes are given once."""
+    given = config.loss.arguments
+    twice = None not in (given.get("weight"), given.get("class_weight"))
+    if twice and config.loss.type == "cross_entropy":
+        yield "loss.weight", "is the same as class_weight; leave one of them out"
 
 
 def _monitors(config: Config) -> Wrong:
@@ -166,6 +181,7 @@ def _together(settings: Distributed, origins: Mapping[str, str]) -> Wrong:
 RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
     (_shares, ("data",)),
     (_steps, ("train",)),
+    (_loss, ("loss",)),
     (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
     (_durations, ("train", "checkpoint", "log")),
     (_schedule, ("schedule", "train", "optimizer")),

@@ -62,8 +62,20 @@ REGISTERED: dict[str, dict[str, str]] = {
         "rmse": "microtrain.train.metrics:RootMeanSquaredError",
         "mae": "microtrain.train.metrics:MeanAbsoluteError",
         "r2": "microtrain.train.metrics:R2",
-        "accuracy": "microtrain.train.metrics:Accuracy",
-        "topk": "microtrain.train.metrics:TopK",
+        "mape": "microtrain.train.metrics:MeanAbsolutePercentageError",
+        "median_absolute_error": "microtrain.train.metrics:MedianAbsoluteError",
+        "explained_variance": "microtrain.train.metrics:ExplainedVariance",
+        "accuracy": "microtrain.train.class_metrics:Accuracy",
+        "topk": "microtrain.train.class_metrics:TopK",
+        "balanced_accuracy": "microtrain.train.class_metrics:BalancedAccuracy",
+        "precision": "microtrain.train.class_metrics:Precision",
+        "recall": "microtrain.train.class_metrics:Recall",
+        "f1": "microtrain.train.class_metrics:F1",
+        "roc_auc": "microtrain.train.class_metrics:RocAuc",
+        "average_precision": "microtrain.train.class_metrics:AveragePrecision",
+        "log_loss": "microtrain.train.class_metrics:LogLoss",
+        "brier": "microtrain.train.class_metrics:Brier",
+        "calibration_error": "microtrain.train.class_metrics:CalibrationError",
     },
     "optimizer": {
         "sgd": "microtrain.optim.sgd:SGD",
@@ -85,7 +97,7 @@ _ONE_OF = {"metrics": "metric", "callbacks": "callback"}
 GIVEN = "python:"
 
 # What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
-FROM_DATA = ("in_features", "out_features", "classes")
+FROM_DATA = ("in_features", "out_features", "classes", "categories")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 # Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
@@ -133,7 +145,8 @@ def _unknown(kind: str, name: str) -> ConfigError:
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
     noun = _ONE_OF.get(kind, kind)
-    return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
+    own = "; of your own: docs/metrics.md" if kind == "metrics" else ""
+    return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice}{own})")
 
 
 def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callable[..., Any]:

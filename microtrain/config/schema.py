@@ -39,6 +39,7 @@ Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
 PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
 Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
+SHARE = Expects("a fraction above 0, at most 1, or the path of a file")
 Name = Annotated[
     str,
     Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
@@ -89,26 +90,40 @@ KEYS = Expects("keys and values, indented below it")
 
 @dataclass(kw_only=True)
 class Split:
-    """Fractions of the samples, which add up to 1, and the seed for drawing them.
+    """How samples are split into parts: fractions of the data, which add up to 1, or files.
 
     Args:
-        train: The training data.
-        val: The validation data, evaluated during training.
-        test: The test data, evaluated once, at the end.
+        train: Fraction of the data to train on.
+        val: The validation data, evaluated during training: a fraction, or a file with the same
+            columns.
+        test: The test data, evaluated once, at the end: a fraction, or a file.
         seed: Seed of the split. It does not depend on the run's `seed`, so runs with different
             seeds have the same test rows.
+        stratify: Give each part the same fraction of every class.
+        group: A column; rows with the same value in it stay together in one part.
+        time: A column of numbers or dates; the earliest rows are the training data, the latest the
+            test data.
     """
 
     train: Fraction
-    val: Fraction | None = None
-    test: Fraction | None = None
+    val: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
+    test: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
     seed: Seed = 0
+    stratify: bool = False
+    group: Text | None = None
+    time: Text | None = None
 
     @property
     def shares(self) -> dict[str, float]:
-        """The parts that there are, with their fractions."""
+        """The parts that are cut from the data, with their fractions."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
-        return {part: share for part, share in parts.items() if share is not None}
+        return {part: share for part, share in parts.items() if isinstance(share, float)}
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The parts that have a file of their own."""
+        parts = {"val": self.val, "test": self.test}
+        return {part: share for part, share in parts.items() if isinstance(share, str)}
 
 
 @dataclass(kw_only=True)

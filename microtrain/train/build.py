@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from .. import backend, threads
 from ..backend import default_dtype
-from ..config.components import CLASSES, build, is_import_path
+from ..config.components import CLASSES, build, is_import_path, load, parameters
 from ..config.schema import Config
 from ..creation import from_numpy
-from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
+from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import settled, together
 from ..distributed.data_parallel import DataParallel
@@ -26,9 +27,11 @@ from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module,
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..tensor import Tensor
+from .class_metrics import ClassMetric
+from .class_table import is_of_numbers
 from .divergence import Guard, Skips
 from .evaluation import evaluate, evaluating
-from .losses import one_loss
+from .losses import balance, loss_of_rows, refuse_unweighted
 from .metrics import Metric
 from .model_state import model_arrays
 from .schedules import Rates, Schedule
@@ -57,6 +60,9 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
     device = choose_device(config, comm, warn)
     # Apart: a component of the user's may let its ranks wait for each other.
     data = together(comm, lambda: load_data(config))
+    if comm.rank == 0:
+        for note in data.notes:
+            warn(note)
     with settled(comm):
         compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
@@ -154,19 +160,32 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
     return None if problems else device
 
 
-def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:
-    """The configured data, split, standardised (as in training, with its `preprocessing`), cast."""
-    data = config.data
+def load_data(
+    config: Config, preprocessing: Preprocessing | None = None, encoder: Encoder | None = None
+) -> Prepared:
+    """The configured data, split, encoded and standardised, cast.
+
+    `preprocessing` and `encoder` are those of a training before.
+    """
+    data, split = config.data, config.data.split
     origin = f"data ({data.type})"
-    loaded = build(data, seed=config.seed)
+    others = {
+        part: build(replace(data, arguments={**data.arguments, "path": file}), seed=config.seed)
+        for part, file in split.files.items()
+    }
     prepared = prepare(
-        loaded,
-        split=data.split.shares,
+        build(data, seed=config.seed),
+        split=split.shares,
         standardize=data.standardize,
         dtype=np.dtype(config.dtype),
-        seed=data.split.seed,
+        seed=split.seed,
+        stratify=split.stratify,
+        group=split.group,
+        time=split.time,
+        others=others,
         origin=origin,
         preprocessing=preprocessing,
+        encoder=encoder,
     )
     if prepared.classes is not None and len(prepared.classes) < 2:
         found = ", ".join(prepared.classes)
@@ -210,13 +229,13 @@ def data_state(data: Prepared) -> dict[str, Any]:
     train = data.train
     return {
         "preprocessing": data.preprocessing.to_json(),
+        "table": None if data.encoder is None else data.encoder.to_json(),
         "classes": None if data.classes is None else list(data.classes),
         "feature_names": None if train.feature_names is None else list(train.feature_names),
         "target_name": train.target_name,
         "out_features": data.out_features,
         "inputs": [
-            {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
-            for array in train.arrays[:-1]
+            {"shape": list(array.shape[1:]), "dtype": array.dtype.name} for array in train.inputs
         ],
         "data_hash": data_hash(data),
     }
@@ -230,6 +249,13 @@ def build_model(config: Config, data: Any) -> Module:
     """
     sizes = {"in_features": data.in_features, "out_features": data.out_features}
     sizes["classes"] = None if data.classes is None else len(data.classes)
+    sizes["categories"] = data.categories and list(data.categories)
+    kind = config.model.type
+    ours = config.model.instance is None and not is_import_path(kind)
+    if data.categories and ours and "categories" not in parameters(load("model", kind)):
+        raise ConfigError(
+            f"model {kind} takes no embedded categories: choose mlp, or encode: one_hot"
+        )
     known = {name: size for name, size in sizes.items() if size is not None}
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
@@ -245,6 +271,7 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     manual_seed(config.seed)
     module = build_model(config, data)
     module.to(config.dtype, device)
+    balance(config, data)
     return module, build_loss(config, device), [build(one) for one in config.metrics]
 
 
@@ -262,7 +289,7 @@ def check_fit(
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
-    target = data.train.arrays[-1]
+    target, parts = data.train.target, (data.train, data.val, data.test)
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
@@ -283,6 +310,14 @@ def check_fit(
     for metric in metrics:
         if not isinstance(getattr(metric, "name", None), str):
             raise ConfigError(f"metric {type(metric).__name__} has no name")
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
+            raise ConfigError(
+                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
+                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
+            )
+    if data.train.weighted:
+        refuse_unweighted(loss, names[1])
     rows = data.train.with_arrays(*data.train[:2])
     try:
         outputs = _check_kinds(names, module, loss, rows, device)
@@ -290,7 +325,8 @@ def check_fit(
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names):
             raise
-        shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)
+        arrays = (*data.train.inputs, target)
+        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
         raise ConfigError(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
             f"{error}"
@@ -307,15 +343,16 @@ def _check_kinds(
     names: tuple[str, str], module: Module, loss: Any, rows: ArrayDataset, device: Any
 ) -> tuple[int, ...]:
     """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
-    *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
+    tensors = [from_numpy(array).to(device=device) for array in rows.arrays]
+    at = len(rows.inputs)
     with evaluating(module):  # running statistics begin with the first step
-        prediction = module(*inputs)
+        prediction = module(*tensors[:at])
         if not isinstance(prediction, Tensor):
             raise ConfigError(
                 f"model {names[0]} returned a {type(prediction).__name__}; forward must return one "
                 "Tensor"
             )
-        value = one_loss(loss(prediction, target))
+        value = loss_of_rows(loss, prediction, *tensors[at:])
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")

@@ -14,7 +14,7 @@ from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..nn import Module
 from ..tensor import Tensor
-from .losses import one_loss
+from .losses import loss_of_rows, refuse_uncounted
 from .metrics import Metric, MetricSet
 
 if TYPE_CHECKING:
@@ -38,29 +38,32 @@ def evaluate(
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
     """
-    target = dataset.arrays[-1]
+    target = dataset.target
     mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
     measured = MetricSet(
-        metrics, target_mean=mean, loss_reduction=getattr(loss, "reduction", "mean")
+        metrics,
+        target_mean=mean,
+        class_names=dataset.classes,
+        loss_reduction=getattr(loss, "reduction", "mean"),
     )
+    at = len(dataset.inputs)
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
     with evaluating(model):
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
-            measured.reset()
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
             largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), ROWS):
                 rows = dataset[min(first, stop) : min(first + ROWS, stop)]
-                *inputs, truth = (_tensor(array, device) for array in rows)
-                prediction = model(*inputs)
-                parts = _loss_of(loss, prediction, truth, measured.mean)
-                measured.update(to_host(prediction._array), rows[-1], loss=parts)
+                tensors = [_tensor(array, device) for array in rows]
+                prediction = model(*tensors[:at])
+                parts = _loss_of(loss, prediction, measured.mean, *tensors[at:])
+                measured.update(to_host(prediction._array), rows[at], parts, *rows[at + 1 :])
             vectors.append(measured.vector())
-    return measured.values(tree_sum(comm, vectors, count))
+    return measured.values(tree_sum(comm, vectors, count), comm)
 
 
 @contextlib.contextmanager
@@ -80,15 +83,19 @@ def evaluating(model: Callable[..., Any]) -> Iterator[None]:
                 part.training = mode
 
 
-def _loss_of(loss: Callable[..., Any], prediction: Tensor, truth: Tensor, mean: bool) -> Any:
+def _loss_of(
+    loss: Callable[..., Any], prediction: Tensor, mean: bool, truth: Tensor, *weight: Tensor
+) -> Any:
     """The loss of a batch, as `MetricSet.update` takes it."""
     if not mean or not prediction.is_floating_point():
-        return one_loss(loss(prediction, truth)).item()
+        return loss_of_rows(loss, prediction, truth, *weight).item()
     leaf = prediction.detach().requires_grad_()
     MODES.counts = True
     try:
         with enable_grad():  # the graph says what the loss divides by
-            value = one_loss(loss(leaf.clone(), truth))
+            value = loss_of_rows(loss, leaf.clone(), truth, *weight)
+            if weight:
+                refuse_uncounted(loss, value)
             return of_batch(value, leaf, len(truth))
     finally:
         MODES.counts = False

@@ -35,7 +35,7 @@ from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
 from .forecast import dry_run, peak_memory
-from .losses import one_loss
+from .losses import loss_of_rows
 from .observers import OBSERVERS
 from .output import Output
 from .progress import Progress
@@ -164,6 +164,7 @@ class Trainer(TrainingRun):
         state = RunState((str(keep.monitor), keep.mode), duration)
         super().__init__(build_run(config, comm, output.warn), state, output)
         self._resume, self.wants_trace = resume, trace
+        self._inputs = len(self.data.train.inputs)
         self.progress = Progress(self.model)
         self.execution = Execution(self)
         self._execute: Callable[..., None] = self.execution
@@ -344,11 +345,14 @@ class Trainer(TrainingRun):
             )
 
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
+        """The loss of this rank's rows of one (micro-)batch, from which backward starts.
+
+        batch: inputs, target, and the weights of the rows if the data have any.
+        """
         if self.device is not None:
             batch = tuple(tensor.to(device=self.device) for tensor in batch)
-        *inputs, target = batch
-        loss: Tensor = one_loss(self.loss(self.model(*inputs), target))
+        at = self._inputs
+        loss: Tensor = loss_of_rows(self.loss, self.model(*batch[:at]), *batch[at:])
         return loss
 
     def stateful(self) -> dict[str, Stateful]:
