@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, install
 from ..words import listed, plural
 from .columns import STATISTICS, Column, Specification, as_columns, dates, numbers, texts
 from .dataset import ArrayDataset
@@ -400,5 +400,5 @@ def _sklearn(module: str) -> Any:
     except ImportError as error:
         raise DataError(
             f"columns are fitted by scikit-learn, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
+            f"install it with {install('data')}"
         ) from error
