@@ -14,6 +14,7 @@ from ..creation import from_numpy
 from ..data import Prepared
 from ..train.evaluation import evaluating
 from ..train.models import learned_line
+from ..train.outputs import one_prediction
 from .chart import MOST_POINTS, Chart, Curve
 
 __all__ = ["Confusion", "Predictions", "confusion", "fit", "parity", "predict_rows"]
@@ -81,7 +82,7 @@ def predict_rows(
     with evaluating(model):
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]
-        prediction = np.asarray(to_host(model(*moved)._array))
+        prediction = np.asarray(to_host(one_prediction(model(*moved))._array))
     first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
     rows = f"The {first}{len(dataset):,} {part} rows" + (
         f" as predicted by the {named}" * bool(named)
