@@ -19,12 +19,12 @@ LIMITS = ("clip_norm", "max_time")
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
 def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
-    """Check the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
+    """Validate the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
 
-    Nothing is written. Parts of your own are called once, on the first rows of the data, where
-    these can be read; without such parts no data is read. Exit code 2 if anything is wrong.
+    Writes nothing. Parts of your own are called once, on the first rows of the data, where these
+    can be read; without such parts no data is read. Exit code 2 if anything is wrong.
     """
     run = load_config(config, overrides, trust=trust or None)
     train = run.train

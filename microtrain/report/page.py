@@ -21,7 +21,7 @@ import numpy as np
 
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
-from ..errors import LaunchError
+from ..errors import LaunchError, install
 from ..files import reason, write_whole
 from ..words import elapsed, number, plural, rate
 from . import figures
@@ -121,7 +121,7 @@ def report_html(record: Record, predictions: Predictions | None = None, note: st
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError:
-        raise LaunchError("jinja2 is not installed; pip install 'microtrain[plot]'") from None
+        raise LaunchError(f"jinja2 is not installed; {install('plot')}") from None
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

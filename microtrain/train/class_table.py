@@ -63,7 +63,7 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     if len(order) > SHOWN:
         by_f1 = sorted(order, key=lambda i: counts.figures[i][2])
         order, note = sorted(by_f1[:SHOWN]), f", the {SHOWN} of lowest f1 of {len(order)}"
-    rows = [[f"{counts.split} class", "precision", "   recall", "       f1", f"{'rows':>9}"]]
+    rows = [["class", "precision", "   recall", "       f1", f"{'rows':>9}"]]
     for i in order:
         many = counts.support[i]
         rows.append(
@@ -71,7 +71,7 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
             + [f"{many:>9,}" if isinstance(many, int) else f"{many:>9,.2f}"]
         )
     heading, *lines = table(rows)
-    lines = [f"{heading}{note}{f'  ({which})' if which else ''}", *lines]
+    lines = [f"{heading}  ({counts.split}{note}{which and f', {which}'})", *lines]
     if total := sum(counts.support):
         largest = int(np.argmax(counts.support))
         share = counts.support[largest] / total

@@ -104,11 +104,11 @@ class Schedule:
 
 
 class Constant(Schedule):
-    """The optimizer's own rate."""
+    """A constant rate: the optimizer's `lr`."""
 
 
 class Step(Schedule):
-    """Multiply the rate by `gamma` every so often, counted from the first step: `StepLR`.
+    """Multiply the rate by `gamma` at regular intervals, counted from the first step: `StepLR`.
 
     Args:
         every: a duration such as `10 epochs`.

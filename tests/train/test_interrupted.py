@@ -394,7 +394,8 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path):
         train(config, "train.duration=5 steps", resume=run)
     assert [(run / name).read_bytes() for name in files] == before
     code, _, err = Job(tmp_path, str(run), "--trust", "name=other", command="resume").end()
-    assert (code, "goes on with its name, in its place; omit name=other" in err) == (2, True)
+    assert code == 2
+    assert "the name and directory of a run cannot change; omit name=other" in err
     assert Job(tmp_path, str(run), "--trust", command="resume").end()[0] == 0
 
 
