@@ -55,7 +55,7 @@ class Summary(Observer):
         run = self.run
         if isinstance(error, KeyboardInterrupt) and run.directory is not None:
             run.output.say(
-                f"interrupted after step {run.step:,}; go on from the last checkpoint with "
+                f"interrupted after step {run.step:,}; resume from the last checkpoint with "
                 f"{next_command(run.config, run.path, 'resume')}"
             )
 
