@@ -36,7 +36,13 @@ class Header(Observer):
         everyone = run.comm.all_gather_object((socket.gethostname(), os.getpid()))
         hosts, processes = map(list, zip(*everyone, strict=True))
         about = run.execution.about()
-        run.update_info(hosts=hosts, processes=processes, ranks=run.comm.size, compile=about)
+        run.update_info(
+            hosts=hosts,
+            processes=processes,
+            ranks=run.comm.size,
+            parameters=sum(p.numel() for p in run.model.parameters()),
+            compile=about,
+        )
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))
@@ -55,7 +61,7 @@ class Summary(Observer):
         run = self.run
         if isinstance(error, KeyboardInterrupt) and run.directory is not None:
             run.output.say(
-                f"interrupted after step {run.step:,}; go on from the last checkpoint with "
+                f"interrupted after step {run.step:,}; resume from the last checkpoint with "
                 f"{next_command(run.config, run.path, 'resume')}"
             )
 

@@ -394,10 +394,11 @@ class MetricSet:
 def takes_weight(function: Any) -> bool:
     """Whether the third argument of a loss or of a metric's method is `weight`."""
     try:
-        names = [*inspect.signature(function).parameters]
+        third = [*inspect.signature(function).parameters.values()][2:3]
     except (TypeError, ValueError):  # some built-in callables
         return False
-    return names[2:3] == ["weight"]
+    # Beside what a configuration gives by its name: `functools.partial(f, weight=0.5)`.
+    return [p.name for p in third if p.kind is p.POSITIONAL_OR_KEYWORD] == ["weight"]
 
 
 def _of_all_ranks(rows: Array, comm: Communicator) -> Array:

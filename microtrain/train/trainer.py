@@ -195,13 +195,13 @@ class Trainer(TrainingRun):
             return self._nothing_to_do
         if (path := getattr(self, "path", None)) is not None:
             raise RuntimeError(
-                f"this Trainer has trained already, in {path}; make another one, with resume= "
-                "of that directory to go on with it"
+                f"this Trainer has already trained, in {path}; create another one, with resume= "
+                "that directory to continue the run"
             )
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            warden.tell(words=f"go on with: {next_command(self.config, self.path, 'resume')}")
+            warden.tell(words=f"resume with: {next_command(self.config, self.path, 'resume')}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.elapsed
