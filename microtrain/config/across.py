@@ -66,7 +66,10 @@ def _monitors(config: Config) -> Wrong:
     """The values by which the best model is chosen and a run ends early are measured."""
     monitored = config.checkpoint.monitor or ""
     part = "val" if config.data.split.val else "train"
-    higher = {"train/loss": False, f"{part}/loss": False}  # of what is measured: is higher better
+    higher: dict[str, bool | None] = {
+        "train/loss": False,
+        f"{part}/loss": False,
+    }  # of what is measured: is higher better
     all_known = True
     for i, metric in enumerate(config.metrics):
         made: Any = load("metrics", metric.type)
@@ -78,15 +81,23 @@ def _monitors(config: Config) -> Wrong:
         elif f"{part}/{name}" in higher:
             yield f"metrics.{i}", f"the name {name} is taken by the loss or a metric before"
         else:
-            higher[f"{part}/{name}"] = bool(getattr(made, "higher_is_better", False))
+            higher[f"{part}/{name}"] = getattr(
+                made, "higher_is_better", False if isinstance(made, type) else None
+            )
     watching: dict[str, Any] = {"checkpoint.monitor": monitored}
-    if higher.get(monitored) and "checkpoint.mode" not in config.origins:
-        message = f"of {monitored} the highest is best: set checkpoint.mode to max"
+    if monitored in higher and (message := mode_missing(config, higher[monitored])):
         yield "checkpoint.monitor", message
     for i, callback in enumerate(config.callbacks):
         if not is_import_path(callback.type):
             watching[f"callbacks.{i}.monitor"] = callback.arguments.get("monitor")
     for path, monitor in watching.items():
+        if monitor in higher and higher[monitor] is None and monitor != monitored:
+            callback = config.callbacks[int(path.split(".")[1])]
+            if callback.arguments.get("mode") is None:
+                yield (
+                    path,
+                    f"is the highest or the lowest {monitor} best? It does not say; set mode",
+                )
         if not monitor or monitor in higher:
             continue
         where, _, name = monitor.rpartition("/")
@@ -100,6 +111,17 @@ def _monitors(config: Config) -> Wrong:
                 suggestion = f"; add {name} to metrics"
             there = ", ".join(higher)
             yield path, f"nothing measures {quoted(monitor)}{suggestion} (there are: {there})"
+
+
+def mode_missing(config: Config, higher: bool | None) -> str:
+    """Why `checkpoint.mode` has to be given: of what is monitored the highest may be best."""
+    monitored = config.checkpoint.monitor
+    if higher is False or "checkpoint.mode" in config.origins:
+        return ""
+    if higher:
+        return f"of {monitored} the highest is best: set checkpoint.mode to max"
+    way_out = "set checkpoint.mode, or give the function an attribute higher_is_better"
+    return f"is the highest or the lowest {monitored} best? It does not say; {way_out}"
 
 
 def _durations(config: Config) -> Wrong:

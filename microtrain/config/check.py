@@ -264,6 +264,9 @@ class _Checker:
                 return components.load(kind, _absolute(name), arguments)
             except ConfigError as error:
                 message = str(error)
+            registered = not components.is_import_path(name.value)
+            if kind in components.PARTS and (registered or kind == "callbacks"):
+                hint = components.own(kind).removeprefix("hint: ")
         self.problems.append(Problem(path, message, name.where, hint))
         return None
 

@@ -18,7 +18,7 @@ from .resolved import as_yaml
 from .schema import OWN_KEYS, SECTIONS, Data
 from .values import in_words, is_plain, json_schema_of
 
-NEEDED = "needed"
+NEEDED = "required"
 FROM_DATA = "from the data"
 COLUMN = "data.columns.NAME"  # the section of each column of a table
 

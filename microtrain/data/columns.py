@@ -32,19 +32,18 @@ class Column:
     """What one column of a table holds, and how it becomes inputs of a model.
 
     Args:
-        type: number; category, texts that name one of several; date, which becomes days since
-            1970-01-01; id, which is no input and is written beside predictions.
-        missing: What stands for an empty cell: mean, median or most_frequent of the training part,
-            or a value of its own; null: an empty cell is refused.
-        indicator: Add an input that is 1 where the cell is empty and 0 elsewhere.
-        scale: How numbers and dates are scaled, by the training part: standard (mean 0, deviation
-            1), robust (median 0, quartiles 1 apart), minmax (from 0 to 1) or none; null: standard
-            where data.standardize is true.
-        encode: What a category becomes: one_hot, an input of 0 or 1 for each; embedding, trained
-            numbers in the model (mlp).
-        unknown: A category that the training part does not have is none of them (ignore), or is
-            refused (error).
-        format: How dates are written where not as 2024-12-31, in the codes of strptime.
+        type: Kind of the values; date: days since 1970-01-01; id: not an input, kept beside
+            predictions.
+        missing: Value for empty cells: mean, median or most_frequent of the training part, or a
+            constant; null: an error.
+        indicator: Add an input that is 1 if the cell is empty and 0 otherwise.
+        scale: Scaling by the training part: standard, robust (median, quartiles), minmax (0 to 1);
+            null: standard if data.standardize.
+        encode: Encoding of a category: one_hot, one input of 0 or 1 each; embedding, learned by the
+            model (mlp).
+        unknown: A category that is not in the training part: ignore, treat it as none of the known
+            ones; or error.
+        format: Format of dates other than 2024-12-31, in the codes of strptime.
     """
 
     type: Kind = "number"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, install
 from ..files import open_plain
 from ..spelling import did_you_mean
 from ..words import plural
@@ -235,7 +235,7 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
     except ImportError as error:
         raise DataError(
             f"{path}: Parquet is read by pyarrow, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
+            f"install it with {install('data')}"
         ) from error
     columns = []
     with _reading(path) as file:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, install
 from ..words import listed, plural
 from .columns import STATISTICS, Column, Specification, as_columns, dates, numbers, texts
 from .dataset import ArrayDataset
@@ -29,6 +29,7 @@ __all__ = ["Encoder", "Table", "table_or_arrays"]
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
+MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
 
 
 class Table:
@@ -352,6 +353,11 @@ def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
         if statistic:
             fill = _impute(cells, empty, "most_frequent", frame, name)
         seen = np.unique(np.where(empty, fill, cells).astype(str))
+        if len(seen) > MOST_ONE_HOT and column.encode == "one_hot":
+            raise DataError(
+                f'{frame.origin}, column "{name}": {len(seen):,} categories would be as many inputs'
+                f"; write {{type: category, encode: embedding}}, or drop it"
+            )
         return Fitted(name, column, fill, tuple(seen.tolist()))
     read = numbers if column.type == "number" else dates
     values = read(frame, name, column)[rows]
@@ -394,5 +400,5 @@ def _sklearn(module: str) -> Any:
     except ImportError as error:
         raise DataError(
             f"columns are fitted by scikit-learn, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
+            f"install it with {install('data')}"
         ) from error

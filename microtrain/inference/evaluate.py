@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import TypeAdapter
 
-from ..config.components import build
+from ..config.components import load
 from ..data import Prepared
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
@@ -19,7 +19,9 @@ from ..runs.record import ClassCounts, Run
 from ..train.build import build_loss, compare_data, data_hash, load_data
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
-from ..train.evaluation import evaluate
+from ..train.evaluation import evaluate, step_of
+from ..train.own import build_metrics
+from ..train.trainer import Trainer
 from ..words import listed, number, table
 from .inputs import read_dataset
 from .model import TrainedModel
@@ -108,15 +110,18 @@ def evaluate_run(
             raise agreed(ConfigError(what))
         if part is not None:
             datasets = {part: datasets[part]}
-    loss, metrics = build_loss(config), [build(metric) for metric in config.metrics]
+    loss, metrics = build_loss(config), build_metrics(config)
+    trainer = load("trainer", config.trainer) if config.trainer else Trainer
+    step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None
     for name, rows in datasets.items():
-        names = class_names(loss, metrics, model.classes, [rows])
+        names = class_names(loss if step is None else None, metrics, model.classes, [rows])
         more = [] if names is None else [Confusion()]
         with np.errstate(all="ignore"):  # what is not finite is shown as it is
-            values = evaluate(model.module, loss, [*metrics, *more], rows, comm, None, shards)
+            every = [*metrics, *more]
+            values = evaluate(model.module, loss, every, rows, comm, None, shards, step)
         counts = None if names is None else class_counts(values, name, names)
         evaluation.parts[name] = Part(len(rows), values, classes=counts)
     if data_file is None and saved.run is not None:

@@ -25,6 +25,7 @@ from ..train.build import build_model
 from ..train.class_metrics import sigmoid
 from ..train.evaluation import ROWS, evaluating
 from ..train.model_state import load_model_arrays
+from ..train.outputs import one_prediction
 from ..words import listed
 from .saved import Saved, Signature, read_saved
 
@@ -180,7 +181,7 @@ class TrainedModel:
             for first in range(0, max(count, 1), ROWS):
                 rows = [from_numpy(array[first : first + ROWS]) for array in arrays]
                 try:
-                    parts.append(to_host(self.module(*rows)._array))
+                    parts.append(to_host(one_prediction(self.module(*rows))._array))
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     if is_import_path(self.config.model.type):
                         raise  # the user's own code

@@ -13,7 +13,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, LaunchError
+from ..errors import ConfigError, LaunchError, install
 from ..files import make_directory, reason, write_whole
 from .chart import Chart
 from .curves import WORDS
@@ -45,7 +45,7 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise LaunchError("matplotlib is not installed; pip install 'microtrain[plot]'") from None
+        raise LaunchError(f"matplotlib is not installed; {install('plot')}") from None
     columns = min(2, len(charts))
     rows = math.ceil(len(charts) / columns)
     size = (7.2 if columns == 1 else 11.5, 4.5 if rows == 1 else 3.6 * rows)

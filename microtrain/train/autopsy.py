@@ -82,7 +82,7 @@ def autopsy(run: TrainingRun, step: int, micro_batches: MicroBatches) -> str:
     saved = [] if run.directory is None else list_checkpoints(run.directory.checkpoints)
     last = f"the last checkpoint is {saved[-1].name}" if saved else "no checkpoint was written"
     lines.append(
-        f"the update was not made; the parameters are those after step {step - 1:,}, and {last}"
+        f"the update was not applied; the parameters are those after step {step - 1:,}, and {last}"
     )
     if first is not None:
         lines += [f"hint: {hint}" for names, hint in _HINTS.items() if first.operation in names]

@@ -156,7 +156,7 @@ def huber(reduction: Literal["mean", "sum"] = "mean", delta: Positive = 1.0) -> 
 
     Args:
         reduction: the mean over rows and targets, or their sum.
-        delta: where the two meet.
+        delta: where the quadratic part ends.
     """
     return HuberLoss(reduction, delta)
 
@@ -192,7 +192,7 @@ def cross_entropy(
         reduction: the mean over rows, or their sum.
         label_smoothing: the share of each target that is spread over all classes.
         weight: PyTorch's name of `class_weight`, for a list.
-        ignore_index: a class index whose rows count for nothing.
+        ignore_index: a class index whose rows are ignored.
         class_weight: a factor for each class, in their order; `balanced` is rows / (classes * rows
             of the class), of the training part. The mean is divided by the sum of the weights of
             the rows, on all ranks together.

@@ -24,6 +24,7 @@ from ..creation import from_numpy
 from ..distributed.collectives import gather
 from ..errors import ConfigError
 from ..runs.record import RESERVED
+from .outputs import joined, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -304,7 +305,7 @@ class MetricSet:
         self._loss = np.zeros((1, 2))  # of each mean in the loss: the total, what it is divided by
         self._has_loss = False
         self._sums: list[Sums] = []
-        self._rows: list[tuple[Array, ...]] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def update(
         self,
@@ -348,7 +349,7 @@ class MetricSet:
         with np.errstate(all="ignore"):  # a diverging model shows inf or nan
             batch = [metric.sums(*batch_of) for metric in self._added]
         if self._whole:
-            self._rows.append(tuple(array.copy() for array in batch_of))
+            self._rows.append(mapped(np.copy, batch_of))
         if self._sums:
             batch = [a + b for a, b in zip(self._sums, batch, strict=True)]
         self._sums = batch
@@ -383,9 +384,9 @@ class MetricSet:
             for metric, total in zip(self._added, sums, strict=False):
                 values[metric.name] = metric.value(total)
             if self._rows:
-                mine = (np.concatenate(arrays) for arrays in zip(*self._rows, strict=True))
-                rows = [_of_all_ranks(array, comm) for array in mine]
-                values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[0])}
+                mine = joined(np.concatenate, self._rows)
+                rows = mapped(lambda array: _of_all_ranks(array, comm), mine)
+                values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[1])}
         self.reset()
         return values
 

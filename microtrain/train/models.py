@@ -28,7 +28,7 @@ def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = 
     Args:
         in_features: columns of the input.
         out_features: columns of the output.
-        bias: whether there is one; without it the line goes through 0.
+        bias: whether to add a bias; without it the line goes through 0.
     """
     return Linear(in_features, out_features, bias)
 
@@ -38,7 +38,7 @@ def logistic_regression(in_features: Count, classes: Count) -> Linear:
 
     Args:
         in_features: columns of the input.
-        classes: how many there are to tell apart.
+        classes: number of classes.
     """
     return Linear(in_features, classes)
 
@@ -104,7 +104,7 @@ class TwoLayerReLU(Module):
 
     Args:
         in_features: columns of the input.
-        hidden: columns between the layers.
+        hidden: width of the hidden layer.
         out_features: columns of the output.
     """
 

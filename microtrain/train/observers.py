@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..data import ArrayDataset
 from ..distributed.replicas import check_replicas
-from .evaluation import evaluate
+from .evaluation import evaluate, own_step
 from .metrics import Metric
 from .requests import EVALUATE, STOP
 from .rows import Rows, RowSchedule
@@ -90,8 +90,8 @@ def measure(run: TrainingRun, dataset: ArrayDataset, *more: Metric) -> dict[str,
     started, module = time.perf_counter(), run.model.module
     # Here and not at every step: it reads all parameters.
     check_replicas(module, run.comm, f"step {run.step:,}")
-    metrics = [*run.metrics, *more]
-    values = evaluate(module, run.loss, metrics, dataset, run.comm, run.device, run.shards)
+    parts = [*run.metrics, *more], dataset, run.comm, run.device, run.shards
+    values = evaluate(module, run.loss, *parts, step=own_step(run))
     if run.trace is not None:
         run.trace.add("evaluate", started, time.perf_counter())
     return values

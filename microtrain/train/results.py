@@ -58,7 +58,8 @@ class Results(Observer):
         """The test data, and how often each class is named: without such of the validation data."""
         run, data = self.run, self.run.data
         split, part = ("val", data.val) if data.test is None else ("test", data.test)
-        names = class_names(run.loss, run.metrics, data.classes, (data.train, data.val, data.test))
+        loss = run.loss if run.eval_step is None else None  # it says nothing of that prediction
+        names = class_names(loss, run.metrics, data.classes, (data.train, data.val, data.test))
         if part is None or (names is None and data.test is None):
             return {}
         values = measure(run, part, *([] if names is None else [Confusion()]))

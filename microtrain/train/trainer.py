@@ -76,6 +76,11 @@ class Trainer(TrainingRun):
         total_steps: optimiser steps of the whole run; None where a clock ends it.
         execution: what executes the steps: the code below, or a capture of it.
         path: the run directory, from the beginning of `train`.
+        eval_step: where a subclass has such a method, it takes the place of
+            `loss(model(inputs), target)` in evaluations: `eval_step(batch)` returns the prediction,
+            which metrics get, and the loss, a mean over the rows or the sum and what it is divided
+            by. It calls `self.model`, and of the trainer has `loss`, `config` and `device` for
+            certain, as where `microtrain evaluate` measures a run that has ended.
         observer_types: what is done between steps: classes, or import paths of such.
         observers: these, of this run.
 
@@ -95,6 +100,7 @@ class Trainer(TrainingRun):
     """
 
     execution: Execution
+    eval_step: Callable[[tuple[Tensor, ...]], tuple[Any, Any]] | None = None
     observer_types: Sequence[str | type[Observer]] = OBSERVERS
     _nothing_to_do: int | None = None  # the exit code, where the run to go on with has finished
 
@@ -162,7 +168,7 @@ class Trainer(TrainingRun):
     ) -> None:
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState((str(keep.monitor), keep.mode), duration)
-        super().__init__(build_run(config, comm, output.warn), state, output)
+        super().__init__(build_run(config, comm, output.warn, type(self)), state, output)
         self._resume, self.wants_trace = resume, trace
         self._inputs = len(self.data.train.inputs)
         self.progress = Progress(self.model)
@@ -189,13 +195,13 @@ class Trainer(TrainingRun):
             return self._nothing_to_do
         if (path := getattr(self, "path", None)) is not None:
             raise RuntimeError(
-                f"this Trainer has trained already, in {path}; make another one, with resume= "
-                "of that directory to go on with it"
+                f"this Trainer has already trained, in {path}; create another one, with resume= "
+                "that directory to continue the run"
             )
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            warden.tell(words=f"go on with: {next_command(self.config, self.path, 'resume')}")
+            warden.tell(words=f"resume with: {next_command(self.config, self.path, 'resume')}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.elapsed

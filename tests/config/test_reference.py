@@ -226,13 +226,13 @@ def test_show_lists_what_there_is(show):
     [
         ("sgd", ["optimizer: sgd", "v = d at the first step", "lr ", "default 0.001"]),
         ("mse", ["loss: mse", "metrics: mse", "reduction "]),  # two of that name
-        ("mlp", ["needed", "from the data", "relu, tanh or sigmoid"]),
+        ("mlp", ["required", "from the data", "relu, tanh or sigmoid"]),
         ("adamw", ["betas", "each at least 0 and below 1"]),  # of its base class
-        ("train", ["duration ", "batch_size ", "Micro-batches"]),
-        ("train.batch_size", ["train.batch_size", "a whole number of at least 1", "needed"]),
+        ("train", ["duration ", "batch_size ", "micro-batches"]),
+        ("train.batch_size", ["train.batch_size", "a whole number of at least 1", "required"]),
         ("batch_size", ["train.batch_size"]),
         ("every", ["checkpoint.every", "log.every"]),
-        ("optimizer", ["How a step changes", "sgd ", "adamw "]),
+        ("optimizer", ["updates the parameters", "sgd ", "adamw "]),
         ("data", ["standardize", "csv", "sklearn"]),
         ("data.split", ["train ", "val ", "test "]),
         ("checkpoint.monitor", ["val/loss or train/loss"]),

@@ -286,6 +286,7 @@ def test_names_that_do_not_go_together(options, error, message):
         (["", "a"], "category", "expected a category, found an empty cell"),
         ([np.inf, 1.0], {"missing": "mean"}, "expected a number, found"),
         ([None, None], {"missing": "mean"}, "no training row has a value"),
+        ([str(i) for i in range(1001)], "category", "1,001 categories would be as many inputs"),
         (["x", None], {"missing": "mean"}, 'expected a number, found the text "x"'),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_plot_command import make_run
 
-from microtrain.errors import ConfigError, LaunchError
+from microtrain.errors import ConfigError, LaunchError, install
 from microtrain.report.curves import curves
 from microtrain.report.figures import draw, write
 from microtrain.report.page import write_plots
@@ -131,12 +131,12 @@ print(loaded, "matplotlib.pyplot" in sys.modules)
         ([], "None", ["fit.png", "loss.png", "report.html"]),
         (
             ["matplotlib"],
-            "no plots: matplotlib is not installed; pip install 'microtrain[plot]'",
+            f"no plots: matplotlib is not installed; {install('plot')}",
             ["report.html"],
         ),
         (
             ["jinja2"],
-            "no report: jinja2 is not installed; pip install 'microtrain[plot]'",
+            f"no report: jinja2 is not installed; {install('plot')}",
             ["fit.png", "loss.png"],
         ),
     ],

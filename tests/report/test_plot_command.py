@@ -12,7 +12,7 @@ import pytest
 
 from microtrain.cli.main import main
 from microtrain.config.components import REGISTERED, load
-from microtrain.errors import ConfigError, DataError
+from microtrain.errors import ConfigError, DataError, install
 from microtrain.report import figures
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
@@ -185,7 +185,7 @@ def test_without_matplotlib_one_message_says_how_to_get_it(tmp_path, monkeypatch
     assert main(["plot", str(make_run(tmp_path))]) == 5
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "error: matplotlib is not installed; pip install 'microtrain[plot]'\n"
+    assert err == f"error: matplotlib is not installed; {install('plot')}\n"
 
 
 def test_an_output_that_cannot_be_written(tmp_path, capsys):
