@@ -12,10 +12,11 @@ from ..words import number
 from .chart import Chart, Curve, Mark
 from .record import Record, differing_settings
 
-__all__ = ["WORDS", "choose", "curves", "run_names", "speed"]
+__all__ = ["WORDS", "choose", "constant", "curves", "run_names", "speed"]
 
 WORDS = {"train": "train", "val": "validation", "test": "test"}
 _MOST = 6  # charts without being asked for
+_NEAR = 4  # rows before and after one whose speed is drawn
 
 
 def curves(records: Sequence[Record], fields: Sequence[str]) -> list[Chart]:
@@ -60,9 +61,20 @@ def speed(record: Record) -> list[Chart]:
     ):
         x, y = record.curve(f"train/{key}")
         if len(x) > 1:
-            line = Curve(title, "test", (x, y * scale))
+            # A clock that is read every few milliseconds says little: of neighbours the median.
+            near = np.lib.stride_tricks.sliding_window_view(np.pad(y, _NEAR, "edge"), 2 * _NEAR + 1)
+            line = Curve(title, "test", (x, np.median(near, axis=1) * scale))
             charts.append(Chart(title, "optimiser step", [line], linear=True))
     return charts
+
+
+def constant(records: Sequence[Record], field: str) -> float | None:
+    """The value of a field that is the same in all rows of all runs, of two rows at least."""
+    values = np.concatenate(
+        [r.curve(c)[1] for r in records for c in r.columns if c.partition("/")[2] == field]
+    )
+    same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
+    return float(values[0]) if same else None
 
 
 def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:

@@ -61,6 +61,7 @@ class Git:
 
     commit: str
     dirty: bool
+    diff: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class RunInfo:
     started: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     git: Git | None = None
+    command: list[str] = field(default_factory=list)
+    parameters: int | None = None
     hosts: list[str] = field(default_factory=list)
     ranks: int = 1
     device: str | None = None

@@ -36,7 +36,13 @@ class Header(Observer):
         everyone = run.comm.all_gather_object((socket.gethostname(), os.getpid()))
         hosts, processes = map(list, zip(*everyone, strict=True))
         about = run.execution.about()
-        run.update_info(hosts=hosts, processes=processes, ranks=run.comm.size, compile=about)
+        run.update_info(
+            hosts=hosts,
+            processes=processes,
+            ranks=run.comm.size,
+            parameters=sum(p.numel() for p in run.model.parameters()),
+            compile=about,
+        )
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))

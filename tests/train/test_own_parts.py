@@ -115,7 +115,8 @@ class Strange(mt.train.Trainer):
 
 RUN = """\
 data:
-  {type: synthetic_relu, samples: 64, features: 3, hidden: 4, targets: 1, split: {train: 0.5, val: 0.5}}
+  {type: synthetic_relu, samples: 64, features: 3, hidden: 4, targets: 1,
+   split: {train: 0.5, val: 0.5}}
 model: {type: mlp, hidden: [4]}
 loss: mse
 optimizer: {type: sgd, lr: 0.1}
