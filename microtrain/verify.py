@@ -27,7 +27,7 @@ from .config.resolved import as_yaml, resolved_yaml
 from .config.schema import Config
 from .creation import from_numpy
 from .errors import ConfigError
-from .random import begin_batch
+from .random import begin_batch, manual_seed
 from .report.compare import first_difference
 from .report.record import Record
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
@@ -178,7 +178,8 @@ class Verification:
             at = len(data.train.inputs)
 
             def loss_now(_: Any) -> Any:
-                begin_batch(0)  # the same masks each time
+                manual_seed(config.seed)  # the same noise and the same masks each time
+                begin_batch(0)
                 return loss_of_rows(loss, module(*tensors[:at]), *tensors[at:])
 
             trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
