@@ -110,8 +110,8 @@ class TrainedModel:
                 columns (a dict, a pandas or pyarrow table, a structured array), taken by their
                 names in any order. The target may be among them; other columns are left out with a
                 UserWarning.
-            threshold: of two classes, the probability of the second from which on it is named,
-                from 0 to 1; None names the one with the higher score.
+            threshold: of two classes, predict the second where its probability is at least this,
+                from 0 to 1; None: the class with the higher score.
 
         Returns:
             Classification: the label of each row, shape (n,), whole numbers where the classes are
@@ -122,7 +122,7 @@ class TrainedModel:
         predictions that are none; ConfigError for a threshold that is none, or without two classes.
         """
         if threshold is not None:
-            return self._named(self.predict_proba(*inputs), threshold)
+            return self._decided(self.predict_proba(*inputs), threshold)
         outputs = self._outputs(inputs)
         if self.classes is not None:
             labels: Array = self.labels[outputs.argmax(axis=1)]
@@ -147,7 +147,7 @@ class TrainedModel:
         chances: Array = softmax(scores, 1).numpy()
         return chances
 
-    def _named(self, chances: Array, threshold: float) -> Array:
+    def _decided(self, chances: Array, threshold: float) -> Array:
         """The class for each row, by the probability of the second of two."""
         if not 0 <= threshold <= 1:
             raise ConfigError(f"threshold: expected a probability from 0 to 1, got {threshold}")
