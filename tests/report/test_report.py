@@ -164,10 +164,10 @@ def test_several_runs_stand_side_by_side(tmp_path):
     assert path == tmp_path / "report.html"
     text = " ".join(Checked(path.read_text()).text.split())
     for words in (
-        "status steps duration last train/loss best val/loss best val/r2",
-        "slow finished 1,200 2.50 s 1.5000 1.7500 0.85000",
-        "fast finished 3 - 0.50000 0.75000 0.95000",
-        "none (failed) failed 0 - - - -",
+        "last train/loss best val/loss best val/r2 status steps duration",
+        "slow 1.5000 1.7500 0.85000 finished 1,200 2.50 s",
+        "fast 0.50000 0.75000 0.95000 finished 3 -",
+        "none (failed) - - - failed 0 -",
         "optimizer.lr",
     ):
         assert words.replace(" ", "") in text.replace(" ", ""), words
