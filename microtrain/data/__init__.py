@@ -33,3 +33,7 @@ __all__ = [
     "synthetic_random",
     "synthetic_relu",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
