@@ -174,7 +174,8 @@ class Verification:
             data = load_data(config)
             module, loss, _ = build_parts(config, data, None)
             module.train()
-            *inputs, target = map(from_numpy, data.train[:ROWS])
+            arrays = [array[:ROWS] for array in (*data.train.inputs, data.train.target)]
+            *inputs, target = map(from_numpy, arrays)
 
             def loss_now(_: Any) -> Any:
                 begin_batch(0)  # the same masks each time

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 __all__ = ["ArrayDataset"]
 
+_NAMES = ("feature_names", "target_name", "classes", "truth")
+
 
 class ArrayDataset:
-    """Rows of one or more arrays: inputs first, the target last.
+    """Rows of one or more arrays: inputs first, the target last, then the weights if there are any.
 
     Args:
         *arrays: NumPy arrays (or Tensors) of booleans, integers or floats, of equal leading
@@ -25,10 +27,15 @@ class ArrayDataset:
         target_name: what the last array holds.
         classes: for class codes, the names that codes 0, 1, 2 ... of the last array stand for.
         truth: what is known of how the data were made (`{"weights": [2.0], "bias": 3.0}`).
+        weights: how much each row counts, floats of shape (n,), none negative; None: all alike.
+
+    Attributes:
+        arrays: inputs, target, and the weights if there are any.
 
     Raises:
         TypeError: an argument is not an array of numbers.
-        ValueError: no arrays, unequal leading dimensions, or names that do not fit the arrays.
+        ValueError: no arrays, unequal leading dimensions, names that do not fit the arrays, or
+            weights that are negative or of another shape.
 
     Example:
         >>> data = ArrayDataset(np.ones((100, 3)), np.zeros((100, 1)))
@@ -44,10 +51,14 @@ class ArrayDataset:
         target_name: str | None = None,
         classes: Sequence[str] | None = None,
         truth: Mapping[str, Any] | None = None,
+        weights: Any = None,
     ) -> None:
         if not arrays:
             raise ValueError("ArrayDataset needs at least one array: ArrayDataset(x, y)")
-        self.arrays = tuple(_as_array(value, i) for i, value in enumerate(arrays))
+        self.arrays = tuple(_as_array(a, f"argument {i}") for i, a in enumerate(arrays))
+        self.weighted = weights is not None
+        if self.weighted:
+            self.arrays += (_as_weights(weights),)
         if len({len(array) for array in self.arrays}) > 1:
             shapes = ", ".join(str(array.shape) for array in self.arrays)
             raise ValueError(
@@ -60,7 +71,7 @@ class ArrayDataset:
         self._check_names()
 
     def _check_names(self) -> None:
-        first, last = self.arrays[0], self.arrays[-1]
+        first, last = self.arrays[0], self.target
         if self.feature_names is not None and (len(self.feature_names),) != first.shape[1:]:
             raise ValueError(
                 f"ArrayDataset: {len(self.feature_names)} feature_names for a first array of shape "
@@ -79,6 +90,21 @@ class ArrayDataset:
                 f"{len(self.classes) - 1}, found {last.min()} to {last.max()}"
             )
 
+    @property
+    def inputs(self) -> tuple[NDArray[Any], ...]:
+        """The arrays before the target."""
+        return self.arrays[: len(self.arrays) - 1 - self.weighted]
+
+    @property
+    def target(self) -> NDArray[Any]:
+        """The last array but for the weights."""
+        return self.arrays[-1 - self.weighted]
+
+    @property
+    def weights(self) -> NDArray[Any] | None:
+        """How much each row counts, of shape (n,); None where all count alike."""
+        return self.arrays[-1] if self.weighted else None
+
     def __len__(self) -> int:
         return len(self.arrays[0])
 
@@ -93,34 +119,48 @@ class ArrayDataset:
         return tuple(array[rows, ...] for array in self.arrays)
 
     def with_arrays(self, *arrays: Any) -> ArrayDataset:
-        """Other arrays under the same names: a part of the rows, or the rows prepared."""
-        names = ("feature_names", "target_name", "classes", "truth")
-        return ArrayDataset(*arrays, **{name: getattr(self, name) for name in names})
+        """Others for all of `arrays`, under the same names: some of the rows, or all prepared."""
+        names: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
+        if self.weighted:
+            *arrays, names["weights"] = arrays  # type: ignore[assignment]
+        return ArrayDataset(*arrays, **names)
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{array.dtype}{list(array.shape)}" for array in self.arrays)
         return f"ArrayDataset({arrays})"
 
 
-def _as_array(value: Any, position: int) -> NDArray[Any]:
+def _as_array(value: Any, position: str) -> NDArray[Any]:
     """`value` as a plain NumPy array of numbers that shares its memory."""
     if not isinstance(value, np.ndarray) and callable(getattr(value, "numpy", None)):
         value = value.numpy()
     if not isinstance(value, np.ndarray):
         raise TypeError(
-            f"ArrayDataset: argument {position} is a {type(value).__name__}, expected a NumPy "
+            f"ArrayDataset: {position} is a {type(value).__name__}, expected a NumPy "
             "array or a Tensor; numpy.asarray(...) makes one from a sequence"
         )
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
-            f"ArrayDataset: argument {position} is a masked array, whose mask would be lost; "
+            f"ArrayDataset: {position} is a masked array, whose mask would be lost; "
             "fill it (.filled(...)) or leave the masked rows out"
         )
     if value.dtype.kind not in "biuf":
         raise TypeError(
-            f"ArrayDataset: argument {position} has dtype {value.dtype}, expected booleans, "
+            f"ArrayDataset: {position} has dtype {value.dtype}, expected booleans, "
             "integers or floats"
         )
     if value.ndim == 0:
-        raise ValueError(f"ArrayDataset: argument {position} is 0-d; the first dimension is rows")
+        raise ValueError(f"ArrayDataset: {position} is 0-d; the first dimension is rows")
     return np.asarray(value)  # a memory map becomes a plain array over the same memory
+
+
+def _as_weights(value: Any) -> NDArray[Any]:
+    """Weights of rows as an array."""
+    array = _as_array(value, "weights")
+    if array.dtype.kind != "f" or array.ndim != 1 or (array < 0).any():
+        lowest = f", the lowest {array.min()}" if array.size else ""
+        raise ValueError(
+            "ArrayDataset: weights must be floats of shape (n,), none negative; got "
+            f"{array.dtype} of shape {array.shape}{lowest}"
+        )
+    return array

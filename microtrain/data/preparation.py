@@ -125,7 +125,7 @@ def prepare(
     """
     dataset = _checked(data, origin)
     classes = _class_names(dataset, origin)
-    inputs, target = dataset.arrays[:-1], dataset.arrays[-1]
+    inputs, target = dataset.inputs, dataset.target
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize:
         raise ConfigError(
@@ -175,19 +175,20 @@ def _checked(data: Any, origin: str) -> ArrayDataset:
             f"{origin} returned {returned}; expected arrays (inputs..., target) or an ArrayDataset"
         )
     dataset = data
-    if len(dataset.arrays) < 2:
+    if not dataset.inputs:
         raise DataError(f"{origin} returned one array; expected at least an input and a target")
     shapes = ", ".join(str(array.shape) for array in dataset.arrays)
     if len(dataset) == 0:
         raise DataError(f"{origin}: the data set is empty; its arrays have shapes {shapes}")
-    last = len(dataset.arrays) - 1
-    for i, array in enumerate(dataset.arrays):
-        name = "target" if i == last else "input" if last == 1 else f"input {i}"
+    count = len(dataset.inputs)
+    names = ["input"] if count == 1 else [f"input {i}" for i in range(count)]
+    names += ["target", "weight"]
+    for i, (name, array) in enumerate(zip(names, dataset.arrays, strict=False)):
         check_finite(array, f"{origin}: {name}", None if i else dataset.feature_names)
     if any(0 in array.shape[1:] for array in dataset.arrays):
         raise DataError(f"{origin}: an array has no columns; their shapes are {shapes}")
-    columns = (a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in dataset.arrays)
-    return dataset.with_arrays(*columns)
+    columns = [a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in dataset.arrays]
+    return dataset.with_arrays(*columns[: count + 1], *dataset.arrays[count + 1 :])
 
 
 def check_finite(array: NDArray[Any], name: str, columns: Sequence[str] | None = None) -> None:
@@ -210,7 +211,7 @@ def check_finite(array: NDArray[Any], name: str, columns: Sequence[str] | None =
 
 def _class_names(dataset: ArrayDataset, origin: str) -> tuple[str, ...] | None:
     """The names of the classes: given, or the codes themselves for a 1-d target of integers."""
-    target = dataset.arrays[-1]
+    target = dataset.target
     if dataset.classes is not None or target.dtype.kind == "f" or target.ndim > 1:
         return dataset.classes
     low, high = int(target.min()), int(target.max())

@@ -77,7 +77,7 @@ def predict_rows(
     """
     parts = {"validation": data.val, "test": data.test, "training": data.train}
     part, dataset = next((name, rows) for name, rows in parts.items() if rows is not None)
-    *inputs, truth = dataset[:ROWS]
+    *inputs, truth = (array[:ROWS] for array in (*dataset.inputs, dataset.target))
     with evaluating(model):
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]

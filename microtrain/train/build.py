@@ -215,8 +215,7 @@ def data_state(data: Prepared) -> dict[str, Any]:
         "target_name": train.target_name,
         "out_features": data.out_features,
         "inputs": [
-            {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
-            for array in train.arrays[:-1]
+            {"shape": list(array.shape[1:]), "dtype": array.dtype.name} for array in train.inputs
         ],
         "data_hash": data_hash(data),
     }
@@ -262,7 +261,7 @@ def check_fit(
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
-    target = data.train.arrays[-1]
+    target = data.train.target
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "

@@ -38,7 +38,7 @@ def evaluate(
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
     """
-    target = dataset.arrays[-1]
+    target = dataset.target
     mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
     measured = MetricSet(
         metrics, target_mean=mean, loss_reduction=getattr(loss, "reduction", "mean")

@@ -138,3 +138,24 @@ def test_names_go_along_with_other_arrays(x, y):
 def test_mistakes(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_weights_stand_after_the_target_and_stay_with_their_rows(x, y):
+    weights = np.arange(6.0)
+    data = ArrayDataset(x, y, weights=weights)
+    assert data.inputs[0] is data.arrays[0]
+    assert np.shares_memory(data.target, y)
+    assert np.shares_memory(data.weights, weights)
+    assert [len(array) for array in data[1:3]] == [2, 2, 2]
+    half = data.with_arrays(*data[::2])
+    np.testing.assert_array_equal(half.weights, [0, 2, 4])
+    np.testing.assert_array_equal(half.target, [0, 2, 4])
+    plain = ArrayDataset(x, y)
+    assert plain.weights is None
+    assert plain.target is plain.arrays[-1]
+
+
+@pytest.mark.parametrize("weights", [np.arange(6), np.ones((6, 1)), np.array([1.0] * 5 + [-2])])
+def test_weights_are_floats_one_a_row_and_not_negative(x, y, weights):
+    with pytest.raises(ValueError, match=r"weights must be floats of shape \(n,\), none negative"):
+        ArrayDataset(x, y, weights=weights)

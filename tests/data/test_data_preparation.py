@@ -289,3 +289,13 @@ def test_standardising_several_inputs_or_values_beyond_floats():
     x = np.array([[1e308], [-1e308]])
     with pytest.raises(DataError, match="too large to standardise"):
         prepare((x, x), standardize=True, dtype="float64")
+
+
+def test_weights_are_cut_with_the_rows_and_cast():
+    x, y, weights = np.ones((10, 2)), np.arange(10.0), np.arange(10.0)
+    data = ArrayDataset(x, y, weights=weights)
+    parts = prepare(data, split={"train": 0.7, "val": 0.3}, seed=3)
+    for part in (parts.train, parts.val):
+        assert part.weights.dtype == np.float32
+        assert part.target.shape == (len(part), 1)
+        np.testing.assert_array_equal(part.weights, part.target[:, 0])
