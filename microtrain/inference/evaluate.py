@@ -16,7 +16,7 @@ from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import Run
-from ..train.build import build_loss, compare_data, data_hash, load_data
+from ..train.assembly import build_loss, compare_data, data_hash, load_data
 from ..train.evaluation import evaluate
 from ..words import listed, number, table
 from .inputs import read_dataset

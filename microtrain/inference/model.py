@@ -21,7 +21,7 @@ from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
-from ..train.build import build_model
+from ..train.assembly import build_model
 from ..train.evaluation import ROWS, evaluating
 from ..train.model_state import load_model_arrays
 from ..words import listed

@@ -30,7 +30,7 @@ from ..distributed.agreement import agreed, settled
 from ..errors import DivergedError
 from ..tensor import TENSORS, Tensor
 from .autopsy import autopsy
-from .build import build_run
+from .assembly import build_run
 from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
