@@ -29,8 +29,8 @@ from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, settled
 from ..errors import DivergedError
 from ..tensor import TENSORS, Tensor
-from .autopsy import autopsy
 from .assembly import build_run
+from .autopsy import autopsy
 from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
