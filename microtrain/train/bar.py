@@ -21,9 +21,7 @@ __all__ = ["Bar", "NotebookBar", "TerminalBar", "in_notebook"]
 
 SECONDS = 0.1  # between two drawings
 STEPS = 1000  # at most
-_NEW = (
-    0.2  # what the last drawing's loss counts: steps differ, and nobody reads ten numbers a second
-)
+_NEW = 0.5  # what the last steps count: one says little, many are long ago
 
 
 def in_notebook(stream: TextIO | None) -> bool:
@@ -150,10 +148,11 @@ class NotebookBar(Bar):
     """An element above what a cell of a notebook prints, drawn by the page; needs no widgets."""
 
     def __init__(self, total: int | None, start: int = 0) -> None:
-        from IPython.display import display
+        from IPython import display
 
         super().__init__(total, start)
-        self._handle: Any = display(self._bundle(), raw=True, display_id=True)
+        show: Any = display.display
+        self._handle = show(self._bundle(), raw=True, display_id=True)
 
     def _bundle(self) -> dict[str, str]:
         text = ", ".join(self.words().values())
