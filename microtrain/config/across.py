@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from ..compile.executors import numba_absent
@@ -15,6 +16,8 @@ from .components import REGISTERED, is_import_path, load
 from .duration import Duration
 from .problems import quoted
 from .schema import Config, Distributed
+
+_WRITES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "wandb": "wandb"}  # by callback
 
 Wrong: TypeAlias = Iterator[tuple[str, str]]  # dotted paths and what is wrong there
 
@@ -85,6 +88,14 @@ def _monitors(config: Config) -> Wrong:
                 suggestion = f"; add {name} to metrics"
             there = ", ".join(higher)
             yield path, f"nothing measures {quoted(monitor)}{suggestion} (there are: {there})"
+
+
+def _trackers(config: Config) -> Wrong:
+    for i, callback in enumerate(config.callbacks):
+        package = _WRITES.get(callback.type)
+        if package is not None and find_spec(package) is None:
+            way_out = f"pip install 'microtrain[{callback.type}]'"
+            yield f"callbacks.{i}", f"{package} is not installed ({way_out})"
 
 
 def _durations(config: Config) -> Wrong:
@@ -167,6 +178,7 @@ RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
     (_shares, ("data",)),
     (_steps, ("train",)),
     (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
+    (_trackers, ("callbacks",)),
     (_durations, ("train", "checkpoint", "log")),
     (_schedule, ("schedule", "train", "optimizer")),
     (_distributed, ("distributed", "device")),
