@@ -26,6 +26,7 @@ COMMANDS = {
     "predict": ("microtrain.cli.predict:predict", "Use a trained model on the rows of a file."),
     "plot": ("microtrain.cli.plot:plot", "Draw the curves of one or several runs."),
     "report": ("microtrain.cli.report:report", "Write what a run is into one HTML file."),
+    "list": ("microtrain.cli.list:list_runs", "List runs, one a line."),
     "compare": ("microtrain.cli.compare:compare", "Explain what differs between runs."),
     "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
     "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from ..config.resolved import Setting, as_yaml, read_settings
 from ..runs.record import Run
 
-__all__ = ["Record", "differing_settings", "direction"]
+__all__ = ["Record", "differing_settings", "direction", "read_records"]
 
 _HIGHER = ("r2", "accuracy")
 _LOWER = ("loss", "mse", "rmse", "mae")
@@ -61,6 +62,16 @@ class Record(Run):
         if known == 0 and column == self.monitor:
             return 1 if self.setting("checkpoint.mode") == "max" else -1
         return known
+
+
+def read_records(paths: Sequence[str]) -> list[Record]:
+    """The runs at these places; a link, such as `latest`, adds none that is there already.
+
+    Raises DataError.
+    """
+    records = [(path, Record.read(path)) for path in paths]
+    named = {record.path for path, record in records if not os.path.islink(path)}
+    return [r for path, r in records if not (os.path.islink(path) and r.path in named)]
 
 
 def direction(field: str) -> int:

@@ -155,9 +155,9 @@ class TensorBoard(_Tracker):
 
 
 class MLflow(_Tracker):
-    """Logs into MLflow: `mlflow.db` in `run_dir`, else where `uri` or MLFLOW_TRACKING_URI says.
+    """Logs into MLflow: where `uri` or MLFLOW_TRACKING_URI says, else `.mlflow` in `run_dir`.
 
-    Needs the extra `mlflow`. `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db` shows it.
+    Needs the extra `mlflow`. There `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows it.
 
     Args:
         experiment: what runs are kept together under.
@@ -177,14 +177,17 @@ class MLflow(_Tracker):
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # each table it makes
-        parent = trainer.path.parent.parent.absolute()
-        place = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{parent}/mlflow.db"
+        place = self.uri or os.environ.get("MLFLOW_TRACKING_URI")
+        files = None
+        if not place:  # hidden: runs/* are runs
+            folder = trainer.path.parent.parent.absolute() / ".mlflow"
+            make_directory(folder)
+            place, files = f"sqlite:///{folder}/mlflow.db", folder.as_uri()
         self._client = client = MlflowClient(tracking_uri=place)
         if self.id:
             client.update_run(self.id, status="RUNNING")
             return
         found = client.get_experiment_by_name(self.experiment)
-        files = f"file://{parent}/mlflow" if place.startswith("sqlite:") else None
         number = found.experiment_id if found else client.create_experiment(self.experiment, files)
         label = f"{trainer.path.parent.name}/{trainer.path.name}"
         self.id = str(client.create_run(number, run_name=label).info.run_id)

@@ -65,7 +65,7 @@ def of_tensorboard(run):
 def of_mlflow(run):
     """The points, by MLflow's client."""
     tracking = pytest.importorskip("mlflow.tracking")
-    client = tracking.MlflowClient(tracking_uri=f"sqlite:///{run.parent.parent}/mlflow.db")
+    client = tracking.MlflowClient(tracking_uri=f"sqlite:///{run.parent.parent}/.mlflow/mlflow.db")
     experiment = client.get_experiment_by_name("microtrain")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.run_name == f"line/{run.name}"
@@ -212,7 +212,7 @@ def test_losing_a_tracker_does_not_lose_the_run(tmp_path):
         "import microtrain as mt\n"
         "@mt.train.every('20 steps')\n"
         "def lose(trainer):\n"
-        "    place = trainer.path.parent.parent / 'mlflow.db'\n"
+        "    place = trainer.path.parent.parent / '.mlflow' / 'mlflow.db'\n"
         "    if place.is_file():\n"
         "        place.unlink()\n"
         "        place.mkdir()\n"
