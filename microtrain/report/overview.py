@@ -20,7 +20,7 @@ from ..errors import ConfigError, DataError
 from ..runs.record import Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
-from .record import Record, differing_settings, direction
+from .record import Record, by_seed, differing_settings, direction
 
 __all__ = ["Column", "comparison", "find_runs", "in_csv", "in_lines", "listing", "sort"]
 
@@ -203,7 +203,7 @@ def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[C
         Column("path", [str(record.path) for record in records]),
     ]
     by = by or (monitor if any(c.name == monitor for c in told) else "run")
-    return sort(told, by), _groups(settings, told, by)
+    return sort(told, by), _groups(records, told, by)
 
 
 def _settings(settings: dict[str, list[str | None]]) -> list[Column]:
@@ -252,19 +252,14 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
     return columns
 
 
-def _groups(settings: dict[str, list[str | None]], told: Sequence[Column], by: str) -> list[Column]:
+def _groups(records: Sequence[Record], told: Sequence[Column], by: str) -> list[Column]:
     """A line for each group of runs that differ in their seed alone: their number, mean +- std."""
-    apart = [key for key in settings if key != "seed"]
-    members: dict[Any, dict[str | None, int]] = {}
-    for i, seed in enumerate(settings.get("seed", ())):
-        members.setdefault(tuple(settings[key][i] for key in apart), {})[seed] = i
-    rows = [[*group.values()] for group in members.values()]
-    if max(map(len, rows), default=0) < 2:
+    rows, settings = by_seed(records)
+    if max(map(len, rows)) < 2:
         return []
     columns = [
         replace(column, values=[column.values[row[0]] for row in rows])
-        for key, column in zip(settings, _settings(settings), strict=True)
-        if key != "seed"
+        for column in _settings(settings)
     ]
     columns.append(Column("seeds", [len(row) for row in rows], 10))
     for column in (column for column in told if "/" in column.name):

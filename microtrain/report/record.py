@@ -14,7 +14,7 @@ import numpy as np
 from ..config.resolved import Setting, as_yaml, read_settings
 from ..runs.record import Run
 
-__all__ = ["Record", "differing_settings", "direction", "read_records"]
+__all__ = ["Record", "by_seed", "differing_settings", "direction", "read_records"]
 
 _HIGHER = ("r2", "accuracy")
 _LOWER = ("loss", "mse", "rmse", "mae")
@@ -86,3 +86,21 @@ def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]
     settings = [{k: as_yaml(s.value) for k, s in record.config.items()} for record in records]
     rows = {key: [values.get(key) for values in settings] for values in settings for key in values}
     return {key: row for key, row in rows.items() if len(set(row)) > 1}
+
+
+def by_seed(
+    records: Sequence[Record],
+) -> tuple[list[list[int]], dict[str, list[str | None]]]:
+    """Numbers of the runs that differ in their seed alone, and the other settings that differ.
+
+    Of runs with one seed the last counts. A name and a place are no settings.
+    """
+    settings = differing_settings(records)
+    seeds = settings.pop("seed", ["" for _ in records])
+    for place in ("name", "run_dir"):
+        settings.pop(place, None)
+    members: dict[tuple[str | None, ...], dict[str | None, int]] = {}
+    for i, seed in enumerate(seeds):
+        key = tuple(row[i] for row in settings.values())
+        members.setdefault(key, {})[seed] = i
+    return [[*group.values()] for group in members.values()], settings
