@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import zip_longest
 
 
@@ -74,6 +75,17 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
         start + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=False)).rstrip()
         for row in rows
     ]
+
+
+def html_table(rows: Sequence[Sequence[str]], title: str) -> str:
+    """The same as HTML, for notebooks: texts to the left, numbers to the right."""
+
+    def cell(text: str) -> str:
+        align = "right" if text[:1].isdigit() and not text.strip("0123456789,.") else "left"
+        return f'<td style="text-align: {align}">{escape(printable(text))}</td>'
+
+    lines = [f"<tr>{''.join(map(cell, row))}</tr>" for row in rows]
+    return f"<table><caption>{escape(printable(title))}</caption>{''.join(lines)}</table>"
 
 
 def labelled(facts: Mapping[str, str]) -> list[str]:

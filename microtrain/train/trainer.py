@@ -12,6 +12,7 @@ leave with one message instead of some waiting for the others.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import time
@@ -274,6 +275,13 @@ class Trainer(TrainingRun):
         for observer in self.observers:
             observer.stopped(ending)
         return 0 if finished else STOPPED
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, or how its training ended, with the curves."""
+        if self.comm.rank != 0 or not hasattr(self, "path"):
+            return self.model.module._repr_html_()
+        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
+        return str(page.in_html(self.path))
 
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.
