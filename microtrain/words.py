@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import zip_longest
 
 
@@ -78,13 +77,15 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
 
 
 def html_table(rows: Sequence[Sequence[str]], title: str) -> str:
-    """The same as HTML, for notebooks: texts to the left, numbers to the right."""
+    """The same as HTML, for notebooks: numbers stand to the right, but for the first column."""
+    from html import escape
 
-    def cell(text: str) -> str:
-        align = "right" if text[:1].isdigit() and not text.strip("0123456789,.") else "left"
+    def cell(i: int, text: str) -> str:
+        digits = i and text and not text.strip("0123456789,.")
+        align = "right" if digits else "left"
         return f'<td style="text-align: {align}">{escape(printable(text))}</td>'
 
-    lines = [f"<tr>{''.join(map(cell, row))}</tr>" for row in rows]
+    lines = [f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows]
     return f"<table><caption>{escape(printable(title))}</caption>{''.join(lines)}</table>"
 
 

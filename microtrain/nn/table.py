@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..words import html_table, size
-from .module import Module
 
 __all__ = ["in_html"]
 
 _MOST = 200  # rows that a page shows
 
 
-def in_html(module: Module) -> str:
-    """A row for each layer: its name, what it is, its parameters with their shapes, their number."""
+def in_html(module: Any) -> str:
+    """A row for each layer: its name, what it is, the shapes of its parameters, their number."""
     rows = [["layer", "", "parameters", "number"]]
     total = frozen = held = 0
     seen: set[int] = set()
