@@ -107,7 +107,7 @@ def main(
             Path(options.worker).write_text(json.dumps(found))
         return 0
     if importlib.util.find_spec("mpi4py") is None:
-        print("left out: mpi4py is not installed (pip install 'microtrain[mpich]')")
+        print("left out: mpi4py is not installed (pip install -e '.[mpich]')")
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"{platform.machine()}, {cores} cores, medians in us of the slowest rank")
@@ -123,7 +123,7 @@ def main(
                 both = name in found and "torch" in found
                 line += f"{_text(found[name] / found['torch'] if both else None, '.4f'):>13}"
             print(line + (f"   must {must[row]:g}" if row in must else ""), flush=True)
-    for module, package in (("torch", "torch==2.13.0"), ("numba", "'microtrain[jit]'")):
+    for module, package in (("torch", "torch==2.13.0"), ("numba", "-e '.[jit]'")):
         if importlib.util.find_spec(module) is None:
             print(f"left out: {module} is not installed (pip install {package})")
     if options.json:

@@ -92,7 +92,7 @@ def make_steps(name: str, peers: Iterable[str], left_out: dict[str, str]) -> dic
     ours = list(OURS)
     if "numba" in ours and importlib.util.find_spec("numba") is None:
         ours.remove("numba")
-        left_out["numba"] = "numba is not installed (pip install 'microtrain[jit]')"
+        left_out["numba"] = "numba is not installed (pip install -e '.[jit]')"
     if name not in NETS:
         steps = {"eager": chain_step(mt)}
         if "torch" in peers:

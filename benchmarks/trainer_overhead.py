@@ -106,7 +106,7 @@ def main() -> int:
     executors = ["numpy", "numba"]
     if importlib.util.find_spec("numba") is None:
         executors.remove("numba")
-        print("left out: numba is not installed (pip install 'microtrain[jit]')")
+        print("left out: numba is not installed (pip install -e '.[jit]')")
     results: dict[str, dict[str, dict[str, float]]] = {}
     print(f"{platform.processor() or platform.machine()}, one core, medians in us a step")
     print(f"{'run':<26}{'executor':>9}{'loop':>9}{'bare':>9}{'over':>9}{'must':>6}{'aim':>6}")

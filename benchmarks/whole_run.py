@@ -151,7 +151,7 @@ def main() -> int:
         torch_worker(options.worker, options.epochs)
         return 0
     if importlib.util.find_spec("mpi4py") is None:
-        print("left out: mpi4py is not installed (pip install 'microtrain[mpich]')")
+        print("left out: mpi4py is not installed (pip install -e '.[mpich]')")
         return 0
     sides = {"microtrain": microtrain_run(options.ranks, options.epochs)}
     if importlib.util.find_spec("torch") is not None:

@@ -35,6 +35,6 @@ for epoch in range(state["epoch"] + 1 if state else 0, 10):
         optimizer.step()
     if comm.rank == 0:
         print(f"epoch {epoch}  loss {model.loss:.4f}")  # the exact global loss of the last step
-    mt.save("checkpoints", epoch + 1, state={"epoch": epoch}, **kept)  # to go on after Ctrl-C
+    mt.save("checkpoints", epoch + 1, state={"epoch": epoch}, **kept)  # where a restart resumes
 if comm.rank == 0 and state and state["epoch"] == 9:
-    print("all 10 epochs were done before; `rm -r checkpoints` begins again")
+    print("all 10 epochs are already done; `rm -r checkpoints` to start over")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import special as numpy_special
+from .errors import install
 from .random import forward_words
 from .recording import Recording
 
@@ -520,7 +521,7 @@ def cuda() -> Namespace:
             why = "CuPy is not installed" if absent else f"{type(error).__name__}: {error}"
             raise RuntimeError(
                 f"no usable GPU: {why}; install CuPy for your CUDA "
-                "(pip install 'microtrain[cuda12]' or '[cuda13]') or use device cpu"
+                f"({install('cuda12')}, or cuda13) or use device cpu"
             ) from error
         known = LIBRARIES.get(cupy.ndarray)
         return register(_CupyNamespace(cupy, cupyx, special)) if known is None else known
@@ -572,8 +573,7 @@ def use_gpu(index: int) -> device:
     except Exception as error:  # whatever a broken installation raises
         raise RuntimeError(
             f"GPU {index} does not compute: {type(error).__name__}: {error}; install CuPy with the "
-            "libraries that it needs (pip install 'microtrain[cuda12]' or '[cuda13]') or use "
-            "device cpu"
+            f"libraries that it needs ({install('cuda12')}, or cuda13) or use device cpu"
         ) from error
     return device("cuda", index)
 

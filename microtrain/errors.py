@@ -6,6 +6,11 @@ code and keeps its traceback (exit code 1). Standard library only.
 """
 
 
+def install(extra: str) -> str:
+    """How to install an extra, for messages: microtrain is installed from its checkout."""
+    return f"pip install -e '.[{extra}]' in the microtrain checkout"
+
+
 class UserError(Exception):
     """Something outside the program is wrong; the message says what, where and the way out.
 

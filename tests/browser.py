@@ -101,6 +101,13 @@ class Browser:
         """What a JavaScript function body returns."""
         return self._call("/execute/sync", {"script": script, "args": []})
 
+    def wait(self, script: str, seconds: float = 20) -> Any:
+        """What a function body returns once that is something, or at last."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.run(script)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
     def point(self, x: float, y: float) -> None:
         """Move the mouse to a place of the window."""
         move = {"type": "pointerMove", "duration": 0, "x": int(x), "y": int(y)}

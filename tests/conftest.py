@@ -64,9 +64,7 @@ def native_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def executor(request: pytest.FixtureRequest) -> str:
     """The executors that replay a captured step, one after the other."""
     if request.param == "numba":
-        pytest.importorskip(
-            "numba", reason="numba is not installed (pip install 'microtrain[jit]')"
-        )
+        pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
         request.getfixturevalue("native_code")
     return request.param
 

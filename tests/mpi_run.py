@@ -60,9 +60,9 @@ def find_mpirun() -> Path | None:
 def missing() -> str:
     """Why MPI jobs cannot be run here; empty where they can."""
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed (pip install 'microtrain[mpich]')"
+        return "mpi4py is not installed (pip install -e '.[mpich]')"
     if find_mpirun() is None:
-        return "no mpirun beside Python or on PATH (pip install 'microtrain[mpich]')"
+        return "no mpirun beside Python or on PATH (pip install -e '.[mpich]')"
     return ""
 
 

@@ -9,6 +9,7 @@ import doctest
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import mpi_run
@@ -158,6 +159,30 @@ def test_what_launching_explains_is_said_somewhere(words: str) -> None:
     assert any(words in text for text in source)
 
 
+INSTALLED = re.compile(r"pip (install .{0,4}(?:microtrain|\.))\[([\w,]+)\]")  # with which extras
+ENDINGS = ("", ".md", ".py", ".yaml")
+WORDED = "README.md docs microtrain scripts benchmarks configs examples tests".split()
+
+
+def test_extras_are_installed_by_one_command_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {*project["optional-dependencies"]}
+    places = [ROOT / place for place in WORDED]
+    paths = [path for place in places for path in (place, *place.rglob("*"))]
+    texts = {path: path.read_text() for path in paths if path.suffix in ENDINGS and path.is_file()}
+    found = [(str(path), *hit) for path, text in texts.items() for hit in INSTALLED.findall(text)]
+    assert len(found) > 20
+    for path, command, named in found:
+        assert command == "install -e '.", (path, command)
+        assert {*named.split(",")} <= extras, (path, named)
+
+
+def test_the_default_environment_is_the_same_everywhere() -> None:
+    script = (ROOT / "scripts" / "quickstart").read_text()
+    (made,) = re.findall(r"^use_environment \.venv (\S+)$", script, re.MULTILINE)
+    assert f"pip install -e '.[{made}]'" in (ROOT / "README.md").read_text()
+
+
 COMMAND = re.compile(r"(?:^|[\s;])(?:python -m )?microtrain (?=[a-z])(.*?)(?= [|;>] |[|;&>]|$)")
 
 
@@ -174,3 +199,9 @@ def test_the_commands_of_a_page_are_understood(page: str) -> None:
                 module, _, attribute = COMMANDS[name][0].partition(":")
                 command = getattr(importlib.import_module(module), attribute)
                 command.make_context(name, arguments)  # parses, and calls nothing
+
+
+@pytest.mark.parametrize("part", sorted(pages.ROOT.glob("microtrain/templates/parts/*.*")))
+def test_a_part_of_ones_own_is_one_text(part: Path) -> None:
+    (block,) = (b for b in of(f"docs/parts/{part.stem}.md") if b.file == part.name)
+    assert block.text.partition("\n")[2] == part.read_text()

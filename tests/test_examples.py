@@ -60,6 +60,6 @@ def test_the_custom_loop_says_that_it_was_done_before(mpirun, tmp_path):
     assert (first.returncode, first.stderr) == (0, "")
     again = mpirun(2, LOOP, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.startswith("all 10 epochs were done before")
+    assert again.stdout.startswith("all 10 epochs are already done")
     told = f"restored {Path('checkpoints') / 'step-000010'}, step 10\n"
     assert again.stderr.count(told) == 1

@@ -83,10 +83,19 @@ def test_no_area_and_no_file_of_the_upper_house_is_over_its_budget(
     assert {name: lines for name, lines in house.items() if lines > size["LONGEST"]} == {}
 
 
-def test_the_readme_names_what_is_read_in_an_afternoon(size: dict[str, Any]) -> None:
-    text = (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"^The afternoon, in this order: (.*?)\.\n\n", text, re.M | re.S)
+def test_the_documentation_names_what_is_read_in_an_afternoon(size: dict[str, Any]) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^The reading list, in order: (.*?)\.\n\n", text, re.M | re.S)
     assert re.findall(r"`(.*?)`", listed) == [*size["AFTERNOON"][1]]
+
+
+def test_the_readme_says_how_much_there_is_to_read(rows: Any) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| part \| lines of code, about \|\n(.*?)\n\n", text, re.M | re.S)
+    areas, afternoon = rows
+    counted = [areas[0][1], afternoon, sum(lines for _, lines, _ in areas)]
+    said = [int(number.replace(",", "")) for number in re.findall(r"\| ([\d,]+) \|", table)]
+    assert said == pytest.approx(counted, rel=0.05)
 
 
 def test_size_prints_every_area_against_its_budget() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from ..config.components import is_import_path
+from ..config.components import import_paths, is_import_path
 from ..config.load import load_config
 from ..config.resolved import as_yaml
 from ..config.schema import Component
+from ..errors import DataError
 
 LIMITS = ("clip_norm", "max_time")
 
@@ -18,16 +19,21 @@ LIMITS = ("clip_norm", "max_time")
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
 def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
-    """Check the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
+    """Validate the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
 
-    No data is read and nothing is written. Exit code 2 if anything is wrong.
+    Writes nothing. Parts of your own are called once, on the first rows of the data, where these
+    can be read; without such parts no data is read. Exit code 2 if anything is wrong.
     """
     run = load_config(config, overrides, trust=trust or None)
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
-    drawn = f", drawn with seed {run.data.split.seed}" if run.data.split.seed else ""
+    split = run.data.split
+    shares = {part: f"{share:g}" for part, share in split.shares.items()} | split.files
+    drawn = f", drawn with seed {split.seed}" if split.seed else ""
+    drawn += ", stratified" * split.stratify + f", grouped by {split.group}" * bool(split.group)
+    drawn += f", in order of {split.time}" * bool(split.time)
 
     def in_words(path: str, component: Component) -> str:
         """Its name, and the arguments that are not the defaults."""
@@ -47,8 +53,7 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     rows = {
         "name": run.name,
         "data": in_words("data", run.data) + ", standardized" * run.data.standardize,
-        "split": ", ".join(f"{part} {share:g}" for part, share in run.data.split.shares.items())
-        + drawn,
+        "split": ", ".join(f"{part} {share}" for part, share in shares.items()) + drawn,
         "model": in_words("model", run.model),
         "loss": in_words("loss", run.loss),
         "metrics": all_in_words("metrics", run.metrics) or "none besides the loss",
@@ -61,7 +66,17 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
         "start": f"parameters of {train.init_from}" if train.init_from else "",
         "numbers": f"{run.dtype}, device {run.device}, seed {run.seed}",
     }
-    click.echo(f"{config}: no problems found (the data were not read)")
+    looked = "the data were not read"
+    if import_paths(run):
+        from ..train.trial import try_parts  # builds a run, which needs more than a check
+
+        try:
+            looked = f"parts of your own were tried on {try_parts(run)} rows"
+        except DataError as error:  # they may lie where the run is to train
+            if is_import_path(run.data.type):
+                raise
+            looked = f"parts of your own were not tried: {error}"
+    click.echo(f"{config}: no problems found ({looked})")
     for title, text in rows.items():
         if text:
             click.echo(f"  {title:<9}  {text}")

@@ -26,6 +26,7 @@ import numpy as np
 from .. import threads
 from ..distributed import Communicator, mpi
 from ..distributed.communicator import ranks_named
+from ..errors import install
 from ..version import __version__
 from ..words import plural
 
@@ -215,7 +216,7 @@ def mixed_wheels() -> list[Finding]:
     """Wheels of two MPIs in one environment: they overwrite each other's files."""
     there = [f"{name} {version}" for name in _WHEELS if (version := installed(name))]
     text = "this environment holds wheels of several MPIs, which overwrite each other's files: "
-    way_out = "make a new environment with one of them: pip install 'microtrain[mpich]'"
+    way_out = f"make a new environment with one of them: {install('mpich')}"
     return [Finding(text + ", ".join(there), way_out)] if len(there) > 1 else []
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..compile.cache import directory
 from ..distributed import world
 from ..distributed.mpi import belongs
-from ..errors import LaunchError
+from ..errors import LaunchError, install
 from ..threads import LAUNCH, cores
 from ..version import __version__
 from ..words import labelled, plural, printable, table
@@ -30,11 +30,11 @@ MOST_ROWS = 64  # of ranks
 
 
 @click.command()
-@click.option("--run-dir", metavar="DIR", default="runs", help="Where runs will go; default: runs.")
+@click.option("--run-dir", metavar="DIR", default="runs", help="Directory for runs; default: runs.")
 def doctor(run_dir: str) -> int:
     """Check this installation; under mpirun or srun also the ranks and their allreduce.
 
-    Exit code 5 if MPI is broken or belongs to another launcher, or no run can be kept in DIR.
+    Exit code 5 if MPI is broken or belongs to another launcher, or DIR cannot hold runs.
 
     \b
     microtrain doctor
@@ -110,7 +110,7 @@ def _installation(first: Rank | None) -> dict[str, str]:
         "microtrain": f"{__version__} ({Path(__file__).parents[1]})",
         "python": f"{platform.python_version()} ({sys.executable})",
         "numpy": numpy,
-        "numba": numba or "absent: compiled steps run on NumPy (pip install 'microtrain[jit]')",
+        "numba": numba or f"absent: compiled steps run on NumPy ({install('jit')})",
         "gpu": first.gpu if first else diagnosis.gpu(),
         "cores": f"{cores()}{limit}",
         "cache": str(directory() or "none"),

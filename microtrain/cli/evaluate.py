@@ -12,19 +12,19 @@ PARTS = ("train", "val", "test")
 @click.option(
     "--part",
     type=click.Choice(PARTS),
-    help="Which part of the data; default: all that the run has.",
+    help="Part of the data to evaluate; default: all parts of the run.",
 )
 @click.option(
     "--data",
     "data_file",
     metavar="FILE",
-    help="Measure on the rows of this CSV, NPZ or Parquet file, target included, instead.",
+    help="Evaluate on this CSV, NPZ or Parquet file with targets instead.",
 )
 @click.option(
     "--checkpoint",
     metavar="best|last|STEP",
     default="best",
-    help="Which checkpoint; default: the best that was kept, else the last.",
+    help="Which checkpoint; default: the best one, else the last.",
 )
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
@@ -36,11 +36,11 @@ def evaluate(
     trust: bool,
     as_json: bool,
 ) -> None:
-    """Measure the trained model of RUN again: a run directory, runs/NAME, or one checkpoint.
+    """Evaluate the trained model of RUN again: a run directory, runs/NAME, or one checkpoint.
 
-    The data are loaded, split and standardised as the run did it, and what it recorded at this step
-    is compared. Import paths in its configuration are code of whoever made the run: they need
-    --trust. Under mpirun or srun the ranks share the rows.
+    The data are loaded, split and standardized as in the run, and the results are compared with the
+    recorded ones. Import paths in the configuration run code by the author of the run and need
+    --trust. Under mpirun or srun the rows are divided among the ranks.
     """
     from microtrain.distributed import world
     from microtrain.train.output import Output
@@ -48,7 +48,7 @@ def evaluate(
     from ..inference.evaluate import evaluate_run
 
     if part is not None and data_file is not None:
-        raise click.UsageError("--part is of the run's own data; leave it out with --data")
+        raise click.UsageError("--part selects from the run's own data; omit it with --data")
     comm = world()
     output = Output(comm.rank)
 

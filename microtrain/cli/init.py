@@ -11,8 +11,10 @@ import click
 
 from microtrain.errors import ConfigError, LaunchError
 
+from ..config import components
 from ..spelling import did_you_mean
 
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
 # Name, what it is, and what to type next with its file.
 TEMPLATES = {
     "linreg": ("a line through points: the smallest whole run", "microtrain train {}/linreg.yaml"),
@@ -22,16 +24,40 @@ TEMPLATES = {
     "custom": ("a model of your own in Python", "microtrain train {}/custom.yaml"),
     "library": ("a loop of your own in Python, no YAML", "python {}/train.py"),
 }
+PARTS = tuple(components.PARTS.values())
 
 
 @click.command()
+@click.option(
+    "--part",
+    metavar="PART",
+    help=f"A part of your own instead, beside a YAML file that uses it: {', '.join(PARTS)}.",
+)
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
-def init(template: str | None, directory: str | None) -> None:
+@click.option("--target", metavar="NAME", help="Of init csv FILE: the column to predict.")
+@click.option("--output", metavar="FILE", help="Of init csv FILE: where to write.")
+def init(
+    template: str | None,
+    directory: str | None,
+    part: str | None,
+    target: str | None,
+    output: str | None,
+) -> None:
     """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
 
-    Nothing is ever overwritten. Without arguments: the templates that there are.
+    Nothing is ever overwritten. Without arguments: the templates that there are. With a table of
+    your own in place of a directory, `init csv FILE` looks at it and proposes a configuration. With
+    --part, the one argument is a directory, or the Python file to be written.
+
+    \b
+    microtrain init digits my_digits
+    microtrain init csv customers.csv --target churned
+    microtrain init --part metric my_metric.py
     """
+    if part is not None:
+        write_part(part, *filter(None, (template, directory)))
+        return
     if template is None:
         for name, (about, _) in TEMPLATES.items():
             click.echo(f"  {name:<8}  {about}")
@@ -42,20 +68,41 @@ def init(template: str | None, directory: str | None) -> None:
         raise ConfigError(
             f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
         )
+    if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
+        from .init_table import propose_configuration
+
+        propose_configuration(Path(directory), target, output)
+        return
+    if target or output:
+        raise ConfigError("--target and --output go with a table: microtrain init csv FILE")
     if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
-    for path in _write(template, Path(directory)):
-        click.echo(f"wrote {path}")
+    sources = files("microtrain").joinpath("templates", template).iterdir()
+    place = Path(directory)
+    write({place / s.name: s.read_bytes() for s in sorted(sources, key=str) if s.is_file()}, place)
     click.echo(f"next: {TEMPLATES[template][1].format(shlex.quote(directory.rstrip('/') or '/'))}")
 
 
-def _write(template: str, directory: Path) -> list[Path]:
-    """Write the files of a template; none of them where one is there already."""
-    contents = {
-        directory / source.name: source.read_bytes()
-        for source in sorted(files("microtrain").joinpath("templates", template).iterdir(), key=str)
-        if source.is_file()
-    }
+def write_part(part: str, place: str = ".", *others: str) -> None:
+    """Write the files of a part of one's own; ConfigError for one that there is not."""
+    if part not in PARTS:
+        near = did_you_mean(part, PARTS)
+        raise ConfigError(f'there is no part "{part}"{near} (there are: {", ".join(PARTS)})')
+    if others:
+        raise ConfigError(f"expected one place: microtrain init --part {part} my_{part}.py")
+    directory, name = (
+        (Path(place).parent, Path(place).stem) if place.endswith(".py") else (Path(place), part)
+    )
+    sources = files("microtrain").joinpath("templates", "parts")
+    code, yaml = (sources.joinpath(f"{part}.{end}").read_text() for end in ("py", "yaml"))
+    yaml = yaml.replace(f"{part}.py", f"{name}.py").replace(f"name: {part}", f"name: {name}")
+    texts = {directory / f"{name}.py": code, directory / f"{name}.yaml": yaml}
+    write({path: text.encode() for path, text in texts.items()}, directory)
+    click.echo(f"next: microtrain check {shlex.quote(str(directory / f'{name}.yaml'))}")
+
+
+def write(contents: dict[Path, bytes], directory: Path) -> None:
+    """Write these files, and say so; none of them where one is there already."""
     for path in contents:
         if os.path.lexists(path):
             raise ConfigError(f"{path} is there already; choose another directory")
@@ -67,4 +114,5 @@ def _write(template: str, directory: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LaunchError(f"cannot write into {directory}: {reason}") from error
-    return list(contents)
+    for path in contents:
+        click.echo(f"wrote {path}")

@@ -18,11 +18,11 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
-@click.option("--hosts", metavar="A,B", default="", help="Start them on these hosts, by ssh.")
-@click.option("--bind", is_flag=True, help="Give each rank cores of its own.")
+@click.option("--hosts", metavar="A,B", default="", help="Start them on these hosts, over ssh.")
+@click.option("--bind", is_flag=True, help="Pin each rank to its own cores.")
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
-@click.option("--mpirun-options", metavar="TEXT", default="", help="Handed to mpirun as they are.")
-@click.option("--dry-run", "--print", "dry_run", is_flag=True, help="Only print the line.")
+@click.option("--mpirun-options", metavar="TEXT", default="", help="Options to pass on to mpirun.")
+@click.option("--dry-run", "--print", "dry_run", is_flag=True, help="Only print the command line.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def launch(
@@ -37,8 +37,8 @@ def launch(
 ) -> None:
     """Start N ranks of PROGRAM with the mpirun that belongs to this Python's mpi4py.
 
-    PROGRAM is a command of microtrain or a Python script. This process becomes mpirun: its exit
-    code and signals are the job's. What is set already in the environment stays.
+    PROGRAM is a microtrain command or a Python script. This process is replaced by mpirun, so its
+    exit code and signals are those of the job. Variables that are already set are not changed.
 
     \b
     microtrain launch -n 4 train configs/linreg.yaml optimizer.lr=0.05

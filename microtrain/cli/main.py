@@ -20,21 +20,21 @@ from ..version import __version__
 
 # Name, where it is, and what `--help` says of it.
 COMMANDS = {
-    "train": ("microtrain.cli.train:train", "Train what a YAML file describes."),
-    "resume": ("microtrain.cli.resume:resume", "Go on with a run that was interrupted."),
-    "evaluate": ("microtrain.cli.evaluate:evaluate", "Measure a trained run on its data again."),
-    "predict": ("microtrain.cli.predict:predict", "Use a trained model on the rows of a file."),
-    "plot": ("microtrain.cli.plot:plot", "Draw the curves of one or several runs."),
-    "report": ("microtrain.cli.report:report", "Write what a run is into one HTML file."),
-    "list": ("microtrain.cli.list:list_runs", "List runs, one a line."),
-    "compare": ("microtrain.cli.compare:compare", "Explain what differs between runs."),
-    "check": ("microtrain.cli.check:check", "Check a YAML file without training."),
-    "show": ("microtrain.cli.show:show", "Show what a YAML file can say, or comes to."),
-    "init": ("microtrain.cli.init:init", "Write a template to start from."),
-    "verify": ("microtrain.cli.verify:verify", "Prove resume, ranks and gradients of a run."),
-    "schema": ("microtrain.cli.schema:schema", "Print the JSON Schema for editors."),
+    "train": ("microtrain.cli.train:train", "Train a model from a YAML file."),
+    "resume": ("microtrain.cli.resume:resume", "Resume an interrupted run."),
+    "evaluate": ("microtrain.cli.evaluate:evaluate", "Evaluate a trained model again."),
+    "predict": ("microtrain.cli.predict:predict", "Predict for the rows of a file."),
+    "plot": ("microtrain.cli.plot:plot", "Plot the training curves of runs."),
+    "report": ("microtrain.cli.report:report", "Write the HTML report of a run."),
+    "list": ("microtrain.cli.list:list_runs", "List runs, one per line."),
+    "compare": ("microtrain.cli.compare:compare", "Show the differences between runs."),
+    "check": ("microtrain.cli.check:check", "Validate a YAML file without training."),
+    "show": ("microtrain.cli.show:show", "Show keys, components, or a resolved YAML file."),
+    "init": ("microtrain.cli.init:init", "Create files from a template."),
+    "verify": ("microtrain.cli.verify:verify", "Test exact resuming, ranks and gradients."),
+    "schema": ("microtrain.cli.schema:schema", "Print the JSON Schema, for editors."),
     "doctor": ("microtrain.cli.doctor:doctor", "Check the installation, MPI and the ranks."),
-    "launch": ("microtrain.cli.launch:launch", "Start one of these, or a script, on many ranks."),
+    "launch": ("microtrain.cli.launch:launch", "Start a command or a script on many ranks."),
 }
 
 
@@ -65,7 +65,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="microtrain %(version)s")
 def cli() -> None:
-    """Train small networks from one YAML file, alone or on many ranks.
+    """Train small networks from a YAML file, in one process or on many ranks.
 
     \b
     microtrain train configs/linreg.yaml

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..distributed.mpi import belongs, library_name
-from ..errors import ConfigError, LaunchError
+from ..errors import ConfigError, LaunchError, install
 from ..threads import THREAD_VARIABLES, Launch, cores
 
-INSTALL: Final = "pip install 'microtrain[mpich]'"
+INSTALL: Final = install("mpich")
 
 # What a scheduler sets in an allocation. mpirun reads the hosts and the number of ranks from it.
 ALLOCATIONS: Final = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE")

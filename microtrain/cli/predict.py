@@ -22,6 +22,16 @@ import click
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
+@click.option(
+    "--keep", metavar="NAMES", default="", help="Columns of the input to write, too, separated by"
+    " commas; those of type id are written anyway.",
+)  # fmt: skip
+@click.option(
+    "--threshold",
+    metavar="P",
+    type=click.FloatRange(0, 1),
+    help="Of two classes, predict the second where its probability is at least P.",
+)
 @click.option("--delimiter", help="Between cells of a CSV; default: that of the run's data.")
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
@@ -31,6 +41,8 @@ def predict(
     output: str,
     checkpoint: str,
     proba: bool,
+    keep: str,
+    threshold: float | None,
     delimiter: str | None,
     force: bool,
     trust: bool,
@@ -57,7 +69,11 @@ def predict(
         click.echo(f"note: {text}", err=True)
 
     model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
-    count = predict_file(model, source, output, note, proba=proba, force=force, delimiter=delimiter)
+    kept = [name.strip() for name in keep.split(",") if name.strip()]
+    count = predict_file(
+        model, source, output, note, proba=proba, threshold=threshold, force=force,
+        delimiter=delimiter, keep=kept,
+    )  # fmt: skip
     where = "standard output" if output == "-" else output
     click.echo(
         f"{plural(count, 'row')} predicted by the {model.chosen}: {where}", err=output == "-"

@@ -1,4 +1,4 @@
-"""`microtrain report RUN`: one HTML file that says what a run is."""
+"""`microtrain report RUN`: one HTML file that says what a run is, or what several are."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run")
+@click.argument("runs", metavar="RUN ...", nargs=-1, required=True)
 @click.option("--output", metavar="FILE", help="Default: report.html in the run's directory.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
-def report(run: str, output: str | None, trust: bool) -> None:
+def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     """Write the report of RUN (a run directory, or runs/NAME for the newest) and print its path.
 
     Curves, configuration with origins, environment, timings, and predictions beside the truth, in
     one file that loads nothing. For the predictions the trained model is made again: import paths
     in its configuration are code of whoever made the run and need --trust.
+
+    Of several runs it has their curves in one chart each, and their results and the settings that
+    differ side by side; it is written to the directory that holds them all.
     """
     from microtrain.errors import ConfigError, DataError
 
-    from ..report.page import write_report
+    from ..report.page import write_report, write_runs
 
+    if len(runs) > 1:
+        click.echo(write_runs(runs, output))
+        return
     predictions = None
     note = ""
     try:
-        predictions = _predict(run, trust)
+        predictions = _predict(runs[0], trust)
         if predictions is None:
             note = "The predictions of this model are of no kind that can be shown here."
     except (ConfigError, DataError) as error:
         note = f"There are no predictions to show: {str(error).splitlines()[0]}"
-    click.echo(write_report(run, output, predictions, note))
+    click.echo(write_report(runs[0], output, predictions, note))
 
 
 def _predict(run: str, trust: bool) -> Predictions | None:

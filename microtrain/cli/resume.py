@@ -18,19 +18,19 @@ from .train import progress_option, train_run
 @click.argument("run")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
-@click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
+@click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
 @progress_option
 def resume(run: str, overrides: tuple[str, ...], trust: bool, **options: Any) -> int:
-    """Go on with RUN (a run directory, or runs/NAME for the newest) where it was interrupted.
+    """Resume RUN (a run directory, or runs/NAME for the newest) where it was interrupted.
 
-    The result is that of a run that was never interrupted. What does not change the mathematics
-    may be set anew, such as train.duration='40 epochs' or checkpoint.every='5 min'.
+    The result is the same as without the interruption. Settings that do not change the mathematics
+    of a step can be overridden, such as train.duration='40 epochs' or checkpoint.every='5 min'.
     """
 
     def find() -> str:
         for override in overrides:
             if override.startswith(("name=", "run_dir=")):
-                raise ConfigError(f"a run goes on with its name, in its place; omit {override}")
+                raise ConfigError(f"the name and directory of a run cannot change; omit {override}")
         return str(Run.read(run).path)
 
     path = from_root(world(), find)

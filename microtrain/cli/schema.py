@@ -9,7 +9,7 @@ import click
 
 @click.command()
 def schema() -> None:
-    """Print the JSON Schema of a configuration, by which editors complete and check YAML.
+    """Print the JSON Schema of a configuration, for completion and validation in editors.
 
     \b
     microtrain schema > microtrain.schema.json

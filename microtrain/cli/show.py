@@ -21,10 +21,10 @@ from ..spelling import did_you_mean
 @click.argument("name", required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def show(name: str | None, overrides: tuple[str, ...]) -> None:
-    """Show what a configuration can say, or what a YAML file comes to.
+    """Show the keys and components of configurations, or a resolved YAML file.
 
-    NAME is a component (sgd), a section (train), a key (train.batch_size), an import path, or a
-    YAML file or run, of which every value is shown with its origin. Without NAME: what there is.
+    NAME is a component (sgd), a section (train), a key (train.batch_size) or an import path; or a
+    YAML file or run, to show every value with its origin. Without NAME: list everything.
 
     \b
     microtrain show

@@ -23,31 +23,31 @@ progress_option = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
-    help="A progress bar; auto: where standard output is a terminal.",
+    help="Show a progress bar; auto: if standard output is a terminal.",
 )
 
 
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--run-dir", metavar="DIR", help="Where runs go, instead of the file's run_dir.")
+@click.option("--run-dir", metavar="DIR", help="Directory for runs, instead of the file's run_dir.")
 @click.option(
     "--resume",
     metavar="auto|RUN",
-    help="Go on with the newest run of this name that has not finished, or with RUN.",
+    help="Resume RUN; auto: the newest run of this name, or start one if there is none.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Take a few steps, say what the run needs; write nothing."
+    "--dry-run", is_flag=True, help="Take a few steps and estimate memory and time; write nothing."
 )
-@click.option("--trace", is_flag=True, help="Write a timeline of each rank, for chrome://tracing.")
-@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+@click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
+@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
 @progress_option
 def train(
     config: str, overrides: tuple[str, ...], run_dir: str | None, trust: bool, **options: Any
 ) -> int:
-    """Train what the YAML file CONFIG describes, with overrides such as optimizer.lr=0.01.
+    """Train the model described by the YAML file CONFIG, with overrides such as optimizer.lr=0.01.
 
-    Under mpirun or srun all ranks train one model together; batch_size is that of all of them.
+    Under mpirun or srun all ranks train one model together; batch_size is global.
     """
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML

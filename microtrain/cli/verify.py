@@ -30,11 +30,11 @@ def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--resume", is_flag=True, help="A run killed by kill -9 and resumed: the same bits.")
-@click.option("--ranks", callback=_counts, metavar="1,2,4", help="The same run on several ranks.")
-@click.option("--grad", is_flag=True, help="Gradients against finite differences in float64.")
-@click.option("--steps", type=click.IntRange(2), help="Steps of each run; by default at most 320.")
-@click.option("--trust", is_flag=True, help="Run the code that a run's config.yaml names.")
+@click.option("--resume", is_flag=True, help="Compare the bits of a killed and resumed run.")
+@click.option("--ranks", callback=_counts, metavar="1,2,4", help="Compare these numbers of ranks.")
+@click.option("--grad", is_flag=True, help="Compare gradients with finite differences in float64.")
+@click.option("--steps", type=click.IntRange(2), help="Steps of each run; default: at most 320.")
+@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def verify(
     config: str,
@@ -46,10 +46,10 @@ def verify(
     trust: bool,
     as_json: bool,
 ) -> int:
-    """Prove for CONFIG that its runs resume exactly, and that ranks and gradients agree.
+    """Test for CONFIG that runs resume exactly, and that ranks and gradients agree.
 
-    Without an option, all that can be done here. Short runs of it are started in a temporary
-    directory; nothing of yours is written. Exit code 1 if anything differs.
+    Without options, all tests that can run here. The tests start short runs in a temporary
+    directory and write nothing else. Exit code 1 if anything differs.
 
     \b
     microtrain verify configs/linreg.yaml
@@ -58,7 +58,7 @@ def verify(
     launch = launch_environment()
     if launch.parallel or launch.kind not in ("none", "slurm"):
         raise LaunchError(
-            f"verify starts jobs of its own, but {launch.launcher} has started this process; type "
+            f"verify starts its own jobs, but {launch.launcher} has started this process; run "
             "it without mpirun or srun"
         )
     settings = load_config(config, overrides, trust=trust or None)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CaptureError
+from ..errors import CaptureError, install
 from . import cupy_executor, numpy_executor
 from .program import Line, Program
 
@@ -55,7 +55,7 @@ def check(name: str, xp: Any) -> None:
 def numba_absent() -> str:
     """Why there is no numba; empty where there is."""
     if importlib.util.find_spec("numba") is None:
-        return "numba is not installed (pip install 'microtrain[jit]')"
+        return f"numba is not installed ({install('jit')})"
     off = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
     return "numba is switched off (NUMBA_DISABLE_JIT)" if off else ""
 

@@ -100,8 +100,8 @@ class Library:
             self._refuse_gradient(owner_of(value))
             raise CaptureError(
                 f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
-                "keep today's values for ever. Pass it as an argument, or, if the step changes it, "
-                "as mt.compile(step, state=[...])"
+                "keep its current values forever. Pass it as an argument, or, if the step changes "
+                "it, as mt.compile(step, state=[...])"
             )
         if written and kind in UNWRITTEN:
             raise CaptureError(

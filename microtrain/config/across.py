@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from ..compile.executors import numba_absent
+from ..errors import install
 from ..spelling import closest
 from .components import REGISTERED, is_import_path, load
 from .duration import Duration
@@ -39,6 +40,13 @@ def _shares(config: Config) -> Wrong:
     if abs(total - 1) > 1e-6:
         shown = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
         yield "data.split", f"{{{shown}}} adds up to {total:.6g}; expected 1"
+    split = config.data.split
+    if split.files and "path" not in config.data.arguments:
+        part = next(iter(split.files))
+        yield f"data.split.{part}", f"data of type {config.data.type} are not read from a file"
+    ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
+    if len(ways) > 1:
+        yield f"data.split.{ways[1]}", f"and {ways[0]} cannot both say who goes where; choose one"
 
 
 def _steps(config: Config) -> Wrong:
@@ -50,11 +58,22 @@ def _steps(config: Config) -> Wrong:
         yield "train.compile", f"{why}; or choose auto or numpy"
 
 
+def _loss(config: Config) -> Wrong:
+    """The weights of the classes are given once."""
+    given = config.loss.arguments
+    twice = None not in (given.get("weight"), given.get("class_weight"))
+    if twice and config.loss.type == "cross_entropy":
+        yield "loss.weight", "is the same as class_weight; leave one of them out"
+
+
 def _monitors(config: Config) -> Wrong:
     """The values by which the best model is chosen and a run ends early are measured."""
     monitored = config.checkpoint.monitor or ""
     part = "val" if config.data.split.val else "train"
-    higher = {"train/loss": False, f"{part}/loss": False}  # of what is measured: is higher better
+    higher: dict[str, bool | None] = {
+        "train/loss": False,
+        f"{part}/loss": False,
+    }  # of what is measured: is higher better
     all_known = True
     for i, metric in enumerate(config.metrics):
         made: Any = load("metrics", metric.type)
@@ -66,15 +85,23 @@ def _monitors(config: Config) -> Wrong:
         elif f"{part}/{name}" in higher:
             yield f"metrics.{i}", f"the name {name} is taken by the loss or a metric before"
         else:
-            higher[f"{part}/{name}"] = bool(getattr(made, "higher_is_better", False))
+            higher[f"{part}/{name}"] = getattr(
+                made, "higher_is_better", False if isinstance(made, type) else None
+            )
     watching: dict[str, Any] = {"checkpoint.monitor": monitored}
-    if higher.get(monitored) and "checkpoint.mode" not in config.origins:
-        message = f"of {monitored} the highest is best: set checkpoint.mode to max"
+    if monitored in higher and (message := mode_missing(config, higher[monitored])):
         yield "checkpoint.monitor", message
     for i, callback in enumerate(config.callbacks):
         if not is_import_path(callback.type):
             watching[f"callbacks.{i}.monitor"] = callback.arguments.get("monitor")
     for path, monitor in watching.items():
+        if monitor in higher and higher[monitor] is None and monitor != monitored:
+            callback = config.callbacks[int(path.split(".")[1])]
+            if callback.arguments.get("mode") is None:
+                yield (
+                    path,
+                    f"is the highest or the lowest {monitor} best? It does not say; set mode",
+                )
         if not monitor or monitor in higher:
             continue
         where, _, name = monitor.rpartition("/")
@@ -94,8 +121,18 @@ def _trackers(config: Config) -> Wrong:
     for i, callback in enumerate(config.callbacks):
         package = _WRITES.get(callback.type)
         if package is not None and find_spec(package) is None:
-            way_out = f"pip install 'microtrain[{callback.type}]'"
-            yield f"callbacks.{i}", f"{package} is not installed ({way_out})"
+            yield f"callbacks.{i}", f"{package} is not installed; {install(callback.type)}"
+
+
+def mode_missing(config: Config, higher: bool | None) -> str:
+    """Why `checkpoint.mode` has to be given: of what is monitored the highest may be best."""
+    monitored = config.checkpoint.monitor
+    if higher is False or "checkpoint.mode" in config.origins:
+        return ""
+    if higher:
+        return f"of {monitored} the highest is best: set checkpoint.mode to max"
+    way_out = "set checkpoint.mode, or give the function an attribute higher_is_better"
+    return f"is the highest or the lowest {monitored} best? It does not say; {way_out}"
 
 
 def _durations(config: Config) -> Wrong:
@@ -177,6 +214,7 @@ def _together(settings: Distributed, origins: Mapping[str, str]) -> Wrong:
 RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
     (_shares, ("data",)),
     (_steps, ("train",)),
+    (_loss, ("loss",)),
     (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
     (_trackers, ("callbacks",)),
     (_durations, ("train", "checkpoint", "log")),

@@ -206,6 +206,8 @@ class _Checker:
             return self._section(path, SECTIONS[path], node)
         if path == "trainer" and value and isinstance(value, str):
             return self._trainer(node)
+        if path == "data.columns" and isinstance(value, dict):
+            return self._columns(path, node)
         try:
             if path in (*LISTS, *SECTIONS):
                 raise Mismatch(expectation(hint))
@@ -213,6 +215,28 @@ class _Checker:
         except Mismatch as mismatch:
             self._unexpected(path, node, str(mismatch), keys.takes if keys.is_component else None)
             return None
+
+    def _columns(self, path: str, node: Node) -> dict[str, Any] | None:
+        """What the columns of a table hold, each a type or the arguments of a Column."""
+        from ..data.columns import Column, Kind, as_columns
+
+        columns = {}
+        for name, spec in node.value.items():
+            below = f"{path}.{name}"
+            self.places[below] = spec.where
+            if isinstance(spec.value, dict):
+                keys = _Keys(components.settable(Column, ""), f"a column ({name})")
+                columns[name] = self._values(below, spec, keys)
+            else:
+                columns[name] = self._value(below, spec, Kind, _Keys({}, below))
+            if not self._is_right(below):
+                continue
+            try:
+                as_columns({name: columns[name]})
+            except ConfigError as error:
+                message = str(error).partition(f"{name}: ")[2]
+                self.problems.append(Problem(below, message, spec.where))
+        return columns if self._is_right(path) else None
 
     def _trainer(self, node: Node) -> str:
         """`trainer: ./my.py:MyTrainer`; a class that does not inherit from Trainer is refused."""
@@ -240,6 +264,9 @@ class _Checker:
                 return components.load(kind, _absolute(name), arguments)
             except ConfigError as error:
                 message = str(error)
+            registered = not components.is_import_path(name.value)
+            if kind in components.PARTS and (registered or kind == "callbacks"):
+                hint = components.own(kind).removeprefix("hint: ")
         self.problems.append(Problem(path, message, name.where, hint))
         return None
 

@@ -26,7 +26,7 @@ import annotated_types
 from ..errors import ConfigError
 from ..spelling import did_you_mean
 from .problems import quoted
-from .schema import Component
+from .schema import Component, Config
 
 # Where a target is numbers and classes are wanted.
 CLASSES = (
@@ -62,8 +62,20 @@ REGISTERED: dict[str, dict[str, str]] = {
         "rmse": "microtrain.train.metrics:RootMeanSquaredError",
         "mae": "microtrain.train.metrics:MeanAbsoluteError",
         "r2": "microtrain.train.metrics:R2",
-        "accuracy": "microtrain.train.metrics:Accuracy",
-        "topk": "microtrain.train.metrics:TopK",
+        "mape": "microtrain.train.metrics:MeanAbsolutePercentageError",
+        "median_absolute_error": "microtrain.train.metrics:MedianAbsoluteError",
+        "explained_variance": "microtrain.train.metrics:ExplainedVariance",
+        "accuracy": "microtrain.train.class_metrics:Accuracy",
+        "topk": "microtrain.train.class_metrics:TopK",
+        "balanced_accuracy": "microtrain.train.class_metrics:BalancedAccuracy",
+        "precision": "microtrain.train.class_metrics:Precision",
+        "recall": "microtrain.train.class_metrics:Recall",
+        "f1": "microtrain.train.class_metrics:F1",
+        "roc_auc": "microtrain.train.class_metrics:RocAuc",
+        "average_precision": "microtrain.train.class_metrics:AveragePrecision",
+        "log_loss": "microtrain.train.class_metrics:LogLoss",
+        "brier": "microtrain.train.class_metrics:Brier",
+        "calibration_error": "microtrain.train.class_metrics:CalibrationError",
     },
     "optimizer": {
         "sgd": "microtrain.optim.sgd:SGD",
@@ -84,21 +96,52 @@ REGISTERED: dict[str, dict[str, str]] = {
     },
     "trainer": {},  # only import paths: a class that inherits from Trainer
 }
-_ONE_OF = {"metrics": "metric", "callbacks": "callback"}
+# What `microtrain init --part` writes for a kind, and the page docs/parts/NAME.md explains.
+PARTS = {
+    "metrics": "metric",
+    "loss": "loss",
+    "data": "data",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "callbacks": "callback",
+    "model": "layer",
+}
+# Where a function of two arguments, prediction and target or step and total, will do, and what it
+# becomes.
+_FUNCTIONS = {
+    "loss": "",
+    "metrics": "microtrain.train.own:FunctionMetric",
+    "schedule": "microtrain.train.schedules:FunctionSchedule",
+}
 
 # Begins the type of a component that was an object in Python (see `library.py`).
 GIVEN = "python:"
 
 # What the YAML may leave out because the run knows it: `build(component, in_features=...)`.
-FROM_DATA = ("in_features", "out_features", "classes")
+FROM_DATA = ("in_features", "out_features", "classes", "categories")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 # Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
 
 
+def own(path: str) -> str:
+    """A hint for what is wrong at `optimizer` or `metrics.0`: where a part that works is found."""
+    kind = path.partition(".")[0]
+    if kind not in PARTS:
+        return "hint: docs/your-loop.md"
+    return f"hint: microtrain init --part {PARTS[kind]} writes one, docs/parts/{PARTS[kind]}.md"
+
+
 def is_import_path(name: str) -> bool:
     """Whether a `type` names Python code (`pkg.mod:Name`, `./file.py:Name`)."""
     return ":" in name and not name.startswith(GIVEN)
+
+
+def import_paths(config: Config) -> list[str]:
+    """All that a configuration names by import path: the parts of the user's own."""
+    parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
+    types = [part.type for part in (*parts, *config.metrics, *config.callbacks) if part]
+    return [name for name in (*types, config.trainer or "") if is_import_path(name)]
 
 
 def absolute(name: str, directory: Path) -> str:
@@ -113,7 +156,8 @@ def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[...,
     """What a registered name of `kind` or an import path stands for, imported now.
 
     `arguments` are those that it will be called with: a function that without them waits for a
-    prediction and a target is a loss, and what makes it is returned.
+    prediction and a target is a loss or a metric, one that waits for a step and the number of all a
+    schedule, and what makes it is returned.
 
     Raises ConfigError for an unknown name, and for a file, module or attribute that is missing,
     cannot be imported or cannot be called; the message says where it was looked for.
@@ -125,7 +169,8 @@ def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[...,
             raise _unknown(kind, name)
         name = REGISTERED[kind][name]
     code: Callable[..., Any] = _import(kind, name)
-    return _loss_of(code, arguments) if kind == "loss" and inspect.isfunction(code) else code
+    made: Callable[..., Any] = _maker(kind, code, arguments)
+    return made
 
 
 def _unknown(kind: str, name: str) -> ConfigError:
@@ -137,14 +182,18 @@ def _unknown(kind: str, name: str) -> ConfigError:
         way_out = f"; an import path ends with what it names in the file: {name}:Name"
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
-    noun = _ONE_OF.get(kind, kind)
+    noun = kind.removesuffix("s")
     return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
 
 
-def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callable[..., Any]:
-    """What makes a loss of `function(prediction, target, ...)`; other functions make one."""
+def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
+    """What makes a loss, metric or schedule of a function; what is none makes one itself."""
+    if kind not in _FUNCTIONS or not inspect.isfunction(function):
+        return function
     signature = inspect.signature(function)
     first, others = [*signature.parameters.values()][:2], [*signature.parameters.values()][2:]
+    if others and (others[0].name, others[0].default) == ("weight", inspect.Parameter.empty):
+        others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
@@ -153,10 +202,13 @@ def _loss_of(function: Callable[..., Any], arguments: Collection[str]) -> Callab
     @functools.wraps(function)
     def make(**arguments: Any) -> Callable[..., Any]:
         made = functools.partial(function, **arguments)
-        return functools.update_wrapper(made, function)  # with its `reduction`
+        functools.update_wrapper(made, function)  # with its `reduction`
+        return made if kind == "loss" else _import(kind, _FUNCTIONS[kind])(made)
 
-    make.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-    return make
+    made: Any = make
+    made.__signature__ = signature.replace(parameters=others)
+    made.name, made.needs_end = function.__name__, True  # known before it is built
+    return made
 
 
 def _refuse(what: str, kind: str) -> NoReturn:
@@ -181,7 +233,10 @@ def build(component: Component, **filled: Any) -> Any:
     """
     kind, name, instance = component.kind, component.type, component.instance
     if instance is not None:  # an object, or for an optimizer what makes it
-        return instance(filled["params"]) if kind == "optimizer" else instance
+        if kind == "optimizer":
+            return instance(filled["params"])
+        make = instance if kind == "loss" else _maker(kind, instance)
+        return instance if make is instance else make()
     arguments = dict(component.arguments)
     target = load(kind, name, arguments)
     accepted = parameters(target)

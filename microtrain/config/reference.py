@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..data.columns import Column
 from . import components
 from .resolved import as_yaml
 from .schema import OWN_KEYS, SECTIONS, Data
 from .values import in_words, is_plain, json_schema_of
 
-NEEDED = "needed"
+NEEDED = "required"
 FROM_DATA = "from the data"
+COLUMN = "data.columns.NAME"  # the section of each column of a table
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ _OTHERWISE = {
 
 
 def keys(section: str) -> list[Key]:
-    """The keys of a section: "" for the file itself, "train", "data.split" ..."""
+    """The keys of a section: "" for the file itself, "train", "data.split", COLUMN ..."""
+    if section == COLUMN:
+        return _keys(Column, components.settable(Column, ""), {}, f"{COLUMN}.")
     target = Data if section == "data" else SECTIONS[section]
     parameters = components.settable(target, "")
     if section == "data":
@@ -98,7 +102,7 @@ def _keys(
 
 def every_key() -> dict[str, Key]:
     """All keys of all sections, by dotted path."""
-    return {key.path: key for section in (*SECTIONS, "data") for key in keys(section)}
+    return {key.path: key for section in (*SECTIONS, "data", COLUMN) for key in keys(section)}
 
 
 def registered(kind: str) -> list[Component]:

@@ -60,7 +60,7 @@ def _entries(section: Any) -> dict[str, Any]:
         own = {key: values[key] for key in OWN_KEYS.get(section.kind, ())}
         return {"type": section.type, **section.arguments, **own}
     if isinstance(section, Split):
-        values = section.shares | {"seed": section.seed}
+        values = {key: value for key, value in values.items() if value not in (None, False)}
     return {key: value for key, value in values.items() if key not in ("base", "origins")}
 
 

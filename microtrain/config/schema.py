@@ -39,6 +39,7 @@ Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
 PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
 Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
+SHARE = Expects("a fraction above 0, at most 1, or the path of a file")
 Name = Annotated[
     str,
     Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
@@ -89,35 +90,50 @@ KEYS = Expects("keys and values, indented below it")
 
 @dataclass(kw_only=True)
 class Split:
-    """Fractions of the samples, which add up to 1, and the seed that they are drawn with.
+    """How samples are split into parts: fractions of the data, which add up to 1, or files.
 
     Args:
-        train: What the model is trained on.
-        val: What it is measured on during training.
-        test: What it is measured on once, at the end.
-        seed: Which samples go where, whatever `seed` is: runs over seeds share their test rows.
+        train: Fraction of the data to train on.
+        val: The validation data, evaluated during training: a fraction, or a file with the same
+            columns.
+        test: The test data, evaluated once, at the end: a fraction, or a file.
+        seed: Seed of the split. It does not depend on the run's `seed`, so runs with different
+            seeds have the same test rows.
+        stratify: Give each part the same fraction of every class.
+        group: A column; rows with the same value in it stay together in one part.
+        time: A column of numbers or dates; the earliest rows are the training data, the latest the
+            test data.
     """
 
     train: Fraction
-    val: Fraction | None = None
-    test: Fraction | None = None
+    val: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
+    test: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
     seed: Seed = 0
+    stratify: bool = False
+    group: Text | None = None
+    time: Text | None = None
 
     @property
     def shares(self) -> dict[str, float]:
-        """The parts that there are, with their fractions."""
+        """The parts that are cut from the data, with their fractions."""
         parts = {"train": self.train, "val": self.val, "test": self.test}
-        return {part: share for part, share in parts.items() if share is not None}
+        return {part: share for part, share in parts.items() if isinstance(share, float)}
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The parts that have a file of their own."""
+        parts = {"val": self.val, "test": self.test}
+        return {part: share for part, share in parts.items() if isinstance(share, str)}
 
 
 @dataclass(kw_only=True)
 class Data(Component):
-    """Where the samples come from, and what is done to them on the way.
+    """The data set and its preprocessing.
 
     Args:
         type: A registered name, or an import path such as ./file.py:Name.
-        split: The shares for training, validation and test.
-        standardize: Bring every input column to mean 0 and deviation 1, as they are in the
+        split: Fractions for training, validation and test.
+        standardize: Scale every input column to mean 0 and standard deviation 1, computed on the
             training part.
     """
 
@@ -129,22 +145,20 @@ class Data(Component):
 
 @dataclass(kw_only=True)
 class Train:
-    """One optimiser step takes `batch_size` samples over all ranks.
+    """Training: its length, its batches and its steps. `batch_size` is global.
 
     Args:
         duration: How long to train.
-        batch_size: Samples of one optimiser step, over all ranks.
-        accumulate: Micro-batches that each batch is cut into, to need less memory.
-        clip_norm: The largest norm that the gradient of a step may have; null: any.
-        eval_every: How often metrics are measured; always at the end, too.
-        max_time: Stop after this long, so that the run can be resumed; null: never.
-        shuffle: Draw a new order of the samples every epoch.
-        drop_last: Leave out the samples at the end of an epoch that fill no batch.
-        nan: What to do about a loss or gradient that is not finite: end the run, or leave out the
-            step.
-        compile: What executes the steps; off runs your Python at every step.
-        init_from: A run or checkpoint whose parameters the model starts from; relative to this
-            file.
+        batch_size: Samples per optimizer step, over all ranks.
+        accumulate: Number of micro-batches per batch (gradient accumulation), to save memory.
+        clip_norm: Clip the gradient of a step to this norm; null: no clipping.
+        eval_every: How often the validation data are evaluated; always at the end, too.
+        max_time: Stop after this time, so that the run can be resumed; null: never.
+        shuffle: Shuffle the samples every epoch.
+        drop_last: Drop the last batch of an epoch if it is incomplete.
+        nan: What to do if a loss or gradient is not finite: stop the run, or skip the step.
+        compile: The executor of the steps; off runs your Python code at every step.
+        init_from: A run or checkpoint to take the initial parameters from; relative to this file.
     """
 
     duration: WholeRun
@@ -162,15 +176,15 @@ class Train:
 
 @dataclass(kw_only=True)
 class Checkpoint:
-    """When checkpoints are written and which are kept; one is always written at the end.
+    """When checkpoints are written and which are kept; the end of a run always writes one.
 
     Args:
-        every: How often a checkpoint is written; auto: at the ends of epochs, as often as takes a
-            twentieth of the time at most.
-        keep_last: How many of the newest are kept.
-        keep_best: How many of the best by `monitor` are kept besides.
-        monitor: The value that says which is best, such as val/loss or val/r2; null: val/loss, or
-            train/loss without validation data.
+        every: How often a checkpoint is written; auto: at the end of epochs, using at most a
+            twentieth of the time.
+        keep_last: Number of newest checkpoints to keep.
+        keep_best: Number of best checkpoints by `monitor` to keep in addition.
+        monitor: The value that decides which is best, such as val/loss or val/r2; null: val/loss,
+            or train/loss without validation data.
         mode: Whether the lowest or the highest `monitor` is best.
     """
 
@@ -183,10 +197,10 @@ class Checkpoint:
 
 @dataclass(kw_only=True)
 class Log:
-    """Rows of the report.
+    """Rows of metrics on the terminal and in log.txt.
 
     Args:
-        every: How often a row is printed; auto: at most 200 rows a run.
+        every: How often a row is printed; auto: at most 200 rows per run.
     """
 
     every: AutoSpan = "auto"
@@ -197,18 +211,18 @@ class Distributed:
     """How the ranks work together.
 
     Args:
-        backend: What connects the ranks; auto: MPI under a launcher; nccl: the same, and NCCL adds
-            up the gradients on GPUs.
-        bucket_mb: Megabytes of gradients that travel in one piece.
-        overlap: Send gradients while the backward pass still computes others.
-        compression: The format in which gradients travel.
-        sync_batchnorm: Batch norm with the statistics of the whole batch, not of each rank's.
-        reproducible: Where results have the same bits: run, at one number of ranks; world, at
+        backend: Communication between the ranks; auto: MPI under a launcher; nccl: MPI, and NCCL
+            for gradients on GPUs.
+        bucket_mb: Size of a gradient bucket in megabytes.
+        overlap: Send gradients while the backward pass is still running.
+        compression: Format in which gradients are sent; none: uncompressed.
+        sync_batchnorm: Use batch norm statistics of the global batch, not of each rank's rows.
+        reproducible: Bit-for-bit reproducible results: run, for one number of ranks; world, for
             every number that divides `shards`.
-        shards: Pieces a batch is cut into by `reproducible: world`.
-        warn_s: Seconds after which a waiting rank says for whom.
+        shards: Number of slices of a batch under `reproducible: world`.
+        warn_s: Seconds after which a waiting rank reports which ranks it waits for.
         timeout_s: Seconds of waiting after which the run ends.
-        blas_threads: Threads of each rank's linear algebra; auto: its share of the cores.
+        blas_threads: BLAS threads per rank; auto: its share of the cores.
         share_gpu: Let several ranks of a host use one GPU.
     """
 
@@ -230,24 +244,24 @@ class Config:
     """One YAML file: one run.
 
     Args:
-        name: What the run is called; the file's name unless given.
-        seed: Where all random numbers start: data, parameters, order, dropout.
-        device: Where to compute; auto: a GPU where there is one.
-        dtype: The type of parameters and data.
-        data: Where the samples come from.
-        model: What is trained.
-        loss: What training makes small.
-        metrics: What else is measured of the model, of the validation data if any.
-        optimizer: How a step changes the parameters.
-        schedule: How the learning rate changes during the run; null: not at all.
-        train: How long and in which steps to train.
+        name: Name of the run; default: the file's name.
+        seed: Seed of all random numbers: data, parameters, order, dropout.
+        device: Device to train on; auto: a GPU if there is one.
+        dtype: Type of parameters and data.
+        data: The data set, and its preprocessing.
+        model: The model to train.
+        loss: The loss to minimize.
+        metrics: Other values to compute, on the validation data if there are any.
+        optimizer: The optimizer, which updates the parameters at each step.
+        schedule: The learning rate schedule; null: a constant rate.
+        train: Training: its length, its batches and its steps.
         checkpoint: When checkpoints are written and which are kept.
-        log: What is reported during the run.
+        log: How often rows are printed.
         distributed: How the ranks work together.
-        callbacks: What else happens during the run.
-        run_dir: The directory of all runs, in the working directory unless absolute.
-        base: A YAML file, relative to this one, whose keys hold where this has none.
-        trainer: The import path of a class of your own that inherits from Trainer.
+        callbacks: Your own code, called during the run.
+        run_dir: The directory of all runs, relative to the working directory.
+        base: A YAML file, relative to this one, that provides the keys missing here.
+        trainer: Import path of your own subclass of Trainer.
 
     Attributes:
         origins: where what is no default came from, by dotted path: "train.batch_size" from

@@ -112,7 +112,7 @@ _WORDS = {
 }
 _BOUNDS = {
     ("minimum", "maximum"): "from {:g} to {:g}",
-    ("minimum", "exclusiveMaximum"): "from {:g} up to, but not, {:g}",
+    ("minimum", "exclusiveMaximum"): "of at least {:g} and below {:g}",
     ("minimum",): "of at least {:g}",
     ("exclusiveMinimum",): "greater than {:g}",
     ("maximum",): "of at most {:g}",
@@ -126,7 +126,7 @@ def in_words(schema: Mapping[str, Any]) -> str:
         return str(schema["title"])
     if "anyOf" in schema:
         # A list last: what follows it would be said of its items.
-        return ", or ".join(sorted(map(in_words, schema["anyOf"]), key=lambda t: "of which" in t))
+        return ", or ".join(sorted(map(in_words, schema["anyOf"]), key=lambda t: "each item" in t))
     if choices := schema.get("enum", [schema["const"]] if "const" in schema else []):
         *others, last = map(str, choices)
         return f"{', '.join(others)} or {last}" if others else last
@@ -135,7 +135,7 @@ def in_words(schema: Mapping[str, Any]) -> str:
         each = f", each {items.pop()}" if len(items) == 1 else ""
         return f"a list of {len(schema['prefixItems'])} values{each}"
     if schema.get("type") == "array":
-        return "a list" + (f" of which each is {in_words(schema['items'])}" * bool(schema["items"]))
+        return "a list" + (f", each item {in_words(schema['items'])}" * bool(schema["items"]))
     words = _WORDS.get(schema.get("type", ""), "any value")
     for names, text in _BOUNDS.items():
         if all(name in schema for name in names):

@@ -5,21 +5,27 @@ Those that ship are here; `prepare` turns what one returned into the parts of a 
 `DataLoader` into batches.
 """
 
+from .columns import Column
 from .dataset import ArrayDataset
 from .files import csv, npz, parquet
 from .loader import Batch, DataLoader
-from .preparation import Prepared, Preprocessing, prepare
+from .preparation import Prepared, prepare
+from .preprocessing import Preprocessing
 from .sampler import contiguous_slice, contiguous_slices, epoch_order
 from .scikit_learn import sklearn
 from .split import split_sizes
 from .synthetic import synthetic_linear, synthetic_random, synthetic_relu
+from .table import Encoder, Table
 
 __all__ = [
     "ArrayDataset",
     "Batch",
+    "Column",
     "DataLoader",
+    "Encoder",
     "Prepared",
     "Preprocessing",
+    "Table",
     "contiguous_slice",
     "contiguous_slices",
     "csv",

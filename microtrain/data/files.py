@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 from collections.abc import Iterator, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
@@ -14,12 +13,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, install
 from ..files import open_plain
 from ..spelling import did_you_mean
 from ..words import plural
+from .columns import Columns
 from .dataset import ArrayDataset
-from .frame import Frame, has_decimal_comma, missing, other_delimiter, shortened
+from .frame import Frame, missing, other_delimiter
+from .table import Table, table_or_arrays
 
 __all__ = ["csv", "npz", "parquet", "parse_csv", "read_csv", "read_npz", "read_parquet"]
 
@@ -32,8 +33,11 @@ def csv(
     features: list[str] | None = None,
     delimiter: str = ",",
     categorical: bool = False,
-) -> ArrayDataset:
-    """A table with a header line: number columns as inputs, one column as the target.
+    columns: Columns | None = None,
+    drop: list[str] | None = None,
+    weight: str | None = None,
+) -> ArrayDataset | Table:
+    """A table with a header line: its columns as inputs, one column as the target.
 
     A target column of numbers is a regression target, float64 of shape (n, 1). One of names is
     class codes, int64 of shape (n,), in the order of the sorted names, which are `classes`. One
@@ -46,9 +50,14 @@ def csv(
         delimiter: the one character between cells.
         categorical: read the target as classes whatever its cells look like: whole numbers are
             classes in numerical order, anything else in that of its text.
+        columns: what columns hold that are no plain numbers: category, date, id, or more of it,
+            such as {missing: median}. They are fitted on the training part.
+        drop: columns to leave out.
+        weight: a column that says how much each row counts, in the loss and the metrics.
 
-    White space around names and cells does not count. Raises DataError (what is wrong with the
-    file: line, column and the text found) or ConfigError (arguments that fit no file).
+    White space around names and cells does not count. Returns a `Table` where there are `columns`
+    to be fitted, else arrays. Raises DataError (what is wrong with the file: line, column and the
+    text found) or ConfigError (arguments that fit no file).
 
     Example:
         >>> iris = csv(Path("configs/data/iris.csv"), target="species")
@@ -57,11 +66,22 @@ def csv(
     """
     frame = read_csv(Path(path), delimiter)
     hint = "categorical: true reads every cell of the target as the name of a class"
-    return _dataset(frame, target, features, categorical, hint)
+    return table_or_arrays(
+        frame, target, columns, features=features, drop=drop, categorical=categorical,
+        weight=weight, hint=hint,
+    )  # fmt: skip
 
 
-def parquet(path: Path, target: str, features: list[str] | None = None) -> ArrayDataset:
-    """A Parquet file: number columns as inputs, one column as the target; pyarrow reads it.
+def parquet(
+    path: Path,
+    target: str,
+    features: list[str] | None = None,
+    categorical: bool = False,
+    columns: Columns | None = None,
+    drop: list[str] | None = None,
+    weight: str | None = None,
+) -> ArrayDataset | Table:
+    """A Parquet file: its columns as inputs, one column as the target; pyarrow reads it.
 
     A target of numbers is a regression target, float64 of shape (n, 1); one of texts is class
     codes in the order of the sorted names, which are `classes`.
@@ -70,15 +90,23 @@ def parquet(path: Path, target: str, features: list[str] | None = None) -> Array
         path: a .parquet file.
         target: the name of the target column.
         features: the names of the input columns, in order; None takes all others of the file.
+        categorical: read the target as classes, numbers too.
+        columns: what columns hold that are no plain numbers: category, date, id, or more of it,
+            such as {missing: median}. They are fitted on the training part.
+        drop: columns to leave out.
+        weight: a column that says how much each row counts, in the loss and the metrics.
 
-    Raises DataError for a file that cannot be read, a column that is missing, and the first value
-    that is not a finite number, by row and column.
+    Returns a `Table` where there are `columns` to be fitted, else arrays. Raises DataError for a
+    file that cannot be read, a column that is missing, and values that are not what the column
+    holds, by row and column.
 
     Example:
         >>> data = parquet(Path("measured.parquet"), target="price")
     """
-    frame = read_parquet(Path(path), None if features is None else [*features, target])
-    return _dataset(frame, target, features)
+    return table_or_arrays(
+        read_parquet(Path(path)), target, columns, features=features, drop=drop,
+        categorical=categorical, weight=weight,
+    )  # fmt: skip
 
 
 def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDataset:
@@ -112,71 +140,6 @@ def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDa
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise DataError(f"{path}: arrays have different numbers of rows: {shapes}")
     return ArrayDataset(*arrays.values(), target_name=target)
-
-
-def _dataset(
-    frame: Frame,
-    target: str,
-    features: list[str] | None,
-    categorical: bool = False,
-    hint: str = "",
-) -> ArrayDataset:
-    """Inputs and target of a table; `hint` says how to read a doubtful target as classes."""
-    if features is not None and (not features or len(set(features)) < len(features)):
-        raise ConfigError(f"{frame.origin}: features must name columns, each once, got {features}")
-    if target in (features or ()):
-        raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
-    y, classes = _target(frame, target, categorical, hint)
-    names = [name for name in frame.names if name != target] if features is None else features
-    if not names:
-        raise DataError(f'{frame.origin} has no column beside the target "{target}"')
-    if features is None and "" in names:
-        raise DataError(
-            f"{frame.origin}: column {frame.names.index('') + 1} has no name. Is it a row number "
-            "(pandas: to_csv(index=False) leaves it out)? features: [...] names those to use"
-        )
-    x = frame.matrix(
-        names,
-        hint="fill such cells in or delete the rows; columns of text can be left out: "
-        "features: [...] names those to use",
-    )
-    return ArrayDataset(x, y, feature_names=names, target_name=target, classes=classes)
-
-
-def _target(
-    frame: Frame, name: str, categorical: bool, hint: str
-) -> tuple[Array, list[str] | None]:
-    """The target column: numbers of shape (n, 1), or class codes of shape (n,) and their names."""
-    values = frame.values(name)
-    finite = [x for x in values if x is not None and math.isfinite(x)]
-    if finite and not categorical:
-        return frame.numbers(name, hint).reshape(-1, 1), None
-    cells = frame.texts(name)
-    bad = [
-        row
-        for row, (x, cell) in enumerate(zip(values, cells, strict=True))
-        if not cell
-        or (x is not None and not math.isfinite(x))
-        or (not categorical and has_decimal_comma(cell))
-    ]
-    if bad:
-        raise frame.refusal(name, bad, "expected a number or a name")
-    if len(finite) == len(cells):
-        fractions = [row for row, x in enumerate(finite) if not x.is_integer()]
-        if fractions:
-            raise frame.refusal(name, fractions, "expected a whole number as the code of a class")
-        cells = [str(int(x)) for x in finite]
-        labels = sorted(set(cells), key=int)
-    else:
-        labels = sorted(set(cells))
-    # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
-    if not categorical and len(labels) > max(20, len(cells) // 2):
-        raise DataError(
-            f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(cells)} rows; '
-            f'is "{shortened(cells[0])}" the name of a class?' + (f"\nhint: {hint}" if hint else "")
-        )
-    codes = {label: code for code, label in enumerate(labels)}
-    return np.array([codes[cell] for cell in cells], np.int64), labels
 
 
 def read_csv(path: Path, delimiter: str = ",") -> Frame:
@@ -272,7 +235,7 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
     except ImportError as error:
         raise DataError(
             f"{path}: Parquet is read by pyarrow, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
+            f"install it with {install('data')}"
         ) from error
     columns = []
     with _reading(path) as file:

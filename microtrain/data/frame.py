@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
 
-__all__ = ["Frame", "has_decimal_comma", "missing", "number", "shortened"]
+__all__ = ["Frame", "has_decimal_comma", "missing", "number", "shortened", "together"]
 
 Array = NDArray[Any]
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
@@ -89,7 +90,7 @@ class Frame:
 
     def column(self, name: str) -> Array:
         """The values of a column as they are."""
-        self._require([name])
+        self.require([name])
         array, *others = self._columns[name]
         if others:
             raise DataError(f'{self.origin} has {1 + len(others)} columns named "{name}"')
@@ -103,10 +104,11 @@ class Frame:
         return ["" if value is None else str(value).strip() for value in array.tolist()]
 
     def values(self, name: str) -> list[float | None]:
-        """A column as floats: None for a text that is no number, NaN for what is neither."""
-        return [self._value(cell) for cell in self.column(name)]
+        """A column as floats, see `value`."""
+        return [self.value(cell) for cell in self.column(name)]
 
-    def _value(self, cell: Any) -> float | None:
+    def value(self, cell: Any) -> float | None:
+        """A cell as a float: None for a text that is no number, NaN for what is neither."""
         if isinstance(cell, str):
             return None if self.lines is None else number(cell) if cell else math.nan
         if isinstance(cell, np.timedelta64) or not isinstance(cell, _NUMBERS):
@@ -133,11 +135,9 @@ class Frame:
 
     def matrix(self, names: Sequence[str], hint: str = "") -> NDArray[np.float64]:
         """Columns of finite numbers side by side, of shape (rows, names)."""
-        self._require(names)
-        matrix = np.empty((len(self), len(names)))
-        for position, name in enumerate(names):
-            matrix[:, position] = self.numbers(name, hint)
-        return matrix
+        self.require(names)
+        columns = together(self.origin, [partial(self.numbers, name, hint) for name in names])
+        return np.stack(columns, axis=1)
 
     def location(self, row: int, name: str) -> str:
         """Where a value stands: `houses.csv, line 17, column "age"`."""
@@ -147,7 +147,7 @@ class Frame:
     def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
         """The error for the values of column `name` in rows `bad`; it shows the first."""
         cell = self.column(name)[bad[0]]
-        value = self._value(cell)
+        value = self.value(cell)
         shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             shown, hint = "an empty cell", "fill it in or leave the row out"
@@ -164,8 +164,8 @@ class Frame:
             + (f"\nhint: {'; '.join(hints)}" if hints else "")
         )
 
-    def _require(self, names: Sequence[str]) -> None:
-        """DataError naming every column of `names` that there is not."""
+    def require(self, names: Sequence[str]) -> None:
+        """Raise a DataError naming every column of `names` that there is not."""
         absent = [name for name in names if name not in self._columns]
         if not absent:
             return
@@ -177,6 +177,23 @@ class Frame:
         other = other_delimiter(self.names)
         hint = f'\nhint: are its cells separated by "{other}"? Set the delimiter' if other else ""
         raise DataError(missing(self.origin, "column", absent, self.names) + hint)
+
+
+def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:
+    """What each attempt gives; one DataError for all that raise one."""
+    results, errors = [], []
+    for attempt in attempts:
+        try:
+            results.append(attempt())
+        except DataError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        each = [str(error).partition("\n")[0] for error in errors]  # without its hint
+        lines = [f"  {line.removeprefix(f'{origin}, ')}" for line in each]
+        raise DataError("\n".join([f"{origin}: {len(errors)} columns cannot be read", *lines]))
+    if errors:
+        raise errors[0]
+    return results
 
 
 def missing(origin: object, kind: str, absent: Sequence[str], existing: Collection[str]) -> str:

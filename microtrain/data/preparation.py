@@ -14,60 +14,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ConfigError, DataError
+from ..spelling import did_you_mean
+from ..words import listed
 from .dataset import ArrayDataset
+from .frame import missing
+from .preprocessing import Preprocessing
 from .split import split_rows
+from .table import Encoder, Table
 
-__all__ = ["Prepared", "Preprocessing", "cast", "check_finite", "prepare"]
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """The affine map of the inputs, (x - mean) / scale per feature; float64 arrays.
-
-    A model trained behind it needs it wherever it is used: it belongs in the checkpoint.
-    """
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-
-    @classmethod
-    def identity(cls, x: NDArray[Any], origin: str = "data") -> Preprocessing:
-        """Leaves rows like those of `x` as they are."""
-        return cls(np.zeros(x.shape[1:]), np.ones(x.shape[1:]))
-
-    @classmethod
-    def standardizing(cls, x: NDArray[Any], origin: str = "data") -> Preprocessing:
-        """Gives the rows of `x` mean 0 and standard deviation 1 per feature.
-
-        A feature that is constant in `x` is only shifted to 0: its scale is 1. DataError naming
-        `origin` for values so large that these are not finite.
-        """
-        x = x.astype(np.float64, copy=False)
-        lowest = x.min(axis=0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, std = x.mean(axis=0), x.std(axis=0)
-        # By its extremes: rounding gives a constant 0.1 a standard deviation of 1e-17.
-        constant = (lowest == x.max(axis=0)) | (std == 0.0)
-        mean, std = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
-        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise DataError(f"{origin}: input values are too large to standardise; rescale them")
-        return cls(mean, std)
-
-    @property
-    def is_identity(self) -> bool:
-        return not self.mean.any() and bool((self.scale == 1.0).all())
-
-    def apply(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Raw inputs as the model wants them: `x` itself for the identity, else float64."""
-        return x if self.is_identity else (x - self.mean) / self.scale
-
-    def to_json(self) -> dict[str, Any]:
-        """Nested lists that JSON keeps to the last bit."""
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Preprocessing:
-        return cls(np.array(state["mean"], np.float64), np.array(state["scale"], np.float64))
+__all__ = ["Prepared", "cast", "check_finite", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -77,9 +32,12 @@ class Prepared:
     Attributes:
         train, val, test: arrays of the run's dtype, standardised; None where the split has none.
         preprocessing: the map from raw inputs to those of the parts.
-        in_features: columns of the input, None unless there is one input of shape (n, columns).
+        in_features: columns of the input; None unless there is one float input of shape
+            (n, columns), beside which a table may have embedded categories.
         out_features: the number of classes, or the columns of a target of shape (n, columns).
         classes: the names of the classes; None for regression.
+        encoder: how the columns of a table become inputs; None for data that are arrays.
+        notes: what a user should know of the data.
     """
 
     train: ArrayDataset
@@ -89,17 +47,29 @@ class Prepared:
     in_features: int | None
     out_features: int | None
     classes: tuple[str, ...] | None
+    encoder: Encoder | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def categories(self) -> tuple[int, ...] | None:
+        """For each embedded column its number of codes; None where there are none."""
+        return None if self.encoder is None else self.encoder.categories or None
 
 
 def prepare(
-    data: ArrayDataset | tuple[Any, ...] | list[Any],
+    data: ArrayDataset | Table | tuple[Any, ...] | list[Any],
     *,
     split: Mapping[str, float] | None = None,
     standardize: bool = False,
     dtype: DTypeLike = np.float32,
     seed: int = 0,
+    stratify: bool = False,
+    group: str | None = None,
+    time: str | None = None,
+    others: Mapping[str, Any] | None = None,
     origin: str = "data",
     preprocessing: Preprocessing | None = None,
+    encoder: Encoder | None = None,
 ) -> Prepared:
     """Check what a data component returned, split it, standardise its input and cast it.
 
@@ -108,31 +78,45 @@ def prepare(
     integers is class codes from 0 up; targets to regress on are floats.
 
     Args:
-        data: an `ArrayDataset`, or arrays (inputs..., target).
+        data: an `ArrayDataset`, a `Table`, or arrays (inputs..., target).
         split: fractions of the rows by part, `{"train": 0.8, "val": 0.1, "test": 0.1}`; None puts
             all in train. See `split_sizes`. Rows are assigned by a permutation that depends on
             the seed and keep their order within a part.
-        standardize: give each input feature mean 0 and standard deviation 1 in the training part.
+        standardize: give each input feature mean 0 and standard deviation 1 in the training part;
+            of a table the numbers and dates.
         dtype: of the floating-point arrays, float32 or float64.
-        seed: of the run.
+        seed: of the split.
+        stratify: give each part the same share of every class.
+        group: a column; rows with the same value there go to the same part.
+        time: a column of numbers or dates; the earliest rows train, the latest test.
+        others: data of parts that are not cut from `data`, such as `{"test": (x, y)}`.
         origin: names the component in errors.
-        preprocessing: apply this stored map instead of computing one (evaluation, prediction).
+        preprocessing, encoder: apply these stored maps instead of computing them (evaluation,
+            prediction).
 
     Raises:
         DataError: not such arrays, no rows, NaN or infinite values, class codes out of range, a
             part without rows.
-        ConfigError: fractions that are none, or `standardize` with more than one input.
+        ConfigError: fractions that are none, `standardize` with more than one input, or a way to
+            split that the data do not allow.
     """
-    dataset = _checked(data, origin)
+    whole = data if isinstance(data, Table) else _checked(data, origin)
+    how = _way_to_split(whole, origin, stratify, group, time)
+    rows = split_rows(len(whole), split, seed, origin, **how)
+    notes: dict[str, None] = {}  # each once, in order
+    if isinstance(whole, Table):
+        if encoder is None or preprocessing is None:
+            encoder, preprocessing = whole.fit(rows["train"], standardize)
+        whole = _checked(whole.arrays(encoder, notes.setdefault), origin)
+    dataset = whole
     classes = _class_names(dataset, origin)
-    inputs, target = dataset.inputs, dataset.target
+    inputs = dataset.inputs
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
-    if len(inputs) > 1 and standardize:
+    if len(inputs) > 1 and standardize and encoder is None:
         raise ConfigError(
             f"{origin}: standardize works on one input array, this data has {len(inputs)}; "
             "standardise them in the component itself"
         )
-    rows = split_rows(len(dataset), split, seed, origin)
     if preprocessing is None:
         make = Preprocessing.standardizing if standardize else Preprocessing.identity
         preprocessing = make(inputs[0][rows["train"]], origin)
@@ -141,25 +125,110 @@ def prepare(
             f"{origin}: inputs have {inputs[0].shape[1:]} features a row, but the stored "
             f"preprocessing is for {preprocessing.mean.shape}"
         )
+    cut = {name: dataset.with_arrays(*dataset[part]) for name, part in rows.items()}
+    for name, other in (others or {}).items():
+        where = f"{origin}, {name}"
+        if isinstance(other, Table):
+            if encoder is None:
+                raise ConfigError(f"{where}: is a table with columns, but the training data is not")
+            other = other.arrays(encoder, notes.setdefault)
+        cut[name] = _alike(_checked(other, where), dataset, classes, where)
 
-    def part(name: str) -> ArrayDataset:
-        x, *others = dataset[rows[name]]
+    def part(name: str) -> ArrayDataset | None:
+        if name not in cut:
+            return None
+        x, *others = cut[name].arrays
         with np.errstate(over="ignore"):  # cast refuses what overflows
             arrays = (preprocessing.apply(x), *others)
         return dataset.with_arrays(
             *(cast(a, dtype if a.dtype.kind == "f" else np.int64, origin) for a in arrays)
         )
 
+    train = part("train")
+    assert train is not None
+    if train.weights is not None and not train.weights.any():
+        raise DataError(f"{origin}: the weights of all training rows are 0")
+    target = dataset.target
     columns = int(target.shape[1]) if target.ndim == 2 else None
+    single = len(inputs) == 1 and inputs[0].ndim == 2
+    in_features = encoder.in_features if encoder else int(inputs[0].shape[1]) if single else None
     return Prepared(
-        train=part("train"),
-        val=part("val") if "val" in rows else None,
-        test=part("test") if "test" in rows else None,
+        train=train,
+        val=part("val"),
+        test=part("test"),
         preprocessing=preprocessing,
-        in_features=inputs[0].shape[1] if len(inputs) == 1 and inputs[0].ndim == 2 else None,
+        in_features=in_features,
         out_features=columns if classes is None else len(classes),
         classes=classes,
+        encoder=encoder,
+        notes=tuple(notes),
     )
+
+
+def _way_to_split(
+    data: ArrayDataset | Table, origin: str, stratify: bool, group: str | None, time: str | None
+) -> dict[str, Any]:
+    """What `split_rows` has to know; ConfigError where the data do not allow it."""
+    if stratify + (group is not None) + (time is not None) > 1:
+        raise ConfigError(f"{origin}: split takes one of stratify, group and time")
+    if stratify:
+        if data.classes is None and data.target.dtype.kind not in "biu":
+            raise ConfigError(f"{origin}: split.stratify needs classes, but the target is numbers")
+        return {"strata": data.target}
+    name = group or time
+    if name is None:
+        return {}
+    if isinstance(data, Table):
+        values = data.values(name, as_time=time is not None)
+    elif name in (data.feature_names or ()):
+        values = data.inputs[0][:, (data.feature_names or ()).index(name)]
+    else:
+        key = "group" if time is None else "time"
+        raise ConfigError(
+            missing(f"{origin}: split.{key}", "column", [name], data.feature_names or ())
+        )
+    return {"units": values, "in_order": time is not None}
+
+
+def _alike(
+    other: ArrayDataset, dataset: ArrayDataset, classes: tuple[str, ...] | None, origin: str
+) -> ArrayDataset:
+    """Rows of another source with columns and class codes as `dataset` has them."""
+    first, *more = other.inputs
+    names, known = other.feature_names, dataset.feature_names
+    if names is not None and known is not None and names != known:
+        if absent := [name for name in known if name not in names]:
+            raise DataError(missing(origin, "column", absent, names))
+        first = first[:, [names.index(name) for name in known]]
+    target = other.target
+    if classes is not None and dataset.classes is not None and other.classes is not None:
+        codes = {name: code for code, name in enumerate(classes)}
+        if strange := [name for name in other.classes if name not in codes]:
+            raise DataError(
+                f"{origin}: the training data have no class {listed(strange)}"
+                f"{did_you_mean(strange[0], classes)}; they have {listed(classes)}"
+            )
+        target = np.array([codes[name] for name in other.classes], np.int64)[target]
+    elif (classes is None) != (other.target.dtype.kind == "f"):
+        kinds = ("numbers", "classes") if classes is None else ("classes", "numbers")
+        raise DataError(f"{origin}: the target is {kinds[1]}, but in the training data {kinds[0]}")
+    elif (
+        classes is not None and len(target) and not 0 <= target.min() <= target.max() < len(classes)
+    ):
+        raise DataError(
+            f"{origin}: class {target.min()} to {target.max()}, but the training data have classes "
+            f"0 to {len(classes) - 1}"
+        )
+    shapes = [[a.shape[1:] for a in (*each.inputs, each.target)] for each in (other, dataset)]
+    shapes[0][0] = first.shape[1:]
+    if shapes[0] != shapes[1] or other.weighted != dataset.weighted:
+        raise DataError(
+            f"{origin}: rows of shapes {listed([str(s) for s in shapes[0]])}"
+            f"{' and weights' * other.weighted}, but the training data have "
+            f"{listed([str(s) for s in shapes[1]])}{' and weights' * dataset.weighted}"
+        )
+    weights = () if other.weights is None else (other.weights,)
+    return dataset.with_arrays(first, *more, target, *weights)
 
 
 def _checked(data: Any, origin: str) -> ArrayDataset:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, install
 from .dataset import ArrayDataset
 
 __all__ = ["sklearn"]
@@ -22,7 +22,7 @@ def sklearn(name: Name) -> ArrayDataset:
     and linnerud (20 x 3, 3 targets) have float64 targets of shape (n, targets).
 
     Args:
-        name: which of them.
+        name: name of the data set.
 
     Raises DataError where scikit-learn is not installed, ConfigError for another name.
 
@@ -38,7 +38,7 @@ def sklearn(name: Name) -> ArrayDataset:
     except ImportError as error:
         raise DataError(
             f"the data set {name!r} comes with scikit-learn, which cannot be imported ({error}); "
-            "install it with: pip install 'microtrain[data]'"
+            f"install it with {install('data')}"
         ) from error
     bunch: Any = getattr(datasets, f"load_{name}")()
     x = np.asarray(bunch.data, np.float64)

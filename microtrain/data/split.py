@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,11 +61,25 @@ def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> 
 
 
 def split_rows(
-    rows: int, split: Mapping[str, float] | None, seed: int, origin: str
+    rows: int,
+    split: Mapping[str, float] | None,
+    seed: int,
+    origin: str,
+    *,
+    strata: NDArray[Any] | None = None,
+    units: NDArray[Any] | None = None,
+    in_order: bool = False,
 ) -> dict[str, slice | NDArray[np.intp]]:
     """The rows of each part, in their own order; None puts all of them in train.
 
     Rows are assigned by a permutation that depends on the seed and the number of rows alone.
+
+    Args:
+        strata: a value for each row; each part gets the same share of the rows of each value, to
+            the row where the shares come out even.
+        units: a value for each row; rows of one value stay together, so that the sizes of the
+            parts are only near to what `split` says.
+        in_order: do not draw: the lowest of `units` train, the highest test.
     """
     if split is None:
         return {"train": slice(None)}
@@ -72,5 +87,41 @@ def split_rows(
     order = generator(seed, "split").permutation(rows)
     # In the order of PARTS, so that the order of the keys in the YAML changes nothing.
     bounds = np.cumsum([sizes.get(name, 0) for name in PARTS])[:-1]
+    if strata is not None:
+        order = order[_spread(strata[order])]
+    if units is not None:
+        order, bounds = _together(units, None if in_order else order, bounds)
     parts = zip(PARTS, np.split(order, bounds), strict=True)
-    return {name: np.sort(chosen) for name, chosen in parts if name in sizes}
+    chosen: dict[str, Any] = {name: np.sort(part) for name, part in parts if name in sizes}
+    empty = [name for name, part in chosen.items() if not len(part)]
+    if empty and units is not None:
+        raise DataError(
+            f"{origin}: no rows are left for {' and '.join(empty)}: of {rows} rows, "
+            f"{np.unique(units, return_counts=True)[1].max()} share one value and stay together"
+        )
+    return chosen
+
+
+def _spread(strata: NDArray[Any]) -> NDArray[np.intp]:
+    """An order that spreads the rows of every value evenly, so that each part has its share."""
+    _, codes, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    place = np.empty(len(strata))
+    for code, count in enumerate(counts):
+        place[codes == code] = (np.arange(count) + 0.5) / count
+    return np.argsort(place, kind="stable")
+
+
+def _together(
+    units: NDArray[Any], order: NDArray[np.intp] | None, bounds: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows by unit, units as they first come in `order` (None: lowest first), and bounds moved to
+    the nearest end of a unit.
+    """
+    values, codes, counts = np.unique(units, return_inverse=True, return_counts=True)
+    rank = np.arange(len(values))
+    if order is not None:
+        first = np.unique(codes[order], return_index=True)[1]
+        rank[np.argsort(first)] = np.arange(len(values))
+    ends = np.concatenate([[0], np.cumsum(counts[np.argsort(rank)])])
+    nearest = np.abs(ends - bounds[:, None]).argmin(axis=1)
+    return np.argsort(rank[codes], kind="stable"), ends[nearest]

@@ -35,10 +35,10 @@ def synthetic_linear(
 
     Args:
         samples: number of rows.
-        weights: one a feature.
+        weights: one weight per feature.
         bias: the value at x = 0.
         noise: standard deviation of what is added to each target.
-        seed: of the run.
+        seed: random seed.
 
     Returns:
         x of shape (samples, len(weights)) and y of shape (samples, 1), float64; `truth` holds
@@ -66,7 +66,7 @@ def synthetic_random(
         samples: number of rows.
         features: columns of the input.
         targets: columns of the target.
-        seed: of the run.
+        seed: random seed.
 
     Returns:
         x of shape (samples, features) and y of shape (samples, targets), float64.
@@ -93,10 +93,10 @@ def synthetic_relu(
     Args:
         samples: number of rows.
         features: columns of the input.
-        hidden: columns between the layers of the network that makes the targets.
+        hidden: hidden width of the network that computes the targets.
         targets: columns of the target.
         noise: standard deviation of what is added to each target.
-        seed: of the run.
+        seed: random seed.
 
     Returns:
         x of shape (samples, features) and y of shape (samples, targets), float64.

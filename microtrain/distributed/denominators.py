@@ -239,11 +239,13 @@ def correction(parts: list[tuple[Any, ...]]) -> float:
     )
 
 
-def of_batch(loss: Tensor, rows: Tensor, n: int) -> list[tuple[float, float]]:
+def of_batch(loss: Tensor, rows: Sequence[Tensor], n: int) -> list[tuple[float, float]]:
     """The loss of one of several batches as totals and counts: the mean of each, added up.
 
     Args:
-        loss: computed from `rows`, a leaf of n rows, while `MODES.counts` was set.
+        loss: computed while `MODES.counts` was set.
+        rows: the leaves that it was computed from and that depend on the rows.
+        n: how many rows there are.
 
     Raises UnequalDenominators for a loss that is no sum of means.
     """
@@ -251,7 +253,7 @@ def of_batch(loss: Tensor, rows: Tensor, n: int) -> list[tuple[float, float]]:
     means: list[Any] = []
     if loss._edge is None or not leaves_of((loss._edge,), means) or not means:
         return [(n * value, n)]
-    found = find((loss._edge,), means, lambda seq: False, (rows,))
+    found = find((loss._edge,), means, lambda seq: False, tuple(rows))
     if found.single is not None:
         count = float(found.single)
         return [(count * value if count else 0.0, count)]

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
-from ..errors import ConfigError, LaunchError
+from ..errors import ConfigError, LaunchError, install
 from ..frames import outwards, user_place
 from ..threads import Launch
 from . import abort, warden, watchdog
@@ -335,8 +335,8 @@ def _load(launch: Launch) -> ModuleType:
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library was found
         raise LaunchError(
             f"{launch.launcher} started this process, but MPI cannot be loaded: {error}\n"
-            "install mpi4py with an MPI of its own: pip install 'microtrain[mpich]', or, where the "
-            "machine has one, load its module and pip install 'microtrain[mpi]'"
+            f"install mpi4py with an MPI of its own: {install('mpich')}; or, if this machine has "
+            "an MPI, load its module and install the extra `mpi` instead"
         ) from error
     return MPI
 

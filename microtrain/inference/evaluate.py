@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import TypeAdapter
 
-from ..config.components import build
+from ..config.components import load
 from ..data import Prepared
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
-from ..runs.record import Run
+from ..runs.record import ClassCounts, Run
 from ..train.assembly import build_loss, compare_data, data_hash, load_data
-from ..train.evaluation import evaluate
+from ..train.class_metrics import Confusion
+from ..train.class_table import class_counts, class_lines, class_names
+from ..train.evaluation import evaluate, step_of
+from ..train.own import build_metrics
+from ..train.trainer import Trainer
 from ..words import listed, number, table
 from .inputs import read_dataset
 from .model import TrainedModel
@@ -31,12 +35,16 @@ __all__ = ["Evaluation", "evaluate_run", "load_data_again"]
 
 @dataclass
 class Part:
-    """Loss and metrics of some rows, and what the run recorded of them at the same step."""
+    """Loss and metrics of some rows, and what the run recorded of them at the same step.
+
+    `classes` says how often each was predicted for each, where there are classes.
+    """
 
     rows: int
     values: dict[str, float]
     recorded: dict[str, float] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
+    classes: ClassCounts | None = None
 
 
 @dataclass
@@ -55,7 +63,9 @@ class Evaluation:
             values = "  ".join(f"{key} {number(value)}" for key, value in part.values.items())
             note = "  as recorded" if part.recorded and not part.differs else ""
             rows.append((name, f"{part.rows:>9,} rows", values + note))
-        return [f"{self.path}, {self.checkpoint}", *table(rows)]
+        counted = [part.classes for part in self.parts.values() if part.classes is not None]
+        lines = [line for counts in counted for line in ("", *class_lines(counts))]
+        return [f"{self.path}, {self.checkpoint}", *table(rows), *lines]
 
     def to_json(self) -> str:
         """For programs; values that are not finite are null."""
@@ -100,14 +110,20 @@ def evaluate_run(
             raise agreed(ConfigError(what))
         if part is not None:
             datasets = {part: datasets[part]}
-    loss, metrics = build_loss(config), [build(metric) for metric in config.metrics]
+    loss, metrics = build_loss(config), build_metrics(config)
+    trainer = load("trainer", config.trainer) if config.trainer else Trainer
+    step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None
     for name, rows in datasets.items():
+        names = class_names(loss if step is None else None, metrics, model.classes, [rows])
+        more = [] if names is None else [Confusion()]
         with np.errstate(all="ignore"):  # what is not finite is shown as it is
-            values = evaluate(model.module, loss, metrics, rows, comm, None, shards)
-        evaluation.parts[name] = Part(len(rows), values)
+            every = [*metrics, *more]
+            values = evaluate(model.module, loss, every, rows, comm, None, shards, step)
+        counts = None if names is None else class_counts(values, name, names)
+        evaluation.parts[name] = Part(len(rows), values, classes=counts)
     if data_file is None and saved.run is not None:
         _compare(evaluation, saved.run, saved, warn)
     return evaluation
@@ -115,7 +131,7 @@ def evaluate_run(
 
 def load_data_again(model: TrainedModel) -> Prepared:
     """The data of a run, split and standardised as it did; DataError where they do not fit."""
-    data = load_data(model.config, model.preprocessing)
+    data = load_data(model.config, model.preprocessing, model.signature.table)
     for what, now, then in (
         ("columns", data.train.feature_names, model.feature_names),
         ("classes", data.classes, model.classes),

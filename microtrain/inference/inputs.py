@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data import ArrayDataset
+from ..data import ArrayDataset, Column
+from ..data.columns import texts
 from ..data.files import parse_csv, read_csv, read_npz, read_parquet
 from ..data.frame import Frame, number, shortened
 from ..data.preparation import cast
@@ -39,25 +40,37 @@ def check_suffix(path: str, option: str, suffixes: tuple[str, ...] = SUFFIXES) -
 
 
 def read_inputs(
-    path: str, model: TrainedModel, note: Note, delimiter: str | None = None
-) -> list[Array]:
-    """The raw inputs of `model` in a file.
+    path: str,
+    model: TrainedModel,
+    note: Note,
+    delimiter: str | None = None,
+    keep: Sequence[str] = (),
+) -> tuple[list[Array], dict[str, Array]]:
+    """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
     `note` is told which columns are not used. Raises DataError for all that is wrong with the file,
     ConfigError for a name or a delimiter that is none.
     """
     if check_suffix(path, "--input") == ".npz":
+        if keep:
+            raise ConfigError(f"--keep {keep[0]}: {path} has arrays, not columns")
         names, target = _array_names(model)
         arrays = read_npz(Path(path), names, optional=[target])
-        inputs, unused = [arrays[name] for name in names], [target] * (target in arrays)
+        inputs, unused, kept = [arrays[name] for name in names], [target] * (target in arrays), {}
     else:
         table = _read_table(path, model, delimiter)
-        inputs = [model.take_columns(table, note)]
+        encoder = model.signature.table
+        ids = [name for name in (encoder.ids if encoder else ()) if name in table.names]
+        table.require(keep)
+        wanted = dict.fromkeys([*ids, *keep])
+        kept = {name: np.array(texts(table, name, Column(type="id"))) for name in wanted}
+        inputs = model.take_columns(table, note, wanted)
         unused = [name for name in model.target_names or () if name in table.names]
+        unused = [name for name in unused if name not in kept]
     if unused:
         targets = ", ".join(f'the target "{name}"' for name in unused)
         note(f"{targets} is there too; it is not used")
-    return inputs
+    return inputs, kept
 
 
 def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
@@ -73,7 +86,8 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
         targets: Sequence[str] = table.names
     else:
         table, targets = _read_table(path, model), model.target_names or ()
-        raw = [model.take_columns(table, note)]
+        raw = model.take_columns(table, note)
+    weight = model.of_table.get("weight")
     if not targets:
         raise DataError(f"{path}: the run's target has no name; measure it on its own data")
     try:
@@ -81,7 +95,8 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
             truth = cast(table.matrix(targets), model.config.dtype, path)
         else:
             truth = _codes(table, targets[0], model)
-        dataset = ArrayDataset(*model.prepare(*raw), truth, classes=model.classes)
+        weights = None if weight is None else cast(table.numbers(weight), model.config.dtype, path)
+        dataset = ArrayDataset(*model.prepare(*raw), truth, classes=model.classes, weights=weights)
     except (DataError, ValueError) as error:
         raise DataError(str(error) if path in str(error) else f"{path}: {error}") from error
     width = model.signature.out_features

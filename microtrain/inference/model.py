@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
 from ..train.assembly import build_model
+from ..train.class_metrics import sigmoid
 from ..train.evaluation import ROWS, evaluating
 from ..train.model_state import load_model_arrays
+from ..train.outputs import one_prediction
 from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 
@@ -113,7 +115,7 @@ class TrainedModel:
         table = html_table([[key, text] for key, text in facts.items()], self.config.name)
         return table + self.module._repr_html_()
 
-    def predict(self, *inputs: Any) -> Array:
+    def predict(self, *inputs: Any, threshold: float | None = None) -> Array:
         """Predictions for raw inputs, in the units of the data the model was trained on.
 
         Args:
@@ -121,20 +123,24 @@ class TrainedModel:
                 columns (a dict, a pandas or pyarrow table, a structured array), taken by their
                 names in any order. The target may be among them; other columns are left out with a
                 UserWarning.
+            threshold: of two classes, predict the second where its probability is at least this,
+                from 0 to 1; None: the class with the higher score.
 
         Returns:
             Classification: the label of each row, shape (n,), whole numbers where the classes are
             named by such. Regression: shape (n,) for one target, else as the model gives it. With
-            the loss `bce`: the probability.
+            the loss `bce`: the probability, and with a threshold 1 where it is reached, else 0.
 
         Raises DataError for missing columns, other shapes, values that are not finite numbers, and
-        predictions that are none.
+        predictions that are none; ConfigError for a threshold that is none, or without two classes.
         """
+        if threshold is not None:
+            return self._decided(self.predict_proba(*inputs), threshold)
         outputs = self._outputs(inputs)
         if self.classes is not None:
             labels: Array = self.labels[outputs.argmax(axis=1)]
             return labels
-        values = _sigmoid(outputs) if isinstance(self._loss, BCEWithLogitsLoss) else outputs
+        values = sigmoid(outputs) if isinstance(self._loss, BCEWithLogitsLoss) else outputs
         return values[:, 0] if values.shape[1:] == (1,) else values
 
     def predict_proba(self, *inputs: Any) -> Array:
@@ -154,6 +160,23 @@ class TrainedModel:
         chances: Array = softmax(scores, 1).numpy()
         return chances
 
+    def _decided(self, chances: Array, threshold: float) -> Array:
+        """The class for each row, by the probability of the second of two."""
+        if not 0 <= threshold <= 1:
+            raise ConfigError(f"threshold: expected a probability from 0 to 1, got {threshold}")
+        what = "" if chances.ndim == 1 else f"{chances.shape[1]} targets"
+        if self.classes is not None:
+            what = "" if len(self.classes) == 2 else f"{len(self.classes)} classes"
+        if what:
+            raise ConfigError(
+                f"threshold: it chooses between two classes, but the model of {self.config.name} "
+                f"has {what}"
+            )
+        if self.classes is None:
+            return (chances >= threshold).astype(np.int64)
+        labels: Array = self.labels[(chances[:, 1] >= threshold).astype(np.int64)]
+        return labels
+
     @property
     def labels(self) -> Array:
         """The classes as an array: of int64 where all are named by whole numbers."""
@@ -171,7 +194,7 @@ class TrainedModel:
             for first in range(0, max(count, 1), ROWS):
                 rows = [from_numpy(array[first : first + ROWS]) for array in arrays]
                 try:
-                    parts.append(to_host(self.module(*rows)._array))
+                    parts.append(to_host(one_prediction(self.module(*rows))._array))
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     if is_import_path(self.config.model.type):
                         raise  # the user's own code
@@ -194,25 +217,41 @@ class TrainedModel:
             )
         return outputs
 
-    def take_columns(self, table: Frame, note: Callable[[str], None]) -> Array:
-        """The columns of the input, found by their names; `note` is told of those left over."""
-        if self.feature_names is None or len(self.signature.inputs) != 1:
+    @property
+    def of_table(self) -> dict[str, Any]:
+        """The arguments with which a table was read; none where the data were no table."""
+        data = self.config.data
+        return data.arguments if data.type in ("csv", "parquet") else {}
+
+    def take_columns(
+        self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
+    ) -> list[Array]:
+        """The inputs, made of columns found by their names.
+
+        `note` is told of columns that are neither used nor `kept`.
+        """
+        encoder, known = self.signature.table, {*(self.target_names or ()), *kept}
+        known |= {*(self.of_table.get("drop") or ()), str(self.of_table.get("weight"))}
+        if encoder is not None:
+            arrays, names = encoder.encode(table, note), encoder.names
+            known |= {*encoder.ids}
+        elif self.feature_names is None or len(self.signature.inputs) != 1:
             raise DataError(
                 f"{table.origin}: the model was trained on arrays without column names; give "
                 "arrays (in a file .npz), not named columns"
             )
-        hint = "a model takes numbers, as it was trained on them"
-        array = table.matrix(self.feature_names, hint)
-        known = {*self.feature_names, *(self.target_names or ())}
-        if unused := [shortened(name) for name in table.names if name not in known]:
+        else:
+            names = [*self.feature_names]
+            arrays = [table.matrix(names, "a model takes numbers, as it was trained on them")]
+        if unused := [shortened(name) for name in table.names if name not in {*names, *known}]:
             note(f"columns that the model does not use: {listed(unused)}")
-        return array
+        return arrays
 
     def prepare(self, *inputs: Any) -> list[Array]:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
         wanted = self.signature.inputs
         if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
-            inputs = (self.take_columns(table, _warn),)
+            inputs = tuple(self.take_columns(table, _warn))
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
         arrays = [self._prepare(i, value) for i, value in enumerate(inputs)]
@@ -269,13 +308,6 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
     except RuntimeError as error:
         raise DataError(f"{checkpoint.path} does not fit the model: {error}") from error
     return module.eval()
-
-
-def _sigmoid(scores: Array) -> Array:
-    wide = scores.astype(np.float64)
-    small = np.exp(-np.abs(wide))  # which does not overflow
-    result: Array = np.where(wide >= 0, 1, small) / (1 + small)
-    return result
 
 
 def _warn(text: str) -> None:

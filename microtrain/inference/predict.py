@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +30,30 @@ def predict_file(
     note: Callable[[str], None],
     *,
     proba: bool = False,
+    threshold: float | None = None,
     force: bool = False,
     delimiter: str | None = None,
+    keep: Sequence[str] = (),
 ) -> int:
     """Write the predictions for every row of `source` in its order; returns their number.
 
-    CSV gets a column for each target (under its name, else `prediction`), with `proba`
-    one `probability_<class>` for each class. NPZ gets `prediction`, and with `proba` `probability`
-    and `classes`.
+    CSV gets the columns of `source` that are ids or named by `keep`, a column for each target
+    (under its name, else `prediction`; `predicted_<name>` where the target itself is kept), and
+    with `proba` one `probability_<class>` for each class. NPZ gets the columns, `prediction`, and
+    with `proba` `probability` and `classes`. `threshold`: as `TrainedModel.predict` has it.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
     """
     suffix = _check_output(output, source, force)
-    inputs = read_inputs(source, model, note, delimiter)
+    inputs, kept = read_inputs(source, model, note, delimiter, keep)
     try:
-        prediction = model.predict(*inputs)
+        prediction = model.predict(*inputs, threshold=threshold)
         chance = model.predict_proba(*inputs) if proba else None
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
     if suffix == ".npz":
-        arrays = {"prediction": prediction}
+        arrays = {**kept, "prediction": prediction}
         if chance is not None:
             arrays["probability"] = chance
         if chance is not None and model.classes is not None:
@@ -60,7 +63,7 @@ def predict_file(
         content = file.getvalue()
     else:
         text = io.StringIO(newline="")
-        columns = _columns(model, prediction, chance, output)
+        columns = _columns(model, prediction, chance, output, kept)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
@@ -95,7 +98,11 @@ def _check_output(output: str, source: str, force: bool) -> str:
 
 
 def _columns(
-    model: TrainedModel, prediction: Array, chance: Array | None, output: str
+    model: TrainedModel,
+    prediction: Array,
+    chance: Array | None,
+    output: str,
+    kept: Mapping[str, Array],
 ) -> dict[str, Array]:
     """What becomes the columns of a table, by name."""
     if prediction.ndim > 2:
@@ -106,7 +113,8 @@ def _columns(
     names: Any = model.target_names or ("prediction",)
     if len(names) != table.shape[1]:
         names = [f"prediction_{i}" for i in range(table.shape[1])]
-    columns = dict(zip(names, table.T, strict=True))
+    names = [f"predicted_{name}" if name in kept else name for name in names]
+    columns = {**kept, **dict(zip(names, table.T, strict=True))}
     if chance is not None:
         labels = (f"probability_{name}" for name in model.classes or names)
         chances = chance if chance.ndim == 2 else chance[:, None]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -27,7 +27,7 @@ from pydantic import (
 
 from ..config.load import load_config
 from ..config.schema import Config
-from ..data import Preprocessing
+from ..data import Encoder, Preprocessing
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.record import Run
@@ -45,12 +45,17 @@ class Input(BaseModel):
     dtype: Literal["float32", "float64", "int64"]
 
 
+def _encoder(state: Any) -> Encoder | None:
+    return None if state is None else Encoder.from_json(state)
+
+
 class Signature(BaseModel):
     """The inputs that a model takes and the meaning of what it gives.
 
     Attributes:
         inputs: shape of one row and dtype of each input array.
         preprocessing: what is applied to the first input.
+        table: how raw columns become the inputs; None where the data were arrays.
         feature_names: of the columns of the first input, None where they have no names.
         target_name: what is predicted, None where it has no name.
         out_features: columns of the target, or the number of classes; None for other shapes.
@@ -59,6 +64,7 @@ class Signature(BaseModel):
 
     inputs: tuple[Input, ...] = Field(min_length=1)
     preprocessing: Annotated[InstanceOf[Preprocessing], BeforeValidator(Preprocessing.from_json)]
+    table: Annotated[InstanceOf[Encoder] | None, BeforeValidator(_encoder)] = None
     feature_names: Names | None
     target_name: StrictStr | None
     out_features: Size | None
@@ -75,8 +81,8 @@ class Signature(BaseModel):
             what = f"in its state, {key}: {detail['msg']}"
             if detail["type"] == "missing":
                 what = f"its state has no {key}"
-        except (KeyError, TypeError, OverflowError) as error:  # of Preprocessing.from_json
-            what = f"in its state, preprocessing: {error!r:.80}"
+        except (KeyError, TypeError, OverflowError) as error:  # of from_json
+            what = f"in its state, preprocessing or table: {error!r:.80}"
         raise DataError(f"damaged checkpoint {checkpoint.path}: {what}")
 
     @model_validator(mode="after")
@@ -89,6 +95,8 @@ class Signature(BaseModel):
             raise ValueError("preprocessing is not finite")
         if self.feature_names is not None and (len(self.feature_names),) != shape:
             raise ValueError(f"{len(self.feature_names)} feature_names name a row of shape {shape}")
+        if self.table is not None and self.table.feature_names != self.feature_names:
+            raise ValueError("table makes other features than feature_names")
         if self.classes is not None and self.out_features != len(self.classes):
             raise ValueError(f"{self.out_features} out_features, {len(self.classes)} classes")
         return self
@@ -96,8 +104,15 @@ class Signature(BaseModel):
     @property
     def in_features(self) -> int | None:
         """Columns of the input, None unless there is one input of shape (n, columns)."""
+        if self.table is not None:
+            return self.table.in_features
         shape = self.inputs[0].shape
         return shape[0] if len(self.inputs) == len(shape) == 1 else None
+
+    @property
+    def categories(self) -> tuple[int, ...] | None:
+        """For each embedded column its number of codes; None where there are none."""
+        return None if self.table is None else self.table.categories or None
 
     @property
     def target_names(self) -> tuple[str, ...] | None:

@@ -111,7 +111,7 @@ class CrossEntropyLoss(_Loss, function=F.cross_entropy):
     Args:
         weight: (classes,), a factor for each class.
         size_average, reduce: the old spelling of `reduction`, refused.
-        ignore_index: a class index whose samples count for nothing.
+        ignore_index: a class index whose samples are ignored.
         reduction: "mean", "sum" or "none".
         label_smoothing: how much of the target is spread evenly over all classes.
     """

@@ -27,12 +27,12 @@ class Adam(Optimizer):
     Args:
         params: Tensors or parameter groups.
         lr: learning rate, at least 0.
-        betas: how much the two averages keep, each at least 0 and below 1.
+        betas: decay rates of the two averages, each at least 0 and below 1.
         eps: added to the denominator, at least 0.
         weight_decay: factor of the L2 penalty, at least 0.
         amsgrad: divide by the largest v so far (S. J. Reddi, S. Kale and S. Kumar, "On the
             convergence of Adam and beyond", 2018).
-        maximize: go up the gradient.
+        maximize: maximize instead of minimize.
         decoupled_weight_decay: shrink the parameters instead of changing the gradient: `AdamW`.
         foreach, capturable, differentiable, fused: PyTorch's switches, which can only be off.
 

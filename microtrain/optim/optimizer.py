@@ -127,7 +127,11 @@ class Optimizer:
             type(self).__name__, **{name: defaults[name] for name in SWITCHES if name in defaults}
         )
         self.defaults = {name: defaults[name] for name in defaults if name not in SWITCHES}
-        self.options = itemgetter(*self.defaults)  # reads the hyper-parameters of a group
+        names = [*self.defaults]
+        # Reads the hyper-parameters of a group; of one name itemgetter gives no tuple.
+        self.options: Callable[[dict[str, Any]], tuple[Any, ...]] = (
+            itemgetter(*names) if len(names) > 1 else lambda group: tuple(map(group.get, names))
+        )
         self.calls = 0  # of step(), for the schedulers' warning
         self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
         everything = self._everything(self.param_groups)

@@ -30,7 +30,7 @@ class RMSprop(Optimizer):
         eps: added to the denominator, at least 0.
         weight_decay: factor of the L2 penalty, at least 0.
         momentum: how much of the last steps is kept, at least 0.
-        maximize: go up the gradient.
+        maximize: maximize instead of minimize.
         centered: divide by the deviation of the gradient instead of its size.
         foreach, capturable, differentiable: PyTorch's switches, which can only be off.
 

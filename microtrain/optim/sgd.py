@@ -27,11 +27,11 @@ class SGD(Optimizer):
     Args:
         params: Tensors or parameter groups.
         lr: learning rate, at least 0.
-        momentum: factor of the velocity, at least 0.
-        dampening: how much of the gradient is left out of the velocity.
+        momentum: momentum factor, at least 0.
+        dampening: share of the gradient that is not added to the velocity.
         weight_decay: factor of the L2 penalty, at least 0.
         nesterov: look ahead along the velocity; needs momentum and no dampening.
-        maximize: go up the gradient.
+        maximize: maximize instead of minimize.
         foreach, differentiable, fused: PyTorch's switches, which can only be off.
 
     Raises ValueError for options out of range.

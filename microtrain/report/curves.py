@@ -19,7 +19,7 @@ from .record import Record, by_seed, differing_settings
 if TYPE_CHECKING:
     from ..runs.record import Series
 
-__all__ = ["AXES", "FEW", "WORDS", "choose", "curves", "groups", "run_names", "speed"]
+__all__ = ["AXES", "FEW", "WORDS", "choose", "constant", "curves", "groups", "run_names", "speed"]
 
 WORDS = {"train": "train", "val": "validation", "test": "test"}
 AXES = {
@@ -30,6 +30,7 @@ AXES = {
 }
 FEW = 6  # runs whose train and validation curves can be told apart in one picture
 _MOST = 6  # charts without being asked for
+_NEAR = 4  # rows before and after one whose speed is drawn
 
 
 def curves(
@@ -165,9 +166,20 @@ def speed(record: Record) -> list[Chart]:
     ):
         x, y = record.curve(f"train/{key}")
         if len(x) > 1:
-            line = Curve(title, "test", (x, y * scale))
+            # A clock that is read every few milliseconds says little: of neighbours the median.
+            near = np.lib.stride_tricks.sliding_window_view(np.pad(y, _NEAR, "edge"), 2 * _NEAR + 1)
+            line = Curve(title, "test", (x, np.median(near, axis=1) * scale))
             charts.append(Chart(title, "optimiser step", [line], linear=True))
     return charts
+
+
+def constant(records: Sequence[Record], field: str) -> float | None:
+    """The value of a field that is the same in all rows of all runs, of two rows at least."""
+    values = np.concatenate(
+        [r.curve(c)[1] for r in records for c in r.columns if c.partition("/")[2] == field]
+    )
+    same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
+    return float(values[0]) if same else None
 
 
 def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
@@ -185,15 +197,9 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
             near = did_you_mean(name, [*fields, *columns])
             known = ", ".join(fields)
             raise ConfigError(f'no run has the metric "{name}"{near} (there are: {known})')
-    told = [field for field in fields if any(_changes(record, field) for record in records)]
+    rated = [record for record in records if "train/lr" in record.columns]
+    told = [f for f in fields if f != "lr" or any(constant([r], f) is None for r in rated)]
     return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
-
-
-def _changes(record: Record, field: str) -> bool:
-    """Whether there is anything to see in the curves of a field: a constant lr is none."""
-    if field != "lr":
-        return True
-    return len({*record.curve("train/lr")[1].tolist()}) > 1
 
 
 def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:

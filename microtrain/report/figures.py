@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, LaunchError
+from ..errors import ConfigError, LaunchError, install
 from ..files import make_directory, reason, write_whole
 from .chart import Chart
 from .curves import FEW, WORDS
@@ -51,7 +51,7 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise LaunchError("matplotlib is not installed; pip install 'microtrain[plot]'") from None
+        raise LaunchError(f"matplotlib is not installed; {install('plot')}") from None
     columns = min(2, len(charts))
     rows = math.ceil(len(charts) / columns)
     runs = {curve.run: curve.kin for chart in charts for curve in chart.curves if curve.run}

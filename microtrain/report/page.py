@@ -1,9 +1,9 @@
 """One HTML file that says what a run is: it loads nothing, and reads well anywhere.
 
 Everything stands in the file itself: charts as SVG, style and script (report.css, report.js).
-page.html is a template in which every text of the run is escaped without being asked, and the page
-forbids itself all requests and any script but its own, so that a report from someone else can be
-opened.
+page.html (of one run) and runs.html (of several) are templates in which every text of a run is
+escaped without being asked, and the page forbids itself all requests and any script but its own, so
+that a report from someone else can be opened.
 """
 
 from __future__ import annotations
@@ -11,27 +11,32 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
-from ..errors import LaunchError
+from ..errors import ConfigError, LaunchError, install
 from ..files import reason, write_whole
-from ..words import elapsed, number, plural, rate
+from ..version import __version__
+from ..words import elapsed, listed, number, plural, rate
 from . import figures
-from .curves import curves, speed
+from .curves import constant, curves, run_names, speed
 from .predictions import Predictions, predict_rows
 from .record import Record
+from .side_by_side import readable, tables
 
-__all__ = ["final_report", "report_html", "write_plots", "write_report"]
+__all__ = ["final_report", "report_html", "runs_html", "write_plots", "write_report", "write_runs"]
 
 _CHARTS = 8
+_AXES = ("step", "epoch", "time")
 
 
 def write_report(
@@ -53,14 +58,33 @@ def write_report(
     """
     record = Record.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    text = report_html(record, predictions, note)
+    _write(path, report_html(record, predictions, note, path.parent))
+    return path
+
+
+def write_runs(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
+    """Write one page of several runs side by side and return its path, as `write_report` does.
+
+    It is report.html in the nearest directory that holds all of them by default. Raises ConfigError
+    where a run is named twice.
+    """
+    records = [Record.read(run) for run in runs]
+    for i, record in enumerate(records):
+        if record.path in (other.path for other in records[:i]):
+            raise ConfigError(f"the run {record.path} is named twice; name every run once")
+    common = os.path.commonpath([record.path.parent for record in records])
+    path = Path(common, "report.html") if output is None else Path(os.path.expanduser(output))
+    _write(path, runs_html(records))
+    return path
+
+
+def _write(path: Path, text: str) -> None:
     try:
         write_whole(path, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise LaunchError(
             f"cannot write the report {path}: {reason(error)}; choose a place with --output FILE"
         ) from error
-    return path
 
 
 def write_plots(run: str | Path, predictions: Predictions | None = None) -> list[Path]:
@@ -116,30 +140,93 @@ def _attempt(what: str, write: Callable[..., object], *arguments: Any) -> str:
 
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
-def report_html(record: Record, predictions: Predictions | None = None, note: str = "") -> str:
-    """The page as text. Raises LaunchError without jinja2."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError:
-        raise LaunchError("jinja2 is not installed; pip install 'microtrain[plot]'") from None
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    environment.filters |= {"elapsed": elapsed, "number": number, "plural": plural, "rate": rate}
-    environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
-    return environment.from_string(_beside("page.html")).render(
+def report_html(
+    record: Record,
+    predictions: Predictions | None = None,
+    note: str = "",
+    place: str | Path | None = None,
+) -> str:
+    """The page of a run as text, to be written into `place`. Raises LaunchError without jinja2."""
+    checkpoints = ""
+    if record.checkpoints:
+        checkpoints = quote(os.path.relpath(record.checkpoints[0].parent, place or record.path))
+    return _render(
+        "page.html",
+        [record],
+        title=record.label,
+        version=record.info.versions.get("microtrain", ""),
+        made_from=record.path,
         record=record,
         info=record.info,
         hosts=Counter(record.info.hosts),
         sections=_sections(record.config),
-        style=_beside("report.css"),
-        script=_beside("report.js"),
-        curves=curves([record], record.fields[:_CHARTS]),
         speed=speed(record),
         predictions=predictions,
         note=note,
+        checkpoints=checkpoints,
     )
+
+
+@np.errstate(all="ignore")
+def runs_html(records: Sequence[Record]) -> str:
+    """The page of several runs as text. Raises LaunchError without jinja2."""
+    title = plural(len(records), "run")
+    return _render(
+        "runs.html",
+        records,
+        title=title,
+        version=__version__,
+        made_from=listed([str(record.path) for record in records]),
+        tables=tables(records),
+    )
+
+
+def _render(template: str, records: Sequence[Record], **known: Any) -> str:
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+    except ImportError:
+        raise LaunchError(f"jinja2 is not installed; {install('plot')}") from None
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_beside),
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    environment.filters |= {"elapsed": elapsed, "number": number, "plural": plural, "rate": rate}
+    environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
+    environment.filters |= {"readable": readable, "short_place": _short_place}
+    environment.filters |= {"command": _command}
+    fields = list(dict.fromkeys(field for record in records for field in record.fields))
+    same = {f: value for f in fields if (value := constant(records, f)) is not None}
+    charts = curves(records, [f for f in fields if f not in same][:_CHARTS])
+    axes = [_axes(record) for record in records]
+    return environment.get_template(template).render(
+        style=_beside("report.css"),
+        script=_beside("report.js"),
+        curves=charts,
+        # As the legend of each chart has them, with what became of each.
+        runs=list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
+        or run_names(records),
+        constants=[f"{field} {value:.5g}" for field, value in same.items()],
+        axes=axes,
+        axis_names=[
+            n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
+        ],
+        **known,
+    )
+
+
+def _axes(record: Record) -> list[list[float | None]]:
+    """Step, epoch and seconds of every step that has a row."""
+    places: dict[int, dict[str, float]] = {}
+    for row in record.rows:
+        places.setdefault(row["step"], {}).update({k: row[k] for k in _AXES[1:] if k in row})
+    return [
+        [step, *(None if key not in at else float(f"{at[key]:.7g}") for key in _AXES[1:])]
+        for step, at in sorted(places.items())
+    ]
 
 
 def _beside(name: str) -> str:
@@ -153,6 +240,17 @@ def _sections(config: Mapping[str, Setting]) -> dict[str, dict[str, Setting]]:
         section, dot, rest = key.partition(".")
         sections.setdefault(section if dot else "run", {})[rest if dot else key] = setting
     return sections
+
+
+def _short_place(origin: str) -> str:
+    """`run.yaml:3` of `configs/run.yaml:3`."""
+    return origin.rpartition("/")[2]
+
+
+def _command(words: Sequence[str]) -> str:
+    """A command line to copy; of an installed program its name alone."""
+    program = words[0] if words[0].endswith(".py") else words[0].rpartition("/")[2]
+    return shlex.join([program, *words[1:]])
 
 
 def _weekday(time: str) -> str:

@@ -14,12 +14,16 @@ from ..creation import from_numpy
 from ..data import Prepared
 from ..train.evaluation import evaluating
 from ..train.models import learned_line
+from ..train.outputs import one_prediction
+from ..words import number
 from .chart import MOST_POINTS, Chart, Curve
+from .mistakes import Mistakes, column, worst
 
 __all__ = ["Confusion", "Predictions", "confusion", "fit", "parity", "predict_rows"]
 
 Array = NDArray[Any]
 Line = tuple[Sequence[float], float]  # weights, bias
+Raw = tuple[Array, Sequence[str] | None]  # the input as it was given, names of its columns
 
 ROWS = 2000
 _CLASSES = 20  # of a confusion matrix that can be read
@@ -34,6 +38,11 @@ class Confusion:
         counts: rows of the truth, columns of the prediction, of shape (classes, classes).
         right, wrong: rows of all classes.
         total: the number of all classes.
+        figures: precision, recall, F1 and support (how many rows) of each of `classes`; NaN where
+            it was never predicted, or there is none of it.
+        means: precision, recall and F1, the mean over all classes with NaN as 0 (the macro average
+            of scikit-learn).
+        majority: the class of the most rows, and their share of all.
     """
 
     classes: list[str]
@@ -41,6 +50,9 @@ class Confusion:
     right: int
     wrong: int
     total: int
+    figures: list[tuple[float, float, float, int]]
+    means: tuple[float, float, float]
+    majority: tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class Predictions:
         confusion: of a classification.
         fit: of a regression with one feature and one target.
         parity: of another regression.
+        mistakes: the rows that are predicted worst.
     """
 
     rows: str
@@ -60,6 +73,7 @@ class Predictions:
     confusion: Confusion | None = None
     fit: Chart | None = None
     parity: Chart | None = None
+    mistakes: Mistakes | None = None
 
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
@@ -81,7 +95,8 @@ def predict_rows(
     with evaluating(model):
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]
-        prediction = np.asarray(to_host(model(*moved)._array))
+        prediction = np.asarray(to_host(one_prediction(model(*moved))._array))
+    raw = inputs[0] * data.preprocessing.scale + data.preprocessing.mean, dataset.feature_names
     first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
     rows = f"The {first}{len(dataset):,} {part} rows" + (
         f" as predicted by the {named}" * bool(named)
@@ -92,22 +107,62 @@ def predict_rows(
         classes = data.classes
         if classes is None or len(classes) != prediction.shape[1]:
             classes = tuple(str(code) for code in range(prediction.shape[1]))
-        return Predictions(rows, named, confusion(truth, prediction.argmax(axis=1), classes))
+        scores, guess = prediction, prediction.argmax(axis=1)
+        if loss == "cross_entropy":
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+        told = "probability" if loss == "cross_entropy" else "score"
+        return _classified((rows, named), truth, guess, (told, scores), classes, raw)
     if truth.ndim != 2 or prediction.shape != truth.shape:
         return None
     if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
-        guess = prediction[:, 0] > 0
-        return Predictions(rows, named, confusion(truth[:, 0], guess, ("0", "1")))
+        truth, guess = truth[:, 0].astype(np.int64), (prediction[:, 0] > 0).astype(np.int64)
+        one = 1 / (1 + np.exp(-prediction))
+        chances = "probability", np.hstack([1 - one, one])
+        return _classified((rows, named), truth, guess, chances, ("0", "1"), raw)
     values, target = (truth[:, 0], prediction[:, 0]), dataset.target_name or "target"
-    if data.in_features != 1 or truth.shape[1] != 1:
+    if len(inputs) > 1 or data.in_features != 1 or truth.shape[1] != 1:
         if truth.shape[1] > 1:
             rows += f", the first of {truth.shape[1]} targets"
-        return Predictions(rows, named, parity=parity(*values, target))
+        return Predictions(rows, named, parity=parity(*values, target), mistakes=_far(*values, raw))
     names = (dataset.feature_names or ("x",))[0], target
-    x = inputs[0][:, 0] * data.preprocessing.scale[0] + data.preprocessing.mean[0]
+    x = raw[0][:, 0]
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
     chart = fit(x, *values, names, learned_line(model, data), true)
     return Predictions(rows, named, fit=chart)
+
+
+def _classified(
+    about: tuple[str, str],
+    truth: Array,
+    guess: Array,
+    scores: tuple[str, Array],
+    classes: Sequence[str],
+    raw: Raw,
+) -> Predictions:
+    """Of class codes, those that were guessed, and the scores (n, classes) with their name."""
+    known = (truth >= 0) & (truth < len(classes))
+    sure = scores[1][np.arange(len(guess)), guess]
+    told = {
+        "truth": [
+            classes[code] if ok else "" for code, ok in zip(truth.tolist(), known, strict=True)
+        ],
+        "predicted": [classes[code] for code in guess.tolist()],
+        scores[0]: [
+            f"{score:.0%}" if scores[0] == "probability" else number(score) for score in sure
+        ],
+    }
+    mistakes = worst(
+        np.where(known & (guess != truth), 1 + sure.argsort().argsort(), 0), told, *raw
+    )
+    return Predictions(*about, confusion(truth, guess, classes), mistakes=mistakes)
+
+
+def _far(truth: Array, predicted: Array, raw: Raw) -> Mistakes | None:
+    """The rows of a regression with the largest errors."""
+    error = np.abs(predicted - truth)
+    told = {"truth": column(truth), "predicted": column(predicted), "error": column(error)}
+    return worst(np.where(np.isfinite(error), error, np.inf), told, *raw)
 
 
 def confusion(truth: Array, guess: Array, classes: Sequence[str]) -> Confusion:
@@ -118,8 +173,23 @@ def confusion(truth: Array, guess: Array, classes: Sequence[str]) -> Confusion:
     mistakes = sum(np.bincount(codes[wrong], minlength=len(classes)) for codes in (truth, guess))
     shown = np.sort(np.argsort(-mistakes, kind="stable")[:_CLASSES])
     counts = np.array([[np.sum((truth == t) & (guess == g)) for g in shown] for t in shown])
-    missed = int(wrong.sum())
-    return Confusion([classes[i] for i in shown], counts, len(truth) - missed, missed, len(classes))
+    missed, size = int(wrong.sum()), len(classes)
+    hits, support, named = (
+        np.bincount(codes, minlength=size) for codes in (truth[~wrong], truth, guess)
+    )
+    with np.errstate(invalid="ignore"):
+        figures = np.stack([hits / named, hits / support, 2 * hits / (named + support)])
+    means = np.nan_to_num(figures).mean(axis=1).tolist()
+    return Confusion(
+        [classes[i] for i in shown],
+        counts,
+        len(truth) - missed,
+        missed,
+        size,
+        [(*figures[:, i].tolist(), int(support[i])) for i in shown],
+        (means[0], means[1], means[2]),
+        (classes[int(support.argmax())], float(support.max() / max(len(truth), 1))),
+    )
 
 
 def parity(truth: Array, predicted: Array, target: str) -> Chart:

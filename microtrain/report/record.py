@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,14 @@ from ..runs.record import Run
 
 __all__ = ["Record", "by_seed", "differing_settings", "direction", "read_records"]
 
-_HIGHER = ("r2", "accuracy")
-_LOWER = ("loss", "mse", "rmse", "mae")
+# Behind a name stands a class, an average over them, or a threshold: recall_macro, accuracy_at_0.3.
+_HIGHER = re.compile(
+    r"r2|explained_variance|top\d+|(balanced_)?accuracy(_at_.+)?"
+    r"|(precision|recall|f1|roc_auc|average_precision)(_.+)?"
+)
+_LOWER = re.compile(
+    r"loss|mse|rmse|mae|mape|median_absolute_error|log_loss|brier|calibration_error"
+)
 
 
 class Record(Run):
@@ -76,9 +83,7 @@ def read_records(paths: Sequence[str]) -> list[Record]:
 
 def direction(field: str) -> int:
     """1 where a higher value of a field is better, -1 where a lower one is, 0 if nobody knows."""
-    if field in _HIGHER or (field.startswith("top") and field[3:].isdigit()):
-        return 1
-    return -1 if field in _LOWER else 0
+    return 1 if _HIGHER.fullmatch(field) else -1 if _LOWER.fullmatch(field) else 0
 
 
 def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]:

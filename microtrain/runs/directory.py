@@ -26,7 +26,7 @@ from typing import Any, TextIO
 
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import open_to_write, reason, refuse_link, write_whole
-from .provenance import git_state, versions
+from .provenance import command_line, git_state, versions
 from .record import LEADING, RESERVED, WALL_CLOCK, read_run_json
 
 __all__ = ["Gone", "RunDirectory", "point"]
@@ -106,6 +106,7 @@ class RunDirectory:
                 started=now.isoformat(timespec="seconds"),
                 versions=versions(),
                 git=git_state(),
+                command=command_line(),
             )
         except BaseException:
             run.close()

@@ -116,7 +116,7 @@ class Saver:
                 if self._error is None and not isinstance(error, Gone):
                     # On a full disk the log cannot be written either.
                     with contextlib.suppress(LaunchError):
-                        self._warn(f"the run goes on without a new checkpoint: {error}")
+                        self._warn(f"the run continues without a new checkpoint: {error}")
                 self._error = error
             else:
                 self._error = None

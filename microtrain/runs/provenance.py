@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..version import __version__
 
-__all__ = ["git_state", "params_sha256", "versions"]
+__all__ = ["command_line", "git_state", "params_sha256", "versions"]
 
 
 def params_sha256(named_arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
@@ -45,15 +45,25 @@ def versions() -> dict[str, str]:
     return known
 
 
+def command_line() -> list[str]:
+    """What this process was started with: the script first, as it was typed, then its arguments."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m
+    if module is None:
+        return list(sys.argv)
+    return ["python", "-m", module.name.removesuffix(".__main__"), *sys.argv[1:]]
+
+
 def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
     """`{"commit": hash, "dirty": bool}` of the repository around `directory`, or None.
 
-    Dirty means that tracked files differ from the commit. None: no git, no repository, no commit
-    yet, or no answer within 5 seconds.
+    Dirty means that tracked files differ from the commit; there is `"diff"` then, how much:
+    `1 file changed, 2 insertions(+)`. None: no git, no repository, no commit yet, or no answer
+    within 5 seconds.
     """
-    try:
+
+    def ask(*arguments: str) -> str:
         result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            ["git", *arguments],
             cwd=directory,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look: leave the index as it is
             stdin=subprocess.DEVNULL,
@@ -61,7 +71,12 @@ def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
             timeout=5,
             check=True,
         )
+        return result.stdout.decode(errors="replace").strip()
+
+    try:
+        found = ask("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        commit, dirty, _ = found.partition("-dirty")
+        diff = {"diff": ask("diff", "--shortstat", "HEAD")} if dirty else {}
     except (OSError, subprocess.SubprocessError):
         return None
-    commit, dirty, _ = result.stdout.decode(errors="replace").strip().partition("-dirty")
-    return {"commit": commit, "dirty": bool(dirty)}
+    return {"commit": commit, "dirty": bool(dirty), **diff}

@@ -30,9 +30,11 @@ from .checkpoint import (
     peek_state,
     step_of,
 )
-from .typed import Number, typed
+from .typed import Count, Number, typed
 
-__all__ = ["Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics", "read_run_json"]
+__all__ = [
+    "ClassCounts", "Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics", "read_run_json",
+]  # fmt: skip
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
 
@@ -59,6 +61,38 @@ class Git:
 
     commit: str
     dirty: bool
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class was predicted for each, by the model that a run is known by.
+
+    Attributes:
+        split: the part of the data that was counted.
+        names: of the classes, in the order of their codes.
+        support: rows of each class; the sums of their weights where they have such.
+        confusion: a list for each true class: how often each class was predicted.
+    """
+
+    split: str
+    names: list[str]
+    support: list[Count | Number]
+    confusion: list[list[Count | Number]]
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if {len(self.support), len(self.confusion), *map(len, self.confusion)} != {count}:
+            raise ValueError(f"expected counts of {count} classes")
+
+    @cached_property
+    def figures(self) -> list[tuple[float, float, float]]:
+        """Precision, recall and f1 of each class; 0 where one is not defined."""
+        counts = np.array(self.confusion, np.float64)
+        right, predicted, there = counts.diagonal(), counts.sum(axis=0), np.array(self.support)
+        parts = ((right, predicted), (right, there), (2 * right, predicted + there))
+        each = [above / np.where(below > 0, below, 1.0) for above, below in parts]
+        return [tuple(row) for row in np.transpose(each).tolist()]
 
 
 @dataclass(frozen=True)
@@ -71,6 +105,8 @@ class RunInfo:
     started: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     git: Git | None = None
+    command: list[str] = field(default_factory=list)
+    parameters: int | None = None
     hosts: list[str] = field(default_factory=list)
     ranks: int = 1
     device: str | None = None
@@ -78,6 +114,7 @@ class RunInfo:
     steps: int | None = None
     best: Best | None = None
     test: dict[str, float | None] | None = None
+    classes: ClassCounts | None = None
     params_sha256: str | None = None
     data_hash: str | None = None
     error: str | None = None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from .. import backend, threads
+from ..autograd import enable_grad
 from ..backend import default_dtype
-from ..config.components import CLASSES, build, is_import_path
-from ..config.schema import Config
+from ..config.across import mode_missing
+from ..config.components import CLASSES, build, is_import_path, load, own, parameters
+from ..config.schema import Component, Config
 from ..creation import from_numpy
-from ..data import ArrayDataset, DataLoader, Prepared, Preprocessing, prepare
+from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import settled, together
 from ..distributed.data_parallel import DataParallel
@@ -25,12 +28,16 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
 from ..optim import Optimizer
 from ..random import manual_seed
-from ..tensor import Tensor
+from ..tensor import TENSORS, Tensor
+from .class_metrics import ClassMetric
+from .class_table import is_of_numbers
 from .divergence import Guard, Skips
-from .evaluation import evaluate, evaluating
-from .losses import one_loss
+from .evaluation import Outputs, Step, evaluate, evaluating, step_of, to_numpy
+from .losses import balance, loss_of_rows, one_loss, refuse_unweighted
 from .metrics import Metric
 from .model_state import model_arrays
+from .outputs import described, leaves, mapped
+from .own import build_metrics, refused, try_metric, trying
 from .schedules import Rates, Schedule
 from .state import Parts, Plan, shards_of
 
@@ -38,13 +45,16 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
 COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
 }  # fmt: skip
 
 
-def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -> Parts:
-    """All that a run is made of, compared between the ranks; collective.
+def build_run(
+    config: Config, comm: Communicator, warn: Callable[[str], None], trainer: Any
+) -> Parts:
+    """All that a run of the class `trainer` is made of, compared between the ranks; collective.
 
     Raises, on every rank, ConfigError, DataError and LaunchError for what cannot be had or does not
     fit.
@@ -57,6 +67,9 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
     device = choose_device(config, comm, warn)
     # Apart: a component of the user's may let its ranks wait for each other.
     data = together(comm, lambda: load_data(config))
+    if comm.rank == 0:
+        for note in data.notes:
+            warn(note)
     with settled(comm):
         compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
@@ -66,7 +79,7 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
         with settled(comm):
             compare_models(config, module, comm)
         with settled(comm):
-            check_fit(config, data, module, loss, metrics, device)
+            check_fit(config, data, module, loss, metrics, device, trainer)
             model_arrays(module)  # what cannot be saved is said at once
         model = DataParallel(
             module,
@@ -80,7 +93,7 @@ def build_run(config: Config, comm: Communicator, warn: Callable[[str], None]) -
             backend="nccl" if shared.backend == "nccl" else "mpi",
         )
         with settled(comm):
-            optimizer: Optimizer = build(config.optimizer, params=list(model.parameters()))
+            optimizer = build_optimizer(config, list(model.parameters()))
     with settled(comm):
         loader = DataLoader(
             data.train,
@@ -117,12 +130,29 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
     """What sets the rates of the configured schedule; None without one."""
     if config.schedule is None:
         return None
-    schedule = build(config.schedule)
-    if not isinstance(schedule, Schedule):
-        kind = type(schedule).__name__
-        raise ConfigError(f"schedule: {kind} is no subclass of microtrain.train.Schedule")
-    schedule.begin(plan.epoch, plan.total)
-    return Rates(schedule, optimizer.param_groups)
+    with trying(config, "schedule", config.schedule):
+        schedule = build(config.schedule)
+        if not isinstance(schedule, Schedule):
+            raise refused(
+                config, "schedule", config.schedule,
+                "is no schedule: expected a function of the step and the number of all steps, or a "
+                f"subclass of microtrain.train.Schedule, found {described(schedule)}",
+            )  # fmt: skip
+        schedule.begin(plan.epoch, plan.total)
+        return Rates(schedule, optimizer.param_groups)
+
+
+def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
+    """The configured optimizer; ConfigError for what is none."""
+    with trying(config, "optimizer", config.optimizer):
+        optimizer = build(config.optimizer, params=params)
+    if not isinstance(optimizer, Optimizer):
+        raise refused(
+            config, "optimizer", config.optimizer,
+            "is no optimizer: expected a class that derives from microtrain.optim.Optimizer, found "
+            f"{described(optimizer)}",
+        )  # fmt: skip
+    return optimizer
 
 
 def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None]) -> Any:
@@ -154,20 +184,38 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
     return None if problems else device
 
 
-def load_data(config: Config, preprocessing: Preprocessing | None = None) -> Prepared:
-    """The configured data, split, standardised (as in training, with its `preprocessing`), cast."""
-    data = config.data
+def load_data(
+    config: Config, preprocessing: Preprocessing | None = None, encoder: Encoder | None = None
+) -> Prepared:
+    """The configured data, split, encoded and standardised, cast.
+
+    `preprocessing` and `encoder` are those of a training before.
+    """
+    data, split = config.data, config.data.split
     origin = f"data ({data.type})"
-    loaded = build(data, seed=config.seed)
-    prepared = prepare(
-        loaded,
-        split=data.split.shares,
-        standardize=data.standardize,
-        dtype=np.dtype(config.dtype),
-        seed=data.split.seed,
-        origin=origin,
-        preprocessing=preprocessing,
-    )
+    with trying(config, "data", data):
+        loaded = build(data, seed=config.seed)
+        others = {
+            part: build(replace(data, arguments={**data.arguments, "path": file}), seed=config.seed)
+            for part, file in split.files.items()
+        }
+    try:
+        prepared = prepare(
+            loaded,
+            split=split.shares,
+            standardize=data.standardize,
+            dtype=np.dtype(config.dtype),
+            seed=split.seed,
+            stratify=split.stratify,
+            group=split.group,
+            time=split.time,
+            others=others,
+            origin=origin,
+            preprocessing=preprocessing,
+            encoder=encoder,
+        )
+    except DataError as error:
+        raise DataError(f"{error}\n{own('data')}") if is_import_path(data.type) else error from None
     if prepared.classes is not None and len(prepared.classes) < 2:
         found = ", ".join(prepared.classes)
         raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
@@ -210,6 +258,7 @@ def data_state(data: Prepared) -> dict[str, Any]:
     train = data.train
     return {
         "preprocessing": data.preprocessing.to_json(),
+        "table": None if data.encoder is None else data.encoder.to_json(),
         "classes": None if data.classes is None else list(data.classes),
         "feature_names": None if train.feature_names is None else list(train.feature_names),
         "target_name": train.target_name,
@@ -229,13 +278,18 @@ def build_model(config: Config, data: Any) -> Module:
     """
     sizes = {"in_features": data.in_features, "out_features": data.out_features}
     sizes["classes"] = None if data.classes is None else len(data.classes)
+    sizes["categories"] = data.categories and list(data.categories)
+    kind = config.model.type
+    ours = config.model.instance is None and not is_import_path(kind)
+    if data.categories and ours and "categories" not in parameters(load("model", kind)):
+        raise ConfigError(
+            f"model {kind} takes no embedded categories: choose mlp, or encode: one_hot"
+        )
     known = {name: size for name, size in sizes.items() if size is not None}
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
-        raise ConfigError(
-            f"model {config.model.type} made a {type(module).__name__}; expected a "
-            "microtrain.nn.Module with parameters"
-        )
+        found = f"made a {type(module).__name__}; expected a microtrain.nn.Module with parameters"
+        raise refused(config, "model", config.model, found)
     return module
 
 
@@ -244,7 +298,8 @@ def build_parts(config: Config, data: Prepared, device: Any) -> tuple[Module, An
     manual_seed(config.seed)
     module = build_model(config, data)
     module.to(config.dtype, device)
-    return module, build_loss(config, device), [build(one) for one in config.metrics]
+    balance(config, data)
+    return module, build_loss(config, device), build_metrics(config)
 
 
 def build_loss(config: Config, device: Any = None) -> Any:
@@ -254,14 +309,20 @@ def build_loss(config: Config, device: Any = None) -> Any:
 
 
 def check_fit(
-    config: Config, data: Prepared, module: Module, loss: Any, metrics: list[Metric], device: Any
+    config: Config,
+    data: Prepared,
+    module: Module,
+    loss: Any,
+    metrics: list[Metric],
+    device: Any,
+    trainer: Any,
 ) -> None:
     """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
 
     Errors in the user's own code keep their traceback.
     """
     names = config.model.type, config.loss.type
-    target = data.train.target
+    target, parts = data.train.target, (data.train, data.val, data.test)
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
@@ -279,43 +340,91 @@ def check_fit(
         )
     if not any(param.requires_grad for param in module.parameters()):
         raise ConfigError(f"model {names[0]}: no parameter requires grad")
+    check_monitor(config, metrics)
     for metric in metrics:
-        if not isinstance(getattr(metric, "name", None), str):
-            raise ConfigError(f"metric {type(metric).__name__} has no name")
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
+            raise ConfigError(
+                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
+                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
+            )
+    if data.train.weighted and trainer.eval_step is None:
+        refuse_unweighted(loss, names[1])
     rows = data.train.with_arrays(*data.train[:2])
+    known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
+    step = step_of(trainer, **known)
     try:
-        outputs = _check_kinds(names, module, loss, rows, device)
-        evaluate(module, loss, metrics, rows, SingleCommunicator(), device)
+        outputs = _tried(config, module, loss, rows, device, step)
+        arrays = mapped(to_numpy, outputs)
+        for number, metric in enumerate(metrics):
+            try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
+        evaluate(module, loss, metrics, rows, SingleCommunicator(), device, step=step)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if any(is_import_path(name) for name in names):
+        if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
             raise
-        shapes = ", ".join(str(array.shape[1:]) for array in data.train.arrays)
+        arrays = (*data.train.inputs, target)
+        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
         raise ConfigError(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
             f"{error}"
         ) from error
     # Two rows need not hold the highest class.
-    if isinstance(loss, CrossEntropyLoss) and outputs[-1] != len(data.classes or ()):
+    scores = getattr(outputs, "shape", (0,))[-1]
+    if isinstance(loss, CrossEntropyLoss) and step is None and scores != len(data.classes or ()):
         raise ConfigError(
-            f"model {names[0]} gives {outputs[-1]} scores a row, but the data have "
+            f"model {names[0]} gives {scores} scores a row, but the data have "
             f"{len(data.classes or ())} classes; leave out_features to the data"
         )
 
 
-def _check_kinds(
-    names: tuple[str, str], module: Module, loss: Any, rows: ArrayDataset, device: Any
-) -> tuple[int, ...]:
-    """The shape of a prediction; ConfigError where model or loss return what cannot be used."""
-    *inputs, target = (from_numpy(array).to(device=device) for array in rows.arrays)
+def check_monitor(config: Config, metrics: list[Metric]) -> None:
+    """ConfigError where the highest value of the monitored metric is best, or nobody knows."""
+    part = "val" if config.data.split.val else "train"
+    for metric in metrics:
+        wrong = mode_missing(config, metric.higher_is_better)
+        if wrong and config.checkpoint.monitor == f"{part}/{metric.name}":
+            raise ConfigError(f"checkpoint.monitor: {wrong}")
+
+
+def _tried(
+    config: Config, module: Module, loss: Any, rows: ArrayDataset, device: Any, step: Step | None
+) -> Any:
+    """A prediction; ConfigError where model or loss return what cannot be used."""
+    batch = tuple(from_numpy(array).to(device=device) for array in rows.arrays)
+    at = len(rows.inputs)
     with evaluating(module):  # running statistics begin with the first step
-        prediction = module(*inputs)
-        if not isinstance(prediction, Tensor):
-            raise ConfigError(
-                f"model {names[0]} returned a {type(prediction).__name__}; forward must return one "
-                "Tensor"
-            )
-        value = one_loss(loss(prediction, target))
+        if step is not None:
+            with trying(config, "trainer", Component("trainer", str(config.trainer))):
+                prediction, value = step(module, batch)
+        else:
+            with trying(config, "model", config.model), enable_grad():
+                prediction = Outputs(module, [])(*batch[:at])
+            if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
+                raise refused(
+                    config, "model", config.model,
+                    f"returned {described(prediction)}; forward must return a Tensor, or several "
+                    "in a tuple, list or dict",
+                )  # fmt: skip
+            if not isinstance(prediction, Tensor) and isinstance(loss, BUILT_IN):
+                raise refused(
+                    config, "loss", config.loss,
+                    f"compares one Tensor with the target, but model {config.model.type} returned "
+                    f"{described(prediction)}; write a loss that takes what forward returns, or a "
+                    "trainer with eval_step (docs/your-loop.md)",
+                )  # fmt: skip
+            given = f" with prediction {described(prediction)} and target {described(batch[at])}"
+            with trying(config, "loss", config.loss, given), enable_grad():
+                value = loss_of_rows(loss, prediction, *batch[at:])
+        value = one_loss(value)
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
-        raise ConfigError(f"loss {names[1]} returned {what}; expected one number as a Tensor")
-    return prediction.shape
+        raise refused(
+            config, "loss", config.loss, f"returned {what}; expected one number as a Tensor"
+        )  # fmt: skip
+    if step is None and not value.requires_grad:
+        raise refused(
+            config, "loss", config.loss,
+            "returned a number without a gradient: compute it of the prediction by operations on "
+            "Tensors, without detach(), item() and NumPy",
+        )  # fmt: skip
+    return prediction

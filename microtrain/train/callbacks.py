@@ -7,13 +7,14 @@ and a collective in it raises at once instead of waiting for ranks that will nev
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.components import build, load
+from ..config.components import build, load, own
 from ..config.duration import Duration
 from ..config.schema import Component
 from ..distributed.communicator import alone
@@ -76,7 +77,15 @@ class Callback:
         """Take over what `state_dict` gave."""
 
 
-HOOKS = ("on_start", "on_step", "on_epoch", "on_eval", "on_log", "on_save", "on_error", "on_stop")
+# With what each is called.
+HOOKS = {
+    **dict.fromkeys(("on_start", "on_step", "on_epoch"), ("trainer",)),
+    "on_eval": ("trainer", "measured"),
+    "on_log": ("trainer", "row"),
+    "on_save": ("trainer", "path"),
+    "on_error": ("trainer", "error"),
+    "on_stop": ("trainer",),
+}
 
 
 class _Function(Callback):
@@ -245,10 +254,23 @@ def _callback(component: Component) -> Any:
     name = _name(callback)
     if isinstance(callback, type):
         raise ConfigError(f"callback {name} is a class; give an instance: {name}(...)")
+    for hook, arguments in HOOKS.items():
+        if callable(method := getattr(callback, hook, None)):
+            try:
+                inspect.signature(method).bind(*arguments)
+            except TypeError:
+                raise ConfigError(
+                    f"callback {name}: {hook}{inspect.signature(method)} cannot take what it is "
+                    f"called with; expected {hook}({', '.join(('self', *arguments))})\n"
+                    f"{own('callbacks')}"
+                ) from None
+            except ValueError:  # some built-in callables
+                pass
     if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
         raise ConfigError(
             f"callback {name} has none of the hooks {', '.join(HOOKS)}; derive it from "
-            "microtrain.train.Callback, or decorate a function with @microtrain.train.every"
+            "microtrain.train.Callback, or decorate a function with @microtrain.train.every\n"
+            f"{own('callbacks')}"
         )
     for other in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
         if other.startswith("on_") and other not in HOOKS:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import threads
-from ..config.components import is_import_path
+from ..config.components import import_paths
 from ..words import elapsed, labelled, number, plural, rate, size, table
 from .forecast import sizes
 from .models import learned_line
@@ -36,7 +36,13 @@ class Header(Observer):
         everyone = run.comm.all_gather_object((socket.gethostname(), os.getpid()))
         hosts, processes = map(list, zip(*everyone, strict=True))
         about = run.execution.about()
-        run.update_info(hosts=hosts, processes=processes, ranks=run.comm.size, compile=about)
+        run.update_info(
+            hosts=hosts,
+            processes=processes,
+            ranks=run.comm.size,
+            parameters=sum(p.numel() for p in run.model.parameters()),
+            compile=about,
+        )
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))
@@ -55,7 +61,7 @@ class Summary(Observer):
         run = self.run
         if isinstance(error, KeyboardInterrupt) and run.directory is not None:
             run.output.say(
-                f"interrupted after step {run.step:,}; go on from the last checkpoint with "
+                f"interrupted after step {run.step:,}; resume from the last checkpoint with "
                 f"{next_command(run.config, run.path, 'resume')}"
             )
 
@@ -87,7 +93,7 @@ def header(parts: Parts, hosts: Sequence[str], compiled: str, results: Path) -> 
     shared = _shared(parts)
     facts = {
         "ranks": f"{ranks:,} on {plural(len(names), 'host')} ({named}){f', {mpi}' if mpi else ''}",
-        "device": f"{parts.device or 'cpu'}, {config.dtype}, {threads_of} a rank",
+        "device": f"{parts.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         **sizes(parts),
         "train": f"{duration}, batch size {config.train.batch_size:,}"
@@ -134,9 +140,7 @@ def summary(run: TrainingRun, ending: Ending) -> list[str]:
         name, value, step = state.best
         facts["best"] = f"{name} {number(value)} at step {step:,}"
     facts["results"] = str(run.path)
-    facts["took"] = (
-        f"{elapsed(seconds - state.elapsed)}{took}, {size(ending.peak)} of memory at most"
-    )
+    facts["took"] = f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)}"
     facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")
     return labelled(facts)
 
@@ -148,10 +152,7 @@ def next_command(config: Config, path: Path, command: str) -> str:
             return f"Trainer(..., resume={str(path)!r}).train()"
         return f"microtrain.load({str(path)!r}, model=...)"
     program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
-    parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
-    types = [part.type for part in [*parts, *config.metrics, *config.callbacks] if part]
-    own_code = any(is_import_path(name) for name in [*types, config.trainer or ""])
-    trust = " --trust" if own_code else ""
+    trust = " --trust" if import_paths(config) else ""
     return f"{program} {command} {shlex.quote(str(path))}{trust}"
 
 

@@ -68,7 +68,7 @@ class EarlyStopping(Callback):
         if self.monitor is None:
             self.monitor = chosen
         split = trainer.evaluated
-        names = {f"{split}/loss": False}
+        names: dict[str, bool | None] = {f"{split}/loss": False}
         names |= {f"{split}/{each.name}": each.higher_is_better for each in trainer.metrics}
         if self.monitor not in names:
             raise ConfigError(
@@ -79,6 +79,11 @@ class EarlyStopping(Callback):
             highest = names[self.monitor]
             if self.monitor == chosen:
                 highest = trainer.config.checkpoint.mode == "max"
+            if highest is None:
+                raise ConfigError(
+                    f"early stopping: is the highest or the lowest {self.monitor} best? Set mode, "
+                    "or give the metric an attribute higher_is_better"
+                )
             self.mode = "max" if highest else "min"
         self._stop_where_waited(trainer)  # a resumed run may have come to its end before
 

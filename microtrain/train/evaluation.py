@@ -12,13 +12,17 @@ from ..creation import from_numpy
 from ..data import ArrayDataset, contiguous_slice
 from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
+from ..errors import ConfigError
 from ..nn import Module
-from ..tensor import Tensor
-from .losses import one_loss
+from ..tensor import TENSORS, Tensor
+from .losses import loss_of_rows, one_loss, refuse_uncounted
 from .metrics import Metric, MetricSet
+from .outputs import described, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
+
+Step = Callable[[Any, tuple[Tensor, ...]], tuple[Any, Any]]  # model, batch: prediction, loss
 
 ROWS = 4096  # a forward pass at a time: bounds memory, and costs nothing beside it
 
@@ -31,9 +35,11 @@ def evaluate(
     comm: Communicator,
     device: Any = None,
     shards: int | None = None,
+    step: Step | None = None,
 ) -> dict[str, float]:
     """`loss` and the metrics of `model` on `dataset`, by name; collective.
 
+    `step` gives prediction and loss of a model and a batch, instead of `loss(model(x), target)`.
     Every rank holds the whole data set and evaluates one contiguous part of its rows; with `shards`
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
@@ -41,26 +47,40 @@ def evaluate(
     target = dataset.target
     mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
     measured = MetricSet(
-        metrics, target_mean=mean, loss_reduction=getattr(loss, "reduction", "mean")
+        metrics,
+        target_mean=mean,
+        class_names=dataset.classes,
+        loss_reduction=getattr(loss, "reduction", "mean"),
     )
+    at, weighted = len(dataset.inputs), dataset.weighted
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
+
+    def forward(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        prediction = model(*batch[:at])
+        return prediction, loss_of_rows(loss, prediction, *batch[at:])
+
+    # What a step of one's own computes from the model's parts is of the rows, too.
+    parts = model.parameters() if step is not None and isinstance(model, Module) else ()
+    others = [param for param in parts if param.requires_grad]
     with evaluating(model):
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
-            measured.reset()
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
             largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), ROWS):
                 rows = dataset[min(first, stop) : min(first + ROWS, stop)]
-                *inputs, truth = (_tensor(array, device) for array in rows)
-                prediction = model(*inputs)
-                parts = _loss_of(loss, prediction, truth, measured.mean)
-                measured.update(to_host(prediction._array), rows[-1], loss=parts)
+                batch = tuple(_tensor(array, device) for array in rows)
+                outputs = Outputs(model, [*others])
+                prediction, value = _outcome(
+                    step or forward, outputs, batch, measured.mean, loss if weighted else None
+                )
+                arrays = mapped(to_numpy, prediction)
+                measured.update(arrays, rows[at], value, *rows[at + 1 :])
             vectors.append(measured.vector())
-    return measured.values(tree_sum(comm, vectors, count))
+    return measured.values(tree_sum(comm, vectors, count), comm)
 
 
 @contextlib.contextmanager
@@ -80,18 +100,84 @@ def evaluating(model: Callable[..., Any]) -> Iterator[None]:
                 part.training = mode
 
 
-def _loss_of(loss: Callable[..., Any], prediction: Tensor, truth: Tensor, mean: bool) -> Any:
-    """The loss of a batch, as `MetricSet.update` takes it."""
-    if not mean or not prediction.is_floating_point():
-        return one_loss(loss(prediction, truth)).item()
-    leaf = prediction.detach().requires_grad_()
-    MODES.counts = True
+class Outputs:
+    """A model in an evaluation: nothing of it is kept for a backward pass but what it returns.
+
+    Attributes:
+        module: the model itself; what it computes when it is called by this way is kept.
+        leaves: where the graph of a loss begins: what it has returned, and others.
+    """
+
+    def __init__(self, module: Any, leaves: list[Tensor]) -> None:
+        self.module, self.leaves = module, leaves
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with no_grad():
+            outputs = self.module(*args, **kwargs)
+        return mapped(self._leaf, outputs) if MODES.grad else outputs
+
+    def _leaf(self, output: Any) -> Any:
+        if type(output) not in TENSORS or not output.is_floating_point():
+            return output
+        self.leaves.append(output.detach().requires_grad_())
+        return self.leaves[-1].clone()
+
+
+def _outcome(
+    step: Step, outputs: Outputs, batch: tuple[Tensor, ...], mean: bool, weighted: Any
+) -> tuple[Any, Any]:
+    """Prediction and loss of a batch, as `MetricSet.update` takes it.
+
+    weighted: the loss, where rows have weights.
+    """
+    MODES.counts = mean
     try:
-        with enable_grad():  # the graph says what the loss divides by
-            value = one_loss(loss(leaf.clone(), truth))
-            return of_batch(value, leaf, len(truth))
+        with enable_grad() if mean else no_grad():  # the graph says what the loss divides by
+            prediction, value = step(outputs, batch)
+            if mean and isinstance(value, tuple) and not any(part._edge for part in value):
+                total, count = map(float, value)
+                return prediction, [(total if count else 0.0, count)]
+            value = one_loss(value)
+            if not mean or not outputs.leaves:
+                return prediction, value.item()
+            if weighted is not None:
+                refuse_uncounted(weighted, value)
+            return prediction, of_batch(value, outputs.leaves, len(batch[-1]))
     finally:
         MODES.counts = False
+
+
+def step_of(kind: Any, **known: Any) -> Step | None:
+    """`own_step` where there is no run: of a trainer that has `known` alone."""
+    trainer = object.__new__(kind)
+    vars(trainer).update(known, model=None)
+    return own_step(trainer)
+
+
+def own_step(trainer: Any) -> Step | None:
+    """`trainer.eval_step` with the model of the evaluation; None where the trainer has none."""
+    if trainer.eval_step is None:
+        return None
+
+    def step(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        kept, trainer.model = trainer.model, model
+        try:
+            returned = trainer.eval_step(batch)
+        finally:
+            trainer.model = kept
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise ConfigError(
+                f"eval_step of {type(trainer).__name__} returned {described(returned)}; expected "
+                "the prediction and the loss: return prediction, loss\nhint: docs/your-loop.md"
+            )
+        return returned
+
+    return step
+
+
+def to_numpy(output: Any) -> Any:
+    """A Tensor as the array that metrics get."""
+    return to_host(output._array) if type(output) in TENSORS else output
 
 
 def _tensor(array: Any, device: Any) -> Tensor:

@@ -300,7 +300,7 @@ class Execution:
         self.run.update_info(compile=self.about())
         if self.comm.rank == 0:
             self.run.output.warn(
-                "the step cannot be captured, so the run goes on as with train.compile=off (which "
+                "the step cannot be captured; the run continues as with train.compile=off (which "
                 f"silences this): {problem}"
             )
 

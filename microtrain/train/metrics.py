@@ -5,33 +5,41 @@ averaged at all. So a metric here is two steps: `sums` turns one batch into a sh
 of additive statistics, and `value` turns the sum of all such vectors into the number. `MetricSet`
 adds the vectors of all batches, then of all ranks with one all_reduce, so a row or a monitored
 value means the same at every rank count. A batch of zero rows adds zeros.
+
+What no sums can tell, a median or a ranking, is a metric with `of_rows` instead: it gets the
+predictions and targets of all ranks at once, in the order of the data.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from annotated_types import Ge
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..creation import from_numpy
+from ..distributed.collectives import gather
+from ..errors import ConfigError
 from ..runs.record import RESERVED
+from .outputs import joined, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
 __all__ = [
     "R2",
-    "Accuracy",
+    "ExplainedVariance",
     "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
     "MeanSquaredError",
+    "MedianAbsoluteError",
     "Metric",
     "MetricSet",
     "RootMeanSquaredError",
-    "TopK",
+    "takes_weight",
 ]
 
 Array = NDArray[Any]
@@ -39,10 +47,12 @@ Sums = NDArray[np.float64]
 
 
 class Metric:
-    """Base of all metrics: subclass it and write `sums` and `value`.
+    """Base of all metrics: subclass it and write `sums` and `value`, or `of_rows` alone.
 
     `name` is the field in metrics.jsonl and in rows; `higher_is_better` decides which value is
-    best; a metric with `uses_target_mean` is given one by `prepare` before its first `sums`.
+    best; a metric with `uses_target_mean` is given one by `prepare` before its first `sums`, and
+    `class_names` are those of the data, if they have any. Where the rows of the data have weights,
+    a third argument `weight` gets them, float64 of shape (n,).
 
     Example:
         class FarOff(Metric):            # the share of predictions that miss by more than 1
@@ -54,16 +64,24 @@ class Metric:
 
             def value(self, sums):
                 return sums[1] / sums[0] if sums[0] else float("nan")
+
+        class Worst(Metric):             # the largest error: of all rows at once
+            name = "worst"
+
+            def of_rows(self, prediction, target):
+                return np.abs(prediction - target).max()
     """
 
     name: str
     higher_is_better: bool = False
     uses_target_mean: bool = False
+    class_names: Sequence[str] | None = None
+    of_rows: Any = None  # where it is written: the number of (prediction, target) of all rows
 
     def prepare(self, target_mean: Array | float) -> None:
         """Receive a value near the mean of the targets, equal on all ranks; ignored by default."""
 
-    def sums(self, prediction: Array, target: Array) -> Sums:
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         """Additive statistics of one batch: a float64 vector whose length is always the same."""
         raise NotImplementedError
 
@@ -79,14 +97,20 @@ class MeanSquaredError(Metric):
     """
 
     name = "mse"
-    of_residuals: Any = np.square
 
-    def sums(self, prediction: Array, target: Array) -> Sums:
+    def errors(self, residual: Sums, target: Sums) -> Sums:
+        """What is averaged, (rows, targets), of `prediction - target` and the target."""
+        return np.square(residual)
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         residual = _residual(self.name, prediction, target)
-        return np.array([residual.size, self.of_residuals(residual).sum()])
+        errors = self.errors(residual, _columns(target))
+        if weight is None:
+            return np.array([errors.size, errors.sum()])
+        return np.array([weight.sum() * errors.shape[1], _weighed(errors, weight).sum()])
 
     def value(self, sums: Sums) -> float:
-        return _ratio(sums[1], sums[0])
+        return ratio(sums[1], sums[0])
 
 
 class RootMeanSquaredError(MeanSquaredError):
@@ -102,7 +126,21 @@ class MeanAbsoluteError(MeanSquaredError):
     """Mean of |prediction - target| over rows and targets alike; equal shapes, lower is better."""
 
     name = "mae"
-    of_residuals = np.abs
+
+    def errors(self, residual: Sums, target: Sums) -> Sums:
+        return np.abs(residual)
+
+
+class MeanAbsolutePercentageError(MeanSquaredError):
+    """Mean of |prediction - target| / |target| over rows and targets alike: 0.1 is 10 %.
+
+    A target of 0 is divided by as 2.2e-16 (float64's epsilon), as scikit-learn does it.
+    """
+
+    name = "mape"
+
+    def errors(self, residual: Sums, target: Sums) -> Sums:
+        return np.abs(residual) / np.maximum(np.abs(target), np.finfo(np.float64).eps)
 
 
 class R2(Metric):
@@ -128,7 +166,7 @@ class R2(Metric):
     def prepare(self, target_mean: Array | float) -> None:
         self._shift = np.asarray(target_mean, dtype=np.float64).reshape(-1)
 
-    def sums(self, prediction: Array, target: Array) -> Sums:
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         if self._shift is None:
             raise RuntimeError("r2 needs prepare(target_mean) before its first batch")
         residual = _residual(self.name, prediction, target)
@@ -138,87 +176,80 @@ class R2(Metric):
                 f"target_mean has {self._shift.size} values for {columns.shape[1]} targets"
             )
         shifted = columns - self._shift
-        squares = [shifted.sum(axis=0), np.square(shifted).sum(axis=0)]
-        return np.concatenate([[len(target)], *squares, np.square(residual).sum(axis=0)])
+        counts = [len(target)] * 2 if weight is None else [np.count_nonzero(weight), weight.sum()]
+        squares = [shifted, np.square(shifted), np.square(residual)]
+        return np.concatenate([counts, *(_weighed(each, weight).sum(axis=0) for each in squares)])
 
     def value(self, sums: Sums) -> float:
-        n = sums[0]
-        if n < 2 or sums.size == 1:
+        rows, whole = sums[:2]
+        if rows < 2 or sums.size == 2:
             return float("nan")
-        first, second, unexplained = sums[1:].reshape(3, -1)
-        total = second - first * first / n
+        first, second, unexplained = sums[2:].reshape(3, -1)
+        total = second - first * first / whole
         # What rounding alone leaves of a constant target: in t - shift, and in the subtraction.
         eps = np.finfo(np.float64).eps
         shift = np.zeros(1) if self._shift is None else self._shift
-        constant = total <= 8 * eps * second + n * np.square(4 * eps * shift)
-        share = np.where(constant, unexplained != 0, unexplained / np.where(constant, 1.0, total))
-        return float(np.mean(1.0 - share))
+        constant = total <= 8 * eps * second + whole * np.square(4 * eps * shift)
+        return _explained(unexplained, total, constant)
 
 
-class TopK(Metric):
-    """Share of rows whose class is among the k highest scores; prediction (n, classes), int target.
+class ExplainedVariance(Metric):
+    """1 - variance(target - prediction) / variance(target); 1 is perfect. As `r2`, but for a
+    constant error, which costs nothing.
 
-    Of equal scores the lower class counts as higher, so top1 is accuracy by argmax. A row with a
-    score that is not a number is wrong.
-
-    Args:
-        k: how many classes may be named; at least 1 and less than the number of classes.
-
-    Raises ConfigError for a k or shapes that cannot work, DataError for a class out of range.
+    Several targets, and targets that do not vary: as in `r2`. Fewer than two rows: nan.
     """
 
+    name = "explained_variance"
     higher_is_better = True
 
-    def __init__(self, k: Annotated[int, Ge(1)] = 5) -> None:
-        if type(k) is not int or k < 1:
-            raise ConfigError(f"topk: k must be an integer of at least 1, got {k!r}")
-        self.k = k
-        self.name = f"top{k}"
-
-    def sums(self, prediction: Array, target: Array) -> Sums:
-        self._check(prediction, target)
-        rows = np.arange(len(target))
-        scores = prediction[rows, target][:, None]
-        classes = np.arange(prediction.shape[1])
-        ahead = (prediction > scores) | ((prediction == scores) & (classes < target[:, None]))
-        # A comparison with nan is False and would put such a row first.
-        right = (ahead.sum(axis=1) < self.k) & ~np.isnan(prediction).any(axis=1)
-        return np.array([len(target), right.sum()], dtype=np.float64)
-
-    def value(self, sums: Sums) -> float:
-        return _ratio(sums[1], sums[0])
-
-    def _check(self, prediction: Array, target: Array) -> None:
-        shapes = f"got prediction {prediction.shape}, target {target.shape} of {target.dtype}"
-        classes = prediction.shape[-1]
-        if target.dtype.kind not in "iu" or target.ndim != 1:
-            raise ConfigError(
-                f"metric {self.name} compares classes: expected one integer class a row, {shapes}\n"
-                "for a regression use mse, rmse, mae or r2"
+    def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
+        """The metric of all rows."""
+        columns = [_residual(self.name, prediction, target), _columns(target)]
+        if weight is not None:
+            columns, weight = [each[weight > 0] for each in columns], weight[weight > 0]
+        if len(columns[0]) < 2:
+            return float("nan")
+        unexplained, total = (
+            # The computed mean of a constant may differ from it in the last digit.
+            np.where(
+                each.min(axis=0) == each.max(axis=0),
+                0.0,
+                np.average(np.square(each - np.average(each, 0, weight)), 0, weight),
             )
-        if prediction.ndim != 2 or len(prediction) != len(target) or classes < 2:
-            raise ConfigError(
-                f"metric {self.name} needs one score for each class: expected prediction "
-                f"(rows, classes) with at least 2 classes, {shapes}"
-            )
-        if self.k >= classes:
-            raise ConfigError(
-                f"metric {self.name} is always 1 with {classes} classes: choose a smaller k"
-            )
-        outside = target[(target < 0) | (target >= classes)]
-        if outside.size:
-            raise DataError(
-                f"metric {self.name}: class {outside[0]} in the targets, "
-                f"but the model has scores for classes 0 to {classes - 1}"
-            )
+            for each in columns
+        )
+        return _explained(unexplained, total, total == 0)
 
 
-class Accuracy(TopK):
-    """Share of rows whose highest score is the target's class; prediction (n, classes)."""
+class MedianAbsoluteError(Metric):
+    """Median of |prediction - target|; of several targets the mean of their medians.
 
-    def __init__(self) -> None:
-        super().__init__(k=1)
-        self.name = "accuracy"
+    With weights the weighted median, as scikit-learn has it: the lowest error up to which lies half
+    of the weight; where it is exactly half, the mean of that and the next one.
+    """
+
+    name = "median_absolute_error"
+
+    def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
+        """The metric of all rows."""
+        errors = np.abs(_residual(self.name, prediction, target))
+        if weight is not None:
+            errors, weight = errors[weight > 0], weight[weight > 0]
+        if not len(errors):
+            return float("nan")
+        if weight is None:
+            return float(np.median(errors, axis=0).mean())
+        medians = []
+        for column in errors.T:
+            order = np.argsort(column, kind="stable")
+            below = np.cumsum(weight[order])
+            low = min(int(np.searchsorted(below, below[-1] / 2)), len(order) - 1)
+            high = low
+            if below[low] - below[-1] / 2 <= np.finfo(np.float64).eps:
+                high = min(low + 1, len(order) - 1)
+            medians.append((column[order[low]] + column[order[high]]) / 2)
+        return float(np.mean(medians))
 
 
 class MetricSet:
@@ -228,6 +259,7 @@ class MetricSet:
         metrics: metrics with different names (ConfigError otherwise).
         target_mean: needed with r2: the mean of the split's targets over rows, or anything near
             it, equal on every rank (it may differ in the last digits). Shape (targets,) or scalar.
+        class_names: of the data, in the order of their codes; None where they have none.
         loss_reduction: "mean" when the loss of a batch is a mean over its rows, so that the whole
             is sum(n l) / sum(n); "sum" when it is a sum, so that the whole is sum(l).
 
@@ -244,6 +276,7 @@ class MetricSet:
         metrics: Sequence[Metric],
         *,
         target_mean: Array | float | None = None,
+        class_names: Sequence[str] | None = None,
         loss_reduction: str = "mean",
     ) -> None:
         if loss_reduction not in ("mean", "sum"):
@@ -259,7 +292,11 @@ class MetricSet:
                 metric.prepare(target_mean)
             elif metric.uses_target_mean:
                 raise ValueError(f"metric {metric.name} needs target_mean")
+            if class_names is not None:
+                metric.class_names = class_names
         self.metrics = list(metrics)
+        self._whole = [metric for metric in metrics if getattr(metric, "of_rows", None)]
+        self._added = [metric for metric in metrics if metric not in self._whole]
         self.mean = loss_reduction == "mean"
         self.reset()
 
@@ -268,17 +305,23 @@ class MetricSet:
         self._loss = np.zeros((1, 2))  # of each mean in the loss: the total, what it is divided by
         self._has_loss = False
         self._sums: list[Sums] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def update(
         self,
         prediction: Array,
         target: Array,
         loss: float | list[tuple[float, float]] | None = None,
+        weight: Array | None = None,
     ) -> None:
         """Add one batch of this rank; zero rows add nothing, whatever their loss is.
 
-        loss: of the batch, a mean over its rows or a sum; or the total and the count of each mean
-            that it is a sum of, as many in every batch.
+        Args:
+            prediction, target: one entry a row.
+            loss: of the batch, a mean over its rows or a sum; or the total and the count of each
+                mean that it is a sum of, as many in every batch.
+            weight: of the rows, in all batches or in none. ConfigError for a metric that does not
+                take it.
         """
         rows = len(target)
         self._has_loss = loss is not None
@@ -294,40 +337,75 @@ class MetricSet:
             )
         if rows:
             self._loss += loss
-        with np.errstate(over="ignore", invalid="ignore"):  # a diverging model shows inf or nan
-            batch = [metric.sums(prediction, target) for metric in self.metrics]
+        batch_of: tuple[Array, ...] = (prediction, target)
+        if weight is not None:
+            batch_of += (weight.astype(np.float64),)
+            for metric in self.metrics:
+                if not takes_weight(metric.of_rows if metric in self._whole else metric.sums):
+                    raise ConfigError(
+                        f"metric {metric.name} cannot measure rows with weights, which the data "
+                        "have; let it take them: a third argument, weight"
+                    )
+        with np.errstate(all="ignore"):  # a diverging model shows inf or nan
+            batch = [metric.sums(*batch_of) for metric in self._added]
+        if self._whole:
+            self._rows.append(mapped(np.copy, batch_of))
         if self._sums:
             batch = [a + b for a, b in zip(self._sums, batch, strict=True)]
         self._sums = batch
 
     def reduce(self, comm: Communicator) -> dict[str, float]:
-        """Global values by name, `loss` first if given, then a fresh start; one all_reduce.
+        """Global values by name, `loss` first if given, then a fresh start; collective.
 
         Every rank must have seen the same number of batches (those without rows included).
         """
-        return self.values(comm.all_reduce(self.vector()))
+        return self.values(comm.all_reduce(self.vector()), comm)
 
     def vector(self) -> Array:
-        """What has been added up so far, to be added to that of others."""
-        return np.concatenate([self._loss.reshape(-1), *self._sums])
+        """What has been added up since the last call, to be added to that of others."""
+        vector = np.concatenate([self._loss.reshape(-1), *self._sums])
+        self._loss = np.zeros_like(self._loss)
+        self._sums = [np.zeros_like(sums) for sums in self._sums]
+        return vector
 
-    def values(self, vector: Array) -> dict[str, float]:
-        """The values that belong to a sum of `vector()`s, then a fresh start."""
+    def values(self, vector: Array, comm: Communicator) -> dict[str, Any]:
+        """The values that belong to a sum of `vector()`s, then a fresh start; collective."""
         ends = np.cumsum([self._loss.size, *(sums.size for sums in self._sums)])
         means, *sums = np.split(vector, ends[:-1])
         values = {}
         if self._has_loss:
             totals, counts = means.reshape(-1, 2).T.tolist()
             if self.mean or not counts[0]:
-                values["loss"] = math.fsum(map(_ratio, totals, counts))
+                values["loss"] = math.fsum(map(ratio, totals, counts))
             else:
                 values["loss"] = totals[0]
         values |= {metric.name: math.nan for metric in self.metrics}  # where no batch was added
-        with np.errstate(over="ignore", invalid="ignore"):
-            for metric, total in zip(self.metrics, sums, strict=False):
+        with np.errstate(all="ignore"):
+            for metric, total in zip(self._added, sums, strict=False):
                 values[metric.name] = metric.value(total)
+            if self._rows:
+                mine = joined(np.concatenate, self._rows)
+                rows = mapped(lambda array: _of_all_ranks(array, comm), mine)
+                values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[1])}
         self.reset()
         return values
+
+
+def takes_weight(function: Any) -> bool:
+    """Whether the third argument of a loss or of a metric's method is `weight`."""
+    try:
+        third = [*inspect.signature(function).parameters.values()][2:3]
+    except (TypeError, ValueError):  # some built-in callables
+        return False
+    # Beside what a configuration gives by its name: `functools.partial(f, weight=0.5)`.
+    return [p.name for p in third if p.kind is p.POSITIONAL_OR_KEYWORD] == ["weight"]
+
+
+def _of_all_ranks(rows: Array, comm: Communicator) -> Array:
+    """The rows of all ranks, in their order."""
+    if comm.size == 1:
+        return rows
+    return gather(from_numpy(rows), comm).numpy()  # type: ignore[union-attr]
 
 
 def _residual(name: str, prediction: Array, target: Array) -> Sums:
@@ -347,5 +425,17 @@ def _columns(array: Array) -> Sums:
     return array.astype(np.float64).reshape(len(array), width)
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def _weighed(values: Sums, weight: Sums | None) -> Sums:
+    """(n, targets), each row times its weight."""
+    return values if weight is None else values * weight[:, None]
+
+
+def _explained(unexplained: Sums, total: Sums, constant: Array) -> float:
+    """The mean over targets of the share of `total` that is explained."""
+    share = np.where(constant, unexplained != 0, unexplained / np.where(constant, 1.0, total))
+    return float(np.mean(1.0 - share))
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """The quotient; nan where it would divide by 0."""
     return float(numerator / denominator) if denominator else float("nan")

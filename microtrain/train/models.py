@@ -9,7 +9,8 @@ import numpy as np
 from annotated_types import Ge
 
 from ..backend import to_host
-from ..nn import Linear, Module, ReLU, Sequential, Sigmoid, Tanh, init
+from ..nn import Embedding, Linear, Module, ModuleList, ReLU, Sequential, Sigmoid, Tanh, init
+from ..ops import cat
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = 
     Args:
         in_features: columns of the input.
         out_features: columns of the output.
-        bias: whether there is one; without it the line goes through 0.
+        bias: whether to add a bias; without it the line goes through 0.
     """
     return Linear(in_features, out_features, bias)
 
@@ -37,17 +38,19 @@ def logistic_regression(in_features: Count, classes: Count) -> Linear:
 
     Args:
         in_features: columns of the input.
-        classes: how many there are to tell apart.
+        classes: number of classes.
     """
     return Linear(in_features, classes)
 
 
 def mlp(
-    in_features: Count,
+    in_features: Annotated[int, Ge(0)],
     hidden: list[Count],
     out_features: Count,
     activation: Literal["relu", "tanh", "sigmoid"] = "relu",
-) -> Sequential:
+    categories: list[Count] | None = None,
+    embedding: Count | None = None,
+) -> Sequential | WithEmbeddings:
     """Linear layers with an activation between: (n, in_features) to (n, out_features).
 
     Args:
@@ -55,12 +58,44 @@ def mlp(
         hidden: the width of each hidden layer, such as [64, 64].
         out_features: columns of the output, the number of classes in a classification.
         activation: between the layers.
+        categories: the codes of each column of a table that is encoded as an embedding; null: none.
+        embedding: numbers that stand for one such category; null: half as many as there are
+            categories, at most 50.
     """
+    if categories:
+        widths = [embedding or min(50, (count + 1) // 2) for count in categories]
+        return WithEmbeddings(
+            categories, widths, mlp(in_features + sum(widths), hidden, out_features, activation)
+        )
     widths = [in_features, *hidden, out_features]
     layers: list[Module] = []
     for before, after in pairwise(widths):
         layers += [Linear(before, after), _ACTIVATIONS[activation]()]
     return Sequential(*layers[:-1])
+
+
+class WithEmbeddings(Module):
+    """Numbers of shape (n, features), if any, and codes (n, columns): the columns are looked up.
+
+    Code 0, an unknown category, stays at zeros.
+
+    Args:
+        categories: the codes of each column.
+        widths: numbers that a code of each column becomes.
+        network: takes the numbers and all of these, side by side.
+    """
+
+    def __init__(self, categories: list[int], widths: list[int], network: Module) -> None:
+        super().__init__()
+        pairs = zip(categories, widths, strict=True)
+        self.embeddings = ModuleList([Embedding(*pair, padding_idx=0) for pair in pairs])
+        self.network = network
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Numbers and codes to (n, out_features)."""
+        *numbers, codes = inputs
+        looked_up = [table(codes[:, i]) for i, table in enumerate(self.embeddings)]
+        return self.network(cat([*numbers, *looked_up], 1))  # type: ignore[no-any-return]
 
 
 # The network of PyTorch's tutorial.
@@ -69,7 +104,7 @@ class TwoLayerReLU(Module):
 
     Args:
         in_features: columns of the input.
-        hidden: columns between the layers.
+        hidden: width of the hidden layer.
         out_features: columns of the output.
     """
 

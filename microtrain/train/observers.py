@@ -10,11 +10,12 @@ import math
 import socket
 import sys
 import time
-from typing import Final
+from typing import Any, Final
 
 from ..data import ArrayDataset
 from ..distributed.replicas import check_replicas
-from .evaluation import evaluate
+from .evaluation import evaluate, own_step
+from .metrics import Metric
 from .requests import EVALUATE, STOP
 from .rows import Rows, RowSchedule
 from .state import Ending, Event, Observer, TrainingRun, next_multiple
@@ -84,12 +85,13 @@ class Evaluator(Observer):
         run.state.note_best(event.measured)
 
 
-def measure(run: TrainingRun, dataset: ArrayDataset) -> dict[str, float]:
+def measure(run: TrainingRun, dataset: ArrayDataset, *more: Metric) -> dict[str, Any]:
     """Loss and metrics on a data set, once the ranks have seen that their replicas are equal."""
     started, module = time.perf_counter(), run.model.module
     # Here and not at every step: it reads all parameters.
     check_replicas(module, run.comm, f"step {run.step:,}")
-    values = evaluate(module, run.loss, run.metrics, dataset, run.comm, run.device, run.shards)
+    parts = [*run.metrics, *more], dataset, run.comm, run.device, run.shards
+    values = evaluate(module, run.loss, *parts, step=own_step(run))
     if run.trace is not None:
         run.trace.add("evaluate", started, time.perf_counter())
     return values

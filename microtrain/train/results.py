@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
+from dataclasses import asdict
 from typing import Any
 
 from ..distributed.abort import exit_status
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
-from ..runs.record import Run
-from ..words import number
+from ..runs.record import ClassCounts, Run
+from ..words import listed, number
+from .class_metrics import Confusion
+from .class_table import class_counts, class_lines, class_names, never_predicted
 from .console import truth_beside
 from .model_state import load_model_arrays, model_arrays
 from .observers import measure
@@ -30,21 +33,45 @@ class Results(Observer):
     one: its values are there until all observers have ended.
     """
 
+    _counts: ClassCounts | None = None
+
     def end(self, ending: Ending) -> None:
         """The test row of a finished run, and run.json."""
         test: dict[str, Any] | None = None
         if ending.finished:
             where = self._take_best(ending)
+            values = self._measure(ending)
             if self.run.data.test is not None:
-                test = measure(self.run, self.run.data.test)
+                test = values
                 measured = "  ".join(f"{name} {number(value)}" for name, value in test.items())
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
+            if self._counts is not None:
+                ending.lines += ["", *class_lines(self._counts, ending.which)]
             ending.lines += truth_beside(self.run.model.module, self.run.data, ending.which)
         with settled(self.run.comm), alone("rank 0 alone writes the end of the run"):
             if test is not None:
                 self.run.log_metrics({"split": "test", **where, **test, "time": ending.seconds})
                 test = {"step": where["step"], **test}
             self._write_down(ending, test)
+
+    def _measure(self, ending: Ending) -> dict[str, Any]:
+        """Measure the test data, and count classes there or else in the validation data."""
+        run, data = self.run, self.run.data
+        split, part = ("val", data.val) if data.test is None else ("test", data.test)
+        loss = run.loss if run.eval_step is None else None  # it says nothing of that prediction
+        names = class_names(loss, run.metrics, data.classes, (data.train, data.val, data.test))
+        if part is None or (names is None and data.test is None):
+            return {}
+        values = measure(run, part, *([] if names is None else [Confusion()]))
+        if names is not None:
+            self._counts = class_counts(values, split, names)
+            missing = never_predicted(self._counts)
+            if missing and run.comm.rank == 0:
+                run.output.warn(
+                    f"never predicted in the {split} data: {listed(missing)}  ({ending.which})\n"
+                    "hint: weigh rare classes more, with loss.class_weight: balanced"
+                )
+        return values
 
     def _take_best(self, ending: Ending) -> dict[str, Any]:
         """Give the model the values that the run is known by; returns where these were taken."""
@@ -82,6 +109,7 @@ class Results(Observer):
             steps=run.step,
             best=run.state.best_as_dict(),
             test=test,
+            classes=self._counts and asdict(self._counts),
             params_sha256=ending.params_sha256,
             timings={"train_s": ending.seconds, "comm_s": run.model.comm_seconds},
             **({} if skips is None else {"skipped_steps": skips.total}),

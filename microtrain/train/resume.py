@@ -71,9 +71,9 @@ def _chosen(config: Config, resume: str | os.PathLike[str] | None) -> Choice:
         try:
             path = newest_run(Path(os.path.expanduser(config.run_dir)) / config.name)
         except OSError as error:
-            raise LaunchError(f"cannot look for runs to go on with: {reason(error)}") from error
+            raise LaunchError(f"cannot look for runs to resume: {reason(error)}") from error
         if path is None:
-            return None, f"no run of {config.name} in {config.run_dir} yet: a new one begins", None
+            return None, f"no run of {config.name} in {config.run_dir} yet: starting one", None
     else:
         path = Path(resume)
     run = Run.read(path)
@@ -140,8 +140,8 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
         )
     if state["data_hash"] != run.data_state["data_hash"]:
         raise DataError(
-            f"the data have changed since step {checkpoint.step:,}: the run cannot go on with "
-            "other rows; put them back, or start a new run"
+            f"the data have changed since step {checkpoint.step:,}: the run cannot continue "
+            "with other rows; restore the data, or start a new run"
         )
     take_over(checkpoint, run.model, run.optimizer)
     run.state.load_state_dict(state)
@@ -174,8 +174,8 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
     stored = Run.read(run.path)
     if stored.info.status == "diverged":
         raise DataError(
-            f"the run {stored.path} has diverged and would do so again; start a new one with "
-            "another optimizer.lr, or train.init_from one of its checkpoints"
+            f"the run {stored.path} has diverged and would diverge again; start a new one with "
+            "another optimizer.lr, or with train.init_from one of its checkpoints"
         )
     _compare_configs(stored.config_text, run.config_text, stored.path)
     directory, groups = stored.path / "checkpoints", run.optimizer.param_groups
@@ -221,8 +221,8 @@ def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> Non
     ranks = directory.info("ranks", run.comm.size)
     if ranks != run.comm.size and run.shards is None:
         warn(
-            f"the run began on {ranks} ranks and goes on on {run.comm.size}: equal to rounding; "
-            "bit for bit it would be under distributed.reproducible: world"
+            f"the run started on {ranks} ranks and continues on {run.comm.size}: results agree up "
+            "to rounding; set distributed.reproducible: world for the same bits"
         )
     if run.config.distributed.compression != "none":
         warn(
@@ -250,10 +250,11 @@ def _compare_configs(stored: str, now: str, path: Path) -> None:
     ]
     if lines:
         raise ConfigError(
-            f"the run {path} cannot go on with other settings, it would be another run\n"
+            f"the run {path} cannot be resumed with other settings: it would be a different run\n"
             + "\n".join(lines)
-            + "\nstart a new run, or set them back; free to change are duration, max_time, "
-            "eval_every, log, checkpoint, callbacks, where files lie, and how the ranks communicate"
+            + "\nstart a new run, or restore the settings; you can change duration, max_time, "
+            "eval_every, log, checkpoint, callbacks, the location of files, and how the ranks "
+            "communicate"
         )
 
 

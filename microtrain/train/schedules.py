@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
+from ..config.components import own
 from ..config.duration import Duration
 from ..config.schema import Expects
 from ..distributed.agreement import agreed
@@ -49,6 +51,7 @@ class Schedule:
     needs_end = False  # whether its curve is stretched over the run
 
     def __init__(self, warmup: Lasting | None = None) -> None:
+        self.__name__ = type(self).__name__.lower()
         self.warmup = None if warmup is None else _duration("warmup", warmup)
         self.warmup_steps = 0
 
@@ -61,7 +64,7 @@ class Schedule:
         self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
         if total_steps is None and self.needs_end:
             raise ConfigError(
-                f"schedule: {type(self).__name__.lower()} is stretched over the steps of the run, "
+                f"schedule: {self.__name__} is stretched over the steps of the run, "
                 "which a train.duration in minutes does not know; give it in epochs or steps, and "
                 "the minutes as train.max_time"
             )
@@ -101,11 +104,11 @@ class Schedule:
 
 
 class Constant(Schedule):
-    """The optimizer's own rate."""
+    """A constant rate: the optimizer's `lr`."""
 
 
 class Step(Schedule):
-    """Multiply the rate by `gamma` every so often, counted from the first step: `StepLR`.
+    """Multiply the rate by `gamma` at regular intervals, counted from the first step: `StepLR`.
 
     Args:
         every: a duration such as `10 epochs`.
@@ -192,6 +195,30 @@ class Linear(Schedule):
         return base * line(1.0, self.end, self.share(step))
 
 
+class FunctionSchedule(Schedule):
+    """`function(step, total)` times the rate, as `LambdaLR` with the number of all steps beside.
+
+    Args:
+        function: a factor of at least 0, from the steps taken before and the steps of the run.
+    """
+
+    needs_end = True
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function, self.__name__ = function, function.__name__
+
+    def after_warmup(self, step: int, base: float) -> float:
+        """ConfigError for a factor that is no number."""
+        factor = self.function(step, self.total_steps)
+        if type(factor) is not float and not isinstance(factor, Real):
+            raise ConfigError(
+                f"schedule: {self.__name__}({step}, {self.total_steps}) returned {factor!r}; "
+                f"expected a number, which the rate is multiplied by\n{own('schedule')}"
+            )
+        return base * float(factor)
+
+
 class Rates:
     """Sets the rates of an optimizer's parameter groups, step by step.
 
@@ -205,8 +232,11 @@ class Rates:
     def __init__(self, schedule: Schedule, groups: Iterable[dict[str, Any]]) -> None:
         self.schedule = schedule
         self.groups = [(group, group.setdefault("initial_lr", group["lr"])) for group in groups]
-        for _, base in self.groups:
-            schedule.rate(schedule.warmup_steps, base)
+        for step in (0, schedule.warmup_steps, max(schedule.total_steps or 1, 1) - 1):
+            for _, base in self.groups:
+                lr: Any = schedule.rate(step, base)
+                if not isinstance(lr, Real) or not 0 <= float(lr) < math.inf:
+                    raise _no_rate(step, lr)
 
     def set(self, step: int) -> None:
         """The rates of the optimiser step after `step` others, outside any captured program."""
@@ -214,8 +244,16 @@ class Rates:
         for group, base in self.groups:
             lr = rate(step, base)
             if not 0 <= lr < math.inf:  # of a schedule of the user's own
-                raise agreed(ConfigError(f"schedule: the rate of step {step + 1:,} is {lr!r}"))
+                raise agreed(_no_rate(step, lr))
             group["lr"] = lr
+
+
+def _no_rate(step: int, lr: Any) -> ConfigError:
+    words = f"{lr:g}" if isinstance(lr, Real) else repr(lr)
+    return ConfigError(
+        f"schedule: the rate of step {step + 1:,} is {words}; expected a number of at least 0\n"
+        f"{own('schedule')}"
+    )
 
 
 def _duration(name: str, text: Any) -> Duration:

@@ -285,6 +285,7 @@ class TrainingRun(Parts):
         started: when training began, of `time.perf_counter`; earlier after a resume.
         wants_trace, trace: whether timelines were asked for, and that of this rank.
         execution: what executes the steps.
+        eval_step: what evaluations measure instead of `loss(model(inputs), target)`.
     """
 
     state: RunState
@@ -300,6 +301,7 @@ class TrainingRun(Parts):
     wants_trace: bool = False
     trace: Trace | None = None
     execution: Executor
+    eval_step: Any = None
 
     def __init__(self, parts: Parts, state: RunState, output: Output) -> None:
         vars(self).update(vars(parts))

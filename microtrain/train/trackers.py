@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..config.resolved import as_yaml, read_settings
-from ..errors import LaunchError, UserError
+from ..errors import LaunchError, UserError, install
 from ..files import make_directory, read_object, remove, write_whole
 from ..runs.record import read_metrics
 from .callbacks import Callback
@@ -54,9 +54,7 @@ class _Tracker(Callback):
             raise
         except ModuleNotFoundError as error:
             package = str(error.name).partition(".")[0]
-            raise LaunchError(
-                f"{package} is not installed; pip install 'microtrain[{self.name}]'"
-            ) from None
+            raise LaunchError(f"{package} is not installed; {install(self.name)}") from None
         except Exception as error:
             raise LaunchError(f"callback {self.name}: {error}") from error
 

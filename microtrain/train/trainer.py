@@ -36,7 +36,7 @@ from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
 from .forecast import dry_run, peak_memory
-from .losses import one_loss
+from .losses import loss_of_rows
 from .observers import OBSERVERS
 from .output import Output
 from .progress import Progress
@@ -77,6 +77,11 @@ class Trainer(TrainingRun):
         total_steps: optimiser steps of the whole run; None where a clock ends it.
         execution: what executes the steps: the code below, or a capture of it.
         path: the run directory, from the beginning of `train`.
+        eval_step: where a subclass has such a method, it takes the place of
+            `loss(model(inputs), target)` in evaluations: `eval_step(batch)` returns the prediction,
+            which metrics get, and the loss, a mean over the rows or the sum and what it is divided
+            by. It calls `self.model`, and of the trainer has `loss`, `config` and `device` for
+            certain, as where `microtrain evaluate` measures a run that has ended.
         observer_types: what is done between steps: classes, or import paths of such.
         observers: these, of this run.
 
@@ -96,6 +101,7 @@ class Trainer(TrainingRun):
     """
 
     execution: Execution
+    eval_step: Callable[[tuple[Tensor, ...]], tuple[Any, Any]] | None = None
     observer_types: Sequence[str | type[Observer]] = OBSERVERS
     _nothing_to_do: int | None = None  # the exit code, where the run to go on with has finished
 
@@ -163,8 +169,9 @@ class Trainer(TrainingRun):
     ) -> None:
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState((str(keep.monitor), keep.mode), duration)
-        super().__init__(build_run(config, comm, output.warn), state, output)
+        super().__init__(build_run(config, comm, output.warn, type(self)), state, output)
         self._resume, self.wants_trace = resume, trace
+        self._inputs = len(self.data.train.inputs)
         self.progress = Progress(self.model)
         self.execution = Execution(self)
         self._execute: Callable[..., None] = self.execution
@@ -189,13 +196,13 @@ class Trainer(TrainingRun):
             return self._nothing_to_do
         if (path := getattr(self, "path", None)) is not None:
             raise RuntimeError(
-                f"this Trainer has trained already, in {path}; make another one, with resume= "
-                "of that directory to go on with it"
+                f"this Trainer has already trained, in {path}; create another one, with resume= "
+                "that directory to continue the run"
             )
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            warden.tell(words=f"go on with: {next_command(self.config, self.path, 'resume')}")
+            warden.tell(words=f"resume with: {next_command(self.config, self.path, 'resume')}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.elapsed
@@ -352,11 +359,14 @@ class Trainer(TrainingRun):
             )
 
     def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """The loss of this rank's rows of one (micro-)batch, from which backward starts."""
+        """The loss of this rank's rows of one (micro-)batch, from which backward starts.
+
+        batch: inputs, target, and the weights of the rows if the data have any.
+        """
         if self.device is not None:
             batch = tuple(tensor.to(device=self.device) for tensor in batch)
-        *inputs, target = batch
-        loss: Tensor = one_loss(self.loss(self.model(*inputs), target))
+        at = self._inputs
+        loss: Tensor = loss_of_rows(self.loss, self.model(*batch[:at]), *batch[at:])
         return loss
 
     def stateful(self) -> dict[str, Stateful]:

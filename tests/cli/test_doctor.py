@@ -205,7 +205,7 @@ def test_mpi4py_may_be_absent() -> None:
     job = doctor("import sys; sys.modules['mpi4py'] = None")
     assert (job.returncode, job.stderr) == (0, "")
     assert "MPI         absent: mpi4py is not installed, one process only" in job.stdout
-    assert "pip install 'microtrain[mpich]'" in job.stdout
+    assert "pip install -e '.[mpich]'" in job.stdout
     assert job.stdout.splitlines()[-1].startswith("healthy: 0 errors")
 
 

@@ -173,8 +173,8 @@ def test_the_mpirun_is_that_of_the_mpi_which_mpi4py_loads() -> None:
 @pytest.mark.parametrize(
     ("mpi", "found", "words"),
     [
-        (None, [MPICH], ["mpi4py is not installed", "pip install 'microtrain[mpich]'"]),
-        (Mpi("4", "MPICH 5.0.2"), [], ["found none at all", "pip install 'microtrain[mpich]'"]),
+        (None, [MPICH], ["mpi4py is not installed", "pip install -e '.[mpich]'"]),
+        (Mpi("4", "MPICH 5.0.2"), [], ["found none at all", "pip install -e '.[mpich]'"]),
         (
             Mpi("4", "MPICH 5.0.2"),
             [OPEN_MPI, UNKNOWN],
@@ -215,7 +215,7 @@ def test_without_mpi4py_the_way_out_is_named() -> None:
     assert job.returncode == 5
     assert job.stderr == (
         "error: mpi4py is not installed, so there are no ranks to start\n"
-        "pip install 'microtrain[mpich]'\n"
+        "pip install -e '.[mpich]' in the microtrain checkout\n"
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="numba is not installed (pip install 'microtrain[jit]')")
+pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
 
 import hypothesis.strategies as st
 from hypothesis import given, settings

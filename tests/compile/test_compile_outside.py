@@ -325,7 +325,7 @@ class Counting(mt.autograd.Function):
 
 def test_a_backward_that_differs_every_time() -> None:
     step = mt.compile(lambda x: Counting.apply(x).sum())
-    with pytest.raises(CaptureError, match=r"backward pass .* does something else every time"):
+    with pytest.raises(CaptureError, match=r"backward pass .* does something different each time"):
         results(12, step)
 
 
@@ -457,7 +457,7 @@ def test_data_parallel_gradients(comm: Any) -> None:
 )
 def test_native_code(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second program reads is stored by the first, also for results of earlier calls."""
-    pytest.importorskip("numba", reason="numba is not installed (pip install 'microtrain[jit]')")
+    pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     gradients = []

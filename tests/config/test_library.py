@@ -185,7 +185,7 @@ def test_mistakes_are_those_of_yaml(tmp_path: Path, settings: Any, words: str) -
 def test_it_trains_once(tmp_path: Path) -> None:
     trainer = made(tmp_path)
     trainer.train()
-    with pytest.raises(RuntimeError, match=r"has trained already, in .*resume="):
+    with pytest.raises(RuntimeError, match=r"has already trained, in .*resume="):
         trainer.train()
     assert len(list(tmp_path.glob("run/*/run.json"))) == 2  # one, and the link to it
 

@@ -120,6 +120,8 @@ RIGHT = [
     "model: {type: mlp, hidden: [4, 4], activation: tanh}",
     "data: {type: csv, path: a.csv, target: y, features: null, split: {train: 0.5, val: 0.5}}",
     "log: {every: auto}\ndistributed: {overlap: true, bucket_mb: 4}",
+    "data: {type: csv, path: a.csv, target: y, columns: {a: id, b: {missing: 0}, c: {type: date}}, "
+    "drop: [d], weight: w, split: {train: 1.0, val: v.csv, stratify: true}}",
 ]
 WRONG = [
     "nmae: a",
@@ -143,6 +145,11 @@ WRONG = [
     "loss: {type: mse, reduction: max}",
     "metrics: r2",
     "data: {type: csv, path: a.csv, target: y, split: {val: 1}}",
+    "data: {type: csv, path: a.csv, target: y, columns: {a: text}}",
+    "data: {type: csv, path: a.csv, target: y, columns: {a: {missin: mean}}}",
+    "data: {type: parquet, path: a.pq, target: y, columns: {a: {type: date, scale: log}}}",
+    "data: {type: csv, path: a.csv, target: y, columns: [a]}",
+    "data: {type: csv, path: a.csv, target: y, split: {train: 1.0, val: 2}}",
     "schedule: {type: cosine, warmup: 5}",
     "callbacks: [{patience: 3}]",
 ]
@@ -226,13 +233,13 @@ def test_show_lists_what_there_is(show):
     [
         ("sgd", ["optimizer: sgd", "v = d at the first step", "lr ", "default 0.001"]),
         ("mse", ["loss: mse", "metrics: mse", "reduction "]),  # two of that name
-        ("mlp", ["needed", "from the data", "relu, tanh or sigmoid"]),
+        ("mlp", ["required", "from the data", "relu, tanh or sigmoid"]),
         ("adamw", ["betas", "each at least 0 and below 1"]),  # of its base class
-        ("train", ["duration ", "batch_size ", "Micro-batches"]),
-        ("train.batch_size", ["train.batch_size", "a whole number of at least 1", "needed"]),
+        ("train", ["duration ", "batch_size ", "micro-batches"]),
+        ("train.batch_size", ["train.batch_size", "a whole number of at least 1", "required"]),
         ("batch_size", ["train.batch_size"]),
         ("every", ["checkpoint.every", "log.every"]),
-        ("optimizer", ["How a step changes", "sgd ", "adamw "]),
+        ("optimizer", ["updates the parameters", "sgd ", "adamw "]),
         ("data", ["standardize", "csv", "sklearn"]),
         ("data.split", ["train ", "val ", "test "]),
         ("checkpoint.monitor", ["val/loss or train/loss"]),

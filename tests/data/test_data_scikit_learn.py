@@ -44,7 +44,7 @@ def test_digits_are_pixels_from_0_to_16():
 
 def test_where_scikit_learn_is_missing_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # what `import sklearn` then raises is real
-    with pytest.raises(DataError, match=r"pip install 'microtrain\[data\]'") as caught:
+    with pytest.raises(DataError, match=r"pip install -e '\.\[data\]'") as caught:
         sklearn("digits")
     assert caught.value.exit_code == 3
 

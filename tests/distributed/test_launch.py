@@ -148,7 +148,7 @@ def test_mpi4py_absent_is_a_launch_error() -> None:
     job = python("import sys; sys.modules['mpi4py'] = None\n" + WORLD, **HYDRA)
     assert job.returncode == 5, job
     assert "error: MPICH's mpirun started this process, but MPI cannot be loaded" in job.stderr
-    assert "pip install 'microtrain[mpich]'" in job.stderr
+    assert "pip install -e '.[mpich]'" in job.stderr
     assert "Traceback" not in job.stderr
 
 

@@ -212,7 +212,7 @@ def test_a_killed_run_says_how_to_go_on(
     ended(job, (137, 1), rf"{who} (was ended by signal 9 \(Killed\)|{GONE}); the job ends")
     (path,) = tmp_path.glob("runs/told/2*")
     resume = f"resume {path.relative_to(tmp_path)} --trust"
-    assert re.search(rf"; the job ends\ngo on with: .*{resume}\n", job.stderr), job.stderr
+    assert re.search(rf"; the job ends\nresume with: .*{resume}\n", job.stderr), job.stderr
 
 
 # ------------------------------------------------------------------------------------------ the end

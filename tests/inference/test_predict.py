@@ -53,6 +53,14 @@ def columns(path: Path) -> dict[str, list[str]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
+def test_a_threshold_is_for_two_classes(iris, tmp_path, capsys):
+    assert predict(iris, TABLE, tmp_path / "out.csv", "--threshold", "0.3") == 2
+    assert "has 3 classes" in capsys.readouterr().err
+    assert predict(iris, TABLE, tmp_path / "out.csv", "--threshold", "1.3") == 2
+    assert "--threshold" in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+
+
 def test_a_csv_is_predicted_row_by_row(iris, expected, tmp_path, capsys):
     assert predict(iris, TABLE, tmp_path / "out.csv", "--proba") == 0
     out, err = capsys.readouterr()

@@ -16,6 +16,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from microtrain.runs.record import read_metrics
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
@@ -175,6 +176,40 @@ def test_bce_gives_probabilities_and_regression_has_none(tmp_path, line):
     np.testing.assert_array_equal(model.predict_proba([[-1.0], [1.0]]), [low, high])
     with pytest.raises(ConfigError, match=r"is a regression .its loss is mse"):
         mt.load(line[1], checkpoint="last").predict_proba([[1.0]])
+
+
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+def test_a_threshold_chooses_between_two_classes(loss, tmp_path):
+    x = np.linspace(-1, 1, 50)
+    y = (x > 0.3).astype(float if loss == "bce" else int)
+    np.savez(tmp_path / "side.npz", x=x, y=y)
+    model = "linear_regression" if loss == "bce" else "logistic_regression"
+    (tmp_path / "side.yaml").write_text(
+        f"data: {{type: npz, path: side.npz}}\nmodel: {model}\nloss: {loss}\n"
+        "metrics: [{type: recall, threshold: 0.2}]\n"
+        "optimizer: {type: adam, lr: 0.1}\ntrain: {duration: 9 epochs, batch_size: 10}\n"
+    )
+    trainer, run = train(tmp_path / "side.yaml", tmp_path)
+    model, rows = mt.load(run, checkpoint="last"), x[:, None]
+    chances = model.predict_proba(rows)
+    yes = chances if loss == "bce" else chances[:, 1]
+    for threshold in (0, 0.2, 0.5, float(yes[20]), 1):
+        found = model.predict(rows, threshold=threshold)
+        np.testing.assert_array_equal(found, (yes >= threshold).astype(int))
+        assert found.dtype == np.int64
+    last = [row for row in read_metrics(trainer.path / "metrics.jsonl") if "recall_at_0.2" in row]
+    expected = model.predict(rows, threshold=0.2)[y == 1].mean()
+    assert last[-1]["recall_at_0.2"] == pytest.approx(expected)
+    for wrong in (-0.1, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="a probability from 0 to 1"):
+            model.predict(rows, threshold=wrong)
+
+
+def test_a_threshold_needs_two_classes(iris, line):
+    with pytest.raises(ConfigError, match=r"two classes, but the model of \w+ has 3 classes"):
+        mt.load(iris[1]).predict(np.zeros((1, 4)), threshold=0.3)
+    with pytest.raises(ConfigError, match="is a regression"):
+        mt.load(line[1], checkpoint="last").predict([[1.0]], threshold=0.3)
 
 
 def test_called_with_tensors_it_is_the_module(line):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_plot_command import make_run
 
-from microtrain.errors import ConfigError, DataError, LaunchError
+from microtrain.errors import ConfigError, DataError, LaunchError, install
 from microtrain.report.curves import choose, curves
 from microtrain.report.figures import draw, write
 from microtrain.report.page import write_plots
@@ -230,12 +230,12 @@ print(loaded, "matplotlib.pyplot" in sys.modules)
         ([], "None", ["fit.png", "loss.png", "report.html"]),
         (
             ["matplotlib"],
-            "no plots: matplotlib is not installed; pip install 'microtrain[plot]'",
+            f"no plots: matplotlib is not installed; {install('plot')}",
             ["report.html"],
         ),
         (
             ["jinja2"],
-            "no report: jinja2 is not installed; pip install 'microtrain[plot]'",
+            f"no report: jinja2 is not installed; {install('plot')}",
             ["fit.png", "loss.png"],
         ),
     ],

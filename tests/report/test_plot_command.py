@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from microtrain.cli.main import main
-from microtrain.errors import ConfigError, DataError
+from microtrain.config.components import REGISTERED, load
+from microtrain.errors import ConfigError, DataError, install
 from microtrain.report import figures
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
 from microtrain.report.record import Record, direction
 from microtrain.runs.directory import RunDirectory
-from microtrain.train import metrics
+from microtrain.train.class_metrics import F1, Accuracy, Recall, RocAuc
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG, PDF, PNG = b"<?xml", b"%PDF", b"\x89PNG"
@@ -59,11 +60,13 @@ def test_a_record_has_settings_with_their_origins_and_curves(tmp_path):
 
 
 def test_every_metric_that_ships_has_its_direction():
-    shipped = {metrics.Accuracy(), metrics.TopK(5), metrics.R2(), metrics.MeanSquaredError()}
-    shipped |= {metrics.RootMeanSquaredError(), metrics.MeanAbsoluteError()}
-    for metric in shipped:
+    for name in REGISTERED["metrics"]:
+        metric = load("metrics", name)()
         assert direction(metric.name) == (1 if metric.higher_is_better else -1)
+    for metric in (F1("macro"), Recall(positive="yes"), Accuracy(threshold=0.3), RocAuc("a b")):
+        assert direction(metric.name) == 1
     assert (direction("loss"), direction("far_off"), direction("topic")) == (-1, 0, 0)
+    assert (direction("accuracy_gap"), direction("top_loss")) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ def test_without_matplotlib_one_message_says_how_to_get_it(tmp_path, monkeypatch
     assert main(["plot", str(make_run(tmp_path))]) == 5
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "error: matplotlib is not installed; pip install 'microtrain[plot]'\n"
+    assert err == f"error: matplotlib is not installed; {install('plot')}\n"
 
 
 def test_an_output_that_cannot_be_written(tmp_path, capsys):

@@ -1,10 +1,13 @@
 """Predictions beside the truth: taken from any model, counted by class, drawn with a line."""
 
+import base64
+
 import numpy as np
 import pytest
 
 import microtrain as mt
 from microtrain.data import ArrayDataset, prepare
+from microtrain.report.mistakes import column, picture, worst
 from microtrain.report.predictions import confusion, fit, parity, predict_rows
 
 
@@ -133,3 +136,112 @@ def test_predictions_that_are_not_finite_are_counted_and_drawn_all_the_same(bad)
     y = np.linspace(0, 1, 4)
     for chart in (fit(y, y, np.full(4, bad)), parity(y, np.full(4, bad), "y")):
         assert not any("nan" in chart.path(curve) for curve in chart.curves)
+
+
+# ----------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "values, texts",
+    [
+        ([3.8e-8, 2.0000001, 4.0], ["0", "2", "4"]),  # a standardisation has rounded them
+        ([5.0, 5.0, 5.0], ["5", "5", "5"]),
+        ([-0.0, -3.0], ["0", "-3"]),
+        ([0.25, 3.8e-9, 4.0], ["0.25", "0", "4"]),
+        ([1e-5, 2e-5, 0.0], ["1e-05", "2e-05", "0"]),
+        ([1e9, 2.5e9], ["1e+09", "2.5e+09"]),
+        ([np.nan, 1.0], ["nan", "1"]),
+        ([], []),
+    ],
+)
+def test_whole_numbers_are_written_as_such(values, texts):
+    found = column(np.array(values, np.float32))
+    assert [float(a) for a in found] == pytest.approx([float(b) for b in texts], nan_ok=True)
+    assert found == texts or texts[0] == "1e+09"
+
+
+def test_the_worst_rows_are_told_in_the_units_of_the_data():
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(0, 5, 40), np.full(40, 7), rng.normal(100, 9, 40)], axis=1)
+    names = ["rooms", "floors", "area"]
+    data = prepared(x, x[:, 2:] * 1.0, feature_names=names)
+    mistakes = predict_rows(mt.nn.Linear(3, 1), data).mistakes
+    assert mistakes.head == ["truth", "predicted", "error", *names]
+    assert len(mistakes.rows) == 12
+    errors = [float(row[2]) for row in mistakes.rows]
+    assert errors == sorted(errors, reverse=True)
+    for truth, _, _, rooms, floors, area in mistakes.rows:
+        assert rooms in "01234" and floors == "7"
+        assert truth == area
+
+
+def test_wrong_classes_stand_with_their_probability_the_surest_first():
+    class Scores(mt.nn.Linear):
+        def forward(self, x):
+            return x
+
+    scores = np.log([[0.9, 0.1], [0.3, 0.7], [0.2, 0.8], [0.6, 0.4]])
+    data = prepare(
+        ArrayDataset(scores, np.array([1, 1, 0, 0]), classes=["a", "b"]), split={"train": 1.0}
+    )
+    mistakes = predict_rows(Scores(2, 2), data, loss="cross_entropy").mistakes
+    assert [row[:3] for row in mistakes.rows] == [["b", "a", "90%"], ["a", "b", "80%"]]
+    assert mistakes.head[:3] == ["truth", "predicted", "probability"]
+    assert predict_rows(Scores(2, 2), data).mistakes.head[2] == "score"
+    right = prepare(ArrayDataset(scores, np.array([0, 1, 1, 0])), split={"train": 1.0})
+    assert predict_rows(Scores(2, 2), right).mistakes is None
+
+
+def test_rows_of_pixels_are_drawn_as_they_were_before_standardisation():
+    pytest.importorskip("PIL")  # comes with matplotlib
+    rng = np.random.default_rng(0)
+    names = [f"pixel_{i}_{j}" for i in range(3) for j in range(4)]
+    x, y = rng.integers(0, 17, (40, 12)).astype(float), np.zeros(40, np.int64)
+    x[0, :2] = 0, 16
+    x[:, 5] = 3  # a constant
+    data = prepared(x, y, feature_names=names, classes=["0", "1"])
+    model = mt.nn.Linear(12, 2)
+    with mt.no_grad():
+        model.weight[:] = 0
+        model.bias[:] = mt.tensor([0.0, 1.0])
+    mistakes = predict_rows(model, data).mistakes
+    raw = data.val.arrays[0] * data.preprocessing.scale + data.preprocessing.mean
+    low, high = raw.min(), raw.max()
+    drawn = [pixels(uri) for uri in mistakes.pictures]
+    assert len(drawn) == 12
+    expected = np.rint((raw - low) / (high - low) * 255).reshape(-1, 3, 4)
+    for each in drawn:
+        assert min(np.abs(each - other).max() for other in expected) <= 1
+
+
+@pytest.mark.parametrize(
+    "shape, drawn",
+    [
+        ((5, 6), (5, 6)),
+        ((1, 5, 6), (5, 6)),
+        ((3, 5, 6), (5, 6, 3)),
+        ((2, 5, 6), None),
+        ((1, 6), None),
+        ((5, 97), None),
+    ],
+)
+def test_inputs_that_are_images_are_drawn(shape, drawn):
+    pytest.importorskip("PIL")
+    x = np.random.default_rng(0).random((2, *shape))
+    found = worst(np.ones(2), {"truth": ["a", "b"]}, x, None)
+    assert [pixels(uri).shape for uri in found.pictures] == [drawn] * 2 * (drawn is not None)
+    assert bool(found.head) is (drawn is None)
+
+
+def test_what_is_not_finite_is_drawn_all_the_same():
+    assert picture(np.array([[np.nan, np.inf], [0.0, 1.0]]), 0.0, 1.0).startswith("data:image/png")
+    assert picture(np.ones((2, 2)), 1.0, 1.0).startswith("data:image/png;base64,")
+
+
+def pixels(uri):
+    from io import BytesIO
+
+    from PIL import Image
+
+    with Image.open(BytesIO(base64.b64decode(uri.partition("base64,")[2]))) as image:
+        return np.asarray(image, float)

@@ -16,10 +16,12 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, prepare
-from microtrain.errors import DataError, DivergedError, LaunchError
-from microtrain.report.page import final_report, report_html, write_report
+from microtrain.errors import ConfigError, DataError, DivergedError, LaunchError
+from microtrain.report.mistakes import worst
+from microtrain.report.page import final_report, report_html, runs_html, write_report, write_runs
 from microtrain.report.predictions import Predictions, confusion, fit
 from microtrain.report.record import Record
+from microtrain.report.side_by_side import readable
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("jinja2")
@@ -81,13 +83,16 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
         test={NASTY: 1.0},
         timings={NASTY: 1.0, "train_s": 2.0},
         compile={"executor": NASTY, "reason": NASTY},
+        command=[NASTY, NASTY],
         params_sha256=NASTY,
         data_hash=NASTY,
     )
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"split": "val", "step": 4, NASTY: 0.5, "loss": 1.0}) + "\n")
     codes, x = np.array([0, 1]), np.arange(4.0)
-    classes = Predictions(NASTY, confusion=confusion(codes, codes, (NASTY, "b")))
+    told = {NASTY: [NASTY] * 4}
+    mistakes = worst(x, told, np.ones((4, 1)), [NASTY])
+    classes = Predictions(NASTY, confusion=confusion(codes, codes, (NASTY, "b")), mistakes=mistakes)
     line = Predictions(NASTY, fit=fit(x, x, x, (NASTY, NASTY)))
     for seen in (classes, line, None):
         page = Checked(page_of(run, seen, note="" if seen else NASTY))
@@ -116,7 +121,9 @@ def test_header_configuration_and_environment_are_there(tmp_path):
         timings={"train_s": 125.0, "comm_s": 25.0, "save_s": 0.5},
         ranks=2,
         hosts=["n1", "n1"],
-        git={"commit": "abc", "dirty": True},
+        git={"commit": "abc", "dirty": True, "diff": "2 files changed"},
+        command=["/opt/bin/microtrain", "train", "two words.yaml"],
+        parameters=12345,
     )
     text = " ".join(Checked(page_of(run)).text.split())
     for words in (
@@ -125,12 +132,127 @@ def test_header_configuration_and_environment_are_there(tmp_path):
         "duration 2 min 05 s 3 steps".replace(" ", ""),
         "communication20%",
         "lr0.1line.yaml:3",
-        "typesgddefault",
+        "1 default type sgd",
         "n1(2ranks)",
-        "abc,withchanges",
+        "abc,withchanges changes 2 files changed",
+        "microtrain train 'two words.yaml' run",
+        "parameters 12,345",
         "save_s0.50s",
     ):
         assert words.replace(" ", "") in text.replace(" ", ""), words
+
+
+def test_every_text_of_several_runs_is_escaped(tmp_path):
+    name = NASTY.replace("/", "-")
+    info = {"status": NASTY, "versions": {NASTY: NASTY}, "git": {"commit": NASTY, "dirty": True}}
+    runs = [make_run(tmp_path, name, lr=f"{json.dumps(NASTY)}  # {NASTY}", **info)]
+    runs += [make_run(tmp_path, "line")]
+    page = Checked(runs_html([Record.read(run) for run in runs]))
+    assert (page.tags.count("script"), page.tags.count("style")) == (1, 1)
+    assert page.text.count("alert(1)") > 5
+    names = {name for name, _ in page.attributes}
+    assert not any(name.startswith("on") or name in ("src", "href") for name in names)
+
+
+def test_several_runs_stand_side_by_side(tmp_path):
+    runs = [
+        make_run(tmp_path, "slow", lr=0.1, steps=1200, timings={"train_s": 2.5}, data_hash="b"),
+        make_run(tmp_path, "fast", losses=(3.0, 1.0, 0.5), lr=0.3, data_hash="a"),
+        make_run(tmp_path, "none", losses=(), status="failed", data_hash="a"),
+    ]
+    path = write_runs(runs)
+    assert path == tmp_path / "report.html"
+    text = " ".join(Checked(path.read_text()).text.split())
+    for words in (
+        "status steps duration last train/loss best val/loss best val/r2",
+        "slow finished 1,200 2.50 s 1.5000 1.7500 0.85000",
+        "fast finished 3 - 0.50000 0.75000 0.95000",
+        "none (failed) failed 0 - - - -",
+        "optimizer.lr",
+    ):
+        assert words.replace(" ", "") in text.replace(" ", ""), words
+    page = path.read_text()
+    assert '<td class="better">' not in page
+    assert "The runs saw other rows, so no value is called the best." in page
+    charts = page.split('<figure class="chart"')[1:]
+    assert [re.findall(r'data-name="([^"]+)"', chart) for chart in charts] == [
+        [
+            "slow, train",
+            "slow, validation",
+            "fast, train",
+            "fast, validation",
+            "none (failed), train",
+        ],
+        ["slow, validation", "fast, validation", "none (failed), train"],
+    ]
+    with pytest.raises(ConfigError, match="named twice"):
+        write_runs([runs[0], runs[0]])
+
+
+def test_of_runs_on_the_same_rows_the_best_is_marked(tmp_path):
+    runs = [make_run(tmp_path, n, losses=(3.0, b), data_hash="a") for n, b in (("a", 2), ("b", 1))]
+    page = write_runs(runs, tmp_path / "b.html").read_text()
+    assert re.findall('<td class="better">(.*?)<', page) == ["1.2500", "0.90000"]
+
+
+def test_runs_without_rows_have_their_tables(tmp_path):
+    page = write_runs([make_run(tmp_path, name, losses=()) for name in "ab"]).read_text()
+    assert "No row of metrics was written" in page
+    assert page.count("<td>finished</td>") == 2
+
+
+def test_what_never_changes_is_a_line_and_no_chart(tmp_path):
+    run = make_run(tmp_path)
+    with (run / "metrics.jsonl").open("a") as file:
+        for step in (4, 5):
+            row = {
+                "split": "train",
+                "step": step,
+                "loss": 1.0 / step,
+                "lr": 0.01,
+                "beta": 0.1 * step,
+            }
+            file.write(json.dumps(row) + "\n")
+    page = page_of(run)
+    assert re.findall(r"<h3>([^<]+)</h3><div class=\"legend\"", page) == ["loss", "r2", "beta"]
+    assert "The same in every row: lr 0.01." in page
+
+
+def test_classes_have_precision_recall_and_f1(tmp_path):
+    truth, guess = np.repeat([0, 1], [6, 4]), np.array([0, 0, 0, 0, 0, 1, 1, 1, 0, 0])
+    table = confusion(truth, guess, ("no", "yes"))
+    text = "".join(
+        Checked(page_of(make_run(tmp_path), Predictions("Ten", confusion=table))).text.split()
+    )
+    assert "no0.7140.8330.7696" in text
+    assert "yes0.6670.5000.5714" in text
+    assert "mean0.6900.6670.67010" in text
+    assert "Alwayssayingno,themostfrequentclass,wouldberightfor60.0%." in text
+    empty = confusion(np.array([0, 0]), np.array([0, 0]), ("no", "yes"))
+    page = page_of(make_run(tmp_path), Predictions("Two", confusion=empty))
+    assert page.count(">0</td>") == 3 + 1 + 1  # of the matrix, the support, the exit code
+    assert page.count("<td>-</td>") == 3
+
+
+def test_settings_read_as_people_write_them():
+    values = ["30 epochs", None, True, 0.1, [], [{"type": "accuracy"}], [64, 32], ""]
+    assert [*map(readable, values)] == [
+        "30 epochs", "none", "true", "0.1", "none", "accuracy", "64, 32", '""',
+    ]  # fmt: skip
+    assert readable([{"type": "topk", "k": 3}, {"type": "mae"}]) == "topk (k: 3), mae"
+    assert readable({"a": 1}) == "a: 1"
+
+
+def test_the_report_leads_to_the_checkpoints(tmp_path):
+    run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
+    href = dict(Checked(write_report(run).read_text()).attributes)["href"]
+    assert href == "checkpoints"
+    other = write_report(run, tmp_path / "other.html")
+    href = dict(Checked(other.read_text()).attributes)["href"]
+    assert (tmp_path / href).is_dir()
+    info = json.loads((run / "run.json").read_text())
+    assert info["parameters"] == 2
+    assert info["command"]
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", "failed", "diverged"])
@@ -170,6 +292,13 @@ def test_a_run_whose_model_cannot_be_made_has_a_report_that_says_so(tmp_path, ca
     run = make_run(tmp_path)
     assert main(["report", str(run)]) == 0
     assert "There are no predictions to show: " in (run / "report.html").read_text()
+
+
+def test_the_command_takes_several_runs(tmp_path, capsys):
+    runs = [str(make_run(tmp_path, name)) for name in ("a", "b")]
+    assert main(["report", *runs, "--output", str(tmp_path / "both.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "both.html")
+    assert main(["report", runs[0], str(tmp_path / "absent")]) == 3
 
 
 def test_damage_is_named(tmp_path):

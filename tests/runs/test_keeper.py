@@ -99,7 +99,7 @@ def test_a_failure_is_told_once_and_the_end_of_the_directory_ends_the_run(tmp_pa
     for step in (1, 2):
         saver.submit({"step": step}, best=False)
         saver.wait()
-    assert warnings == ["the run goes on without a new checkpoint: no space"]
+    assert warnings == ["the run continues without a new checkpoint: no space"]
     with pytest.raises(LaunchError, match="no space"):
         saver.save({"step": 3})
     disk.error = Gone("it is gone")

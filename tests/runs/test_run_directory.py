@@ -400,6 +400,7 @@ def test_git_state(tmp_path, monkeypatch):
     (project / "notes").write_text("untracked")
     assert git_state(project) == clean
     (project / "train.py").write_text("2")
-    assert git_state(project) == {**clean, "dirty": True}
+    changed = "1 file changed, 1 insertion(+), 1 deletion(-)"
+    assert git_state(project) == {**clean, "dirty": True, "diff": changed}
     monkeypatch.setenv("PATH", "")
     assert git_state(project) is None  # no git

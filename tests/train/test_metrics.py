@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from microtrain.distributed import in_process, world
 from microtrain.errors import ConfigError, DataError
+from microtrain.train.class_metrics import Accuracy, TopK
 from microtrain.train.metrics import (
     R2,
-    Accuracy,
     MeanAbsoluteError,
     MeanSquaredError,
     Metric,
     MetricSet,
     RootMeanSquaredError,
-    TopK,
 )
 
 REGRESSION = [MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2]

@@ -411,8 +411,7 @@ def float_loss():
 def vector_loss():
     return lambda prediction, target: (prediction - target) ** 2
 
-class Named:
-    higher_is_better = uses_target_mean = False
+class Named(mt.train.Metric):
     name = "step"
     def sums(self, prediction, target):
         return np.zeros(1)
@@ -424,7 +423,7 @@ class Named:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model=./parts.py:Wrong", "forward must return one Tensor"),
+        ("model=./parts.py:Wrong", "a tuple of a Tensor (2, 1) of float32, None;"),
         ("model=./parts.py:Frozen", "no parameter requires grad"),
         ("loss=./parts.py:float_loss", "returned float; expected one number"),
         ("loss=./parts.py:vector_loss", "expected one number"),

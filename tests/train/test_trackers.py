@@ -12,6 +12,7 @@ import pytest
 
 from microtrain.cli.main import main
 from microtrain.config import across
+from microtrain.errors import install
 from microtrain.runs.record import Run, read_metrics
 from microtrain.threads import LAUNCH
 
@@ -183,7 +184,7 @@ def test_without_its_package_a_tracker_is_refused_by_check(tmp_path, monkeypatch
     monkeypatch.setattr(across, "find_spec", lambda package: None)
     assert main(["check", str(write(tmp_path, tracker))]) == 2
     error = capsys.readouterr().err
-    line = f"{TRACKERS[tracker][0]} is not installed (pip install 'microtrain[{tracker}]')"
+    line = f"{TRACKERS[tracker][0]} is not installed; {install(tracker)}"
     assert error.startswith("error: 1 problem in ")
     assert line in error
 
@@ -202,7 +203,7 @@ def test_what_was_installed_when_it_was_checked_may_be_gone_at_the_start(tmp_pat
     )  # fmt: skip
     assert done.returncode == 5
     package = TRACKERS[tracker][0]
-    assert f"error: {package} is not installed; pip install 'microtrain[{tracker}]'" in done.stderr
+    assert f"error: {package} is not installed; {install(tracker)}" in done.stderr
 
 
 def test_losing_a_tracker_does_not_lose_the_run(tmp_path):

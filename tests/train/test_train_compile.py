@@ -384,7 +384,7 @@ def test_an_error_in_a_replayed_step_names_the_users_line(place):
 
 def test_numba_that_is_missing_is_found_in_the_configuration(place, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
-    with pytest.raises(ConfigError, match=r"train\.compile(.|\n)*pip install 'microtrain\[jit\]'"):
+    with pytest.raises(ConfigError, match=r"train\.compile(.|\n)*pip install -e '\.\[jit\]'"):
         load_config(place / "run.yaml", ["train.compile=numba"])
 
 

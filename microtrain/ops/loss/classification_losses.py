@@ -74,7 +74,7 @@ def cross_entropy(
         weight: (classes,), a factor for each class. The mean over class indices is divided by the
             sum of the weights of the targets.
         size_average, reduce: the old spelling of `reduction`, refused.
-        ignore_index: a class index whose samples count for nothing.
+        ignore_index: a class index whose samples are ignored.
         reduction: "mean" over the samples, "sum", or "none" for one loss a sample.
         label_smoothing: how much of the target, 0 to 1, is spread evenly over all classes (C.
             Szegedy et al., "Rethinking the inception architecture for computer vision", 2016).
@@ -133,7 +133,7 @@ def nll_loss(
         weight: (classes,), a factor for each class. The mean is divided by the sum of the weights
             of the targets.
         size_average, reduce: the old spelling of `reduction`, refused.
-        ignore_index: a class index whose samples count for nothing.
+        ignore_index: a class index whose samples are ignored.
         reduction: "mean" over the samples, "sum", or "none" for one loss a sample.
 
     Raises:

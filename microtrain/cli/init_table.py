@@ -1,0 +1,140 @@
+"""`microtrain init csv FILE`: a configuration proposed for a table of one's own."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from ..config.resolved import as_yaml
+from ..data.describe import Proposal, guess_target, propose
+from ..data.files import read_csv, read_parquet
+from ..data.frame import Frame, other_delimiter, shortened
+from ..data.target import read_target
+from ..errors import ConfigError, DataError, LaunchError
+from ..files import reason
+from ..words import plural, printable, table
+
+__all__ = ["propose_configuration"]
+
+_FEW_CLASSES = 20
+
+
+def propose_configuration(path: Path, target: str | None, output: str | None) -> None:
+    """Look at a table, say what its columns seem to hold, and write a configuration for it.
+
+    Raises DataError for what is wrong with the file, ConfigError for a target that it has not and
+    an output that exists.
+    """
+    written = Path(output or f"{path.stem}.yaml")
+    if os.path.lexists(written):
+        raise ConfigError(f"{written} is there already; choose another name with --output FILE")
+    frame, delimiter = _read(path)
+    name, why = (target, "as you said") if target else guess_target(frame)
+    frame.require([name])
+    proposals = [propose(frame, each) for each in frame.names if each != name]
+    if not any(p.spec not in ("drop", "id") for p in proposals):
+        raise DataError(f"{path}: no column but {name} seems to be an input")
+    is_classes, categorical, found = _target(frame, name)
+    source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
+    lines = [
+        f"# Proposed by `microtrain init csv {path.name}`, from {plural(len(frame), 'row')} and "
+        f"{plural(len(frame.names), 'column')}. Look at it before you train.",
+        f"name: {as_yaml(_run_name(path))}",
+        "data:",
+        f"  type: {'parquet' if path.suffix.lower() == '.parquet' else 'csv'}",
+        f"  path: {as_yaml(source)}",
+        *([f"  delimiter: {as_yaml(delimiter)}"] if delimiter != "," else []),
+        f"  target: {as_yaml(name)}  # {why}; {found}",
+        *(["  categorical: true  # whole numbers that name classes"] if categorical else []),
+        "  columns:",
+        *_aligned([p for p in proposals if p.spec != "drop"]),
+        *_dropped([p for p in proposals if p.spec == "drop"]),
+        "  standardize: true  # numbers and dates",
+        f"  split: {{train: 0.7, val: 0.15, test: 0.15{', stratify: true' * is_classes}}}",
+        *_hints_of_split(proposals, len(frame)),
+        *_learning(proposals, is_classes, found.count("%") == 2),
+    ]
+    try:
+        with written.open("x", encoding="utf-8") as file:
+            file.writelines(f"{printable(line)}\n" for line in lines)
+    except OSError as error:
+        raise LaunchError(f"cannot write {written}: {reason(error)}") from error
+    rows = [(p.name, p.spec or "number", p.why) for p in proposals]
+    for line in table([(name, "target", f"{why}; {found}"), *rows]):
+        click.echo(printable(line).rstrip())
+    click.echo(f"wrote {written}\nnext: microtrain train {written}")
+
+
+def _read(path: Path) -> tuple[Frame, str]:
+    """The table, and what separates its cells."""
+    if path.suffix.lower() == ".parquet":
+        return read_parquet(path), ","
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    frame = read_csv(path, delimiter)
+    if other := other_delimiter(frame.names):
+        delimiter = other.replace(r"\t", "\t")
+        frame = read_csv(path, delimiter)
+    return frame, delimiter
+
+
+def _target(frame: Frame, name: str) -> tuple[bool, bool, str]:
+    """Whether the target is classes, whether that must be said, and what it holds."""
+    values, classes = read_target(frame, name)
+    categorical = classes is None and len(set(frame.texts(name))) <= _FEW_CLASSES
+    if categorical and (values % 1 == 0).all():
+        values, classes = read_target(frame, name, categorical=True)
+    if classes is None:
+        return False, False, f"numbers from {values.min():g} to {values.max():g}"
+    counts = Counter(values.tolist()).most_common(4)
+    shares = ", ".join(f"{shortened(classes[i])} {n / len(frame):.0%}" for i, n in counts)
+    more = ", ..." if len(classes) > len(counts) else ""
+    return True, categorical, f"{len(classes)} classes: {shares}{more}"
+
+
+def _run_name(path: Path) -> str:
+    name = "".join(c if c.isalnum() or c in " ._-" else "_" for c in path.stem)
+    return name.lstrip(" .-")[:100] or "run"
+
+
+def _aligned(proposals: list[Proposal]) -> list[str]:
+    """A line for each column, with the reason behind it."""
+    specs = [f"    {as_yaml(p.name)}: {p.spec or 'number'}" for p in proposals]
+    width = max(map(len, specs))
+    return [f"{s:<{width}}  # {p.why}" for s, p in zip(specs, proposals, strict=True)]
+
+
+def _dropped(proposals: list[Proposal]) -> list[str]:
+    if not proposals:
+        return []
+    why = "; ".join(f"{p.name}: {p.why}" for p in proposals)
+    return [f"  drop: {as_yaml([p.name for p in proposals])}  # {why}"]
+
+
+def _hints_of_split(proposals: list[Proposal], rows: int) -> list[str]:
+    """Other ways to split that the columns allow."""
+    dates = [p.name for p in proposals if "date" in p.spec]
+    groups = [p.name for p in proposals if p.spec == "id" and p.distinct < 0.9 * rows]
+    ways = [f"`time: {as_yaml(name)}` tests on the latest rows" for name in dates[:1]]
+    ways += [f"`group: {as_yaml(name)}` keeps its rows together" for name in groups[:1]]
+    return [f"  # in split, in place of stratify: {'; '.join(ways)}"] if ways else []
+
+
+def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> list[str]:
+    """Model, loss, metrics and training to begin with."""
+    embedded = any("embedding" in p.spec for p in proposals)
+    linear = "logistic_regression" if is_classes else "linear_regression"
+    network = "{type: mlp, hidden: [64, 64]}"
+    model = f"model: {network}" if embedded else f"model: {linear}  # or {network}"
+    scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
+    if binary:
+        scores = ["roc_auc", "f1", "calibration_error"]
+    return [
+        model,
+        f"loss: {'cross_entropy' if is_classes else 'mse'}",
+        f"metrics: {as_yaml(scores if is_classes else ['r2', 'mae'])}",
+        "optimizer: {type: adam, lr: 0.01}",
+        "train: {duration: 30 epochs, batch_size: 64}",
+    ]

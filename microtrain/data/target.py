@@ -1,0 +1,57 @@
+"""The target column of a table: numbers to regress on, or names of classes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .frame import Frame, has_decimal_comma, shortened
+
+__all__ = ["read_target"]
+
+Array = NDArray[Any]
+
+
+def read_target(
+    frame: Frame, name: str, categorical: bool = False, hint: str = ""
+) -> tuple[Array, tuple[str, ...] | None]:
+    """Numbers of shape (n, 1), or class codes of shape (n,) and the names of the classes.
+
+    hint: says how to read a doubtful target as classes.
+
+    Raises DataError for a column that holds both, or values that are neither.
+    """
+    values = frame.values(name)
+    finite = [x for x in values if x is not None and math.isfinite(x)]
+    if finite and not categorical:
+        return frame.numbers(name, hint).reshape(-1, 1), None
+    cells = frame.texts(name)
+    bad = [
+        row
+        for row, (x, cell) in enumerate(zip(values, cells, strict=True))
+        if not cell
+        or (x is not None and not math.isfinite(x))
+        or (not categorical and has_decimal_comma(cell))
+    ]
+    if bad:
+        raise frame.refusal(name, bad, "expected a number or a name")
+    if len(finite) == len(cells):
+        fractions = [row for row, x in enumerate(finite) if not x.is_integer()]
+        if fractions:
+            raise frame.refusal(name, fractions, "expected a whole number as the code of a class")
+        cells = [str(int(x)) for x in finite]
+        labels = sorted(set(cells), key=int)
+    else:
+        labels = sorted(set(cells))
+    # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
+    if not categorical and len(labels) > max(20, len(cells) // 2):
+        raise DataError(
+            f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(cells)} rows; '
+            f'is "{shortened(cells[0])}" the name of a class?' + (f"\nhint: {hint}" if hint else "")
+        )
+    codes = {label: code for code, label in enumerate(labels)}
+    return np.array([codes[cell] for cell in cells], np.int64), tuple(labels)

@@ -1,0 +1,58 @@
+"""What a model returns: a Tensor, or a tuple, list or dict of what a model returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from ..tensor import TENSORS
+
+__all__ = ["described", "joined", "leaves", "mapped", "one_prediction"]
+
+
+def mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
+    """`function` of each Tensor (or array) in `outputs`, in the same tuples, lists and dicts."""
+    if isinstance(outputs, dict):
+        return {key: mapped(function, each) for key, each in outputs.items()}
+    if not isinstance(outputs, tuple | list):
+        return function(outputs)
+    made = [mapped(function, each) for each in outputs]
+    return type(outputs)(*made) if hasattr(outputs, "_fields") else type(outputs)(made)
+
+
+def leaves(outputs: Any) -> list[Any]:
+    """The Tensors (or arrays) in `outputs`, in order."""
+    found: list[Any] = []
+    mapped(found.append, outputs)
+    return found
+
+
+def joined(join: Callable[[Sequence[Any]], Any], parts: Sequence[Any]) -> Any:
+    """One of `parts` with `join` of all of theirs in the place of each leaf."""
+    each = iter([join(column) for column in zip(*map(leaves, parts), strict=True)])
+    return mapped(lambda _: next(each), parts[0])
+
+
+def one_prediction(outputs: Any) -> Any:
+    """`outputs` if it is one Tensor; ConfigError for several, of which none is the prediction."""
+    if type(outputs) not in TENSORS:
+        raise ConfigError(
+            f"the model returns {described(outputs)}, of which none is known to be the prediction; "
+            "in Python, what microtrain.load gives can be called with Tensors and returns them all"
+        )
+    return outputs
+
+
+def described(outputs: Any) -> str:
+    """What it is, for messages: `a tuple of a Tensor (2, 10) of float32, NoneType`."""
+    if isinstance(outputs, dict):
+        return f"a dict of {', '.join(f'{k}: {described(v)}' for k, v in outputs.items())}"
+    if isinstance(outputs, tuple | list):
+        return f"a {type(outputs).__name__} of {', '.join(map(described, outputs)) or 'nothing'}"
+    kind = type(outputs)
+    if kind in TENSORS or hasattr(outputs, "dtype"):
+        array = outputs._array if kind in TENSORS else outputs
+        noun = "a Tensor" if kind in TENSORS else "an array"
+        return f"{noun} {tuple(array.shape)} of {array.dtype}"
+    return repr(outputs) if kind in (int, float, str, bool, type(None)) else f"a {kind.__name__}"

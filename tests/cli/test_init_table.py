@@ -1,0 +1,97 @@
+"""`microtrain init csv FILE`: a configuration for a table of one's own, with reasons."""
+
+from pathlib import Path
+
+import pytest
+from customers import customers, write
+
+from microtrain.cli.main import main
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_says_what_every_column_seems_to_be_and_why(capsys):
+    write(Path("customers.csv"), customers(400))
+    assert main(["init", "csv", "customers.csv"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == (
+        "churned target by its name; 2 classes: no 86%, yes 14%".split()
+    )
+    assert out.endswith("wrote customers.yaml\nnext: microtrain train customers.yaml\n")
+    text = Path("customers.yaml").read_text()
+    for line in (
+        "  target: churned  # by its name; 2 classes: no 86%, yes 14%",
+        "    customer_id: id                          # another text in every row",
+        "    plan: category                           # 3 texts: Basic, Plus, Pro",
+        "  drop: [comment]  # comment: free text: 400 different ones",
+        "  # in split, in place of stratify: `time: signed_up` tests on the latest rows",
+    ):
+        assert line in text.splitlines()
+    assert main(["check", "customers.yaml"]) == 0
+    assert main(["init", "csv", "customers.csv"]) == 2
+    assert "customers.yaml is there already; choose another name with --output FILE" in (
+        capsys.readouterr().err
+    )
+    assert Path("customers.yaml").read_text() == text
+
+
+TABLES = {
+    "regression": ("a;b;price\n" + "".join(f"{i % 7};{i % 5};{i}.5\n" for i in range(40)), (
+        "  delimiter: \";\"", "loss: mse", "metrics: [r2, mae]",
+    )),
+    "codes": ("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(40)), (
+        "  categorical: true  # whole numbers that name classes", "loss: cross_entropy",
+        "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}, log_loss]",
+    )),
+    "towns": ("a,town,y\n" + "".join(f"{i},t{i % 40},{i % 90 / 7}\n" for i in range(400)), (
+        "    town: {type: category, encode: embedding}  # 40 texts: t0, t1, t10, t11, ...",
+        "model: {type: mlp, hidden: [64, 64]}",
+    )),
+    "odd names": ('"a: b","#c","y y"\n' + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(40)), (
+        '    "a: b": number  # numbers from 0 to 6', '  target: y y  # the last column; numbers '
+        "from 0 to 39",
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_proposed_trains(name):
+    content, lines = TABLES[name]
+    Path("my table.csv").write_text(content)
+    assert main(["init", "csv", "my table.csv", "--output", "t.yaml"]) == 0
+    for line in lines:
+        assert line in Path("t.yaml").read_text().splitlines()
+    assert main(["train", "t.yaml", "train.duration=2 epochs", "train.compile=off"]) == 0
+
+
+def test_the_target_can_be_named(capsys):
+    Path("t.csv").write_text("label,b,c\n" + "".join(f"{i % 2},{i % 5},{i}.5\n" for i in range(40)))
+    assert main(["init", "csv", "t.csv", "--target", "c", "--output", "c.yaml"]) == 0
+    assert "  target: c  # as you said; numbers from 0.5 to 39.5" in Path("c.yaml").read_text()
+    capsys.readouterr()
+    assert main(["init", "csv", "t.csv", "--target", "lable"]) == 3
+    assert 'has no column "lable"; did you mean label?' in capsys.readouterr().err
+    assert not Path("t.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["csv", "none.csv"], 3, "there is no file none.csv"),
+        (["csv", "here", "--target", "y"], 2, "go with a table: microtrain init csv FILE"),
+        (["digits", "here", "--output", "y"], 2, "go with a table: microtrain init csv FILE"),
+        (["csv", "t.csv", "--output", "none/t.yaml"], 5, "cannot write none/t.yaml"),
+        (["csv", "same.csv"], 3, "no column but y seems to be an input"),
+    ],
+)
+def test_mistakes(arguments, code, message, capsys):
+    Path("t.csv").write_text("a,y\n1,2\n2,3\n")
+    Path("same.csv").write_text("a,y\n1,2\n1,3\n")
+    assert main(["init", *arguments]) == code
+    assert message in capsys.readouterr().err

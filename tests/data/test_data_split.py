@@ -1,0 +1,123 @@
+"""Which rows go where: by shares of the classes, by groups that stay together, by time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microtrain.data import ArrayDataset, Table, prepare
+from microtrain.data.split import split_rows, split_sizes
+from microtrain.errors import ConfigError, DataError
+
+THREE = {"train": 0.7, "val": 0.15, "test": 0.15}
+
+
+@given(
+    codes=st.lists(st.integers(0, 3), min_size=20, max_size=200),
+    seed=st.integers(0, 5),
+)
+def test_every_part_has_its_share_of_every_class(codes, seed):
+    strata = np.array(codes)
+    parts = split_rows(len(strata), THREE, seed, "data", strata=strata)
+    assert sorted(np.concatenate([*parts.values()])) == list(range(len(strata)))
+    sizes = split_sizes(len(strata), THREE)
+    assert {name: len(rows) for name, rows in parts.items()} == sizes
+    for code, count in zip(*np.unique(strata, return_counts=True), strict=True):
+        for name, rows in parts.items():
+            share = count * sizes[name] / len(strata)
+            assert abs((strata[rows] == code).sum() - share) <= len(set(codes))
+            if len(set(codes)) <= 2:
+                assert abs((strata[rows] == code).sum() - share) < 1.6
+
+
+@given(
+    units=st.lists(st.integers(0, 30), min_size=30, max_size=200),
+    seed=st.integers(0, 5),
+)
+def test_groups_stay_together(units, seed):
+    units = np.array(units)
+    try:
+        parts = split_rows(len(units), THREE, seed, "data", units=units)
+    except DataError:  # too few groups
+        assert len(set(units.tolist())) < 12
+        return
+    assert sorted(np.concatenate([*parts.values()])) == list(range(len(units)))
+    of_parts = [set(units[rows].tolist()) for rows in parts.values()]
+    assert not of_parts[0] & of_parts[1]
+    assert not of_parts[1] & of_parts[2]
+    assert not of_parts[0] & of_parts[2]
+    largest = np.unique(units, return_counts=True)[1].max()
+    for name, size in split_sizes(len(units), THREE).items():
+        assert abs(len(parts[name]) - size) <= largest
+
+
+def test_groups_are_drawn_by_the_seed():
+    units = np.repeat(np.arange(20), 3)
+    first, second = (
+        split_rows(60, {"train": 0.5, "test": 0.5}, seed, "data", units=units) for seed in (0, 1)
+    )
+    assert first["test"].tolist() != second["test"].tolist()
+
+
+def test_in_time_the_latest_rows_test():
+    when = np.array([5.0, 1, 4, 2, 3, 3, 9, 8, 7, 6])
+    parts = split_rows(10, {"train": 0.5, "val": 0.3, "test": 0.2}, 7, "data", units=when,
+                       in_order=True)  # fmt: skip
+    assert when[parts["train"]].max() < when[parts["val"]].min()
+    assert when[parts["val"]].max() < when[parts["test"]].min()
+    assert sorted(when[parts["test"]]) == [8, 9]
+
+
+def test_one_group_cannot_be_two_parts():
+    with pytest.raises(DataError, match=r"no rows are left for val and test: of 10 rows, 10 share"):
+        split_rows(10, THREE | {"val": 0.15}, 0, "data", units=np.zeros(10))
+
+
+def test_columns_say_how_to_split():
+    rng = np.random.default_rng(0)
+    days = rng.permutation(40)
+    columns = {
+        "who": [f"p{i % 8}" for i in range(40)], "when": days.astype("datetime64[D]"),
+        "x": rng.standard_normal(40), "y": rng.choice(["a", "b"], 40, p=[0.75, 0.25]),
+    }  # fmt: skip
+    made = Table(columns, "y", {"who": "id", "when": "date"})
+    half = {"train": 0.5, "test": 0.5}
+    parts = prepare(made, split=half, time="when", dtype=np.float64)
+    assert parts.train.arrays[0][:, 0].max() < parts.test.arrays[0][:, 0].min()
+    grouped = prepare(made, split=half, group="who", dtype=np.float64)
+    row = {x: i for i, x in enumerate(columns["x"])}
+    who = [
+        {columns["who"][row[x]] for x in part.arrays[0][:, 1]}
+        for part in (grouped.train, grouped.test)
+    ]
+    assert len(who[0]) == len(who[1]) == 4
+    assert not who[0] & who[1]
+    stratified = prepare(made, split=half, stratify=True)
+    assert abs(int(stratified.train.target.sum()) - int(stratified.test.target.sum())) <= 1
+
+
+def test_arrays_are_split_by_a_named_column():
+    x = np.arange(20.0).reshape(10, 2)[::-1]
+    data = ArrayDataset(x, np.arange(10.0), feature_names=["a", "b"])
+    parts = prepare(data, split={"train": 0.8, "test": 0.2}, time="b", dtype=np.float64)
+    assert parts.test.arrays[0][:, 1].tolist() == [19, 17]
+
+
+@pytest.mark.parametrize(
+    ("way", "error", "message"),
+    [
+        (
+            {"stratify": True},
+            ConfigError,
+            "split.stratify needs classes, but the target is numbers",
+        ),
+        ({"group": "c"}, ConfigError, 'split.group has no column "c"'),
+        ({"time": "bb"}, ConfigError, 'split.time has no column "bb"; did you mean b?'),
+        ({"group": "a", "time": "b"}, ConfigError, "one of stratify, group and time"),
+    ],
+)
+def test_ways_that_the_data_do_not_allow(way, error, message):
+    data = ArrayDataset(np.ones((10, 2)), np.arange(10.0), feature_names=["a", "b"])
+    with pytest.raises(error) as caught:
+        prepare(data, split={"train": 0.8, "test": 0.2}, **way)
+    assert message in str(caught.value)

@@ -1,0 +1,387 @@
+"""Tables as people have them: columns of all kinds become numbers by the training part alone."""
+
+import json
+from datetime import date, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microtrain.data import ArrayDataset, Column, Encoder, Table, csv, parquet, prepare
+from microtrain.data.frame import Frame
+from microtrain.errors import ConfigError, DataError
+
+preprocessing = pytest.importorskip("sklearn.preprocessing")
+impute = pytest.importorskip("sklearn.impute")
+
+
+def table(columns, specs, **options):
+    rows = len(next(iter(columns.values())))
+    columns = {**columns, "y": np.arange(float(rows))}
+    return Table(columns, "y", specs, **options)
+
+
+def encoded(columns, specs, rows=slice(None), **options):
+    """Inputs, scaled as a run does, of a table fitted to `rows`."""
+    made = table(columns, specs)
+    encoder, scaling = made.fit(rows, **options)
+    x, *codes = encoder.encode(made.frame)
+    return encoder.feature_names, scaling.apply(x), codes
+
+
+# Kinds of columns -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "spec", "names", "expected"),
+    [
+        ([1, 2, 3], "number", ["c"], [[1], [2], [3]]),
+        (["b", "a", "b"], "category", ["c=a", "c=b"], [[0, 1], [1, 0], [0, 1]]),
+        (["b", None, "b"], {"type": "category", "missing": "none"}, ["c=b", "c=none"],
+         [[1, 0], [0, 1], [1, 0]]),
+        (["b", "", "b"], {"type": "category", "missing": "most_frequent"}, ["c=b"],
+         [[1], [1], [1]]),
+        ([1.0, np.nan, 5.0], {"missing": "mean"}, ["c"], [[1], [3], [5]]),
+        ([1.0, None, 2.0, 9.0], {"missing": "median"}, ["c"], [[1], [2], [2], [9]]),
+        ([1.0, None, 1.0, 9.0], {"missing": "most_frequent"}, ["c"], [[1], [1], [1], [9]]),
+        ([1.0, None], {"missing": -1, "indicator": True}, ["c", "c missing"], [[1, 0], [-1, 1]]),
+        (["1970-01-02", "1970-01-01T12:00"], "date", ["c"], [[1], [0.5]]),
+        ([date(1970, 1, 3), datetime(1969, 12, 31)], "date", ["c"], [[2], [-1]]),
+        (np.array(["1970-01-02", "NaT"], "datetime64[D]"),
+         {"type": "date", "missing": "1970-01-05"}, ["c"], [[1], [4]]),
+        (["31/01/1970"], {"type": "date", "format": "%d/%m/%Y"}, ["c"], [[30]]),
+        (["1970-01-01T02:00+02:00"], "date", ["c"], [[0]]),
+        ([0.0, 5.0, 10.0], {"scale": "minmax"}, ["c"], [[0], [0.5], [1]]),
+        ([0.0, 1.0, 2.0, 3.0, 100.0], {"scale": "robust"}, ["c"],
+         [[-1], [-0.5], [0], [0.5], [49]]),
+        ([1.0, 3.0], {"scale": "standard"}, ["c"], [[-1], [1]]),
+        (np.array([1.0, np.nan, 2.0]), {"type": "category", "missing": "none"},
+         ["c=1", "c=2", "c=none"], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]),
+    ],
+)  # fmt: skip
+def test_kinds_of_columns(cells, spec, names, expected):
+    got, x, _ = encoded({"c": cells}, {"c": spec})
+    assert list(got) == names
+    np.testing.assert_allclose(x, expected, rtol=1e-15, atol=1e-15)
+
+
+def test_texts_of_a_file_without_a_value_are_missing(tmp_path):
+    cells = ["1", "", "NA", "n/a", "NaN", "null", "?", "3"]
+    path = tmp_path / "t.csv"
+    path.write_text("a,y\n" + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells)))
+    made = csv(path, "y", columns={"a": {"missing": "mean"}})
+    encoder, _ = made.fit()
+    assert encoder.encode(made.frame)[0][:, 0].tolist() == [1, 2, 2, 2, 2, 2, 2, 3]
+    with pytest.raises(DataError, match=r'line 3, column "a": expected a number, found an empty'):
+        csv(path, "y")
+
+
+def test_standardize_is_for_numbers_and_dates_that_do_not_say_how():
+    columns = {
+        "n": [1.0, 3.0], "m": [1.0, 3.0], "d": ["1970-01-02", "1970-01-04"], "c": ["a", "b"],
+    }  # fmt: skip
+    names, x, _ = encoded(
+        columns, {"m": {"scale": "none"}, "d": "date", "c": "category"}, standardize=True
+    )
+    assert names == ("n", "m", "d", "c=a", "c=b")
+    assert x.tolist() == [[-1, 1, -1, 1, 0], [1, 3, 1, 0, 1]]
+
+
+def test_embedded_columns_are_codes_of_their_own():
+    columns = {"plan": ["b", "a", "b"], "size": [1.0, 2.0, 3.0], "town": ["x", "y", "z"]}
+    embedding = {"type": "category", "encode": "embedding"}
+    names, x, codes = encoded(columns, {"plan": embedding, "town": embedding})
+    assert names == ("size",)
+    assert x.tolist() == [[1], [2], [3]]
+    assert codes[0].tolist() == [[2, 1], [1, 2], [2, 3]]
+    made = table({"plan": ["b", "a", "b"]}, {"plan": embedding})
+    encoder, _ = made.fit()
+    assert encoder.categories == (3,)
+    assert encoder.in_features == 0
+    assert [each.tolist() for each in encoder.encode(made.frame)] == [[[2], [1], [2]]]
+
+
+# Only the training part -------------------------------------------------------------------------
+
+
+def test_all_that_is_fitted_comes_from_the_training_rows():
+    columns = {
+        "n": [1.0, 3.0, 1000.0, np.nan], "c": ["a", "b", "z", "a"], "s": [0.0, 2.0, 9.0, 9.0],
+    }  # fmt: skip
+    specs = {"n": {"missing": "mean"}, "c": "category", "s": {"scale": "standard"}}
+    names, x, _ = encoded(columns, specs, slice(0, 2))
+    assert names == ("n", "c=a", "c=b", "s")
+    assert x.tolist() == [[1, 1, 0, -1], [3, 0, 1, 1], [1000, 0, 0, 8], [2, 1, 0, 8]]
+
+
+cells = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.floats(-1e6, 1e6)),
+        st.sampled_from(["", "a", "b", "c", "long name"]),
+    ),
+    min_size=4,
+    max_size=40,
+)
+
+
+@given(rows=cells, statistic=st.sampled_from(["mean", "median", "most_frequent"]))
+def test_as_scikit_learn_does(rows, statistic):
+    numbers, texts = zip(*rows, strict=True)
+    numbers = np.array([np.nan if x is None else x for x in numbers])
+    train = slice(0, len(rows) // 2)
+    filled = {text for text in texts[train] if text}
+    if np.isnan(numbers[train]).all() or not filled:
+        return
+    names, x, _ = encoded(
+        {"n": numbers, "c": list(texts)},
+        {"n": {"missing": statistic, "scale": "robust"},
+         "c": {"type": "category", "missing": "most_frequent"}},
+        train,
+    )  # fmt: skip
+    imputer = impute.SimpleImputer(strategy=statistic).fit(numbers[train, None])
+    complete = imputer.transform(numbers[:, None])
+    scaler = preprocessing.RobustScaler().fit(complete[train])
+    np.testing.assert_allclose(x[:, :1], scaler.transform(complete), rtol=1e-12, atol=1e-12)
+    words = np.array(texts, object)[:, None]
+    words = (
+        impute.SimpleImputer(missing_values="", strategy="most_frequent")
+        .fit(words[train])
+        .transform(words)
+    )
+    hot = preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    assert x[:, 1:].tolist() == hot.fit(words[train]).transform(words).tolist()
+    assert list(names[1:]) == [f"c={each}" for each in hot.categories_[0]]
+
+
+def test_what_was_fitted_survives_json_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    columns = {
+        "n": rng.standard_normal(50), "c": rng.choice(["ü", "b,", '"'], 50),
+        "d": rng.integers(0, 9999, 50).astype("datetime64[D]"),
+    }  # fmt: skip
+    columns["n"][::7] = np.nan
+    specs = {"n": {"missing": "mean", "indicator": True}, "c": "category", "d": "date"}
+    made = table(columns, specs)
+    encoder, _ = made.fit(standardize=True)
+    again = Encoder.from_json(json.loads(json.dumps(encoder.to_json())))
+    assert again == encoder
+    np.testing.assert_array_equal(again.encode(made.frame)[0], encoder.encode(made.frame)[0])
+
+
+# Categories that the training part does not have --------------------------------------------------
+
+
+def test_an_unknown_category_is_none_of_them_and_is_told():
+    made = table({"c": ["a", "b"], "e": ["x", "y"]}, {
+        "c": "category", "e": {"type": "category", "encode": "embedding"},
+    })  # fmt: skip
+    encoder, _ = made.fit()
+    notes = []
+    new = Frame("new.csv", ["c", "e"], [["b", "q", "q"], ["x", "x", "new"]])
+    x, codes = encoder.encode(new, notes.append)
+    assert x.tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert codes.tolist() == [[1], [1], [0]]
+    assert notes == [
+        'column "c": 2 rows of categories that the training rows do not have, "q"; taken as none '
+        "of them",
+        'column "e": 1 row of categories that the training rows do not have, "new"; taken as none '
+        "of them",
+    ]
+
+
+def test_an_unknown_category_is_refused_if_so_asked():
+    made = table({"c": ["a", "b"]}, {"c": {"type": "category", "unknown": "error"}})
+    encoder, _ = made.fit()
+    with pytest.raises(DataError, match=r'row 1, column "c": expected one of a, b, found the text'):
+        encoder.encode(Frame("new.csv", ["c"], [["b", "q"]]))
+
+
+# Mistakes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("catgory", 'there is no type "catgory"; did you mean category?'),
+        ({"missing": "medain"}, 'got "medain"; did you mean median?'),
+        ({"type": "category", "missing": "mean"}, "categories have no mean"),
+        ({"type": "category", "missing": 3}, "missing stands for a category: expected a text"),
+        ({"type": "category", "scale": "minmax"}, "scale says nothing of a category"),
+        ({"encode": "embedding"}, "encode says nothing of a number"),
+        ({"type": "id", "missing": "x"}, "missing says nothing of a id: nothing more"),
+        ({"type": "date", "missing": 3.0}, "missing: expected a date as text, got 3.0"),
+        ({"type": "date", "missing": "soon"}, 'or a date, got "soon"'),
+        ({"indicator": True}, "indicator needs missing"),
+        ({"fill": 3}, "got an unexpected keyword argument 'fill'"),
+    ],
+)
+def test_specifications_that_cannot_be(spec, message):
+    with pytest.raises(ConfigError) as caught:
+        table({"c": [1.0, 2.0]}, {"c": spec})
+    assert str(caught.value).startswith("columns:\n  c: ")
+    assert message in str(caught.value)
+
+
+def test_every_bad_column_is_named_with_the_line_to_write(tmp_path):
+    path = tmp_path / "t.csv"
+    plans = ["Basic", "Pro"] * 10
+    lines = [
+        f"C{i:03},{plan},2024-01-{i + 1:02},{'' if i == 4 else i},{i % 7},same,{i}"
+        for i, plan in enumerate(plans)
+    ]
+    path.write_text("\n".join(["key,plan,since,age,visits,const,y", *lines]) + "\n")
+    with pytest.raises(DataError) as caught:
+        csv(path, "y")
+    assert str(caught.value).splitlines() == [
+        f"{path}: 5 columns cannot be read",
+        '  line 2, column "key": expected a number, found the text "C000" (19 more in this column)',
+        '  line 2, column "plan": expected a number, found the text "Basic" (19 more in this '
+        "column)",
+        '  line 2, column "since": expected a number, found the text "2024-01-01" (19 more in this '
+        "column)",
+        '  line 6, column "age": expected a number, found an empty cell',
+        '  line 2, column "const": expected a number, found the text "same" (19 more in this '
+        "column)",
+        "hint: say under data what they are",
+        "columns:",
+        "  key: id",
+        "  plan: category",
+        "  since: date",
+        "  age: {missing: median}",
+        "drop: [const]",
+    ]
+    specs = {"key": "id", "plan": "category", "since": "date", "age": {"missing": "median"}}
+    made = csv(path, "y", columns=specs, drop=["const"])
+    assert made.fit()[0].feature_names == ("plan=Basic", "plan=Pro", "since", "age", "visits")
+    assert made.ids == ("key",)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"columns": {"agee": "category"}}, DataError, 'has no column "agee"; did you mean age?'),
+        ({"drop": ["plan", "nothing"]}, DataError, 'has no column "nothing"'),
+        ({"drop": ["y"]}, ConfigError, "the target 'y' is also in drop"),
+        ({"columns": {"plan": "category"}, "drop": ["plan"]}, ConfigError, "plan in drop and used"),
+        ({"columns": {"plan": "category"}, "features": ["age"]}, ConfigError,
+         "plan in columns, but not in features"),
+        ({"weight": "y"}, ConfigError, "the target 'y' is also in weight"),
+        ({"columns": {"plan": "id", "age": "id"}}, DataError, "has no column beside the target"),
+    ],
+)  # fmt: skip
+def test_names_that_do_not_go_together(options, error, message):
+    with pytest.raises(error) as caught:
+        table({"plan": ["a", "b"], "age": [1.0, 2.0]}, options.pop("columns", None), **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "spec", "message"),
+    [
+        (["2024-13-01"], "date", "expected a date such as 2024-12-31 or 2024-12-31T23:59, found"),
+        (["20241231"], "date", "expected a date"),
+        (["1/2/24"], {"type": "date", "format": "%d/%m/%Y"}, "expected a date such as %d/%m/%Y"),
+        (["", "2024-01-01"], "date", "expected a date, found an empty cell"),
+        (["", "a"], "category", "expected a category, found an empty cell"),
+        ([np.inf, 1.0], {"missing": "mean"}, "expected a number, found"),
+        ([None, None], {"missing": "mean"}, "no training row has a value"),
+        ([str(i) for i in range(1001)], "category", "1,001 categories would be as many inputs"),
+        (["x", None], {"missing": "mean"}, 'expected a number, found the text "x"'),
+    ],
+)
+def test_cells_that_are_not_what_the_column_holds(cells, spec, message):
+    with pytest.raises(DataError) as caught:
+        encoded({"c": cells}, {"c": spec})
+    assert message in str(caught.value)
+
+
+def test_a_table_is_made_of_named_columns():
+    with pytest.raises(ConfigError, match="expected named columns, such as a dict, got a list"):
+        Table([1, 2], "y")
+
+
+# Weights, splits, and parts of their own ----------------------------------------------------------
+
+
+def test_weights_come_from_a_column(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,w,y\n1,2,5\n3,0.5,7\n")
+    data = csv(path, "y", weight="w")
+    assert isinstance(data, ArrayDataset)
+    assert data.feature_names == ("a",)
+    assert data.weights.tolist() == [2, 0.5]
+    path.write_text("a,w,y\n1,2,5\n3,-0.5,7\n")
+    with pytest.raises(DataError, match=r'line 3, column "w": expected a weight of at least 0'):
+        csv(path, "y", weight="w")
+    path.write_text("a,w,y\n1,0,5\n3,0,7\n")
+    with pytest.raises(DataError, match="weights of all training rows are 0"):
+        prepare(csv(path, "y", weight="w"))
+
+
+def test_parquet_has_columns_of_all_kinds(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as writer
+
+    columns = {
+        "plan": pa.array(["a", None, "b", "a"]),
+        "since": pa.array([date(1970, 1, 2), None, date(1970, 1, 4), date(1970, 1, 5)]),
+        "age": pa.array([1, None, 3, 8]),
+        "ok": pa.array([True, False, True, True]),
+        "y": pa.array([0, 1, 0, 1]),
+    }
+    writer.write_table(pa.table(columns), tmp_path / "t.parquet")
+    specs = {
+        "plan": {"type": "category", "missing": "none"}, "since": {"type": "date",
+        "missing": "median"}, "age": {"missing": "mean"}, "ok": "category",
+    }  # fmt: skip
+    made = parquet(tmp_path / "t.parquet", "y", columns=specs, categorical=True)
+    encoder, _ = made.fit()
+    assert made.classes == ("0", "1")
+    assert encoder.encode(made.frame)[0].tolist() == [
+        [1, 0, 0, 1, 1, 0, 1], [0, 0, 1, 3, 4, 1, 0], [0, 1, 0, 3, 3, 0, 1], [1, 0, 0, 4, 8, 0, 1]
+    ]  # fmt: skip
+
+
+def test_a_table_is_prepared_by_its_training_rows():
+    rng = np.random.default_rng(1)
+    columns = {
+        "id": [f"r{i}" for i in range(60)], "plan": rng.choice(["a", "b"], 60),
+        "x": rng.standard_normal(60), "left": rng.choice(["no", "yes"], 60),
+    }  # fmt: skip
+    made = Table(columns, "left", {"id": "id", "plan": "category"})
+    split = {"train": 0.6, "val": 0.2, "test": 0.2}
+    parts = prepare(made, split=split, standardize=True, dtype=np.float64)
+    assert parts.in_features == 3
+    assert parts.classes == ("no", "yes")
+    assert parts.train.feature_names == ("plan=a", "plan=b", "x")
+    np.testing.assert_allclose(parts.train.arrays[0][:, 2].mean(), 0, atol=1e-15)
+    np.testing.assert_allclose(parts.train.arrays[0][:, 2].std(), 1)
+    again = prepare(
+        made, split=split, dtype=np.float64, preprocessing=parts.preprocessing,
+        encoder=Encoder.from_json(json.loads(json.dumps(parts.encoder.to_json()))),
+    )  # fmt: skip
+    for one, other in zip(parts.test.arrays, again.test.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_part_of_its_own_is_read_by_the_names_of_columns_and_classes(tmp_path):
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    train.write_text("a,b,kind\n1,2,x\n3,4,y\n5,6,z\n")
+    test.write_text("kind,b,a\nz,60,50\ny,40,30\n")
+    parts = prepare(csv(train, "kind"), others={"test": csv(test, "kind")}, dtype=np.float64)
+    assert parts.test.arrays[0].tolist() == [[50, 60], [30, 40]]
+    assert parts.test.target.tolist() == [2, 1]
+    assert len(parts.train) == 3
+    test.write_text("kind,b,a\nzz,60,50\ny,40,30\n")
+    with pytest.raises(DataError, match=r"have no class zz; did you mean z\?; they have x, y, z"):
+        prepare(csv(train, "kind"), others={"test": csv(test, "kind")})
+    test.write_text("kind,b,c\nz,60,50\ny,40,30\n")
+    with pytest.raises(DataError, match='test has no column "a"'):
+        prepare(csv(train, "kind"), others={"test": csv(test, "kind")})
+
+
+def test_a_column_says_what_it_takes():
+    assert Column(type="number", missing=0.0).missing == 0.0
+    with pytest.raises(ValueError, match="format says nothing of a number: indicator, missing"):
+        Column(format="%Y")

@@ -1,0 +1,266 @@
+"""A model of a table in use: raw rows in, whatever their columns hold."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.cli.main import main
+from microtrain.distributed import in_process
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.train.output import Output
+from microtrain.train.trainer import Trainer
+
+pytest.importorskip("sklearn")
+pytestmark = pytest.mark.filterwarnings("ignore:.*taken as none of them")
+
+ROWS = "".join(
+    f"r{i},{'abc'[i % 3]},{'' if i % 9 == 4 else i % 7},2024-01-{i % 28 + 1:02},{1 + i % 2},"
+    f"{'yes' if i % 3 == 0 else 'no'}\n"
+    for i in range(90)
+)
+FILE = """
+name: t
+data:
+  type: csv
+  path: t.csv
+  target: ok
+  columns: {key: id, plan: category, since: date, size: {missing: mean}}
+  weight: w
+  standardize: true
+  split: {train: 0.8, val: 0.2, stratify: true}
+model: MODEL
+loss: cross_entropy
+optimizer: {type: adam, lr: 0.05}
+train: {duration: 10 epochs, batch_size: 16, compile: "off"}
+"""
+MODELS = {
+    "linear": ("logistic_regression", []),
+    "embedded": ("{type: mlp, hidden: [8]}",
+                 ["data.columns.plan={type: category, encode: embedding}"]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["linear", "embedded"])
+def run(request, tmp_path_factory):
+    here = tmp_path_factory.mktemp("run")
+    model, more = MODELS[request.param]
+    (here / "t.csv").write_text("key,plan,size,since,w,ok\n" + ROWS)
+    (here / "t.yaml").write_text(FILE.replace("MODEL", model))
+    assert main(["train", str(here / "t.yaml"), f"run_dir={here / 'runs'}", *more]) == 0
+    return here / "runs/t"
+
+
+def predict(run, tmp_path, text, *options, code=0):
+    (tmp_path / "new.csv").write_text(text)
+    out = tmp_path / "out.csv"
+    arguments = ["--input", str(tmp_path / "new.csv"), "--output", str(out), "--force", *options]
+    assert main(["predict", str(run), *arguments]) == code
+    if code:
+        return None
+    with out.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+NEW = "since,plan,key,size,note\n2024-02-01,a,x1,3,hello\n2024-03-01,b,x2,,\n"
+
+
+def test_ids_and_kept_columns_stand_before_the_predictions(run, tmp_path, capsys):
+    rows = predict(run, tmp_path, NEW, "--keep", "note, size")
+    assert [*rows[0]] == ["key", "note", "size", "ok"]
+    assert [(row["key"], row["note"], row["size"]) for row in rows] == [
+        ("x1", "hello", "3"), ("x2", "", ""),
+    ]  # fmt: skip
+    assert capsys.readouterr().err == ""
+    predict(run, tmp_path, NEW)
+    assert capsys.readouterr().err == "note: columns that the model does not use: note\n"
+
+
+def test_a_kept_target_keeps_its_name(run, tmp_path):
+    rows = predict(run, tmp_path, "since,plan,size,ok\n2024-02-01,a,3,no\n", "--keep", "ok")
+    assert [*rows[0]] == ["ok", "predicted_ok"]
+    assert rows[0]["ok"] == "no"
+
+
+def test_a_table_and_a_file_give_the_same(run, tmp_path):
+    rows = predict(run, tmp_path, NEW, "--proba")
+    model = mt.load(run)
+    table = {
+        "plan": ["a", "b"], "since": np.array(["2024-02-01", "2024-03-01"], "datetime64[D]"),
+        "size": [3, None],
+    }  # fmt: skip
+    chance = model.predict_proba(table)
+    assert [[float(row["probability_no"]), float(row["probability_yes"])] for row in rows] == (
+        chance.tolist()
+    )
+
+
+def test_unknown_categories_are_told(run, tmp_path, capsys):
+    predict(run, tmp_path, NEW.replace(",a,", ",new,"), "--keep", "note")
+    assert capsys.readouterr().err == (
+        'note: column "plan": 1 row of categories that the training rows do not have, "new"; '
+        "taken as none of them\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("plan,size,since\n,3,2024-01-01\na,x,2024-01-01\na,1,soon\n", [
+            "3 columns cannot be read",
+            'line 2, column "plan": expected a category, found an empty cell',
+            'line 3, column "size": expected a number, found the text "x"',
+            'line 4, column "since": expected a date such as 2024-12-31 or 2024-12-31T23:59, '
+            'found the text "soon"',
+        ]),
+        ("plan\na\n", ["lacks 2 columns", '"size"', '"since"']),
+    ],
+)  # fmt: skip
+def test_all_bad_columns_are_told_at_once(run, tmp_path, capsys, text, lines):
+    predict(run, tmp_path, text, code=3)
+    error = capsys.readouterr().err
+    for line in lines:
+        assert line in error
+
+
+def test_keep_needs_columns(run, tmp_path, capsys):
+    predict(run, tmp_path, NEW, "--keep", "notes", code=3)
+    assert 'has no column "notes"; did you mean note?' in capsys.readouterr().err
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 3)))
+    given = ["--input", str(tmp_path / "x.npz"), "--output", str(tmp_path / "o.csv"), "--keep", "a"]
+    assert main(["predict", str(run), *given]) == 2
+    assert "has arrays, not columns" in capsys.readouterr().err
+
+
+def test_evaluate_reads_the_raw_file_and_its_weights(run, tmp_path, capsys):
+    whole = tmp_path / "whole.csv"
+    whole.write_text("key,plan,size,since,w,ok\n" + ROWS)
+    assert main(["evaluate", str(run), "--data", str(whole)]) == 0
+    assert "90 rows" in capsys.readouterr().out
+    whole.write_text(whole.read_text().replace("since,w,", "since,ww,"))
+    assert main(["evaluate", str(run), "--data", str(whole)]) == 3
+    assert 'has no column "w"' in capsys.readouterr().err
+    assert main(["evaluate", str(run)]) == 0
+    assert "as recorded" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda table: table.pop("ids"), "preprocessing or table: KeyError('ids')"),
+        (lambda table: table["columns"].pop(), "table makes other features than feature_names"),
+        (lambda table: table["columns"][0]["column"].update(type="x"), "in its state"),
+    ],
+)
+def test_a_damaged_table_is_named(run, tmp_path, damage, message, capsys):
+    checkpoint = sorted(run.glob("latest/checkpoints/step-*"))[-1]
+    copy = shutil.copytree(checkpoint, tmp_path / checkpoint.name)
+    state = json.loads((copy / "state.json").read_text())
+    damage(state["table"])
+    content = json.dumps(state).encode()
+    (copy / "state.json").write_bytes(content)
+    renew(copy, content)
+    with pytest.raises(mt.errors.DataError) as caught:
+        mt.load(copy)
+    assert message in str(caught.value)
+
+
+def renew(checkpoint: Path, content: bytes) -> None:
+    """The manifest, for a state that was changed."""
+    import hashlib
+
+    path = checkpoint / "manifest.json"
+    manifest = json.loads(path.read_text())
+    entry = manifest["files"]["state.json"]
+    entry.update(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    path.write_text(json.dumps(manifest))
+
+
+def test_embedded_columns_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    town = rng.choice([f"t{i}" for i in range(5)], 200)
+    spec = {"type": "category", "encode": "embedding"}
+    table = mt.data.Table({"town": town, "y": (town > "t2") * 1.0}, "y", {"town": spec})
+    trainer = Trainer(
+        {"type": "mlp", "hidden": [8], "embedding": 3}, table, loss="mse", name="towns",
+        optimizer={"type": "adam", "lr": 0.05}, duration="40 epochs", batch_size=50,
+        split={"train": 0.8, "val": 0.2}, run_dir=str(tmp_path), comm=SingleCommunicator(),
+        output=Output(0, stream=io.StringIO()),
+    )  # fmt: skip
+    assert trainer.train() == 0
+    model = mt.load(trainer.path)
+    np.testing.assert_allclose(model.predict({"town": ["t0", "t4"]}), [0, 1], atol=0.05)
+    embedding = trainer.model.module.embeddings[0].weight
+    assert tuple(embedding.shape) == (6, 3)
+    assert (embedding.detach().numpy()[0] == 0).all()  # of an unknown category
+
+
+def test_a_linear_model_takes_no_embedding(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("key,plan,size,since,w,ok\n" + ROWS)
+    (tmp_path / "t.yaml").write_text(FILE.replace("MODEL", "logistic_regression"))
+    more = "data.columns.plan={type: category, encode: embedding}"
+    assert main(["train", str(tmp_path / "t.yaml"), more, f"run_dir={tmp_path}"]) == 2
+    assert "model logistic_regression takes no embedded categories: choose mlp" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_validation_and_test_from_files_of_their_own(tmp_path, capsys, ranks):
+    header, lines = "key,plan,size,since,w,ok\n", ROWS.splitlines(keepends=True)
+    for name, rows in (("t", lines[:60]), ("val", lines[60:75]), ("test", lines[75:])):
+        (tmp_path / f"{name}.csv").write_text(header + "".join(rows))
+    text = FILE.replace("MODEL", "logistic_regression").replace("  weight: w\n", "  drop: [w]\n")
+    split = "split: {train: 1.0, val: val.csv, test: test.csv}"
+    text = text.replace("split: {train: 0.8, val: 0.2, stratify: true}", split)
+    (tmp_path / "t.yaml").write_text(text + "metrics: [accuracy]\n")
+    config = mt.train.load_config(tmp_path / "t.yaml", [f"run_dir={tmp_path}"])
+
+    def on(comm):
+        trainer = Trainer.from_config(config, comm, Output(comm.rank, stream=io.StringIO()))
+        assert trainer.train() == 0
+        return trainer
+
+    trainer, *_ = in_process.run(ranks, on)
+    parts = trainer.data
+    assert (len(parts.train), len(parts.val), len(parts.test)) == (60, 15, 15)
+    assert main(["evaluate", str(trainer.path)]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall("as recorded", out)) == 2
+    assert main(["check", str(tmp_path / "t.yaml")]) == 0
+    assert f"train 1, val {tmp_path / 'val.csv'}, test" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.split={train: 0.5, val: v.csv}", "adds up to 0.5; expected 1"),
+        ("data.split={train: 1.0, stratify: true, time: since}", "cannot both say who goes where"),
+        ("data.split={train: 1.0, val: 2}", "expected a fraction above 0, at most 1, or the path"),
+        ("data.columns.plan=catgory", "did you mean category?"),
+        ("data.columns.size={missing: medain}", "did you mean median?"),
+        ("data.columns.size={missin: mean}", "unknown key; did you mean missing?"),
+        ("data.columns=[plan]", "expected keys and values"),
+    ],
+)
+def test_mistakes_of_the_configuration_are_told_with_their_place(tmp_path, change, message, capsys):
+    (tmp_path / "t.yaml").write_text(FILE.replace("MODEL", "logistic_regression"))
+    assert main(["check", str(tmp_path / "t.yaml"), change]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "command line" in error
+
+
+def test_data_of_no_file_have_no_file_for_a_part(tmp_path, capsys):
+    text = FILE.replace("MODEL", "logistic_regression")
+    start, end = text.index("data:"), text.index("model:")
+    data = "data: {type: sklearn, name: iris, split: {train: 1.0, val: v.csv}}\n"
+    (tmp_path / "t.yaml").write_text(text[:start] + data + text[end:])
+    assert main(["check", str(tmp_path / "t.yaml")]) == 2
+    assert "data of type sklearn are not read from a file" in capsys.readouterr().err
