@@ -32,7 +32,7 @@ from .report.compare import first_difference
 from .report.record import Record
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.record import Run
-from .train.build import build_parts, load_data
+from .train.assembly import build_parts, load_data
 from .train.callbacks import Callback
 from .train.losses import loss_of_rows
 from .words import listed

@@ -21,12 +21,12 @@ from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
-from ..train.build import build_model
+from ..train.assembly import build_model
 from ..train.class_metrics import sigmoid
 from ..train.evaluation import ROWS, evaluating
 from ..train.model_state import load_model_arrays
 from ..train.outputs import one_prediction
-from ..words import listed
+from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 
 __all__ = ["TrainedModel", "load"]
@@ -101,6 +101,19 @@ class TrainedModel:
     def __repr__(self) -> str:
         what = f"classes {', '.join(self.classes)}" if self.classes else "regression"
         return f"TrainedModel({self.config.name}, {what:.60}, {self.chosen}, {self.path})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where it comes from, what it takes and gives, its layers."""
+        names, targets = self.feature_names, self.target_names
+        shapes = ", ".join(f"{s.dtype} {('rows', *s.shape)}" for s in self.signature.inputs)
+        facts = {
+            "checkpoint": self.chosen,
+            "inputs": listed(names, 10) if names else shapes.replace("'", ""),
+            "predicts": listed(self.classes or targets or ["numbers"], 10),
+            "path": str(self.path),
+        }
+        table = html_table([[key, text] for key, text in facts.items()], self.config.name)
+        return table + self.module._repr_html_()
 
     def predict(self, *inputs: Any, threshold: float | None = None) -> Array:
         """Predictions for raw inputs, in the units of the data the model was trained on.
