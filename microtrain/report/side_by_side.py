@@ -73,7 +73,9 @@ def _texts(values: Iterable[Any], text: Any) -> list[str]:
 def readable(value: Any) -> str:
     """A setting as people write it: `accuracy, topk (k: 3)`, `30 epochs`, `none`."""
     if isinstance(value, Mapping):
-        rest = ", ".join(f"{k}: {readable(v)}" for k, v in value.items() if k != "type")
+        rest = ", ".join(
+            f"{k}: {readable(v)}" for k, v in value.items() if k != "type" and v is not None
+        )
         return f"{value['type']} ({rest})" if "type" in value and rest else value.get("type", rest)
     if isinstance(value, list):
         return ", ".join(map(readable, value)) or "none"
