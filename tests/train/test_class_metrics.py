@@ -226,7 +226,7 @@ def test_values_of_numbers_are_scikit_learns(table: Any, where: Any) -> None:
     found = measured(*where, lambda: [m() for m in REGRESSION], (prediction, target), weight)
     for name, function in functions.items():
         expected = function(target, prediction, sample_weight=weight)
-        assert found[name] == pytest.approx(expected, rel=1e-11, abs=1e-12), name
+        assert found[name] == pytest.approx(expected, rel=1e-12, abs=1e-12), name
     assert found["rmse"] == pytest.approx(math.sqrt(found["mse"]), rel=1e-14)
 
 

@@ -57,7 +57,7 @@ def train(comm: Any, path: Path, loss: Any, data: Any = None, **settings: Any) -
     return values, [p.detach().numpy().copy() for p in trainer.model.parameters()]
 
 
-def assert_same(found: Any, expected: Any, rtol: float = 1e-9) -> None:
+def assert_same(found: Any, expected: Any, rtol: float = 1e-12) -> None:
     np.testing.assert_allclose(found[0], expected[0], rtol=rtol, atol=1e-12)
     for a, b in zip(found[1], expected[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-12)
