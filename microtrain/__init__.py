@@ -108,7 +108,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_FUNCTIONS})
+    return [*__all__, *ops.__all__, *_ALIASES, *_LAZY, *_LAZY_FUNCTIONS, "__version__"]
 
 
 __all__ = [

@@ -33,6 +33,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 # What PyTorch calls A here is `input` elsewhere.
 def inv(A: Any) -> Any:
     """`mt.inverse`."""

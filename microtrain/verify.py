@@ -27,12 +27,12 @@ from .config.resolved import as_yaml, resolved_yaml
 from .config.schema import Config
 from .creation import from_numpy
 from .errors import ConfigError
-from .random import begin_batch
+from .random import begin_batch, manual_seed
 from .report.compare import first_difference
 from .report.record import Record
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.record import Run
-from .train.build import build_parts, load_data
+from .train.assembly import build_parts, load_data
 from .train.callbacks import Callback
 from .train.losses import loss_of_rows
 from .words import listed
@@ -178,7 +178,8 @@ class Verification:
             at = len(data.train.inputs)
 
             def loss_now(_: Any) -> Any:
-                begin_batch(0)  # the same masks each time
+                manual_seed(config.seed)  # the same noise and the same masks each time
+                begin_batch(0)
                 return loss_of_rows(loss, module(*tensors[:at]), *tensors[at:])
 
             trained = {name: p for name, p in module.named_parameters() if p.requires_grad}

@@ -76,6 +76,19 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
     ]
 
 
+def html_table(rows: Sequence[Sequence[str]], title: str) -> str:
+    """The same as HTML, for notebooks: numbers stand to the right, but for the first column."""
+    from html import escape
+
+    def cell(i: int, text: str) -> str:
+        digits = i and text and not text.strip("0123456789,.")
+        align = "right" if digits else "left"
+        return f'<td style="text-align: {align}">{escape(printable(text))}</td>'
+
+    lines = [f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows]
+    return f"<table><caption>{escape(printable(title))}</caption>{''.join(lines)}</table>"
+
+
 def labelled(facts: Mapping[str, str]) -> list[str]:
     """Lines of names and texts in two columns."""
     width = max(map(len, facts))

@@ -41,21 +41,6 @@ _NUMBER = re.compile(r"-?\d[\d.,:_%-]*(e[+-]?\d+)?\*?" + _UNIT)
 _FAILS = re.compile(r"^(error:|Traceback|[\w.]*Error:)|the job ends", re.MULTILINE)
 _COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
-# Stands in for a package that is not installed for the sake of one page.
-_TENSORBOARD = """\
-class SummaryWriter:
-    def __init__(self, logdir):
-        assert type(logdir) is str
-        self.values = []
-
-    def add_scalar(self, tag, scalar_value, global_step):
-        assert [*map(type, (tag, scalar_value, global_step))] == [str, float, int]
-        self.values.append(tag)
-
-    def close(self):
-        assert {"train/loss", "val/loss", "val/r2"} == {*self.values}
-"""
-
 
 @dataclass(frozen=True)
 class Block:
@@ -116,7 +101,6 @@ def desk(folder: Path) -> None:
         shutil.copytree(ROOT / name, folder / name)
     shim = folder / ".bin" / "microtrain"
     shim.parent.mkdir()
-    (shim.parent / "tensorboardX.py").write_text(_TENSORBOARD)
     shim.write_text(
         f"#!{sys.executable}\nimport sys\n"
         "from microtrain.cli.main import main\n\nsys.exit(main())\n"

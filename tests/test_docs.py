@@ -199,3 +199,9 @@ def test_the_commands_of_a_page_are_understood(page: str) -> None:
                 module, _, attribute = COMMANDS[name][0].partition(":")
                 command = getattr(importlib.import_module(module), attribute)
                 command.make_context(name, arguments)  # parses, and calls nothing
+
+
+@pytest.mark.parametrize("part", sorted(pages.ROOT.glob("microtrain/templates/parts/*.*")))
+def test_a_part_of_ones_own_is_one_text(part: Path) -> None:
+    (block,) = (b for b in of(f"docs/parts/{part.stem}.md") if b.file == part.name)
+    assert block.text.partition("\n")[2] == part.read_text()

@@ -2,10 +2,13 @@
 
 import ast
 import functools
+import importlib
 import importlib.metadata
+import inspect
 import json
 import os
 import re
+import rlcompleter
 import subprocess
 import sys
 import tomllib
@@ -295,6 +298,26 @@ def test_names_of_pytorch_that_are_others_here() -> None:
     with pytest.raises(AttributeError, match=r"^module 'microtrain' has no attribute 'nothing'$"):
         _ = microtrain.nothing
     assert not [name for name in microtrain._INSTEAD if name in dir(microtrain)]
+
+
+PUBLIC = """ autograd autograd.functional cuda data distributed linalg nn nn.functional nn.init
+nn.utils ops optim optim.lr_scheduler train""".split()
+
+
+@pytest.mark.parametrize("name", ["", *PUBLIC])
+def test_dir_and_with_it_completion_gives_the_public_names_alone(name: str) -> None:
+    module = importlib.import_module(f"microtrain.{name}".rstrip("."))
+    names = dir(module)
+    assert set(module.__all__) <= set(names)
+    assert len(names) == len(set(names))
+    assert all(hasattr(module, each) for each in names)
+    expected = ["__version__"] if not name else []
+    assert [each for each in names if each.startswith("_")] == expected
+    # What is a module is one of those that people write with a dot behind mt.
+    inner = {f"{name}.{n}".lstrip(".") for n in names if inspect.ismodule(getattr(module, n))}
+    assert inner <= {*PUBLIC, "autograd.function", "cli", "threads"}
+    completed = rlcompleter.Completer({"it": module}).attr_matches("it.")
+    assert {each.removeprefix("it.").rstrip("()") for each in completed} == set(names) - {*expected}
 
 
 def test_a_script_can_ask_for_a_gpu() -> None:

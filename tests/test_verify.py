@@ -82,6 +82,22 @@ def test_a_wrong_gradient_is_found_and_its_parameter_named(tmp_path):
     )
 
 
+NOISY = """
+class Noisy(Net):
+    def forward(self, x):
+        h = self.first(x).relu()
+        return self.last(h + mt.randn_like(h))
+"""
+
+
+def test_a_model_that_draws_noise_has_the_gradient_of_its_loss(tmp_path):
+    write_run(tmp_path)
+    with open(tmp_path / "net.py", "a") as file:
+        file.write(NOISY)
+    done = verify(tmp_path, "run.yaml", "--grad", "model=./net.py:Noisy")
+    assert (done.returncode, done.stdout[:13]) == (0, "grad     ok  "), done.stdout
+
+
 MASKED = """
 def masked(prediction, target):
     known = (target > 0).to(prediction.dtype) + 0.1

@@ -18,6 +18,8 @@ from .differentiate import grad
 from .function import Function
 from .grad_mode import enable_grad
 
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+
 _Func = Callable[..., Any]
 _Tensors = tuple[Tensor, ...]
 
@@ -375,3 +377,7 @@ def _zeros(like: Tensor) -> Tensor:
 def _result(found: _Tensors, single: bool, create_graph: bool) -> Any:
     result = found if create_graph else tuple(x.detach() for x in found)
     return result[0] if single else result
+
+
+def __dir__() -> list[str]:
+    return __all__

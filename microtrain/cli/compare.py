@@ -6,24 +6,47 @@ import json
 
 import click
 
+from .list import csv_option, sort_option, terminal_width, write_csv
+
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="A B [RUN]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def compare(runs: tuple[str, ...], as_json: bool) -> None:
+@sort_option
+@csv_option
+def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str | None) -> None:
     """Explain the difference between runs: run directories, or runs/NAME for the newest.
 
-    Configuration with origins, data, versions, hosts and ranks, metrics side by side, the first
-    step at which they part, and whether they are bit for bit the same. Nothing is executed.
+    Of two: configuration with origins, data, versions, hosts and ranks, metrics side by side, the
+    first step at which they part, and whether they are bit for bit the same. Of more: one run a
+    line with the settings that differ, sorted by what is monitored, and over runs that differ in
+    their seed alone the mean and the standard deviation. Nothing is executed.
+
+    \b
+    microtrain compare runs/a runs/b
+    microtrain compare runs/* --sort test/accuracy
     """
     if len(runs) < 2:
         raise click.UsageError("name two runs or more to compare")
-    from ..report.compare import compare as compare_runs
-    from ..report.compare import lines
-    from ..report.record import Record
+    from ..report import compare as detailed
+    from ..report import overview
+    from ..report.record import read_records
 
-    comparison = compare_runs([Record.read(run) for run in runs])
+    records = read_records(runs)
+    if len(records) < 2:
+        raise click.UsageError("these are one run: name two or more to compare")
     if as_json:
-        click.echo(json.dumps(comparison, indent=2, allow_nan=False, default=str))
+        found = detailed.compare(records)
+        click.echo(json.dumps(found, indent=2, allow_nan=False, default=str))
+    elif len(records) == 2 and sort is as_csv is None:
+        click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:
-        click.echo("\n".join(lines(comparison)))
+        told, groups = overview.comparison(records, sort)
+        if as_csv is not None:
+            write_csv(overview.in_csv(told), as_csv)
+            return
+        width = terminal_width()
+        lines = detailed.together(records)
+        if groups:
+            lines += ["", *overview.in_lines(groups, width)]
+        click.echo("\n".join([*lines, "", *overview.in_lines(told, width)]))

@@ -26,6 +26,7 @@ COMMANDS = {
     "predict": ("microtrain.cli.predict:predict", "Predict for the rows of a file."),
     "plot": ("microtrain.cli.plot:plot", "Plot the training curves of runs."),
     "report": ("microtrain.cli.report:report", "Write the HTML report of a run."),
+    "list": ("microtrain.cli.list:list_runs", "List runs, one per line."),
     "compare": ("microtrain.cli.compare:compare", "Show the differences between runs."),
     "check": ("microtrain.cli.check:check", "Validate a YAML file without training."),
     "show": ("microtrain.cli.show:show", "Show keys, components, or a resolved YAML file."),

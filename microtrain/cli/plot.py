@@ -23,20 +23,44 @@ import click
     metavar="NAME",
     help="Draw this one (loss, r2, val/loss), may be repeated; default: all.",
 )
-def plot(runs: tuple[str, ...], output: str | None, metrics: tuple[str, ...]) -> None:
+@click.option(
+    "--x",
+    type=click.Choice(["step", "epoch", "time", "samples"]),
+    default="step",
+    help="The horizontal axis; default: step.",
+)
+@click.option(
+    "--smooth",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    metavar="WEIGHT",
+    help="Draw moving averages, the values themselves faintly: 0 (not at all) to 0.99.",
+)
+@click.option(
+    "--group", is_flag=True, help="Runs that differ in their seed alone as mean and deviation."
+)
+def plot(
+    runs: tuple[str, ...],
+    output: str | None,
+    metrics: tuple[str, ...],
+    x: str,
+    smooth: float,
+    group: bool,
+) -> None:
     """Draw the curves of runs: run directories, or runs/NAME for the newest.
 
     \b
     microtrain plot runs/linreg
     microtrain plot runs/linreg runs/other --metric loss --output both.svg
+    microtrain plot runs/* --group --x epoch
     """
     from ..report import figures
     from ..report.curves import choose, curves
-    from ..report.record import Record
+    from ..report.record import read_records
 
-    records = [Record.read(run) for run in runs]
+    records = read_records(runs)
     alone = len(records) == 1
-    charts = curves(records, choose(records, metrics))
+    charts = curves(records, choose(records, metrics), x, smooth, group)
     figure = figures.draw(charts, records[0].name if alone else "")
     if output is not None:
         path = Path(os.path.expanduser(output))

@@ -30,7 +30,7 @@ import click
     "--threshold",
     metavar="P",
     type=click.FloatRange(0, 1),
-    help="Of two classes, name the second where its probability is at least P.",
+    help="Of two classes, predict the second where its probability is at least P.",
 )
 @click.option("--delimiter", help="Between cells of a CSV; default: that of the run's data.")
 @click.option("--force", is_flag=True, help="Replace an output that exists.")

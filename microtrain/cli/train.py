@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from ..config.load import load_config_everywhere
 from ..config.schema import Config
 from ..distributed import connect, world
 from ..distributed.agreement import together
+from ..threads import launch_environment
 from ..train.output import Output, Wish
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
@@ -48,7 +51,8 @@ def train(
     """
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
-    settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
+    with _beginning():
+        settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
     return train_run(settings, **options)
 
 
@@ -61,19 +65,31 @@ def train_run(
     progress: Wish = "auto",
 ) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
-    ranks = world()
-    kind: Any = Trainer
-    if settings.trainer is not None:
-        kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
-    place, message, code = choose_run(settings, resume, ranks)
-    if message and ranks.rank == 0:
-        click.echo(message)
-    if code is not None:
-        return code
-    comm = together(ranks, lambda: connect(settings.distributed.backend))
-    output = Output(comm.rank, progress=progress)
-    if dry_run:
-        output.say(*kind.from_config(settings, comm, output).dry_run())
-        return 0
-    trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
+    with _beginning():
+        ranks = world()
+        kind: Any = Trainer
+        if settings.trainer is not None:
+            kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
+        place, message, code = choose_run(settings, resume, ranks)
+        if message and ranks.rank == 0:
+            click.echo(message)
+        if code is not None:
+            return code
+        comm = together(ranks, lambda: connect(settings.distributed.backend))
+        output = Output(comm.rank, progress=progress)
+        if dry_run:
+            output.say(*kind.from_config(settings, comm, output).dry_run())
+            return 0
+        trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
     return trainer.train()
+
+
+@contextlib.contextmanager
+def _beginning() -> Iterator[None]:
+    """Say of a Ctrl-C in here that nothing has happened; later the run says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if launch_environment().rank == 0:
+            click.echo("interrupted before the first step: nothing was written", err=True)
+        raise

@@ -296,8 +296,8 @@ class Compiled:
             self._prefer(capture)
         elif attempts + 1 >= ATTEMPTS:
             raise CaptureError(
-                f"compile: {self.name} does something else at every call, so a replay would be "
-                f"wrong. Between the last two calls: {problem}"
+                f"compile: {self.name} does something different at every call, so a replay "
+                f"would be wrong. Between the last two calls: {problem}"
             )
         else:
             forget(program)

@@ -252,8 +252,8 @@ class _Way:
             self.run, self.text = EXECUTORS[outside.executor](program)
         elif self.attempts >= ATTEMPTS:
             raise CaptureError(
-                "compile: the backward pass of a captured step does something else every time, so "
-                f"a replay would be wrong. Between the last two: {problem}"
+                "compile: the backward pass of a captured step does something different each time, "
+                f"so a replay would be wrong. Between the last two: {problem}"
             )
         return result
 

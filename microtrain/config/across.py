@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from ..compile.executors import numba_absent
+from ..errors import install
 from ..spelling import closest
 from .components import REGISTERED, is_import_path, load
 from .duration import Duration
 from .problems import quoted
 from .schema import Config, Distributed
+
+_WRITES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "wandb": "wandb"}  # by callback
 
 Wrong: TypeAlias = Iterator[tuple[str, str]]  # dotted paths and what is wrong there
 
@@ -113,6 +117,13 @@ def _monitors(config: Config) -> Wrong:
             yield path, f"nothing measures {quoted(monitor)}{suggestion} (there are: {there})"
 
 
+def _trackers(config: Config) -> Wrong:
+    for i, callback in enumerate(config.callbacks):
+        package = _WRITES.get(callback.type)
+        if package is not None and find_spec(package) is None:
+            yield f"callbacks.{i}", f"{package} is not installed; {install(callback.type)}"
+
+
 def mode_missing(config: Config, higher: bool | None) -> str:
     """Why `checkpoint.mode` has to be given: of what is monitored the highest may be best."""
     monitored = config.checkpoint.monitor
@@ -205,6 +216,7 @@ RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
     (_steps, ("train",)),
     (_loss, ("loss",)),
     (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
+    (_trackers, ("callbacks",)),
     (_durations, ("train", "checkpoint", "log")),
     (_schedule, ("schedule", "train", "optimizer")),
     (_distributed, ("distributed", "device")),

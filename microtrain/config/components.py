@@ -88,7 +88,12 @@ REGISTERED: dict[str, dict[str, str]] = {
         "cosine": "microtrain.train.schedules:Cosine",
         "linear": "microtrain.train.schedules:Linear",
     },
-    "callbacks": {"early_stopping": "microtrain.train.early_stopping:EarlyStopping"},
+    "callbacks": {
+        "early_stopping": "microtrain.train.early_stopping:EarlyStopping",
+        "mlflow": "microtrain.train.trackers:MLflow",
+        "tensorboard": "microtrain.train.trackers:TensorBoard",
+        "wandb": "microtrain.train.trackers:WandB",
+    },
     "trainer": {},  # only import paths: a class that inherits from Trainer
 }
 # What `microtrain init --part` writes for a kind, and the page docs/parts/NAME.md explains.

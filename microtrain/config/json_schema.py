@@ -72,6 +72,8 @@ def _component(kind: str) -> dict[str, Any]:
         needed = shape.get("required", [])
         if not needed:
             bare.append(part.name)
+        if kind == "data" and "columns" in shape["properties"]:
+            shape["properties"]["columns"]["anyOf"][0]["additionalProperties"] = _column()
         shape["properties"] = {"type": {"const": part.name}, **shape["properties"], **own}
         objects.append({**shape, "description": part.summary, "required": ["type", *needed]})
     path = {"type": "string", "pattern": ":"}
@@ -80,3 +82,9 @@ def _component(kind: str) -> dict[str, Any]:
         objects.append({"properties": own, "not": {"required": ["type"]}})
     names: list[dict[str, Any]] = [{"enum": bare}] if bare else []
     return {"anyOf": [*names, path, {"type": "object", "oneOf": objects}]}
+
+
+def _column() -> dict[str, Any]:
+    """What one column of a table holds: a type, or an object of a Column's keys."""
+    shape = _section(reference.COLUMN)
+    return {"anyOf": [{"enum": shape["properties"]["type"]["enum"]}, shape]}

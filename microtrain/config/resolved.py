@@ -60,7 +60,9 @@ def _entries(section: Any) -> dict[str, Any]:
         own = {key: values[key] for key in OWN_KEYS.get(section.kind, ())}
         return {"type": section.type, **section.arguments, **own}
     if isinstance(section, Split):
-        values = {key: value for key, value in values.items() if value not in (None, False)}
+        values = {
+            k: value for k, value in values.items() if value is not None and value is not False
+        }
     return {key: value for key, value in values.items() if key not in ("base", "origins")}
 
 

@@ -39,3 +39,7 @@ __all__ = [
     "synthetic_random",
     "synthetic_relu",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

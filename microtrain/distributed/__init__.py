@@ -26,3 +26,7 @@ __all__ = [
     "reduce_scatter",
     "world",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

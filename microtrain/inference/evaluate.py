@@ -16,7 +16,7 @@ from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import ClassCounts, Run
-from ..train.build import build_loss, compare_data, data_hash, load_data
+from ..train.assembly import build_loss, compare_data, data_hash, load_data
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
 from ..train.evaluation import evaluate, step_of

@@ -21,12 +21,12 @@ from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
-from ..train.build import build_model
+from ..train.assembly import build_model
 from ..train.class_metrics import sigmoid
 from ..train.evaluation import ROWS, evaluating
 from ..train.model_state import load_model_arrays
 from ..train.outputs import one_prediction
-from ..words import listed
+from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 
 __all__ = ["TrainedModel", "load"]
@@ -102,6 +102,19 @@ class TrainedModel:
         what = f"classes {', '.join(self.classes)}" if self.classes else "regression"
         return f"TrainedModel({self.config.name}, {what:.60}, {self.chosen}, {self.path})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where it comes from, what it takes and gives, its layers."""
+        names, targets = self.feature_names, self.target_names
+        shapes = ", ".join(f"{s.dtype} {('rows', *s.shape)}" for s in self.signature.inputs)
+        facts = {
+            "checkpoint": self.chosen,
+            "inputs": listed(names, 10) if names else shapes.replace("'", ""),
+            "predicts": listed(self.classes or targets or ["numbers"], 10),
+            "path": str(self.path),
+        }
+        table = html_table([[key, text] for key, text in facts.items()], self.config.name)
+        return table + self.module._repr_html_()
+
     def predict(self, *inputs: Any, threshold: float | None = None) -> Array:
         """Predictions for raw inputs, in the units of the data the model was trained on.
 
@@ -110,8 +123,8 @@ class TrainedModel:
                 columns (a dict, a pandas or pyarrow table, a structured array), taken by their
                 names in any order. The target may be among them; other columns are left out with a
                 UserWarning.
-            threshold: of two classes, the probability of the second from which on it is named,
-                from 0 to 1; None names the one with the higher score.
+            threshold: of two classes, predict the second where its probability is at least this,
+                from 0 to 1; None: the class with the higher score.
 
         Returns:
             Classification: the label of each row, shape (n,), whole numbers where the classes are
@@ -122,7 +135,7 @@ class TrainedModel:
         predictions that are none; ConfigError for a threshold that is none, or without two classes.
         """
         if threshold is not None:
-            return self._named(self.predict_proba(*inputs), threshold)
+            return self._decided(self.predict_proba(*inputs), threshold)
         outputs = self._outputs(inputs)
         if self.classes is not None:
             labels: Array = self.labels[outputs.argmax(axis=1)]
@@ -147,7 +160,7 @@ class TrainedModel:
         chances: Array = softmax(scores, 1).numpy()
         return chances
 
-    def _named(self, chances: Array, threshold: float) -> Array:
+    def _decided(self, chances: Array, threshold: float) -> Array:
         """The class for each row, by the probability of the second of two."""
         if not 0 <= threshold <= 1:
             raise ConfigError(f"threshold: expected a probability from 0 to 1, got {threshold}")

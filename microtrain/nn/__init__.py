@@ -38,3 +38,7 @@ __all__ += loss.__all__
 __all__ += normalization.__all__
 __all__ += padding.__all__
 __all__ += pooling.__all__
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -51,3 +51,7 @@ __all__ += average_pooling.__all__
 __all__ += max_pooling.__all__
 __all__ += probability_losses.__all__
 __all__ += regression_losses.__all__
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,6 +11,12 @@ from ..backend import XP
 from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
 
+__all__ = [
+    "calculate_gain", "constant_", "fan_in", "kaiming_normal_", "kaiming_uniform_", "normal_",
+    "ones_", "orthogonal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_",
+    "zeros_",
+]  # fmt: skip
+
 
 def _fill(tensor: Tensor, values: Any) -> Tensor:
     xp = XP[type(tensor._array)]
@@ -186,3 +192,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     Raises ValueError for fewer than two dimensions.
     """
     return normal_(tensor, 0.0, _xavier(tensor, gain))
+
+
+def __dir__() -> list[str]:
+    return __all__

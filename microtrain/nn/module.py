@@ -526,6 +526,12 @@ class Module:
             lines.insert(0, f"  {inner}")
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of the layers."""
+        from .table import in_html
+
+        return in_html(self)
+
 
 def members(module: Module) -> list[tuple[str, Module]]:
     """The direct sub-modules with their attribute names, a shared one by every name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import methods as methods
 from . import sampling
-from .coercion import REGISTRY
+from .coercion import REGISTRY as REGISTRY
 from .fronts import public
 from .index import gathering, masking
 from .index.gathering import *  # noqa: F403
@@ -63,8 +63,8 @@ unsqueeze = public(shapes.unsqueeze)
 var = public(reductions.var)
 
 __all__ = [
-    "REGISTRY", "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to",
-    "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean", "methods",
+    "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to",
+    "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean",
     "min", "mm", "mse_loss", "norm", "permute", "reshape", "softmax", "squeeze", "std",
     "sub", "sum", "t", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
@@ -84,3 +84,7 @@ __all__ += triangles.__all__
 __all__ += splitting.__all__
 __all__ += joining.__all__
 __all__ += normalization.__all__
+
+
+def __dir__() -> list[str]:
+    return __all__

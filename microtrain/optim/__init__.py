@@ -8,3 +8,7 @@ from .rmsprop import RMSprop
 from .sgd import SGD
 
 __all__ = ["SGD", "Adam", "AdamW", "FlatStorage", "Optimizer", "RMSprop", "lr_scheduler"]
+
+
+def __dir__() -> list[str]:
+    return __all__

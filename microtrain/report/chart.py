@@ -35,6 +35,9 @@ class Curve:
         look: `train`, `val`, `test` or `plain`: a class of report.css, a style of figures.py.
         points: horizontal and vertical places, float64 of shape (n,) each.
         run: which of several runs it is of; they have a colour each, in the order of their names.
+        kin: the same text for runs that are to be of one colour, where many are drawn.
+        faint: whether it is the background of a smoothed one.
+        band: the lower and upper end of what surrounds it, of shape (n,) each.
     """
 
     name: str
@@ -42,6 +45,9 @@ class Curve:
     points: Series
     dots: bool = False
     run: str = ""
+    kin: str = ""
+    faint: bool = False
+    band: Series | None = None
 
     def pairs(self) -> list[list[float | None]]:
         """Points as JSON has them, in which null stands for what is not finite."""
@@ -89,7 +95,9 @@ class Chart:
 
     def __post_init__(self) -> None:
         x = np.concatenate([*(c.points[0] for c in self.curves), [m.x for m in self.marks]])
-        y = np.concatenate([c.points[1] for c in self.curves])
+        y = np.concatenate(
+            [values for c in self.curves for values in (c.points[1], *(c.band or ()))]
+        )
         y = y[np.abs(y) < _LARGEST]
         spread = len(y) and y.min() > 0 and y.max() >= 10 * y.min()
         self.log = bool(spread and not self.linear)
@@ -116,8 +124,12 @@ class Chart:
     def drawn(self, curve: Curve) -> Series:
         """The points to draw; NaN, which interrupts a line, for what has no place on the scale."""
         x, y = thinned(*curve.points)
+        return x, self.placed(y)
+
+    def placed(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Heights with NaN for what has no place on the scale."""
         placed = (np.abs(y) < _LARGEST) & ((y > 0) if self.log else True)
-        return x, np.where(placed, y, np.nan)
+        return np.where(placed, y, np.nan)
 
     def path(self, curve: Curve) -> str:
         """The curve as the `d` of an SVG path in a square of 1000."""

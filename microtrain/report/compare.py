@@ -15,7 +15,7 @@ from ..runs.record import RESERVED, RunInfo
 from ..words import listed, number, plural, printable, table
 from .record import Record, differing_settings
 
-__all__ = ["compare", "first_difference", "lines"]
+__all__ = ["compare", "first_difference", "lines", "together"]
 
 _PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 _WIDEST = 48
@@ -156,6 +156,21 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
         if comparison["data"]["equal"] is False:
             text += ["the rows differ, so no run is called better; data.split.seed keeps a split"]
     return [printable(line.rstrip()) for line in text]
+
+
+def together(records: Sequence[Record]) -> list[str]:
+    """What there is to say of more than two runs before a table has them one by one."""
+    hashes = [record.data_hash for record in records]
+    sides = [_surroundings(record.info) for record in records]
+    others = [
+        k for k in dict.fromkeys(k for s in sides for k in s) if len({s.get(k) for s in sides}) > 1
+    ]
+    text = [f"{plural(len(records), 'run')}; values of the best step by {records[0].monitor}"]
+    if _equal(hashes) is False:
+        text += ["the rows of the data differ between runs; data.split.seed keeps a split"]
+    if others:
+        text += [f"surroundings that differ: {listed(others)}; compare two runs to see them"]
+    return text
 
 
 def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:

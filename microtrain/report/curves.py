@@ -2,54 +2,159 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
-from ..words import number
+from ..words import number, plural
 from .chart import Chart, Curve, Mark
-from .record import Record, differing_settings
+from .record import Record, by_seed, differing_settings
 
-__all__ = ["WORDS", "choose", "constant", "curves", "run_names", "speed"]
+if TYPE_CHECKING:
+    from ..runs.record import Series
+
+__all__ = ["AXES", "FEW", "WORDS", "choose", "constant", "curves", "groups", "run_names", "speed"]
 
 WORDS = {"train": "train", "val": "validation", "test": "test"}
+AXES = {
+    "step": "optimiser step",
+    "epoch": "epoch",
+    "time": "seconds of training",
+    "samples": "samples seen",
+}
+FEW = 6  # runs whose train and validation curves can be told apart in one picture
 _MOST = 6  # charts without being asked for
 _NEAR = 4  # rows before and after one whose speed is drawn
 
 
-def curves(records: Sequence[Record], fields: Sequence[str]) -> list[Chart]:
-    """A chart for each field, such as `loss`, or single column, such as `val/loss`."""
+def curves(
+    records: Sequence[Record],
+    fields: Sequence[str],
+    x: str = "step",
+    smooth: float = 0.0,
+    group: bool = False,
+) -> list[Chart]:
+    """A chart for each field, such as `loss`, or single column, such as `val/loss`.
+
+    Of more than `FEW` runs the validation data alone where a field names no split.
+
+    Args:
+        records: the runs.
+        fields: from `choose`.
+        x: the horizontal axis, one of `AXES`.
+        smooth: from 0 to below 1: what the values before count in a moving average.
+        group: whether runs that differ in their seed alone are one curve, their mean.
+
+    Raises DataError where a run has not written down `x`.
+    """
+    members = [[record] for record in records]
     names = run_names(records) if len(records) > 1 else [""]
-    return [_chart(field, list(zip(records, names, strict=True))) for field in fields]
+    kin = ["" for _ in records]
+    if group:
+        members, names = groups(records)
+    elif len(records) > FEW:
+        for i, row in enumerate(by_seed(records)[0]):
+            for number_of in row:
+                kin[number_of] = str(i)
+    runs = [*zip(members, names, kin, strict=False)]
+    return [_chart(field, runs, x, smooth) for field in fields]
 
 
-def _chart(field: str, runs: Sequence[tuple[Record, str]]) -> Chart:
+def _chart(
+    field: str, runs: Sequence[tuple[Sequence[Record], str, str]], x: str, smooth: float
+) -> Chart:
     lines: list[Curve] = []
     marks: list[Mark] = []
-    for record, name in runs:
-        run = name and name + _status(record)
+    for members, name, kin in runs:
+        record = members[0]
+        run = name and name + (_status(record) if len(members) == 1 else "")
         columns = [c for c in record.columns if field in (c, c.partition("/")[2])]
+        if len(members) > 1:  # each has its test values at another step
+            columns = [column for column in columns if not column.startswith("test/")]
+        rated = [column for column in columns if not column.startswith("test/")]
+        if len(runs) > FEW:
+            columns = rated[-1:]  # validation's where there is one
         # A run that has measured nothing is in the legend all the same.
         for column in columns or [f"train/{field}"] * bool(run):
-            split, points = column.partition("/")[0], record.curve(column)
-            lines.append(Curve(WORDS[split], split, points, dots=len(points[0]) == 1, run=run))
-        rated = [column for column in columns if not column.startswith("test/")]
-        if rated and (best := record.best(rated[-1])):  # validation's where there is one
+            split = column.partition("/")[0]
+            points, band = _mean([_points(each, column, x) for each in members])
+            curve = Curve(
+                WORDS[split], split, points, len(points[0]) == 1, run=run, kin=kin, band=band
+            )
+            if smooth and not curve.dots:
+                lines.append(replace(curve, faint=True, band=None))
+                curve = replace(curve, points=_smoothed(points, smooth))
+            lines.append(curve)
+        if len(members) > 1:
+            continue
+        if rated and (best := record.best(rated[-1])):
             value, step = best
-            marks.append(Mark(f"best: {number(value)} at step {step:,}", step, value, run))
-        marks += _broken_off(record, lines, run)
-    return Chart(field, "optimiser step", lines, marks)
+            place = _place(record, rated[-1], step, x)
+            marks.append(Mark(f"best: {number(value)} at step {step:,}", place, value, run))
+        marks += _broken_off(record, lines, run, x)
+    title = field if len(runs) <= FEW or "/" in field else f"{field}, {_shared_split(lines)}"
+    return Chart(title, AXES[x], lines, marks, whole=x in ("step", "samples"))
 
 
-def _broken_off(record: Record, lines: Sequence[Curve], run: str) -> list[Mark]:
+def _shared_split(lines: Sequence[Curve]) -> str:
+    return " and ".join(dict.fromkeys(line.name for line in lines))
+
+
+def _points(record: Record, column: str, x: str) -> Series:
+    """The values of a column over the chosen axis."""
+    steps, values = record.curve(column)
+    if x == "step":
+        return steps, values
+    split, _, name = column.partition("/")
+    rows = [row for row in record.rows if row["split"] == split and name in row]
+    lacking = next((row for row in rows if x not in row), None)
+    if lacking is not None:
+        raise DataError(f"{record.path}: the row of step {lacking['step']} has no {x}")
+    return np.array([row[x] for row in rows], np.float64), values
+
+
+def _place(record: Record, column: str, step: float, x: str) -> float:
+    """Where a step is on the chosen axis."""
+    steps, places = record.curve(column)[0], _points(record, column, x)[0]
+    return float(np.interp(step, steps, places)) if x != "step" and len(steps) else step
+
+
+def _mean(series: Sequence[Series]) -> tuple[Series, Series | None]:
+    """The mean where all have a value, and one standard deviation on either side of it."""
+    if len(series) == 1:
+        return series[0], None
+    places = functools.reduce(np.intersect1d, [x for x, _ in series])
+    values = np.array([y[np.searchsorted(x, places)] for x, y in series])
+    mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1)
+    return (places, mean), (mean - deviation, mean + deviation)
+
+
+def _smoothed(points: Series, weight: float) -> Series:
+    """The exponential moving average, not drawn to zero at its beginning; what is nan stays so."""
+    x, y = points
+    kept, total, smoothed = 0.0, 0.0, np.full_like(y, math.nan)
+    for i, value in enumerate(y.tolist()):
+        if math.isfinite(value):
+            kept, total = weight * kept + (1 - weight) * value, weight * total + 1 - weight
+            smoothed[i] = kept / total
+    return x, smoothed
+
+
+def _broken_off(record: Record, lines: Sequence[Curve], run: str, x: str) -> list[Mark]:
     if record.info.status == "diverged" and record.info.steps is not None:
         step = record.info.steps + 1  # the one that was refused
-        return [Mark(f"diverged at step {step:,}", step, run=run)]
+        place = _place(record, "train/loss", step, x)
+        return [Mark(f"diverged at step {step:,}", place, run=run)]
     lost = [line.points[0][~np.isfinite(line.points[1])] for line in lines if line.run == run]
     first = min((float(steps.min()) for steps in lost if len(steps)), default=None)
-    return [] if first is None else [Mark(f"not finite from step {first:,.0f}", first, run=run)]
+    words = f"not finite from {'step' if x == 'step' else x} {first:,.6g}" if first else ""
+    return [Mark(words, first, run=run)] if first is not None else []
 
 
 def speed(record: Record) -> list[Chart]:
@@ -92,7 +197,24 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
             near = did_you_mean(name, [*fields, *columns])
             known = ", ".join(fields)
             raise ConfigError(f'no run has the metric "{name}"{near} (there are: {known})')
-    return list(dict.fromkeys(metrics)) or fields[:_MOST]
+    rated = [record for record in records if "train/lr" in record.columns]
+    told = [f for f in fields if f != "lr" or any(constant([r], f) is None for r in rated)]
+    return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
+
+
+def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
+    """Runs that differ in their seed alone together, and what to call each group."""
+    found, settings = by_seed(records)
+    names = []
+    for row in found:
+        said = ", ".join(
+            f"{key.rpartition('.')[2]}={v[row[0]] or '-'}" for key, v in settings.items()
+        )
+        seeds = f" ({plural(len(row), 'seed')})" * (len(row) > 1)
+        names.append((said or records[row[0]].name) + seeds)
+    if len(set(names)) < len(names):
+        names = [f"{name}, {i}" for i, name in enumerate(names, start=1)]
+    return [[records[i] for i in row] for row in found], names
 
 
 def run_names(records: Sequence[Record]) -> list[str]:

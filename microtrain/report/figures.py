@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from io import BytesIO
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..errors import ConfigError, LaunchError, install
 from ..files import make_directory, reason, write_whole
 from .chart import Chart
-from .curves import WORDS
+from .curves import FEW, WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,10 +35,15 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 # Okabe and Ito's colours, which people who see colours otherwise can tell apart, black left out.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_MORE_COLORS = ("#222222", "#8c564b")
+_LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (9, 3)))
+_LABEL_INCHES = 0.155  # between the names of two of many runs
 
 
 def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     """A figure with a panel for each chart; `note` stands above the legend of a single run.
+
+    Of more runs than a legend tells apart, each has its name where its line ends.
 
     Raises LaunchError without matplotlib.
     """
@@ -48,21 +54,48 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
         raise LaunchError(f"matplotlib is not installed; {install('plot')}") from None
     columns = min(2, len(charts))
     rows = math.ceil(len(charts) / columns)
-    size = (7.2 if columns == 1 else 11.5, 4.5 if rows == 1 else 3.6 * rows)
-    runs = dict.fromkeys(curve.run for chart in charts for curve in chart.curves if curve.run)
-    colors = dict(zip(runs, cycle(_COLORS), strict=False))
+    runs = {curve.run: curve.kin for chart in charts for curve in chart.curves if curve.run}
+    many = len(runs) > FEW
+    height = 4.5 if rows == 1 else 3.6
+    if many:
+        columns, rows = 1, len(charts)
+        height = max(height, 1.2 + _LABEL_INCHES * len(runs))
+    styles = _styles_of_runs(runs, many)
     with rc_context(fname=Path(__file__).with_name("figures.mplstyle")):
+        size = (9.6 if many else 7.2 if columns == 1 else 11.5, height * rows)
         figure = Figure(figsize=size, dpi=150, facecolor="white", layout="constrained")
         for panel, chart in enumerate(charts, start=1):
             axes = figure.add_subplot(rows, columns, panel)
             axes.set_title(f"{title}: {chart.title}" if title else chart.title)
             _scale(axes, chart)
-            _draw(axes, chart, colors)
-            if not runs:
+            _draw(axes, chart, styles, many)
+            if many:
+                _label_ends(axes, chart, styles, height)
+            elif not runs:
                 axes.legend(title=note or None, alignment="left")
-        if runs:
-            _legend_of_runs(figure, charts, colors)
+        if runs and not many:
+            _legend_of_runs(figure, charts, styles)
     return figure
+
+
+def _styles_of_runs(kin: dict[str, str], many: bool) -> dict[str, dict[str, Any]]:
+    """A colour for each run; of many also a kind of line.
+
+    Those of one kin have one colour, if that leaves enough for all; else colours go round first.
+    """
+    colors = (*_COLORS, *_MORE_COLORS) if many else _COLORS
+    families: dict[str, list[str]] = {}
+    for run, family in kin.items():
+        families.setdefault(family, []).append(run)
+    together = 1 < len(families) <= len(colors) < len(kin)
+    together = together and max(map(len, families.values())) <= len(_LINES)
+    styles: dict[str, dict[str, Any]] = {}
+    for i, (run, family) in enumerate(kin.items()):
+        color, line = i % len(colors), i // len(colors) % len(_LINES)
+        if together:
+            color, line = [*families].index(family), families[family].index(run)
+        styles[run] = {"color": colors[color]} | ({"ls": _LINES[line], "lw": 1.4} if many else {})
+    return styles
 
 
 def plots_folder(run: Path) -> Path:
@@ -103,39 +136,100 @@ def _scale(axes: Axes, chart: Chart) -> None:
         axis.set_ticks([], minor=True)
 
 
-def _draw(axes: Axes, chart: Chart, colors: dict[str, str]) -> None:
+def _draw(axes: Axes, chart: Chart, styles: dict[str, dict[str, Any]], many: bool) -> None:
     for curve in chart.curves:
         x, y = chart.drawn(curve)
-        style = _STYLES[curve.look] | ({"color": colors[curve.run]} if curve.run else {})
+        style = _STYLES[curve.look] | styles.get(curve.run, {})
+        if curve.faint:
+            axes.plot(x, y, zorder=1.5, **style | {"ls": "-", "lw": 0.9, "alpha": 0.25})
+            continue
+        if curve.band is not None:
+            low, high = (chart.placed(values) for values in curve.band)
+            color = style["color"]
+            axes.fill_between(curve.points[0], low, high, color=color, alpha=0.16, lw=0)
         if curve.dots:
             few = len(x) <= 300
             style |= {"ls": "none", "marker": "o", "ms": 5 if few else 3.5, "mew": 0}
             style["alpha"] = 1 if len(x) == 1 else 0.65 if few else 0.4
-        elif len(x) <= 30 and curve.look != "plain":
+        elif len(x) <= 30 and curve.look != "plain" and not many:
             style |= {"marker": "o", "ms": 4}
         # Above a solid line that coincides with it, a dashed one is seen.
         above = 2.5 if curve.look == "train" and not curve.dots else 2
         axes.plot(x, y, label=curve.name, zorder=above, **style)
     for mark in chart.marks:
+        color = styles.get(mark.run, {}).get("color")
         if mark.y is None:
-            color = colors.get(mark.run, GREY)
-            axes.axvline(mark.x, color=color, ls=":", lw=1.5, label=mark.words)
+            axes.axvline(mark.x, color=color or GREY, ls=":", lw=1.5, label=mark.words)
         else:
             ring: dict[str, Any] = {"ms": 8, "mew": 2, "mfc": "white", "zorder": 5}
-            color = colors.get(mark.run, INK)
-            axes.plot([mark.x], [mark.y], "o", color=color, label=mark.words, **ring)
+            if many:
+                ring |= {"ms": 4, "mew": 1.2}
+            axes.plot([mark.x], [mark.y], "o", color=color or INK, label=mark.words, **ring)
 
 
-def _legend_of_runs(figure: Figure, charts: Sequence[Chart], colors: dict[str, str]) -> None:
+def _label_ends(axes: Axes, chart: Chart, styles: dict[str, dict[str, Any]], height: float) -> None:
+    """The name of each run beside its last value, as near as names below each other can be."""
+    ends: dict[str, tuple[float, float] | None] = dict.fromkeys(styles)
+    for curve in (curve for curve in chart.curves if not curve.faint):
+        x, y = chart.drawn(curve)
+        last = np.flatnonzero(np.isfinite(y))
+        if len(last):
+            ends[curve.run] = float(x[last[-1]]), float(y[last[-1]])
+    tops = {run: chart.top(end[1]) if end else 1.0 for run, end in ends.items()}
+    order = sorted(tops, key=lambda run: tops[run])
+    gap = _LABEL_INCHES / (height - 1.0)
+    places = _spread([tops[run] for run in order], gap)
+    for run, place in zip(order, places, strict=True):
+        end, style, height = ends[run], styles[run], 1 - place
+        words: dict[str, Any] = {"color": style["color"], "fontsize": 8, "va": "center"}
+        words |= {"textcoords": "axes fraction", "annotation_clip": False}
+        if end is None:
+            none = f"{run}: nothing measured"
+            axes.annotate(none, (1.1, height), (1.1, height), "axes fraction", **words)
+            continue
+        leader = {"arrowstyle": "-", "color": style["color"], "lw": 0.6, "alpha": 0.5}
+        leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0, 0.5)}
+        axes.annotate("", end, (1.05, height), arrowprops=leader, **words)
+        place_of: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "zorder": 1}
+        axes.plot([1.05, 1.09], [height, height], scalex=False, scaley=False, **style, **place_of)
+        axes.annotate(run, (1.1, height), (1.1, height), "axes fraction", **words)
+
+
+def _spread(places: Sequence[float], gap: float) -> list[float]:
+    """Sorted places moved as little as it takes for each to be `gap` away from the one before."""
+    # Neighbours that would overlap are one block around the mean of where they want to be.
+    blocks: list[list[float]] = []
+    for place in places:
+        blocks.append([place])
+        while len(blocks) > 1 and _overlap(blocks[-2], blocks[-1], gap):
+            last = blocks.pop()
+            blocks[-1] += last
+    return [_top(block, gap) + gap * i for block in blocks for i in range(len(block))]
+
+
+def _overlap(above: Sequence[float], below: Sequence[float], gap: float) -> bool:
+    return _top(below, gap) < _top(above, gap) + gap * len(above)
+
+
+def _top(block: Sequence[float], gap: float) -> float:
+    """Where the first of a block stands: within the axes, if it fits."""
+    room = gap * (len(block) - 1)
+    return max(0.0, min(1.0 - room, sum(block) / len(block) - room / 2))
+
+
+def _legend_of_runs(
+    figure: Figure, charts: Sequence[Chart], styles: dict[str, dict[str, Any]]
+) -> None:
     """A colour for each run, and what the lines and dots of each look are."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=color, lw=1.9, label=run) for run, color in colors.items()]
+    handles = [Line2D([], [], lw=1.9, label=run, **style) for run, style in styles.items()]
     dot: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 5}
     for look, words in WORDS.items():
-        dots = [c.dots for chart in charts for c in chart.curves if c.look == look]
+        drawn = [c for chart in charts for c in chart.curves if c.look == look and not c.faint]
+        dots = [curve.dots for curve in drawn]
         if dots:
             style = dot if all(dots) else _STYLES[look]
             handles.append(Line2D([], [], label=words, **style | {"color": GREY}))
-    columns = 1 if max(map(len, colors)) > 40 else 2
+    columns = 1 if max(map(len, styles)) > 40 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)

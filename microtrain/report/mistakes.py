@@ -6,14 +6,17 @@ import base64
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Mistakes", "column", "picture", "worst"]
+from ..data import Prepared
+
+__all__ = ["Given", "Mistakes", "column", "picture", "worst"]
 
 Array = NDArray[Any]
 
@@ -21,6 +24,61 @@ _MOST = 12  # rows
 _COLUMNS = 6  # of the input
 _PIXEL = re.compile(r"pixel_(\d+)_(\d+)")  # scikit-learn's digits are such a table
 _LARGEST = 96  # of the sides of a picture
+
+
+@dataclass(frozen=True)
+class Given:
+    """Inputs as they were before any standardisation.
+
+    Attributes:
+        x: of shape (n, ...), the first input.
+        names: of its columns.
+        data: how the columns of a table have become inputs.
+        codes: those of embedded columns, of shape (n, columns).
+    """
+
+    x: Array
+    names: Sequence[str] | None = None
+    data: Prepared | None = None
+    codes: Array | None = None
+
+    @classmethod
+    def of(cls, data: Prepared, inputs: Sequence[Array], names: Sequence[str] | None) -> Given:
+        """Inputs of rows of these data."""
+        x = inputs[0] * data.preprocessing.scale + data.preprocessing.mean
+        return cls(x, names, data, inputs[-1])
+
+    def columns(self) -> Iterator[tuple[str, list[str]]]:
+        """Each column and its texts; of a table the columns that it had."""
+        if self.data is None or self.data.encoder is None:
+            flat = self.x.reshape(len(self.x), -1)
+            for j, values in enumerate(flat.T):
+                yield self.names[j] if self.names else f"x{j}", column(values)
+            return
+        first, embedded = 0, 0
+        for fitted in self.data.encoder.columns:
+            width = len(fitted.feature_names)
+            part, first = self.x[:, first : first + width], first + width
+            if fitted.column.type == "category":
+                if fitted.column.encode == "embedding" and self.codes is not None:
+                    codes, embedded = self.codes[:, embedded], embedded + 1
+                else:
+                    hot = part[:, : len(fitted.categories)] > 0.5
+                    codes = hot @ np.arange(1, hot.shape[1] + 1)
+                texts = [("", *fitted.categories)[int(code)] for code in codes]
+            elif fitted.column.type == "date":
+                texts = _dates(part[:, 0])
+            else:
+                texts = column(part[:, 0])
+            if fitted.column.indicator:
+                empty = part[:, -1] > 0.5
+                texts = ["" if e else text for text, e in zip(texts, empty, strict=True)]
+            yield fitted.name, texts
+
+    def __len__(self) -> int:
+        """How many columns there are."""
+        encoder = self.data and self.data.encoder
+        return len(encoder.columns) if encoder else int(np.prod(self.x.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -40,30 +98,24 @@ class Mistakes:
     left_out: int = 0
 
 
-def worst(
-    badness: Array, told: Mapping[str, Sequence[str]], x: Array, names: Sequence[str] | None
-) -> Mistakes | None:
+def worst(badness: Array, told: Mapping[str, Sequence[str]], given: Given) -> Mistakes | None:
     """The rows of the highest `badness`; None where there is none above zero.
 
     Args:
         badness: of shape (n,); of rows that are right 0.
         told: columns of n texts each by name, which stand before the input.
-        x: the input before any standardisation, of shape (n, ...).
-        names: of its columns.
+        given: the input.
     """
     order = np.argsort(-badness, kind="stable")[:_MOST]
     order = order[badness[order] > 0]
     if not len(order):
         return None
     rows = [[str(texts[i]) for texts in told.values()] for i in order]
-    if (images := _images(x, names)) is not None:
+    if (images := _images(given.x, given.names)) is not None:
         return Mistakes([], rows, [picture(images[i], images.min(), images.max()) for i in order])
-    flat = x.reshape(len(x), -1)
-    shown = range(min(_COLUMNS, flat.shape[1]))
-    columns = [column(flat[:, j]) for j in shown]
-    rows = [[*row, *(texts[i] for texts in columns)] for row, i in zip(rows, order, strict=True)]
-    heads = [names[j] if names else f"x{j}" for j in shown]
-    return Mistakes([*told, *heads], rows, [], flat.shape[1] - len(shown))
+    columns = [*islice(given.columns(), _COLUMNS)]
+    rows = [[*row, *(texts[i] for _, texts in columns)] for row, i in zip(rows, order, strict=True)]
+    return Mistakes([*told, *(name for name, _ in columns)], rows, [], len(given) - len(columns))
 
 
 def column(values: Array) -> list[str]:
@@ -73,6 +125,13 @@ def column(values: Array) -> list[str]:
     if (np.abs(values - np.rint(values)) <= min(close, 1e-3)).all():
         return [f"{value:.0f}" for value in np.rint(values) + 0.0]
     return ["0" if abs(value) <= close else f"{value:.4g}" for value in values.tolist()]
+
+
+def _dates(days: Array) -> list[str]:
+    """Days since 1970-01-01 as dates, with a time where they have one."""
+    if (np.abs(days - np.rint(days)) < 1e-3).all():
+        return [str(day) for day in np.rint(days).astype("datetime64[D]")]
+    return [str(minute) for minute in np.rint(days * 1440).astype("datetime64[m]")]
 
 
 def _images(x: Array, names: Sequence[str] | None) -> Array | None:

@@ -28,8 +28,8 @@ from ..files import reason, write_whole
 from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
 from . import figures
-from .curves import constant, curves, run_names, speed
-from .predictions import Predictions, predict_rows
+from .curves import WORDS, constant, curves, run_names, speed
+from .predictions import Predictions, counted, predict_rows
 from .record import Record
 from .side_by_side import readable, tables
 
@@ -147,9 +147,15 @@ def report_html(
     place: str | Path | None = None,
 ) -> str:
     """The page of a run as text, to be written into `place`. Raises LaunchError without jinja2."""
-    checkpoints = ""
+    checkpoints, matrix, about = "", None, ""
     if record.checkpoints:
         checkpoints = quote(os.path.relpath(record.checkpoints[0].parent, place or record.path))
+    if (counts := record.info.classes) is not None:
+        matrix = counted(counts)
+        rows = f"{matrix.right + matrix.wrong:,.6g} {WORDS.get(counts.split, counts.split)} rows"
+        about = f"All {rows} as predicted by the model that predict and evaluate use"
+    elif predictions is not None:
+        matrix, about = predictions.confusion, predictions.rows
     return _render(
         "page.html",
         [record],
@@ -162,6 +168,8 @@ def report_html(
         sections=_sections(record.config),
         speed=speed(record),
         predictions=predictions,
+        matrix=matrix,
+        matrix_rows=about,
         note=note,
         checkpoints=checkpoints,
     )
@@ -197,7 +205,7 @@ def _render(template: str, records: Sequence[Record], **known: Any) -> str:
     environment.filters |= {"elapsed": elapsed, "number": number, "plural": plural, "rate": rate}
     environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
     environment.filters |= {"readable": readable, "short_place": _short_place}
-    environment.filters |= {"command": _command}
+    environment.filters |= {"command": _command, "amount": _amount}
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
     charts = curves(records, [f for f in fields if f not in same][:_CHARTS])
@@ -240,6 +248,11 @@ def _sections(config: Mapping[str, Setting]) -> dict[str, dict[str, Setting]]:
         section, dot, rest = key.partition(".")
         sections.setdefault(section if dot else "run", {})[rest if dot else key] = setting
     return sections
+
+
+def _amount(count: float) -> str:
+    """Rows, or the sum of their weights."""
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.2f}"
 
 
 def _short_place(origin: str) -> str:

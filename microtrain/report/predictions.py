@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from ..backend import to_host
 from ..creation import from_numpy
 from ..data import Prepared
+from ..runs.record import ClassCounts
 from ..train.evaluation import evaluating
 from ..train.models import learned_line
 from ..train.outputs import one_prediction
 from ..words import number
 from .chart import MOST_POINTS, Chart, Curve
-from .mistakes import Mistakes, column, worst
+from .mistakes import Given, Mistakes, column, worst
 
-__all__ = ["Confusion", "Predictions", "confusion", "fit", "parity", "predict_rows"]
+__all__ = ["Confusion", "Predictions", "confusion", "counted", "fit", "parity", "predict_rows"]
 
 Array = NDArray[Any]
 Line = tuple[Sequence[float], float]  # weights, bias
-Raw = tuple[Array, Sequence[str] | None]  # the input as it was given, names of its columns
 
 ROWS = 2000
 _CLASSES = 20  # of a confusion matrix that can be read
@@ -38,20 +38,19 @@ class Confusion:
         counts: rows of the truth, columns of the prediction, of shape (classes, classes).
         right, wrong: rows of all classes.
         total: the number of all classes.
-        figures: precision, recall, F1 and support (how many rows) of each of `classes`; NaN where
-            it was never predicted, or there is none of it.
-        means: precision, recall and F1, the mean over all classes with NaN as 0 (the macro average
-            of scikit-learn).
+        figures: precision, recall, F1 and support (how many rows) of each of `classes`; 0 where one
+            is not defined, as in scikit-learn.
+        means: precision, recall and F1, the mean over all classes.
         majority: the class of the most rows, and their share of all.
     """
 
     classes: list[str]
     counts: Array
-    right: int
-    wrong: int
+    right: float
+    wrong: float
     total: int
-    figures: list[tuple[float, float, float, int]]
-    means: tuple[float, float, float]
+    figures: list[tuple[float, float, float, float]]
+    means: tuple[float, ...]
     majority: tuple[str, float]
 
 
@@ -96,7 +95,7 @@ def predict_rows(
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]
         prediction = np.asarray(to_host(one_prediction(model(*moved))._array))
-    raw = inputs[0] * data.preprocessing.scale + data.preprocessing.mean, dataset.feature_names
+    given = Given.of(data, inputs, dataset.feature_names)
     first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
     rows = f"The {first}{len(dataset):,} {part} rows" + (
         f" as predicted by the {named}" * bool(named)
@@ -112,21 +111,23 @@ def predict_rows(
             scores = np.exp(scores - scores.max(axis=1, keepdims=True))
             scores /= scores.sum(axis=1, keepdims=True)
         told = "probability" if loss == "cross_entropy" else "score"
-        return _classified((rows, named), truth, guess, (told, scores), classes, raw)
+        return _classified((rows, named), truth, guess, (told, scores), classes, given)
     if truth.ndim != 2 or prediction.shape != truth.shape:
         return None
     if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
         truth, guess = truth[:, 0].astype(np.int64), (prediction[:, 0] > 0).astype(np.int64)
         one = 1 / (1 + np.exp(-prediction))
         chances = "probability", np.hstack([1 - one, one])
-        return _classified((rows, named), truth, guess, chances, ("0", "1"), raw)
+        return _classified((rows, named), truth, guess, chances, ("0", "1"), given)
     values, target = (truth[:, 0], prediction[:, 0]), dataset.target_name or "target"
     if len(inputs) > 1 or data.in_features != 1 or truth.shape[1] != 1:
         if truth.shape[1] > 1:
             rows += f", the first of {truth.shape[1]} targets"
-        return Predictions(rows, named, parity=parity(*values, target), mistakes=_far(*values, raw))
+        return Predictions(
+            rows, named, parity=parity(*values, target), mistakes=_far(*values, given)
+        )
     names = (dataset.feature_names or ("x",))[0], target
-    x = raw[0][:, 0]
+    x = given.x[:, 0]
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
     chart = fit(x, *values, names, learned_line(model, data), true)
     return Predictions(rows, named, fit=chart)
@@ -138,7 +139,7 @@ def _classified(
     guess: Array,
     scores: tuple[str, Array],
     classes: Sequence[str],
-    raw: Raw,
+    given: Given,
 ) -> Predictions:
     """Of class codes, those that were guessed, and the scores (n, classes) with their name."""
     known = (truth >= 0) & (truth < len(classes))
@@ -153,42 +154,55 @@ def _classified(
         ],
     }
     mistakes = worst(
-        np.where(known & (guess != truth), 1 + sure.argsort().argsort(), 0), told, *raw
+        np.where(known & (guess != truth), 1 + sure.argsort().argsort(), 0), told, given
     )
     return Predictions(*about, confusion(truth, guess, classes), mistakes=mistakes)
 
 
-def _far(truth: Array, predicted: Array, raw: Raw) -> Mistakes | None:
+def _far(truth: Array, predicted: Array, given: Given) -> Mistakes | None:
     """The rows of a regression with the largest errors."""
     error = np.abs(predicted - truth)
     told = {"truth": column(truth), "predicted": column(predicted), "error": column(error)}
-    return worst(np.where(np.isfinite(error), error, np.inf), told, *raw)
+    return worst(np.where(np.isfinite(error), error, np.inf), told, given)
 
 
 def confusion(truth: Array, guess: Array, classes: Sequence[str]) -> Confusion:
     """Count class codes; a code of no class, which a loss may ignore, is left out."""
     known = (truth >= 0) & (truth < len(classes))
     truth, guess = truth[known].astype(np.int64), guess[known].astype(np.int64)
-    wrong = truth != guess
-    mistakes = sum(np.bincount(codes[wrong], minlength=len(classes)) for codes in (truth, guess))
-    shown = np.sort(np.argsort(-mistakes, kind="stable")[:_CLASSES])
-    counts = np.array([[np.sum((truth == t) & (guess == g)) for g in shown] for t in shown])
-    missed, size = int(wrong.sum()), len(classes)
-    hits, support, named = (
-        np.bincount(codes, minlength=size) for codes in (truth[~wrong], truth, guess)
-    )
-    with np.errstate(invalid="ignore"):
-        figures = np.stack([hits / named, hits / support, 2 * hits / (named + support)])
-    means = np.nan_to_num(figures).mean(axis=1).tolist()
+    codes = truth, guess, truth[truth == guess]
+    support, named, right = (np.bincount(each, minlength=len(classes)) for each in codes)
+
+    def pairs(shown: Array) -> Array:
+        return np.array([[np.sum((truth == t) & (guess == g)) for g in shown] for t in shown])
+
+    return _confusion(classes, support, named, right, pairs)
+
+
+def counted(counts: ClassCounts) -> Confusion:
+    """What a run has counted of all rows of a part; rows of weights are sums of these."""
+    matrix = np.array(counts.confusion)
+    support, named, right = np.array(counts.support), matrix.sum(axis=0), matrix.diagonal()
+    return _confusion(counts.names, support, named, right, lambda shown: matrix[shown][:, shown])
+
+
+def _confusion(
+    classes: Sequence[str], support: Array, named: Array, right: Array, pairs: Callable[..., Array]
+) -> Confusion:
+    """Of the rows of each class, those predicted as it, and those that are both."""
+    shown = np.sort(np.argsort(-(support + named - 2 * right), kind="stable")[:_CLASSES])
+    parts = ((right, named), (right, support), (2 * right, support + named))
+    figures = np.stack([above / np.where(below > 0, below, 1) for above, below in parts])
+    total = support.sum().item()
     return Confusion(
-        [classes[i] for i in shown],
-        counts,
-        len(truth) - missed,
-        missed,
-        size,
-        [(*figures[:, i].tolist(), int(support[i])) for i in shown],
-        (means[0], means[1], means[2]),
-        (classes[int(support.argmax())], float(support.max() / max(len(truth), 1))),
+        classes=[classes[i] for i in shown],
+        counts=pairs(shown),
+        right=right.sum().item(),
+        wrong=total - right.sum().item(),
+        total=len(classes),
+        figures=[(*figures[:, i].tolist(), support[i].item()) for i in shown],
+        means=tuple(figures.mean(axis=1).tolist()),
+        majority=(classes[int(support.argmax())], float(support.max() / (total or 1))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ import numpy as np
 from ..config.resolved import Setting, as_yaml, read_settings
 from ..runs.record import Run
 
-__all__ = ["Record", "differing_settings", "direction"]
+__all__ = ["Record", "by_seed", "differing_settings", "direction", "read_records"]
 
 # Behind a name stands a class, an average over them, or a threshold: recall_macro, accuracy_at_0.3.
 _HIGHER = re.compile(
@@ -70,6 +71,16 @@ class Record(Run):
         return known
 
 
+def read_records(paths: Sequence[str]) -> list[Record]:
+    """The runs at these places; a link, such as `latest`, adds none that is there already.
+
+    Raises DataError.
+    """
+    records = [(path, Record.read(path)) for path in paths]
+    named = {record.path for path, record in records if not os.path.islink(path)}
+    return [r for path, r in records if not (os.path.islink(path) and r.path in named)]
+
+
 def direction(field: str) -> int:
     """1 where a higher value of a field is better, -1 where a lower one is, 0 if nobody knows."""
     return 1 if _HIGHER.fullmatch(field) else -1 if _LOWER.fullmatch(field) else 0
@@ -80,3 +91,21 @@ def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]
     settings = [{k: as_yaml(s.value) for k, s in record.config.items()} for record in records]
     rows = {key: [values.get(key) for values in settings] for values in settings for key in values}
     return {key: row for key, row in rows.items() if len(set(row)) > 1}
+
+
+def by_seed(
+    records: Sequence[Record],
+) -> tuple[list[list[int]], dict[str, list[str | None]]]:
+    """Numbers of the runs that differ in their seed alone, and the other settings that differ.
+
+    Of runs with one seed the last counts. A name and a place are no settings.
+    """
+    settings = differing_settings(records)
+    seeds = settings.pop("seed", ["" for _ in records])
+    for place in ("name", "run_dir"):
+        settings.pop(place, None)
+    members: dict[tuple[str | None, ...], dict[str | None, int]] = {}
+    for i, seed in enumerate(seeds):
+        key = tuple(row[i] for row in settings.values())
+        members.setdefault(key, {})[seed] = i
+    return [[*group.values()] for group in members.values()], settings

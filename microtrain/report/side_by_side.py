@@ -34,11 +34,7 @@ class Table:
 def tables(records: Sequence[Record]) -> list[Table]:
     """Results, differing settings, differing surroundings; without what there is none of."""
     found = compare(records)
-    results = {
-        "status": [record.info.status for record in records],
-        "steps": _texts((record.info.steps for record in records), "{:,}".format),
-        "duration": _texts((record.info.seconds("train_s") for record in records), elapsed),
-    }
+    results: dict[str, list[str]] = {}
     best = {}
     for column, row in found["metrics"].items():
         which = (
@@ -50,6 +46,11 @@ def tables(records: Sequence[Record]) -> list[Table]:
         results[name] = _texts(row[which], number)
         if which == "best" and row["better"] is not None:
             best[name] = row["better"]
+    results |= {
+        "status": [record.info.status for record in records],
+        "steps": _texts((record.info.steps for record in records), "{:,}".format),
+        "duration": _texts((record.info.seconds("train_s") for record in records), elapsed),
+    }
     other_data = found["data"]["equal"] is False
     note = "The runs saw other rows, so no value is called the best." if other_data else ""
     settings = {
@@ -73,7 +74,9 @@ def _texts(values: Iterable[Any], text: Any) -> list[str]:
 def readable(value: Any) -> str:
     """A setting as people write it: `accuracy, topk (k: 3)`, `30 epochs`, `none`."""
     if isinstance(value, Mapping):
-        rest = ", ".join(f"{k}: {readable(v)}" for k, v in value.items() if k != "type")
+        rest = ", ".join(
+            f"{k}: {readable(v)}" for k, v in value.items() if k != "type" and v is not None
+        )
         return f"{value['type']} ({rest})" if "type" in value and rest else value.get("type", rest)
     if isinstance(value, list):
         return ", ".join(map(readable, value)) or "none"

@@ -89,8 +89,8 @@ class ClassCounts:
     def figures(self) -> list[tuple[float, float, float]]:
         """Precision, recall and f1 of each class; 0 where one is not defined."""
         counts = np.array(self.confusion, np.float64)
-        right, named, there = counts.diagonal(), counts.sum(axis=0), np.array(self.support)
-        parts = ((right, named), (right, there), (2 * right, named + there))
+        right, predicted, there = counts.diagonal(), counts.sum(axis=0), np.array(self.support)
+        parts = ((right, predicted), (right, there), (2 * right, predicted + there))
         each = [above / np.where(below > 0, below, 1.0) for above, below in parts]
         return [tuple(row) for row in np.transpose(each).tolist()]
 

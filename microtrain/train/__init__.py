@@ -10,9 +10,12 @@ _PUBLIC = {
     "Config": "microtrain.config.schema",
     "Duration": "microtrain.config.duration",
     "EarlyStopping": "microtrain.train.early_stopping",
+    "MLflow": "microtrain.train.trackers",
     "Metric": "microtrain.train.metrics",
     "Schedule": "microtrain.train.schedules",
+    "TensorBoard": "microtrain.train.trackers",
     "Trainer": "microtrain.train.trainer",
+    "WandB": "microtrain.train.trackers",
     "build": "microtrain.config.components",
     "every": "microtrain.train.callbacks",
     "load_config": "microtrain.config.load",
@@ -24,9 +27,12 @@ __all__ = [
     "Config",
     "Duration",
     "EarlyStopping",
+    "MLflow",
     "Metric",
     "Schedule",
+    "TensorBoard",
     "Trainer",
+    "WandB",
     "build",
     "every",
     "load_config",
@@ -40,3 +46,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -31,13 +31,13 @@ __all__ = ["apart", "autopsy"]
 _BACKWARD = 2**62  # the backward pass comes after the forward pass
 
 _HINTS = {
-    ("log", "log2", "log10", "log1p"): "the log of 0 is infinite and below 0 it is no number: "
-    "clamp what goes in, x.clamp(min=1e-7), or take a loss of scores (cross_entropy, bce)",
-    ("div", "reciprocal"): "a division by 0: add a small number to the divisor",
-    ("sqrt", "rsqrt", "norm"): "the root of a number below 0, or its gradient at 0, which is "
-    "infinite: add a small number under the root",
-    ("exp", "exp2", "expm1", "sinh", "cosh", "pow"): "a power too large for the dtype: limit what "
-    "goes in, or take logsumexp or a loss of scores",
+    ("log", "log2", "log10", "log1p"): "log(0) is infinite, the log of a negative number "
+    "is NaN: clamp the input, x.clamp(min=1e-7), or use a loss of logits (cross_entropy, bce)",
+    ("div", "reciprocal"): "division by 0: add a small number to the divisor",
+    ("sqrt", "rsqrt", "norm"): "the root of a negative number, or its gradient at 0, which "
+    "is infinite: add a small number under the root",
+    ("exp", "exp2", "expm1", "sinh", "cosh", "pow"): "overflow of the dtype: limit the input, "
+    "or use logsumexp or a loss of logits",
 }
 
 
@@ -70,9 +70,7 @@ def autopsy(run: TrainingRun, step: int, micro_batches: MicroBatches) -> str:
     elif run.comm.size > 1:
         cause = "each rank's own loss and gradients are finite: their sum is not"
     else:
-        cause = (
-            "done again, the step had no such value: the model does something else at every call"
-        )
+        cause = "the repeated step had no such value: the model does something different each time"
     lines = [f"training diverged at step {step:,}: the loss is {loss}", cause]
     lines += [worst] if worst else []
     if run.skips is not None:
@@ -104,7 +102,7 @@ def _first_anomaly(run: TrainingRun, micro_batches: MicroBatches) -> _Anomaly | 
 def _redo(run: TrainingRun, batch: Batch) -> tuple[int, str, str] | None:
     """Both passes of a micro-batch: when something was met, the operation, and what to say."""
     if not all(XP[type(x._array)].isfinite(x._array).all() for x in batch):  # of a loader's own
-        return -1, "", "the batch itself holds values that are not finite"
+        return -1, "", "the batch itself contains non-finite values"
     layers = _Layers(run.model.module)
     start, outside = graph.next_seq(), len(calls_under_way())
     try:
@@ -117,11 +115,11 @@ def _redo(run: TrainingRun, batch: Batch) -> tuple[int, str, str] | None:
         age = error.seq - start
         order, side = (_BACKWARD - age, "gradient") if error.backward else (age, "output")
         return order, error.operation, (
-            f"the first value that is not finite: the {side} of {error.operation} in "
+            f"the first non-finite value: the {side} of {error.operation} in "
             f"{layers.at(error.seq)}{where}"
         )  # fmt: skip
     except Exception as error:  # what is not finite may be refused by the user's code
-        text = f"done again, the step raised {type(error).__name__}: {error}"
+        text = f"when repeated, the step raised {type(error).__name__}: {error}"
         return graph.next_seq() - start, "", text
     return None
 

@@ -1,6 +1,6 @@
 """Callbacks: what observes a run without changing its mathematics.
 
-A callback is an object with any of seven hooks. Every rank calls them at the same points, in the
+A callback is an object with any of eight hooks. Every rank calls them at the same points, in the
 order in which the callbacks are listed, unless a callback is `main_only`: then rank 0 alone does,
 and a collective in it raises at once instead of waiting for ranks that will never come.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,9 @@ class Callback:
     def on_eval(self, trainer: Trainer, measured: dict[str, float]) -> None:
         """After an evaluation; `measured` has its values by name, such as `val/loss`."""
 
+    def on_log(self, trainer: Trainer, row: Mapping[str, Any]) -> None:
+        """After a row was written into metrics.jsonl, which is that row; on rank 0 alone."""
+
     def on_save(self, trainer: Trainer, path: Path) -> None:
         """After the state was handed to a checkpoint that will be at `path`; on rank 0 alone."""
 
@@ -78,6 +81,7 @@ class Callback:
 HOOKS = {
     **dict.fromkeys(("on_start", "on_step", "on_epoch"), ("trainer",)),
     "on_eval": ("trainer", "measured"),
+    "on_log": ("trainer", "row"),
     "on_save": ("trainer", "path"),
     "on_error": ("trainer", "error"),
     "on_stop": ("trainer",),
@@ -158,6 +162,11 @@ class Callbacks(Observer):
             self._call("on_eval", {"train/loss": event.loss, **event.measured})
         if event.step % self.run.steps_per_epoch == 0:
             self._call("on_epoch")
+
+    def logged(self, row: Mapping[str, Any]) -> None:
+        """On rank 0 alone, which writes."""
+        with alone("on_log is called on rank 0 alone"):
+            self._call("on_log", row)
 
     def saved(self, path: Path) -> None:
         """On rank 0 alone, whose disk decides when it saves."""

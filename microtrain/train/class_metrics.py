@@ -3,7 +3,7 @@
 A model's raw outputs come in two forms, and all metrics here take both: a score for each class,
 (n, classes), with one integer class a row (the loss `cross_entropy`), and one score a row, (n, 1),
 with targets 0.0 and 1.0 (the loss `bce`). Probabilities are the softmax of the first and the
-sigmoid of the second, in float64. The class named is the one of the highest score, the lower of
+sigmoid of the second, in float64. The predicted class is that of the highest score, the lower of
 equal ones; of one score it is 1 where its probability is at least 0.5.
 
 Values are scikit-learn's. A row of weight 0 is not there.
@@ -87,10 +87,10 @@ class ClassMetric(Metric):
         found: Sums = softmax(from_numpy(prediction.astype(np.float64)), 1).numpy()
         return found
 
-    def named(self, prediction: Array, threshold: float | None = None, positive: int = 1) -> Codes:
-        """The class that the model names for each row; -1 where a score is not a number.
+    def predicted(self, prediction: Array, threshold: float | None, positive: int = 1) -> Codes:
+        """The predicted class of each row; -1 where a score is not a number.
 
-        threshold: of two classes `positive` is named where its probability is at least that.
+        threshold: of two classes, predict `positive` where its probability is at least this.
         """
         one_score = prediction.shape[1] == 1
         if threshold is None:
@@ -127,7 +127,7 @@ class TopK(ClassMetric):
     score that is not a number is wrong.
 
     Args:
-        k: how many classes may be named; at least 1 and less than the number of classes.
+        k: how many classes count as predicted: at least 1, less than the number of classes.
 
     Raises ConfigError for a k or shapes that cannot work, DataError for a class out of range.
     """
@@ -151,7 +151,7 @@ class TopK(ClassMetric):
     def right(self, prediction: Array, codes: Codes) -> Array:
         """Which rows are right."""
         if prediction.shape[1] == 1:
-            return np.equal(self.named(prediction), codes)
+            return np.equal(self.predicted(prediction, None), codes)
         scores = prediction[np.arange(len(codes)), codes][:, None]
         classes = np.arange(prediction.shape[1])
         ahead = (prediction > scores) | ((prediction == scores) & (classes < codes[:, None]))
@@ -163,11 +163,11 @@ class TopK(ClassMetric):
 
 
 class Accuracy(TopK):
-    """Share of rows whose class is named.
+    """Share of rows whose predicted class is right.
 
     Args:
-        threshold: of two classes, the probability of the second from which on it is named; null
-            names the one with the higher score.
+        threshold: of two classes, predict the second where its probability is at least this; null:
+            the class with the higher score.
     """
 
     def __init__(self, threshold: Share | None = None) -> None:
@@ -175,22 +175,22 @@ class Accuracy(TopK):
         self.name, self.threshold = _at("accuracy", threshold), threshold
 
     def right(self, prediction: Array, codes: Codes) -> Array:
-        return np.equal(self.named(prediction, self.threshold), codes)
+        return np.equal(self.predicted(prediction, self.threshold), codes)
 
 
 class Confusion(ClassMetric):
-    """How often each class was named for each: not a number, and so not among `metrics`.
+    """The confusion matrix: no single number, and so not among the registered metrics.
 
-    Its `value` is the table (classes, classes + 1): a row for each true class, a column for each
-    named one; in the last column the rows whose scores are no numbers.
+    Its `value` is of shape (classes, classes + 1): a row for each true class, a column for each
+    predicted one, and a last column of the rows whose scores are no numbers.
     """
 
     name = "confusion matrix"
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
-        named = self.named(prediction)
-        places = codes * (classes + 1) + np.where(named < 0, classes, named)
+        predicted = self.predicted(prediction, None)
+        places = codes * (classes + 1) + np.where(predicted < 0, classes, predicted)
         counts = np.bincount(places, weight, classes * (classes + 1))
         return counts.astype(np.float64)
 
@@ -200,10 +200,11 @@ class Confusion(ClassMetric):
 
 
 class BalancedAccuracy(ClassMetric):
-    """The mean over the classes that occur of the share of their rows that is right.
+    """The mean recall of the classes that occur.
 
     Args:
-        threshold: of two classes, the probability of the second from which on it is named.
+        threshold: of two classes, predict the second where its probability is at least this; null:
+            the class with the higher score.
     """
 
     higher_is_better = True
@@ -213,7 +214,7 @@ class BalancedAccuracy(ClassMetric):
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         codes = self.codes(prediction, target)
-        return _counts(codes, self.named(prediction, self.threshold), prediction, weight)
+        return _counts(codes, self.predicted(prediction, self.threshold), prediction, weight)
 
     def value(self, sums: Sums) -> float:
         support, _, right = sums.reshape(3, -1)
@@ -222,16 +223,15 @@ class BalancedAccuracy(ClassMetric):
 
 
 class Recall(ClassMetric):
-    """Share of a class's rows for which it was named; 0 for a class without rows.
+    """Share of a class's rows for which it is predicted; 0 for a class without rows.
 
     Args:
-        average: over classes. `binary` is the value of one class; `micro` counts all rows alike,
-            `macro` all classes, `weighted` each by its rows. Classes that neither occur nor are
-            named do not count.
-        threshold: of two classes, the probability of the positive one from which on it is named;
-            null names the one with the higher score.
-        positive: the name of the class that `binary` is the value of; of two classes the second
-            by default.
+        average: `binary` is the value of one class; `micro` that of all rows together, `macro` the
+            mean over classes, `weighted` their mean weighted by their rows. Classes that neither
+            occur nor are predicted are left out.
+        threshold: of two classes, predict the positive one where its probability is at least this;
+            null: the class with the higher score.
+        positive: the name of the class for `binary`; of two classes the second by default.
     """
 
     higher_is_better = True
@@ -254,30 +254,30 @@ class Recall(ClassMetric):
         self.average, self.threshold, self.positive = average, threshold, positive
         self.name = _at(self._name + of, threshold)
 
-    def parts(self, support: Sums, named: Sums, right: Sums) -> tuple[Any, Any]:
+    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
         """Numerator and denominator."""
         return right, support
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         codes = self.codes(prediction, target)
         positive = self._one(max(prediction.shape[1], 2)) if self.average == "binary" else 1
-        named = self.named(prediction, self.threshold, positive)
-        return _counts(codes, named, prediction, weight)
+        predicted = self.predicted(prediction, self.threshold, positive)
+        return _counts(codes, predicted, prediction, weight)
 
     def value(self, sums: Sums) -> float:
-        support, named, right = sums.reshape(3, -1)
+        support, predicted, right = sums.reshape(3, -1)
         if not support.any():
             return float("nan")
         if self.average == "micro":
-            above, below = self.parts(support.sum(), named.sum(), right.sum())
+            above, below = self.parts(support.sum(), predicted.sum(), right.sum())
             return float(above / below) if below else 0.0
-        above, below = self.parts(support, named, right)
+        above, below = self.parts(support, predicted, right)
         each = np.where(below > 0, above / np.where(below > 0, below, 1), 0.0)
         if self.average == "binary":
             return float(each[self._one(len(each))])
         if self.average == "weighted":
             return float(np.average(each, weights=support))
-        return float(np.mean(each[(support > 0) | (named > 0)]))
+        return float(np.mean(each[(support > 0) | (predicted > 0)]))
 
     def _one(self, classes: int) -> int:
         if self.positive is not None:
@@ -292,7 +292,7 @@ class Recall(ClassMetric):
 
 
 class Precision(Recall):
-    """Share of the rows for which a class was named that are of it; 0 for a class never named.
+    """Share of the rows predicted as a class that belong to it; 0 for a class never predicted.
 
     Args:
         average, threshold, positive: as `Recall`.
@@ -300,13 +300,12 @@ class Precision(Recall):
 
     _name = "precision"
 
-    def parts(self, support: Sums, named: Sums, right: Sums) -> tuple[Any, Any]:
-        return right, named
+    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
+        return right, predicted
 
 
 class F1(Recall):
-    """The harmonic mean of precision and recall, 2 right / (rows + named); 0 where nothing is
-    right.
+    """The harmonic mean of precision and recall, 2 right / (rows + predicted).
 
     Args:
         average, threshold, positive: as `Recall`.
@@ -314,8 +313,8 @@ class F1(Recall):
 
     _name = "f1"
 
-    def parts(self, support: Sums, named: Sums, right: Sums) -> tuple[Any, Any]:
-        return 2 * right, support + named
+    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
+        return 2 * right, support + predicted
 
 
 # Probabilities ------------------------------------------------------------------------------------
@@ -358,14 +357,14 @@ class Brier(LogLoss):
 
 
 class CalibrationError(ClassMetric):
-    """How far the probability of the named class is from the share of rows where it is right.
+    """The expected calibration error: confidence against accuracy, in bins of confidence.
 
-    The expected calibration error (C. Guo et al., "On calibration of modern neural networks",
-    2017). Rows are put into bins of equal width by the highest probability p, bin m of M for
-    (m - 1) / M < p <= m / M; it is the mean over rows of |accuracy - mean p| of their bin.
+    C. Guo et al., "On calibration of modern neural networks", 2017. The confidence p of a row is
+    its highest probability; bin m of M holds the rows with (m - 1) / M < p <= m / M. The error is
+    the mean over rows of |accuracy - mean p| of their bin.
 
     Args:
-        bins: how many there are.
+        bins: the number of bins, of equal width.
     """
 
     name = "calibration_error"
@@ -393,14 +392,13 @@ class CalibrationError(ClassMetric):
 
 
 class RocAuc(ClassMetric):
-    """Area under the receiver operating characteristic: the chance that a row of the class has a
-    higher probability than one of another, equal ones counted half.
+    """Area under the receiver operating characteristic curve.
 
-    Of two classes that of the second; of more each against the rest, and the mean over those that
-    it is defined for: a class without rows, or with all of them, has none. nan where none has.
+    Two classes: of the second. More: the mean of one-vs-rest, over the classes for which it is
+    defined; it is not for a class without rows, or with all of them. nan where no class is left.
 
     Args:
-        positive: the name of the one class whose value it is.
+        positive: the name of one class, against the rest.
     """
 
     higher_is_better = True
@@ -437,10 +435,9 @@ class RocAuc(ClassMetric):
 
 
 class AveragePrecision(RocAuc):
-    """Mean of the precision down to each row of a class, most probable rows first: the sum over
-    thresholds of precision times the recall that is gained there.
+    """The sum over thresholds of precision times the gain in recall.
 
-    Which classes, and `positive`: as `roc_auc`; a class without rows has no value.
+    Several classes and `positive`: as `roc_auc`; a class without rows is left out.
 
     Args:
         positive: as `RocAuc`.
@@ -474,11 +471,11 @@ def _shares(values: Array, weight: Sums | None) -> Sums:
     return np.array([weight.sum(), (values * weight).sum()])
 
 
-def _counts(codes: Codes, named: Codes, prediction: Array, weight: Sums | None) -> Sums:
-    """Of each class its rows, how often it was named, and how often it was right."""
-    classes, there = max(prediction.shape[1], 2), named >= 0
-    right = named == codes
-    each = ((codes, codes >= 0), (named, there), (codes, right))
+def _counts(codes: Codes, predicted: Codes, prediction: Array, weight: Sums | None) -> Sums:
+    """Of each class its rows, how often it was predicted, and how often it was right."""
+    classes, there = max(prediction.shape[1], 2), predicted >= 0
+    right = predicted == codes
+    each = ((codes, codes >= 0), (predicted, there), (codes, right))
     counts = [
         np.bincount(which[rows], None if weight is None else weight[rows], classes)
         for which, rows in each

@@ -14,7 +14,7 @@ from ..words import table
 from .class_metrics import ClassMetric, Confusion
 from .metrics import Metric
 
-__all__ = ["class_counts", "class_lines", "class_names", "is_of_numbers", "never_named"]
+__all__ = ["class_counts", "class_lines", "class_names", "is_of_numbers", "never_predicted"]
 
 MOST = 100  # classes that are counted
 SHOWN = 20  # rows of a table
@@ -79,8 +79,8 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     return lines
 
 
-def never_named(counts: ClassCounts) -> list[str]:
+def never_predicted(counts: ClassCounts) -> list[str]:
     """The classes that occur and are never predicted."""
-    named = np.sum(counts.confusion, axis=0)
-    each = zip(counts.names, counts.support, named, strict=True)
+    predicted = np.sum(counts.confusion, axis=0)
+    each = zip(counts.names, counts.support, predicted, strict=True)
     return [name for name, rows, times in each if rows and not times]

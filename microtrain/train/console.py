@@ -93,7 +93,7 @@ def header(parts: Parts, hosts: Sequence[str], compiled: str, results: Path) -> 
     shared = _shared(parts)
     facts = {
         "ranks": f"{ranks:,} on {plural(len(names), 'host')} ({named}){f', {mpi}' if mpi else ''}",
-        "device": f"{parts.device or 'cpu'}, {config.dtype}, {threads_of} a rank",
+        "device": f"{parts.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         **sizes(parts),
         "train": f"{duration}, batch size {config.train.batch_size:,}"
@@ -140,9 +140,7 @@ def summary(run: TrainingRun, ending: Ending) -> list[str]:
         name, value, step = state.best
         facts["best"] = f"{name} {number(value)} at step {step:,}"
     facts["results"] = str(run.path)
-    facts["took"] = (
-        f"{elapsed(seconds - state.elapsed)}{took}, {size(ending.peak)} of memory at most"
-    )
+    facts["took"] = f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)}"
     facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")
     return labelled(facts)
 

@@ -45,9 +45,9 @@ def sizes(parts: Parts) -> dict[str, str]:
         "data": sum(a.nbytes for part in data if part is not None for a in part.arrays),
     }
     count = plural(sum(p.numel() for p in parts.model.parameters()), "parameter")
-    sent = f", {size(gradients)} reduced a step" if parts.comm.size > 1 else ""
+    sent = f", {size(gradients)} reduced per step" if parts.comm.size > 1 else ""
     counted = ", ".join(f"{name} {size(count)}" for name, count in memory.items() if count)
-    return {"model": count + sent, "memory": f"{counted} a rank, without activations"}
+    return {"model": count + sent, "memory": f"{counted} per rank, without activations"}
 
 
 def _optimizer_bytes(optimizer: Optimizer) -> int:
@@ -97,10 +97,10 @@ def dry_run(
         seconds = max(0, total - len(times)) * typical + sum(times)
         step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
         facts["time"] = (
-            f"{elapsed(seconds)} without evaluations: {len(times):,} of "
-            f"{plural(total, 'step')} were taken, one takes {step}"
+            f"{elapsed(seconds)} without evaluations, {step} per step: {len(times):,} of "
+            f"{plural(total, 'step')} were measured"
         )
-    facts["measured"] = f"{size(peak_memory())} of memory at most; nothing was written"
+    facts["measured"] = f"peak memory {size(peak_memory())}; nothing was written"
     return labelled(facts)
 
 

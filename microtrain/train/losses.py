@@ -73,8 +73,8 @@ def refuse_unweighted(loss: Any, name: str) -> None:
     if not (own and takes_weight(function)):
         raise ConfigError(
             f"loss {name} cannot weigh rows, but the data have weights; let it take them: a third "
-            "argument, weight, of shape (n,), and return the sum and what it is divided by: "
-            "return (losses * weight).sum(), weight.sum()"
+            "argument, weight, of shape (n,) and without a default, and return the sum and what it "
+            "is divided by: return (losses * weight).sum(), weight.sum()"
         )
 
 

@@ -25,12 +25,12 @@ __all__ = ["OBSERVERS"]
 
 # Each finds in the event what those before it have left there. Those of layers above are named.
 OBSERVERS: Final = (
+    "microtrain.train.observers:Bar",
     "microtrain.train.console:Header",
     "microtrain.train.callbacks:Callbacks",
     "microtrain.train.observers:Evaluator",
     "microtrain.train.observers:RowWriter",
     "microtrain.train.callbacks:AfterEvaluation",
-    "microtrain.train.observers:Bar",
     "microtrain.train.observers:Agreement",
     "microtrain.train.checkpointing:Checkpoints",
     "microtrain.train.results:Results",
@@ -169,7 +169,7 @@ class RowWriter(Observer):
 
 
 class Bar(Observer):
-    """Moves the progress bar, where there is one."""
+    """Moves the progress bar, where there is one: the first, so that it is above what is said."""
 
     def __init__(self, run: TrainingRun) -> None:
         super().__init__(run)
@@ -184,9 +184,10 @@ class Bar(Observer):
         self._at = self.run.output.start_bar(self.run.total_steps, self.run.step)
 
     def attend(self, event: Event) -> None:
-        """Draw it anew, if its time has come."""
+        """Draw it anew, if its time has come: from numbers that every step leaves."""
         if event.step >= self._at:
-            self._at = self.run.output.look(event.step)
+            run = self.run
+            self._at = run.output.look(event.step, *run.progress.look(run.samples))
 
 
 class Agreement(Observer):

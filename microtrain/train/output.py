@@ -1,9 +1,9 @@
-"""The one place that prints: lines of rank 0, which log.txt keeps, and a progress bar below them.
+"""The one place that prints: lines of rank 0, which log.txt keeps, and a progress bar beside them.
 
 Lines are plain text that a pipe or a log can hold: no control characters, no colours, no wrapping.
-The bar, drawn by rich, is there only where standard output is a terminal of this process's own.
-Under a launcher that is never so, even if it looks so: Open MPI gives ranks a pseudo-terminal whose
-other end may be a file.
+The bar is there only where standard output is a terminal of this process's own, or the cell of a
+notebook. Under a launcher that is never so, even if it looks so: Open MPI gives ranks a
+pseudo-terminal whose other end may be a file.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import contextlib
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
 
 from ..threads import launch_environment
 from ..words import printable
+from .bar import Bar, NotebookBar, TerminalBar, in_notebook
 
-__all__ = ["Bar", "Output", "Wish", "why_none"]
+__all__ = ["Output", "Wish", "why_none"]
 
 Wish = Literal["auto", "on", "off"]
-
-SECONDS = 0.1  # between two drawings
-STEPS = 1000  # at most
 
 
 def why_none(stream: TextIO | None) -> str:
@@ -32,64 +29,13 @@ def why_none(stream: TextIO | None) -> str:
     launch = launch_environment()
     if launch.kind != "none":
         return f"the ranks of {launch.launcher} cannot tell where their output goes"
+    if in_notebook(stream):
+        return ""
     if stream is None or not stream.isatty():
         return "standard output is not a terminal"
     if os.environ.get("TERM", "") in ("", "dumb"):
         return f"the terminal cannot redraw a line (TERM={os.environ.get('TERM', '')})"
     return ""
-
-
-class Bar:
-    """One line that shows how far a run is; what `print` writes stands above it.
-
-    No thread draws it: the loop calls `look` at the steps that it is told, about ten times a second
-    or less often. A run that is killed leaves the terminal as it was, the cursor included.
-
-    Args:
-        stream: a terminal.
-        total: steps of the run, None where only a clock ends it.
-        start: steps taken before.
-    """
-
-    def __init__(self, stream: TextIO, total: int | None, start: int = 0) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        class Plain(Console):
-            def show_cursor(self, show: bool = True) -> bool:
-                return False  # hidden, it would stay hidden after a kill
-
-        self._progress = Progress(
-            TextColumn("{task.percentage:>3.0f}%" if total else ""),
-            BarColumn(bar_width=36),
-            TextColumn("step {task.completed:,}" + (" of {task.total:,}" if total else "")),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left" if total else ""),
-            console=Plain(file=stream, highlight=False, markup=False, emoji=False),
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = self._progress.add_task("", total=total, completed=start)
-        self._step, self._time = start, time.monotonic()
-        self._progress.start()
-
-    def look(self, step: int) -> int:
-        """Draw the bar; returns the step at which to call this again, by the speed so far."""
-        self._progress.update(self._task, completed=step, refresh=True)
-        now = time.monotonic()
-        taken, spent = max(1, step - self._step), max(now - self._time, 1e-9)
-        self._step, self._time = step, now
-        return step + max(1, min(STEPS, 2 * taken, math.ceil(taken * SECONDS / spent)))
-
-    def print(self, line: str) -> None:
-        """Write a line above the bar, as it is."""
-        from rich.text import Text
-
-        self._progress.console.print(Text(line), soft_wrap=True)
-
-    def close(self) -> None:
-        """Take the bar away; may be called again."""
-        self._progress.stop()
 
 
 class Output:
@@ -133,7 +79,7 @@ class Output:
             self._write("stderr", [f"warning (rank {self.rank}): {text}"])
 
     def start_bar(self, total: int | None, start: int = 0) -> float:
-        """Draw a progress bar below the rows, on rank 0, where standard output is a terminal.
+        """Draw a progress bar, on rank 0, where standard output is a terminal or a notebook's.
 
         Args:
             total: optimiser steps of the run, None where only a clock ends it.
@@ -149,13 +95,14 @@ class Output:
             if self._progress == "on":
                 self.warn(f"no progress bar: {reason}")
             return math.inf
-        self._bar = Bar(stream, total, start)
+        notebook = in_notebook(stream)
+        self._bar = NotebookBar(total, start) if notebook else TerminalBar(stream, total, start)
         return start
 
-    def look(self, step: int) -> float:
-        """Move the bar on; returns the step at which to call this again."""
+    def look(self, step: int, loss: float = math.nan, samples_per_s: float = math.nan) -> float:
+        """Move the bar on, as `Bar.look`; returns the step at which to call this again."""
         try:
-            return math.inf if self._bar is None else self._bar.look(step)
+            return math.inf if self._bar is None else self._bar.look(step, loss, samples_per_s)
         except OSError:  # the terminal has gone, which the next row will tell
             self.end_bar()
             return math.inf

@@ -30,6 +30,7 @@ class Progress:
         """From now on the time counts, when `samples` have been seen."""
         self.since, self.samples, self.paused = time.perf_counter(), samples, 0.0
         self.comm = self.model.comm_seconds
+        self._looked = 0.0, 0.0
 
     def add(self) -> None:
         """One optimiser step: its loss counts by what it is the mean over."""
@@ -37,6 +38,18 @@ class Progress:
         if weight:
             self.total += math.nan if loss is None else loss * weight
             self.weight += weight
+
+    def look(self, samples: int) -> tuple[float, float]:
+        """For people who watch: the loss since the last look, the speed since the last row.
+
+        As `take`, of which it changes nothing; nan where there is nothing to tell.
+        """
+        total, weight = (
+            a - b for a, b in zip((self.total, self.weight), self._looked, strict=True)
+        )
+        self._looked = self.total, self.weight
+        spent = max(time.perf_counter() - self.since - self.paused, 1e-9)
+        return total / weight if weight > 0 else math.nan, (samples - self.samples) / spent
 
     def state_dict(self) -> list[str]:
         """What a checkpoint keeps of it: exact, and JSON also where a loss was not finite."""

@@ -16,7 +16,7 @@ from ..errors import DivergedError, LaunchError, UserError
 from ..runs.record import ClassCounts, Run
 from ..words import listed, number
 from .class_metrics import Confusion
-from .class_table import class_counts, class_lines, class_names, never_named
+from .class_table import class_counts, class_lines, class_names, never_predicted
 from .console import truth_beside
 from .model_state import load_model_arrays, model_arrays
 from .observers import measure
@@ -56,7 +56,7 @@ class Results(Observer):
             self._write_down(ending, test)
 
     def _measure(self, ending: Ending) -> dict[str, Any]:
-        """The test data, and how often each class is named: without such of the validation data."""
+        """Measure the test data, and count classes there or else in the validation data."""
         run, data = self.run, self.run.data
         split, part = ("val", data.val) if data.test is None else ("test", data.test)
         loss = run.loss if run.eval_step is None else None  # it says nothing of that prediction
@@ -66,7 +66,7 @@ class Results(Observer):
         values = measure(run, part, *([] if names is None else [Confusion()]))
         if names is not None:
             self._counts = class_counts(values, split, names)
-            missing = never_named(self._counts)
+            missing = never_predicted(self._counts)
             if missing and run.comm.rank == 0:
                 run.output.warn(
                     f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -342,6 +342,8 @@ class TrainingRun(Parts):
         """A row of metrics.jsonl, on rank 0."""
         if self.directory is not None:
             self.directory.log_metrics(row)
+            for observer in self.observers:
+                observer.logged(row)
 
     def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
         """Add the gradients of one micro-batch to those of its step."""
@@ -381,6 +383,9 @@ class Observer:
 
     def attend(self, event: Event) -> None:
         """After a step at which something is due, for this observer or another."""
+
+    def logged(self, row: Mapping[str, Any]) -> None:
+        """After a row of metrics.jsonl; on rank 0 alone, so nothing in it may be collective."""
 
     def saved(self, path: Path) -> None:
         """After the state was handed to a checkpoint that will be at `path`; on rank 0 alone."""

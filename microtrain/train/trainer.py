@@ -12,6 +12,7 @@ leave with one message instead of some waiting for the others.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import time
@@ -29,8 +30,8 @@ from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, settled
 from ..errors import DivergedError
 from ..tensor import TENSORS, Tensor
+from .assembly import build_run
 from .autopsy import autopsy
-from .build import build_run
 from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
@@ -281,6 +282,13 @@ class Trainer(TrainingRun):
         for observer in self.observers:
             observer.stopped(ending)
         return 0 if finished else STOPPED
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, or how its training ended, with the curves."""
+        if self.comm.rank != 0 or not hasattr(self, "path"):
+            return self.model.module._repr_html_()
+        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
+        return str(page.in_html(self.path))
 
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.

@@ -1,13 +1,14 @@
 """`microtrain init`: every template is right, trains, and never overwrites anything."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from microtrain.cli.init import TEMPLATES
+from microtrain.cli.init import PARTS, TEMPLATES
 from microtrain.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,11 @@ def directory(tmp_path, monkeypatch):
 
 
 def test_each_template_is_a_directory_of_the_package():
-    assert sorted(TEMPLATES) == sorted(p.name for p in (ROOT / "microtrain/templates").iterdir())
+    there = sorted(p.name for p in (ROOT / "microtrain/templates").iterdir())
+    assert sorted([*TEMPLATES, "parts"]) == there
+    files = sorted(p.name for p in (ROOT / "microtrain/templates/parts").glob("*.*"))
+    assert files == sorted(f"{part}.{end}" for part in PARTS for end in ("py", "yaml"))
+    assert all((ROOT / f"docs/parts/{part}.md").exists() for part in PARTS)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -60,6 +65,26 @@ def test_a_template_passes_check_and_trains_a_few_steps(template, directory, cap
     assert list(Path("runs", template).glob("*/checkpoints/step-*"))
 
 
+@pytest.mark.parametrize("place", [[], ["my parts"], ["here/mine.py"]], ids=str)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_ones_own_passes_check_and_trains(part, place, directory, capsys):
+    assert main(["init", "--part", part, *place]) == 0
+    stem = Path(
+        {"here/mine.py": "here/mine", "my parts": f"my parts/{part}"}.get("".join(place), part)
+    )
+    wrote = [f"wrote {stem}.py", f"wrote {stem}.yaml"]
+    said = capsys.readouterr().out.splitlines()
+    assert said == [*wrote, f"next: microtrain check {shlex.quote(f'{stem}.yaml')}"]
+    assert main(["check", f"{stem}.yaml"]) == 0
+    assert "(parts of your own were tried on 8 rows)" in capsys.readouterr().out
+    assert main(["train", f"{stem}.yaml", "train.duration=3 steps"]) == 0
+    assert list(Path("runs", stem.name).glob("*/checkpoints/step-*"))
+    before = Path(f"{stem}.py").read_text()
+    assert main(["init", "--part", part, *place]) == 2
+    assert f"{stem}.py is there already" in capsys.readouterr().err
+    assert Path(f"{stem}.py").read_text() == before
+
+
 def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
     assert main(["init", "csv", "here"]) == 0
     Path("here/csv.yaml").unlink()
@@ -78,6 +103,8 @@ def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
     "arguments, code, message",
     [
         (["linrge", "x"], 2, 'no template "linrge"; did you mean linreg?'),
+        (["--part", "metrics"], 2, 'no part "metrics"; did you mean metric? (there are: metric, '),
+        (["--part", "loss", "a", "b"], 2, "one place: microtrain init --part loss my_loss.py"),
         (["csv"], 2, "name a directory: microtrain init csv my_csv"),
         (["csv", "file"], 5, "cannot write into file: "),
         (["csv", "file/below"], 5, "cannot write into file/below: "),

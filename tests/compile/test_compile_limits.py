@@ -174,7 +174,7 @@ def test_python_runs_at_four_calls_at_most() -> None:
     other = mt.compile(step)
     for i in range(3):
         other(batch(i), 9)
-    with pytest.raises(CaptureError, match="does something else at every call"):
+    with pytest.raises(CaptureError, match="does something different at every call"):
         other(batch(3), 9)
     assert len(calls) == 4
 

@@ -325,7 +325,7 @@ class Counting(mt.autograd.Function):
 
 def test_a_backward_that_differs_every_time() -> None:
     step = mt.compile(lambda x: Counting.apply(x).sum())
-    with pytest.raises(CaptureError, match=r"backward pass .* does something else every time"):
+    with pytest.raises(CaptureError, match=r"backward pass .* does something different each time"):
         results(12, step)
 
 

@@ -63,7 +63,7 @@ def test_frozen_branch(compiled: Any) -> None:
         calls.append(1)
         return setting.step(x * 2 if len(calls) % 2 else x)
 
-    with pytest.raises(CaptureError, match="does something else at every call"):
+    with pytest.raises(CaptureError, match="does something different at every call"):
         call(compiled(step))
 
 

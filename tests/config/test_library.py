@@ -18,7 +18,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.record import read_metrics
-from microtrain.train import build
+from microtrain.train import assembly
 from microtrain.train.trainer import Trainer
 
 YAML = """
@@ -215,7 +215,7 @@ def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Such as a download by rank 0: a rank that has no GPU must not leave the others in it."""
-    load = build.load_data
+    load = assembly.load_data
 
     def use_gpu(index: int) -> None:
         if index:
@@ -227,6 +227,6 @@ def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: 2)
     monkeypatch.setattr(backend, "use_gpu", use_gpu)
-    monkeypatch.setattr(build, "load_data", load_together)
+    monkeypatch.setattr(assembly, "load_data", load_together)
     with pytest.raises(LaunchError, match="no GPU here"):
         in_process.run(2, lambda comm: made(tmp_path, comm=comm, device="cuda"))

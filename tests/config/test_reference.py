@@ -120,6 +120,8 @@ RIGHT = [
     "model: {type: mlp, hidden: [4, 4], activation: tanh}",
     "data: {type: csv, path: a.csv, target: y, features: null, split: {train: 0.5, val: 0.5}}",
     "log: {every: auto}\ndistributed: {overlap: true, bucket_mb: 4}",
+    "data: {type: csv, path: a.csv, target: y, columns: {a: id, b: {missing: 0}, c: {type: date}}, "
+    "drop: [d], weight: w, split: {train: 1.0, val: v.csv, stratify: true}}",
 ]
 WRONG = [
     "nmae: a",
@@ -143,6 +145,11 @@ WRONG = [
     "loss: {type: mse, reduction: max}",
     "metrics: r2",
     "data: {type: csv, path: a.csv, target: y, split: {val: 1}}",
+    "data: {type: csv, path: a.csv, target: y, columns: {a: text}}",
+    "data: {type: csv, path: a.csv, target: y, columns: {a: {missin: mean}}}",
+    "data: {type: parquet, path: a.pq, target: y, columns: {a: {type: date, scale: log}}}",
+    "data: {type: csv, path: a.csv, target: y, columns: [a]}",
+    "data: {type: csv, path: a.csv, target: y, split: {train: 1.0, val: 2}}",
     "schedule: {type: cosine, warmup: 5}",
     "callbacks: [{patience: 3}]",
 ]

@@ -168,7 +168,7 @@ FAULTS = {
         (r"^rank 1: the loss of step 5 is nan\n",),
         in_run=(
             r"^error: training diverged at step 5: the loss is nan\n"
-            r"the batch itself holds values that are not finite on rank 1\n",
+            r"the batch itself contains non-finite values on rank 1\n",
             r"first parameter with a gradient that is not finite: inner\.weight \(layer inner\), "
             r"2 of 2 values",
         ),

@@ -1,5 +1,6 @@
 """Pictures: files that show what they should, without pyplot, and a run without matplotlib."""
 
+import json
 import math
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 from test_plot_command import make_run
 
-from microtrain.errors import ConfigError, LaunchError, install
-from microtrain.report.curves import curves
+from microtrain.errors import ConfigError, DataError, LaunchError, install
+from microtrain.report.curves import choose, curves
 from microtrain.report.figures import draw, write
 from microtrain.report.page import write_plots
 from microtrain.report.predictions import Predictions, fit
@@ -60,6 +61,104 @@ def test_a_run_that_went_astray_says_where(tmp_path):
     assert legend(never) == ["train", "validation", "not finite from step 1"]
     diverged = drawn(tmp_path, [1.0, math.nan], status="diverged")
     assert "diverged at step 3" in legend(diverged)
+
+
+def many(tmp_path, count, seeds=1):
+    """Records of so many runs, of which `seeds` neighbours differ in their seed alone."""
+    records = []
+    for i in range(count):
+        run = make_run(
+            tmp_path, f"r{i}", losses=[3, 2, 1 + i / 7], lr=f"{i // seeds}.5  # x.yaml:1"
+        )
+        (run / "config.yaml").write_text((run / "config.yaml").read_text() + f"seed: {i % seeds}\n")
+        records.append(Record.read(run))
+    return records
+
+
+@pytest.mark.parametrize("count, seeds", [(7, 1), (20, 1), (20, 5), (32, 1), (32, 2)])
+def test_many_runs_are_told_apart_by_line_and_by_a_name_at_its_end(tmp_path, count, seeds):
+    (axes,) = draw(curves(many(tmp_path, count, seeds), ["loss"])).axes
+    assert axes.get_title(loc="left") == "loss, validation"
+    assert axes.get_legend() is None
+    drawn = [line for line in axes.lines if line.get_label() == "validation"]
+    looks = [(line.get_color(), str(line.get_linestyle()), line._dash_pattern) for line in drawn]
+    assert len(drawn) == len(set(map(str, looks))) == count
+    if seeds > 1 and count / seeds <= 8:  # a colour for each setting
+        assert len({line.get_color() for line in drawn}) == count / seeds
+    named = {text.get_text(): text for text in axes.texts if text.get_text()}
+    assert set(named) == {f"r{i}" for i in range(count)}
+    for line, name in zip(drawn, named.values(), strict=True):
+        assert line.get_color() in {text.get_color() for text in named.values()}
+        assert name.get_position()[0] > 1  # beside the axes
+    heights = sorted(text.get_position()[1] for text in named.values())
+    inches = axes.figure.get_size_inches()[1] - 1.0
+    assert min(np.diff(heights)) * inches > 8 / 72  # the size of the letters
+    # The name of a higher curve is higher.
+    ends = {f"r{i}": line.get_ydata()[-1] for i, line in enumerate(drawn)}
+    order = sorted(named, key=lambda name: named[name].get_position()[1])
+    assert [ends[name] for name in order] == sorted(ends.values())
+
+
+def test_one_of_many_that_has_measured_nothing_is_named_too(tmp_path):
+    records = many(tmp_path, 7)
+    records.append(Record.read(make_run(tmp_path, "empty", losses=(), status="running")))
+    (axes,) = draw(curves(records, ["loss"])).axes
+    assert "empty (running): nothing measured" in {text.get_text() for text in axes.texts}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_curve_with_a_band(tmp_path):
+    records = many(tmp_path, 6, seeds=3)
+    (chart,) = curves(records, ["val/loss"], group=True)
+    assert [curve.run for curve in chart.curves] == ["lr=0.5 (3 seeds)", "lr=1.5 (3 seeds)"]
+    last = np.array([1.25, 1.25 + 1 / 7, 1.25 + 2 / 7])
+    np.testing.assert_allclose(chart.curves[0].points, [[1, 2, 3], [3.25, 2.25, last.mean()]])
+    low, high = chart.curves[0].band
+    np.testing.assert_allclose([low[-1], high[-1]], last.mean() + last.std(ddof=1) * np.r_[-1, 1])
+    (axes,) = draw([chart]).axes
+    assert len(axes.collections) == 2
+    assert len(axes.lines) == 2
+
+
+def test_a_moving_average_stands_before_the_values(tmp_path):
+    record = Record.read(make_run(tmp_path, losses=[4.0, 2.0, math.nan, 1.0]))
+    (chart,) = curves([record], ["train/loss"], smooth=0.5)
+    raw, smooth = chart.curves
+    assert raw.faint and not smooth.faint
+    np.testing.assert_array_equal(raw.points[1], [4, 2, math.nan, 1])
+    # (4/4 + 2/2) / (3/4) and, after a value that is not finite, (4/8 + 2/4 + 1/2) / (7/8)
+    np.testing.assert_allclose(smooth.points[1], [4, 8 / 3, math.nan, 12 / 7])
+    axes = draw([chart]).axes[0]
+    assert [line.get_alpha() for line in axes.lines[:2]] == [0.25, None]
+    assert "train" in legend(axes)
+
+
+@pytest.mark.parametrize(
+    "x, places, words",
+    [("epoch", [1 / 3, 2 / 3, 1.0], "epoch"), ("samples", [8, 16, 24], "samples seen"),
+     ("time", [0.5, 1.0, 1.5], "seconds of training")],
+)  # fmt: skip
+def test_the_horizontal_axis_can_be_chosen(tmp_path, x, places, words):
+    record = Record.read(make_run(tmp_path))
+    (chart,) = curves([record], ["train/loss"], x)
+    np.testing.assert_allclose(chart.curves[0].points, [places, [3, 2, 1.5]])
+    assert chart.x == words
+    (best,) = chart.marks
+    assert (best.x, best.words) == (pytest.approx(places[-1]), "best: 1.5000 at step 3")
+
+
+def test_an_axis_that_was_not_written_down_is_an_error(tmp_path):
+    record = Record.read(make_run(tmp_path))
+    with pytest.raises(DataError, match="the row of step 1 has no time"):
+        curves([record], ["val/loss"], "time")
+
+
+def test_a_rate_that_stays_is_not_drawn_unless_asked_for(tmp_path):
+    run = make_run(tmp_path)
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    rows = [{**json.loads(row), "lr": 0.1} if "train" in row else json.loads(row) for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert choose([Record.read(run)], []) == ["loss", "r2"]
+    assert choose([Record.read(run)], ["lr"]) == ["lr"]
 
 
 def test_data_and_line_of_one_feature():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.data import ArrayDataset, prepare
-from microtrain.report.mistakes import column, picture, worst
+from microtrain.data import ArrayDataset, Table, prepare
+from microtrain.report.mistakes import Given, column, picture, worst
 from microtrain.report.predictions import confusion, fit, parity, predict_rows
 
 
@@ -228,7 +228,7 @@ def test_rows_of_pixels_are_drawn_as_they_were_before_standardisation():
 def test_inputs_that_are_images_are_drawn(shape, drawn):
     pytest.importorskip("PIL")
     x = np.random.default_rng(0).random((2, *shape))
-    found = worst(np.ones(2), {"truth": ["a", "b"]}, x, None)
+    found = worst(np.ones(2), {"truth": ["a", "b"]}, Given(x))
     assert [pixels(uri).shape for uri in found.pictures] == [drawn] * 2 * (drawn is not None)
     assert bool(found.head) is (drawn is None)
 
@@ -245,3 +245,35 @@ def pixels(uri):
 
     with Image.open(BytesIO(base64.b64decode(uri.partition("base64,")[2]))) as image:
         return np.asarray(image, float)
+
+
+def test_rows_of_a_table_have_the_columns_that_it_had():
+    n = 40
+    plans, days = ["basic", "pro"] * (n // 2), [f"2024-02-{1 + i % 28:02}" for i in range(n)]
+    frame = {
+        "plan": plans,
+        "size": ["s", "l"] * (n // 2),
+        "since": days,
+        "age": [None if i % 4 == 0 else 20.0 + i for i in range(n)],
+        "left": ["no", "yes"] * (n // 2),
+    }
+    columns = {
+        "plan": "category",
+        "size": {"type": "category", "encode": "embedding"},
+        "since": "date",
+        "age": {"missing": "mean", "indicator": True},
+    }
+    table = Table(frame, target="left", columns=columns)
+    data = prepare(table, split={"train": 0.5, "val": 0.5}, standardize=True)
+
+    class No(mt.nn.Module):
+        def forward(self, x, codes):
+            return mt.tensor([[1.0, 0.0]] * len(x))
+
+    mistakes = predict_rows(No(), data).mistakes
+    assert mistakes.head == ["truth", "predicted", "score", "plan", "size", "since", "age"]
+    assert mistakes.left_out == 0
+    known = {(p, s, d, a and f"{a:.0f}") for p, s, d, a, _ in zip(*frame.values(), strict=True)}
+    for truth, predicted, _, *row in mistakes.rows:
+        assert (truth, predicted) == ("yes", "no")
+        assert tuple(row) in {(p, s, d, a or "") for p, s, d, a in known}

@@ -17,7 +17,7 @@ from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, prepare
 from microtrain.errors import ConfigError, DataError, DivergedError, LaunchError
-from microtrain.report.mistakes import worst
+from microtrain.report.mistakes import Given, worst
 from microtrain.report.page import final_report, report_html, runs_html, write_report, write_runs
 from microtrain.report.predictions import Predictions, confusion, fit
 from microtrain.report.record import Record
@@ -91,7 +91,7 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
         file.write(json.dumps({"split": "val", "step": 4, NASTY: 0.5, "loss": 1.0}) + "\n")
     codes, x = np.array([0, 1]), np.arange(4.0)
     told = {NASTY: [NASTY] * 4}
-    mistakes = worst(x, told, np.ones((4, 1)), [NASTY])
+    mistakes = worst(x, told, Given(np.ones((4, 1)), [NASTY]))
     classes = Predictions(NASTY, confusion=confusion(codes, codes, (NASTY, "b")), mistakes=mistakes)
     line = Predictions(NASTY, fit=fit(x, x, x, (NASTY, NASTY)))
     for seen in (classes, line, None):
@@ -164,10 +164,10 @@ def test_several_runs_stand_side_by_side(tmp_path):
     assert path == tmp_path / "report.html"
     text = " ".join(Checked(path.read_text()).text.split())
     for words in (
-        "status steps duration last train/loss best val/loss best val/r2",
-        "slow finished 1,200 2.50 s 1.5000 1.7500 0.85000",
-        "fast finished 3 - 0.50000 0.75000 0.95000",
-        "none (failed) failed 0 - - - -",
+        "last train/loss best val/loss best val/r2 status steps duration",
+        "slow 1.5000 1.7500 0.85000 finished 1,200 2.50 s",
+        "fast 0.50000 0.75000 0.95000 finished 3 -",
+        "none (failed) - - - failed 0 -",
         "optimizer.lr",
     ):
         assert words.replace(" ", "") in text.replace(" ", ""), words
@@ -231,7 +231,21 @@ def test_classes_have_precision_recall_and_f1(tmp_path):
     empty = confusion(np.array([0, 0]), np.array([0, 0]), ("no", "yes"))
     page = page_of(make_run(tmp_path), Predictions("Two", confusion=empty))
     assert page.count(">0</td>") == 3 + 1 + 1  # of the matrix, the support, the exit code
-    assert page.count("<td>-</td>") == 3
+    assert page.count("</i>0.000</td>") == 3  # what is not defined counts as nothing
+
+
+def test_what_the_run_has_counted_of_all_rows_comes_first(tmp_path):
+    classes = {"split": "test", "names": ["no", NASTY], "support": [900, 100.5]}
+    run = make_run(tmp_path, classes=classes | {"confusion": [[850, 50], [40.5, 60]]})
+    few = confusion(np.array([0, 1]), np.array([0, 1]), ("no", "yes"))
+    for seen in (None, Predictions("Two rows", confusion=few)):
+        page = Checked(page_of(run, seen, note="" if seen else "no model"))
+        words = " ".join(page.text.split())
+        assert "All 1,000.5 test rows as predicted by the model" in words
+        assert "Always saying no, the most frequent class, would be right for 90.0%." in words
+        assert "no0.9550.9440.949900.00" in words
+        assert ("no model" in words) is (seen is None)
+        assert "Two rows" not in words
 
 
 def test_settings_read_as_people_write_them():

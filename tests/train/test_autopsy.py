@@ -79,8 +79,8 @@ WAYS = {
     "value": ("output", "log", "clamp"),
     "div": ("output", "div", "divisor"),
     "sqrt": ("gradient", "sqrt", "under the root"),
-    "function": ("gradient", "div", "a division by 0"),
-    "twice": ("output", "exp", "a power too large"),
+    "function": ("gradient", "div", "division by 0"),
+    "twice": ("output", "exp", "overflow of the dtype"),
 }
 
 
@@ -110,7 +110,7 @@ def test_the_operation_and_the_layer_are_named(shared_tmp_path, comm, way):
     lines = text.splitlines()
     assert lines[0].startswith(f"training diverged at step {trainer.step + 1:,}: the loss is ")
     assert lines[1].startswith(
-        f"the first value that is not finite: the {side} of {operation} in layer 1 (Bad) "
+        f"the first non-finite value: the {side} of {operation} in layer 1 (Bad) "
         f"({shared_tmp_path}/parts.py:"
     )
     assert lines[1].partition(" on rank ")[2] in map(str, range(comm.size))
@@ -129,7 +129,7 @@ def test_the_operation_is_found_however_a_step_is_done(tmp_path, more):
 
 def test_a_model_that_raises_when_its_step_is_done_again_is_quoted(tmp_path):
     text, _ = diverge(SingleCommunicator(), tmp_path, "model.way=raises")
-    assert "done again, the step raised ValueError: no logarithm on rank 0" in text
+    assert "when repeated, the step raised ValueError: no logarithm on rank 0" in text
 
 
 def test_a_learning_rate_that_is_too_high_is_what_the_hint_says(tmp_path):
@@ -140,7 +140,7 @@ def test_a_learning_rate_that_is_too_high_is_what_the_hint_says(tmp_path):
         "model={type: linear_regression}",
     )
     text, _ = diverge(SingleCommunicator(), tmp_path, *settings[1:])
-    assert "the first value that is not finite: the output of mse_loss in the loss" in text
+    assert "the first non-finite value: the output of mse_loss in the loss" in text
     assert text.splitlines()[-1].startswith("hint: a smaller optimizer.lr, or train.clip_norm")
 
 

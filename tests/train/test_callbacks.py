@@ -86,6 +86,32 @@ def test_every_hook_is_called_when_it_is_due(tmp_path: Path) -> None:
     assert noting.seen[-2:] == [("save", 20, "step-000020"), ("stop", 20)]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_on_log_gets_every_row_that_is_written_on_rank_0_alone(tmp_path: Path, ranks: int) -> None:
+    heard: list[tuple[int, dict[str, Any]]] = []
+
+    class Hearing(mt.train.Callback):
+        def on_log(self, trainer: Trainer, row: dict[str, Any]) -> None:
+            heard.append((trainer.comm.rank, row))
+
+    split = {"train": 0.6, "val": 0.2, "test": 0.2}
+    in_process.run(ranks, lambda comm: trainer(tmp_path, Hearing(), comm=comm, split=split).train())
+    (metrics,) = tmp_path.glob("run/2*/metrics.jsonl")
+    written = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row for _, row in heard] == written
+    assert {row["split"] for row in written} == {"train", "val", "test"}
+    assert {rank for rank, _ in heard} == {0}
+
+
+def test_a_collective_in_on_log_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    class Asking(mt.train.Callback):
+        def on_log(self, trainer: Trainer, row: dict[str, Any]) -> None:
+            trainer.comm.barrier()
+
+    with pytest.raises(Exception, match="on_log is called on rank 0 alone"):
+        in_process.run(2, lambda comm: trainer(tmp_path, Asking(), comm=comm).train())
+
+
 @pytest.mark.parametrize(("interval", "steps"), [("1 epoch", 5), ("50%", 10), ("3 steps", 3)])
 def test_intervals(tmp_path: Path, interval: str, steps: int) -> None:
     noting = Noting(interval)

@@ -17,7 +17,7 @@ from microtrain.inference.evaluate import evaluate_run
 from microtrain.runs.record import ClassCounts, Run
 from microtrain.runs.typed import typed
 from microtrain.train import Trainer
-from microtrain.train.class_table import class_lines, never_named
+from microtrain.train.class_table import class_lines, never_predicted
 from microtrain.train.output import Output
 
 
@@ -161,12 +161,12 @@ def test_of_many_classes_those_of_lowest_f1_are_shown() -> None:
     heading, *lines, _ = class_lines(counts)
     assert heading.endswith("(val, the 20 of lowest f1 of 40)")
     assert [line.split()[0] for line in lines] == [f"k{i}" for i in range(20, 40)]
-    assert never_named(counts) == counts.names[20:]
+    assert never_predicted(counts) == counts.names[20:]
 
 
 def test_a_class_without_rows_is_not_missed() -> None:
     counts = ClassCounts("val", ["a", "b"], [3, 0], [[3, 0], [0, 0]])
-    assert never_named(counts) == []
+    assert never_predicted(counts) == []
     assert counts.figures == [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0)]
     assert class_lines(counts)[-1] == "accuracy of always saying a: 100.0%"
 

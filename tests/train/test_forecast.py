@@ -64,7 +64,7 @@ def test_what_is_counted(tmp_path):
     assert sizes(trainer) == {  # nobody knows the time before steps are taken
         "model": f"{count:,} parameters",
         "memory": f"parameters {size(4 * count)}, gradients {size(gradients)}, "
-        f"optimizer {size(2 * 4 * count)}, data {size(data)} a rank, without activations",
+        f"optimizer {size(2 * 4 * count)}, data {size(data)} per rank, without activations",
     }  # Adam's two averages
 
 
@@ -78,7 +78,7 @@ def test_ranks_reduce_their_gradients_and_keep_shards(tmp_path):
     in_process.run(2, on_rank)
     assert found[0] == found[1]
     gradients = re.search(r"gradients (.*?),", found[0]["memory"])[1]
-    assert found[0]["model"].endswith(f"parameters, {gradients} reduced a step")
+    assert found[0]["model"].endswith(f"parameters, {gradients} reduced per step")
     assert re.search(r"shards \S+ KB, optimizer", found[0]["memory"])
 
 
@@ -88,7 +88,7 @@ def test_ranks_reduce_their_gradients_and_keep_shards(tmp_path):
 def test_a_dry_run_takes_steps_and_writes_nothing(tmp_path, more):
     lines = trainer_of(tmp_path, *more).dry_run()
     assert [line.split()[0] for line in lines] == ["model", "memory", "time", "measured"]
-    assert "20 of 20 steps were taken" in lines[2]
+    assert "20 of 20 steps were measured" in lines[2]
     assert not (tmp_path / "runs").exists()
 
 
@@ -99,7 +99,7 @@ def test_a_dry_run_of_several_ranks_ends_together(tmp_path):
     said = []
     in_process.run(2, on_rank)
     assert len(set(said)) == 1
-    assert "reduced a step" in said[0]
+    assert "reduced per step" in said[0]
 
 
 def test_the_peak_of_memory_is_in_bytes():

@@ -13,8 +13,9 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
-from microtrain.train import output
-from microtrain.train.output import Bar, Output, why_none
+from microtrain.train import bar as bars
+from microtrain.train.bar import TerminalBar
+from microtrain.train.output import Output, why_none
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself, on one process")
@@ -36,6 +37,7 @@ def test_a_bar_on_a_terminal_leaves_what_a_pipe_would_show(tmp_path):
     code, written = terminal.run(job(tmp_path))
     assert code == 0, written
     assert BAR.search(written)
+    assert re.search(r"loss \d\.\d+.* samples/s", written)
     assert "\x1b[?25l" not in written  # a killed run must not leave a terminal without a cursor
     seen = terminal.screen(written)
     assert [line for line in seen if line] == [line for line in log_of(tmp_path) if line]
@@ -135,7 +137,7 @@ class Screen(io.StringIO):
 def clock(monkeypatch):
     """A clock that the test moves."""
     now = [0.0]
-    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(bars.time, "monotonic", lambda: now[0])
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -146,7 +148,7 @@ def clock(monkeypatch):
 def test_the_clock_is_looked_at_as_rarely_as_the_speed_allows(clock, seconds, apart):
     looks, at = 0, 0
     steps = 20 * apart
-    with contextlib.closing(Bar(Screen(), 200_000)) as bar:
+    with contextlib.closing(TerminalBar(Screen(), 200_000)) as bar:
         for step in range(1, steps + 1):
             clock[0] += seconds
             if step >= at:
@@ -156,8 +158,43 @@ def test_the_clock_is_looked_at_as_rarely_as_the_speed_allows(clock, seconds, ap
     assert looks <= 20 + 15  # while it learns the speed
 
 
+@pytest.mark.parametrize(
+    "width, kept",
+    [
+        (120, "25% ━ step 1,000 of 4,000 loss 0.25000 157,720 samples/s 30 s left"),
+        (80, "25% ━ step 1,000 of 4,000 loss 0.25000 157,720 samples/s 30 s left"),
+        (70, "step 1,000 of 4,000 loss 0.25000 157,720 samples/s 30 s left"),
+        (50, "step 1,000 of 4,000 loss 0.25000 30 s left"),
+        (36, "step 1,000 of 4,000 30 s left"),
+        (25, "step 1,000 of 4,000"),
+        (12, "step 1,000"),
+    ],
+)
+def test_the_bar_says_what_fits_into_one_line_of_the_window(clock, monkeypatch, width, kept):
+    monkeypatch.setenv("COLUMNS", str(width))
+    screen = Screen()
+    with contextlib.closing(TerminalBar(screen, 4_000)) as bar:
+        clock[0] = 10.0
+        bar.look(1_000, 0.25, 157_720.4)
+        drawn = re.split(r"\r\x1b\[2K", screen.getvalue())[-1]
+    text = re.sub(r"\x1b\[[\d;]*m", "", drawn)
+    assert "\n" not in text.rstrip("\n")
+    assert len(text.rstrip("\n")) <= width
+    found = re.sub("[━╸╺]+", "━", " ".join(text.replace("…", "").split()))
+    assert found.startswith(kept)
+    assert len(found) <= len(kept) + 3
+
+
+def test_the_bar_shows_the_loss_of_the_steps_since_it_was_drawn_smoothed(clock):
+    with contextlib.closing(TerminalBar(Screen(), None)) as bar:
+        assert list(bar.words()) == ["steps"]
+        for loss in (2.0, 1.0, math.nan, math.inf, 1.0):
+            bar.look(5, loss)
+        assert bar.words() == {"steps": "step 5", "loss": "loss 1.2500"}
+
+
 def test_a_run_that_becomes_slow_is_followed_again(clock):
-    with contextlib.closing(Bar(Screen(), None)) as bar:
+    with contextlib.closing(TerminalBar(Screen(), None)) as bar:
         at = 0
         for step in range(1, 4200):
             clock[0] += 1e-6 if step < 3000 else 1.0

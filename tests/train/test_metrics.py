@@ -14,6 +14,7 @@ from microtrain.train.metrics import (
     R2,
     MeanAbsoluteError,
     MeanSquaredError,
+    MedianAbsoluteError,
     Metric,
     MetricSet,
     RootMeanSquaredError,
@@ -158,10 +159,12 @@ def test_metric_set_over_the_ranks_of_this_job():
     comm = world()
     prediction, target = regression_data(101)
     mine = slice(comm.rank, None, comm.size)
-    measured = MetricSet([R2(), MeanSquaredError()], target_mean=target.mean())
+    metrics = [R2(), MedianAbsoluteError(), MeanSquaredError()]
+    measured = MetricSet(metrics, target_mean=target.mean())
     measured.update(prediction[mine], target[mine], loss=1.0)
     values = measured.reduce(comm)
-    assert list(values) == ["loss", "r2", "mse"]
+    assert list(values) == ["loss", "r2", "median_absolute_error", "mse"]
+    assert values["median_absolute_error"] == np.median(np.abs(prediction - target))
     assert values["loss"] == 1.0
     assert values["r2"] == pytest.approx(sklearn_value("r2", prediction, target), rel=1e-12)
     assert values["mse"] == pytest.approx(sklearn_value("mse", prediction, target), rel=1e-12)

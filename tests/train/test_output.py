@@ -52,7 +52,7 @@ def test_header():
     assert "\n".join(lines) == (
         f"microtrain {__version__}: linreg\n"
         "ranks    4 on 2 hosts (node07, node08), MPICH 5.0.2\n"
-        "device   cpu, float32, 1 BLAS thread a rank\n"
+        "device   cpu, float32, 1 BLAS thread per rank\n"
         "data     8,000 train, 2,000 val\n"
         "model    2 parameters\n"
         "memory   8 B a rank\n"
@@ -218,7 +218,7 @@ def test_summary(monkeypatch):
         "finished  2,500 steps in 1.24 s, 141,020 samples/s, 3% in communication\n"
         "best      val/loss 0.24987 at step 2,300\n"
         "results   runs/linreg/2026-11-21_13-35-07\n"
-        "took      1.24 s, 70 MB of memory at most\n"
+        "took      1.24 s, peak memory 70 MB\n"
         "next      microtrain evaluate runs/linreg/2026-11-21_13-35-07"
     )
 
@@ -230,7 +230,7 @@ def test_summary_without_a_best_value_or_communication(monkeypatch):
     assert lines == [
         "stopped (SIGTERM)  3 steps in 1 min 00 s in all, 2 samples/s",
         "results            runs/linreg/2026-11-21_13-35-07",
-        "took               0.50 s since the resume after step 2, 70 MB of memory at most",
+        "took               0.50 s since the resume after step 2, peak memory 70 MB",
         "next               python -m microtrain resume runs/linreg/2026-11-21_13-35-07",
     ]
 

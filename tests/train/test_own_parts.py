@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,16 @@ def undecorated(trainer): pass
 def a_dict(): return {"x": np.zeros(3)}
 def uneven(): return np.zeros((9, 2)), np.zeros((8, 1))
 def arrays(seed=0): return np.random.default_rng(seed).random((9, 2)), np.ones((9, 1))
+
+def weighted():
+    x = np.random.default_rng(0).random((40, 2))
+    y = x.sum(axis=1, keepdims=True)
+    return mt.data.ArrayDataset(x, y, weights=np.arange(40.0))
+def mean_error(prediction, target, weight):
+    return np.average(abs(prediction - target)[:, 0], weights=weight)
+def weighed(prediction, target, weight, power=2.0):
+    each = (prediction - target).abs().pow(power)[:, 0]
+    return (each * weight).sum(), weight.sum()
 
 class NoModule:
     def __init__(self, in_features): pass
@@ -236,6 +247,22 @@ def test_what_passes_check_works(place: Path, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "val/works" in out
     assert "0.025000" in out  # the rate, a quarter of 0.1
+
+
+def test_functions_get_the_weights_of_the_rows(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["data={type: ./parts.py:weighted, split: {train: 0.5, val: 0.5}}"]
+    good = [*rows, "loss={type: ./parts.py:weighed, power: 1.0}", "metrics=[./parts.py:mean_error]"]
+    assert main(["check", "run.yaml", *good]) == 0
+    assert main(["train", "run.yaml", *good]) == 0
+    (run,) = Path("runs/run").glob("2*")
+    rows_of = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    last = [row for row in rows_of if row["split"] == "val"][-1]
+    assert last["mean_error"] == pytest.approx(last["loss"], rel=1e-5)
+    capsys.readouterr()
+    assert main(["check", "run.yaml", *rows, "metrics=[./parts.py:works]"]) == 2
+    assert "works cannot measure rows with weights" in capsys.readouterr().err
 
 
 def test_a_part_is_not_tried_where_the_data_are_not(

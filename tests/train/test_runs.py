@@ -559,14 +559,14 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
 
     from microtrain import backend
     from microtrain.errors import LaunchError
-    from microtrain.train import build
+    from microtrain.train import assembly
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
     monkeypatch.setattr(backend, "use_gpu", use_gpu if gpus else no_gpu)
     config = SimpleNamespace(device=asked, distributed=SimpleNamespace(share_gpu=share))
 
     def choose(comm):
-        return build.choose_device(config, comm, pytest.fail)
+        return assembly.choose_device(config, comm, pytest.fail)
 
     if isinstance(outcome, str):
         with pytest.raises(LaunchError, match=outcome):

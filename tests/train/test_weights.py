@@ -174,7 +174,7 @@ class Plain(Metric):
     name = "plain"
 
     def sums(self, prediction: Any, target: Any) -> Any:
-        return np.ones(1)
+        return np.array([float(len(target))])
 
     def value(self, sums: Any) -> float:
         return 1.0

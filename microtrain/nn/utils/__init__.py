@@ -7,3 +7,7 @@ __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm",
     "parameters_to_vector", "vector_to_parameters",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

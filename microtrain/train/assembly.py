@@ -11,41 +11,32 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from .. import backend, threads
-from ..autograd import enable_grad
 from ..backend import default_dtype
-from ..config.across import mode_missing
-from ..config.components import CLASSES, build, is_import_path, load, own, parameters
-from ..config.schema import Component, Config
-from ..creation import from_numpy
-from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
+from ..config.components import build, is_import_path, load, own, parameters
+from ..config.schema import Config
+from ..data import DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
 from ..distributed.agreement import settled, together
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
-from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError, LaunchError
-from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
+from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
-from ..tensor import TENSORS, Tensor
-from .class_metrics import ClassMetric
-from .class_table import is_of_numbers
 from .divergence import Guard, Skips
-from .evaluation import Outputs, Step, evaluate, evaluating, step_of, to_numpy
-from .losses import balance, loss_of_rows, one_loss, refuse_unweighted
+from .fit import check_fit
+from .losses import balance
 from .metrics import Metric
 from .model_state import model_arrays
-from .outputs import described, leaves, mapped
-from .own import build_metrics, refused, try_metric, trying
+from .outputs import described
+from .own import build_metrics, refused, trying
 from .schedules import Rates, Schedule
 from .state import Parts, Plan, shards_of
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
-BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
 }  # fmt: skip
@@ -306,125 +297,3 @@ def build_loss(config: Config, device: Any = None) -> Any:
     """The loss; what a module keeps, such as class weights, in the dtype of the model."""
     loss = build(config.loss)
     return loss.to(config.dtype, device) if isinstance(loss, Module) else loss
-
-
-def check_fit(
-    config: Config,
-    data: Prepared,
-    module: Module,
-    loss: Any,
-    metrics: list[Metric],
-    device: Any,
-    trainer: Any,
-) -> None:
-    """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
-
-    Errors in the user's own code keep their traceback.
-    """
-    names = config.model.type, config.loss.type
-    target, parts = data.train.target, (data.train, data.val, data.test)
-    if isinstance(loss, CrossEntropyLoss) and data.classes is None:
-        raise ConfigError(
-            f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
-            f"{target.shape}: a regression; use mse, or make it classes\n{CLASSES}"
-        )
-    if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
-        raise ConfigError(
-            f"loss {names[1]} compares numbers, but the target is one of {len(data.classes)} "
-            "classes; use cross_entropy"
-        )
-    if isinstance(loss, BCEWithLogitsLoss) and not (target.min() >= 0 and target.max() <= 1):
-        raise ConfigError(
-            f"loss {names[1]} wants targets from 0 to 1, but they go from {target.min():g} to "
-            f"{target.max():g}; use mse"
-        )
-    if not any(param.requires_grad for param in module.parameters()):
-        raise ConfigError(f"model {names[0]}: no parameter requires grad")
-    check_monitor(config, metrics)
-    for metric in metrics:
-        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
-            raise ConfigError(
-                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
-                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
-                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
-            )
-    if data.train.weighted and trainer.eval_step is None:
-        refuse_unweighted(loss, names[1])
-    rows = data.train.with_arrays(*data.train[:2])
-    known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
-    step = step_of(trainer, **known)
-    try:
-        outputs = _tried(config, module, loss, rows, device, step)
-        arrays = mapped(to_numpy, outputs)
-        for number, metric in enumerate(metrics):
-            try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
-        evaluate(module, loss, metrics, rows, SingleCommunicator(), device, step=step)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
-            raise
-        arrays = (*data.train.inputs, target)
-        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
-        raise ConfigError(
-            f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
-            f"{error}"
-        ) from error
-    # Two rows need not hold the highest class.
-    scores = getattr(outputs, "shape", (0,))[-1]
-    if isinstance(loss, CrossEntropyLoss) and step is None and scores != len(data.classes or ()):
-        raise ConfigError(
-            f"model {names[0]} gives {scores} scores a row, but the data have "
-            f"{len(data.classes or ())} classes; leave out_features to the data"
-        )
-
-
-def check_monitor(config: Config, metrics: list[Metric]) -> None:
-    """ConfigError where the highest value of the monitored metric is best, or nobody knows."""
-    part = "val" if config.data.split.val else "train"
-    for metric in metrics:
-        wrong = mode_missing(config, metric.higher_is_better)
-        if wrong and config.checkpoint.monitor == f"{part}/{metric.name}":
-            raise ConfigError(f"checkpoint.monitor: {wrong}")
-
-
-def _tried(
-    config: Config, module: Module, loss: Any, rows: ArrayDataset, device: Any, step: Step | None
-) -> Any:
-    """A prediction; ConfigError where model or loss return what cannot be used."""
-    batch = tuple(from_numpy(array).to(device=device) for array in rows.arrays)
-    at = len(rows.inputs)
-    with evaluating(module):  # running statistics begin with the first step
-        if step is not None:
-            with trying(config, "trainer", Component("trainer", str(config.trainer))):
-                prediction, value = step(module, batch)
-        else:
-            with trying(config, "model", config.model), enable_grad():
-                prediction = Outputs(module, [])(*batch[:at])
-            if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
-                raise refused(
-                    config, "model", config.model,
-                    f"returned {described(prediction)}; forward must return a Tensor, or several "
-                    "in a tuple, list or dict",
-                )  # fmt: skip
-            if not isinstance(prediction, Tensor) and isinstance(loss, BUILT_IN):
-                raise refused(
-                    config, "loss", config.loss,
-                    f"compares one Tensor with the target, but model {config.model.type} returned "
-                    f"{described(prediction)}; write a loss that takes what forward returns, or a "
-                    "trainer with eval_step (docs/your-loop.md)",
-                )  # fmt: skip
-            given = f" with prediction {described(prediction)} and target {described(batch[at])}"
-            with trying(config, "loss", config.loss, given), enable_grad():
-                value = loss_of_rows(loss, prediction, *batch[at:])
-        value = one_loss(value)
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
-        raise refused(
-            config, "loss", config.loss, f"returned {what}; expected one number as a Tensor"
-        )  # fmt: skip
-    if step is None and not value.requires_grad:
-        raise refused(
-            config, "loss", config.loss,
-            "returned a number without a gradient: compute it of the prediction by operations on "
-            "Tensors, without detach(), item() and NumPy",
-        )  # fmt: skip
-    return prediction

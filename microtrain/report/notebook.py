@@ -1,0 +1,45 @@
+"""What a notebook shows of a run: how it ended, and its curves."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from pathlib import Path
+
+from ..errors import DataError, LaunchError
+from ..words import elapsed, html_table, number, plural
+from . import figures
+from .curves import choose, curves
+from .record import Record
+
+__all__ = ["in_html"]
+
+
+def in_html(path: Path) -> str:
+    """A table of facts, and the curves as a picture where there are any and matplotlib is."""
+    record = Record.read(path)
+    info, best = record.info, record.best_so_far
+    facts = {"status": info.status}
+    if info.steps is not None:
+        facts["steps"] = plural(info.steps, "step")
+    if (seconds := info.seconds("train_s")) is not None:
+        facts["time"] = elapsed(seconds)
+    if best is not None and best.value is not None:
+        facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"
+    test = {key: value for key, value in (info.test or {}).items() if key != "step"}
+    if test:
+        values = (f"{k} {'nan' if v is None else number(v)}" for k, v in test.items())
+        facts["test"] = ", ".join(values)
+    facts["results"] = str(record.path)
+    return html_table([[key, text] for key, text in facts.items()], record.name) + _picture(record)
+
+
+def _picture(record: Record) -> str:
+    try:
+        figure = figures.draw(curves([record], choose([record], [])[:2]), "")
+    except (DataError, LaunchError):  # nothing measured, no matplotlib
+        return ""
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=80, facecolor="white")
+    data = base64.b64encode(content.getvalue()).decode()
+    return f'<img alt="curves of {record.path.name}" src="data:image/png;base64,{data}">'

@@ -1,0 +1,284 @@
+"""Many runs, one a line: columns that can be sorted, written as CSV, and read in 80 characters.
+
+Columns that do not fit into the width are left out, the least important first, and named below the
+table: lines are never wrapped.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, DataError
+from ..runs.record import Run
+from ..spelling import did_you_mean
+from ..words import number, printable, table
+from .record import Record, by_seed, differing_settings, direction
+
+__all__ = ["Column", "comparison", "find_runs", "in_csv", "in_lines", "listing", "sort"]
+
+_LONGEST = 24  # characters of a setting
+_PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What is said of all runs under one heading.
+
+    Attributes:
+        name: the heading.
+        values: one a run; None where there is nothing to say.
+        weight: of the importance: columns of little weight are left out first, of 0 always.
+        better: 1 where higher values are better, -1 where lower ones are; 0: neither.
+        show: a value as text.
+    """
+
+    name: str
+    values: Sequence[Any]
+    weight: float = 0.0
+    better: int = 0
+    show: Callable[[Any], str] = lambda value: _text(value)
+
+    def texts(self) -> list[str]:
+        """The cells; numbers stand to the right."""
+        texts = [self.name, *("-" if v is None else self.show(v) for v in self.values)]
+        if all(value is None or not isinstance(value, str) for value in self.values):
+            width = max(map(len, texts))
+            texts = [text.rjust(width) for text in texts]
+        return texts
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        text = number(value)
+        if isinstance(value, Spread) and math.isfinite(value.deviation):
+            digits = len(text.partition(".")[2])  # as many as the mean has, so that they align
+            spread = value.deviation
+            text += f" +- {number(spread) if 'e' in text else f'{spread:.{digits}f}'}"
+        return text
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def in_lines(columns: Iterable[Column], width: int) -> list[str]:
+    """A table of at most `width` characters, and what was left out of it."""
+    cells = {c: c.texts() for c in columns if any(v is not None for v in c.values) and c.weight}
+    left_out: list[str] = []
+    while len(cells) > 1 and max(map(len, table([*zip(*cells.values(), strict=True)]))) > width:
+        least = min(reversed(cells), key=lambda column: column.weight)
+        left_out.insert(0, least.name)
+        del cells[least]
+    lines = table([*zip(*cells.values(), strict=True)])
+    if left_out:
+        lines += ["", *_wrapped(f"left out, for want of room: {', '.join(left_out)}", width)]
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def in_csv(columns: Iterable[Column]) -> str:
+    """All columns with all digits; what is not known is empty."""
+    kept = [*columns]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in kept])
+    writer.writerows(zip(*(column.values for column in kept), strict=True))
+    return text.getvalue()
+
+
+def sort(columns: Sequence[Column], by: str) -> list[Column]:
+    """The columns with their rows sorted by one of them: the best value first, where one is better.
+
+    What has no value comes last. Raises ConfigError where there is no such column.
+    """
+    chosen = next((column for column in columns if column.name == by), None)
+    if chosen is None:
+        names = [column.name for column in columns]
+        near = did_you_mean(by, names)
+        raise ConfigError(f'--sort: no column "{by}"{near} (there are: {", ".join(names)})')
+
+    def place(i: int) -> tuple[bool, bool, Any]:
+        value = chosen.values[i]
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return True, True, 0
+        is_text = isinstance(value, str)
+        return False, is_text, value if is_text else -value if chosen.better > 0 else value
+
+    order = sorted(range(len(chosen.values)), key=place)
+    return [replace(c, values=[c.values[i] for i in order]) for c in columns]
+
+
+# microtrain list ----------------------------------------------------------------------------------
+
+
+def find_runs(places: Sequence[str | Path]) -> list[Path]:
+    """The run directories at and below these: a run, those of one name, or all that `run_dir` has.
+
+    Each once, the newest first. Raises DataError for a place that is no directory or has no run.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        root = Path(os.path.expanduser(place))
+        if not root.is_dir():
+            raise DataError(f"no runs at {place}: there is no such directory")
+        below = [root, *root.glob("*"), *root.glob("*/*")]
+        runs = [path for path in below if path == root or not path.is_symlink()]
+        runs = [path.resolve() for path in runs if (path / "run.json").is_file()]
+        if not runs:
+            raise DataError(f"no run in {place}: looked for {root / '<name>/<time>/run.json'}")
+        found |= dict.fromkeys(runs)
+    return sorted(found, key=lambda path: (path.name, str(path)), reverse=True)
+
+
+def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
+    """What there is to say of runs, of each in one line; `warn` hears of those that are damaged."""
+    runs = []
+    for path in paths:
+        try:
+            runs.append(Run.read(path))
+        except DataError as error:
+            warn(str(error).splitlines()[0])
+    bests = [run.best_so_far for run in runs]
+    infos = [run.info for run in runs]
+    columns = [
+        Column("run", [run.label for run in runs], 10),
+        Column("status", [info.status for info in infos], 9),
+        Column("steps", [_steps(run) for run in runs], 6),
+    ]
+    for name in dict.fromkeys(best.name for best in bests if best):
+        values = [best.value if best and best.name == name else None for best in bests]
+        columns.append(Column(name, values, 8, direction(name.partition("/")[2])))
+    columns += [Column("best step", [best.step if best else None for best in bests], 3)]
+    tests = [info.test or {} for info in infos]
+    for name in dict.fromkeys(key for test in tests for key in test if key != "step"):
+        values = [test.get(name) for test in tests]
+        columns.append(Column(f"test/{name}", values, 4 if name == "loss" else 7, direction(name)))
+    return [
+        *columns,
+        Column("seconds", [info.seconds("train_s") for info in infos], 5, show="{:,.1f}".format),
+        Column("ranks", [info.ranks for info in infos]),
+        Column("started", [info.started for info in infos]),
+        Column("path", [str(run.path) for run in runs]),
+        Column("error", [info.error for info in infos]),
+    ]
+
+
+def _steps(run: Run) -> int | None:
+    """Steps taken, also of a run that is under way or was killed."""
+    return run.info.steps if run.info.steps is not None else run.rows[-1]["step"] if run.rows else 0
+
+
+# microtrain compare of more than two --------------------------------------------------------------
+
+
+def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[Column], ...]:
+    """The runs, and the groups of those that differ in their seed alone, as columns.
+
+    The values of a run are those at its best step by the monitored measure, its test values what
+    they are. Both tables are sorted by that measure, or by the column `by`; there are no columns
+    of groups where no two runs differ in their seed alone.
+    """
+    monitor = records[0].monitor
+    settings = {k: v for k, v in differing_settings(records).items() if k not in _PLACES}
+    names = [record.name for record in records]
+    labels = names if len(set(names)) == len(names) else [record.label for record in records]
+    status = [record.info.status for record in records]
+    told = [
+        Column("run", labels, 10),
+        Column("status", status, 9 if set(status) != {"finished"} else 0),
+        *_settings(settings),
+        *_measures(records, monitor),
+        Column("steps", [_steps(record) for record in records], 2),
+        Column("seconds", [r.info.seconds("train_s") for r in records], 1, show="{:,.1f}".format),
+        Column("path", [str(record.path) for record in records]),
+    ]
+    by = by or (monitor if any(c.name == monitor for c in told) else "run")
+    return sort(told, by), _groups(records, told, by)
+
+
+def _settings(settings: dict[str, list[str | None]]) -> list[Column]:
+    """A column for each; its heading is the last of the key that no other has."""
+    ends = {key: key.removesuffix(".type").rpartition(".")[2] for key in settings}
+    columns = []
+    for i, (key, row) in enumerate(settings.items()):
+        short = ends[key] if [*ends.values()].count(ends[key]) == 1 else key
+        weight = 8 - i / 100 if max(len(value or "") for value in row) < _LONGEST else 3
+        columns.append(Column(short, [*map(_plain, row)], weight, show=_cut))
+    return columns
+
+
+def _cut(value: object) -> str:
+    """A setting as text; of a long one the end, where paths differ."""
+    text = printable(str(value))
+    return text if len(text) <= _LONGEST else f"...{text[3 - _LONGEST :]}"
+
+
+def _plain(text: str | None) -> Any:
+    """A setting as a number where it is one, so that it is sorted as such."""
+    for kind in (int, float):
+        try:
+            return kind(text) if text is not None else None
+        except ValueError:
+            continue
+    return text
+
+
+def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
+    columns: list[Column] = []
+    bests = [record.best(monitor) for record in records]
+    for name in dict.fromkeys(c for record in records for c in record.columns):
+        test = name.startswith("test/")
+        if name.startswith("train/") and name != monitor:
+            continue
+        values: list[float | None] = []
+        for record, best in zip(records, bests, strict=True):
+            at = dict(zip(*(axis.tolist() for axis in record.curve(name)), strict=True))
+            last = next(reversed(at.values()), None)
+            values.append(last if test else at.get(best[1]) if best else None)
+        weight = 9 if name == monitor else 7 if test else 6
+        columns.append(
+            Column(name, values, weight - len(columns) / 100, records[0].direction(name))
+        )
+    return columns
+
+
+def _groups(records: Sequence[Record], told: Sequence[Column], by: str) -> list[Column]:
+    """A line for each group of runs that differ in their seed alone: their number, mean +- std."""
+    rows, settings = by_seed(records)
+    if max(map(len, rows)) < 2:
+        return []
+    columns = [
+        replace(column, values=[column.values[row[0]] for row in rows])
+        for column in _settings(settings)
+    ]
+    columns.append(Column("seeds", [len(row) for row in rows], 10))
+    for column in (column for column in told if "/" in column.name):
+        values = [[v for i in row if (v := column.values[i]) is not None] for row in rows]
+        columns.append(replace(column, values=[*map(Spread.of, values)]))
+    return sort(columns, by if any(column.name == by for column in columns) else columns[-1].name)
+
+
+class Spread(float):
+    """A mean that knows its sample standard deviation."""
+
+    deviation: float = math.nan
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Of some values; None where there are none."""
+        if not values:
+            return None
+        spread = cls(statistics.fmean(values))
+        if len(values) > 1:
+            spread.deviation = statistics.stdev(values)
+        return spread

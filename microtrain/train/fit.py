@@ -1,0 +1,151 @@
+"""Whether model, loss, metrics and data go together: found out before a run begins, on two rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..autograd import enable_grad
+from ..config.across import mode_missing
+from ..config.components import CLASSES, is_import_path
+from ..config.schema import Component, Config
+from ..creation import from_numpy
+from ..data import ArrayDataset, Prepared
+from ..distributed.single import SingleCommunicator
+from ..errors import ConfigError
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
+from ..tensor import TENSORS, Tensor
+from .class_metrics import ClassMetric
+from .class_table import is_of_numbers
+from .evaluation import Outputs, Step, evaluate, evaluating, step_of, to_numpy
+from .losses import loss_of_rows, one_loss, refuse_unweighted
+from .metrics import Metric
+from .outputs import described, leaves, mapped
+from .own import refused, try_metric, trying
+
+__all__ = ["check_fit"]
+
+COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
+
+
+def check_fit(
+    config: Config,
+    data: Prepared,
+    module: Module,
+    loss: Any,
+    metrics: list[Metric],
+    device: Any,
+    trainer: Any,
+) -> None:
+    """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
+
+    Errors in the user's own code keep their traceback. `trainer` is the class of the run, whose
+    `eval_step` is tried instead of model and loss where it has one.
+    """
+    names = config.model.type, config.loss.type
+    target, parts = data.train.target, (data.train, data.val, data.test)
+    if isinstance(loss, CrossEntropyLoss) and data.classes is None:
+        raise ConfigError(
+            f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
+            f"{target.shape}: a regression; use mse, or make it classes\n{CLASSES}"
+        )
+    if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
+        raise ConfigError(
+            f"loss {names[1]} compares numbers, but the target is one of {len(data.classes)} "
+            "classes; use cross_entropy"
+        )
+    if isinstance(loss, BCEWithLogitsLoss) and not (target.min() >= 0 and target.max() <= 1):
+        raise ConfigError(
+            f"loss {names[1]} wants targets from 0 to 1, but they go from {target.min():g} to "
+            f"{target.max():g}; use mse"
+        )
+    if not any(param.requires_grad for param in module.parameters()):
+        raise ConfigError(f"model {names[0]}: no parameter requires grad")
+    check_monitor(config, metrics)
+    for metric in metrics:
+        if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
+            raise ConfigError(
+                f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
+                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
+            )
+    if data.train.weighted and trainer.eval_step is None:
+        refuse_unweighted(loss, names[1])
+    rows = data.train.with_arrays(*data.train[:2])
+    known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
+    step = step_of(trainer, **known)
+    try:
+        outputs = _tried(config, module, loss, rows, device, step)
+        arrays = mapped(to_numpy, outputs)
+        for number, metric in enumerate(metrics):
+            try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
+        evaluate(module, loss, metrics, rows, SingleCommunicator(), device, step=step)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
+            raise
+        arrays = (*data.train.inputs, target)
+        shapes = ", ".join(str(array.shape[1:]) for array in arrays)
+        raise ConfigError(
+            f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
+            f"{error}"
+        ) from error
+    # Two rows need not hold the highest class.
+    scores = getattr(outputs, "shape", (0,))[-1]
+    if isinstance(loss, CrossEntropyLoss) and step is None and scores != len(data.classes or ()):
+        raise ConfigError(
+            f"model {names[0]} gives {scores} scores a row, but the data have "
+            f"{len(data.classes or ())} classes; leave out_features to the data"
+        )
+
+
+def check_monitor(config: Config, metrics: list[Metric]) -> None:
+    """ConfigError where the highest value of the monitored metric is best, or nobody knows."""
+    part = "val" if config.data.split.val else "train"
+    for metric in metrics:
+        wrong = mode_missing(config, metric.higher_is_better)
+        if wrong and config.checkpoint.monitor == f"{part}/{metric.name}":
+            raise ConfigError(f"checkpoint.monitor: {wrong}")
+
+
+def _tried(
+    config: Config, module: Module, loss: Any, rows: ArrayDataset, device: Any, step: Step | None
+) -> Any:
+    """A prediction; ConfigError where model or loss return what cannot be used."""
+    batch = tuple(from_numpy(array).to(device=device) for array in rows.arrays)
+    at = len(rows.inputs)
+    with evaluating(module):  # running statistics begin with the first step
+        if step is not None:
+            with trying(config, "trainer", Component("trainer", str(config.trainer))):
+                prediction, value = step(module, batch)
+        else:
+            with trying(config, "model", config.model), enable_grad():
+                prediction = Outputs(module, [])(*batch[:at])
+            if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
+                raise refused(
+                    config, "model", config.model,
+                    f"returned {described(prediction)}; forward must return a Tensor, or several "
+                    "in a tuple, list or dict",
+                )  # fmt: skip
+            if not isinstance(prediction, Tensor) and isinstance(loss, BUILT_IN):
+                raise refused(
+                    config, "loss", config.loss,
+                    f"compares one Tensor with the target, but model {config.model.type} returned "
+                    f"{described(prediction)}; write a loss that takes what forward returns, or a "
+                    "trainer with eval_step (docs/your-loop.md)",
+                )  # fmt: skip
+            given = f" with prediction {described(prediction)} and target {described(batch[at])}"
+            with trying(config, "loss", config.loss, given), enable_grad():
+                value = loss_of_rows(loss, prediction, *batch[at:])
+        value = one_loss(value)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+        raise refused(
+            config, "loss", config.loss, f"returned {what}; expected one number as a Tensor"
+        )  # fmt: skip
+    if step is None and not value.requires_grad:
+        raise refused(
+            config, "loss", config.loss,
+            "returned a number without a gradient: compute it of the prediction by operations on "
+            "Tensors, without detach(), item() and NumPy",
+        )  # fmt: skip
+    return prediction
