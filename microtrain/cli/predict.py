@@ -23,8 +23,8 @@ import click
 )
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
-    "--keep", metavar="NAMES", default="", help="Columns of the input to write, too, separated by"
-    " commas; those of type id are written anyway.",
+    "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
+    " by commas or each with its own --keep; those of type id are written anyway.",
 )  # fmt: skip
 @click.option(
     "--threshold",
@@ -41,7 +41,7 @@ def predict(
     output: str,
     checkpoint: str,
     proba: bool,
-    keep: str,
+    keep: tuple[str, ...],
     threshold: float | None,
     delimiter: str | None,
     force: bool,
@@ -69,7 +69,7 @@ def predict(
         click.echo(f"note: {text}", err=True)
 
     model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
-    kept = [name.strip() for name in keep.split(",") if name.strip()]
+    kept = [name.strip() for name in ",".join(keep).split(",") if name.strip()]
     count = predict_file(
         model, source, output, note, proba=proba, threshold=threshold, force=force,
         delimiter=delimiter, keep=kept,

@@ -17,13 +17,26 @@ from ..errors import ConfigError
 from ..spelling import did_you_mean
 from .frame import Frame, number
 
-__all__ = ["Column", "Columns", "Kind", "Specification", "as_columns", "dates", "numbers", "texts"]
+__all__ = [
+    "NO_VALUE",
+    "Column",
+    "Columns",
+    "Kind",
+    "Specification",
+    "as_columns",
+    "dates",
+    "numbers",
+    "texts",
+]
 
 Array = NDArray[Any]
 Kind = Literal["number", "category", "date", "id"]
+Scale = Literal["standard", "robust", "minmax", "none"]
+Encoding = Literal["one_hot", "embedding"]
+Unknown = Literal["ignore", "error"]
 STATISTICS = ("mean", "median", "most_frequent")
 # Texts that stand for no value in a column of numbers or dates, whatever their case.
-_NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
+NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -49,13 +62,14 @@ class Column:
     type: Kind = "number"
     missing: float | str | None = None
     indicator: bool = False
-    scale: Literal["standard", "robust", "minmax", "none"] | None = None
-    encode: Literal["one_hot", "embedding"] = "one_hot"
-    unknown: Literal["ignore", "error"] = "ignore"
+    scale: Scale | None = None
+    encode: Encoding = "one_hot"
+    unknown: Unknown = "ignore"
     format: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what does not go together."""
+        """Raise ValueError for values that cannot be, and for what does not go together."""
+        self._check_values()
         numeric, fill = self.type in ("number", "date"), self.missing
         given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
         of_kind = {
@@ -82,12 +96,32 @@ class Column:
         if self.indicator and fill is None:
             raise ValueError("indicator needs missing: what stands for an empty cell?")
 
+    def _check_values(self) -> None:
+        """What a configuration checks as it is read; others write Python."""
+        for key, choices in _CHOICES.items():
+            value = getattr(self, key)
+            if value not in choices and not (key == "scale" and value is None):
+                near = did_you_mean(str(value), choices)
+                raise ValueError(f'there is no {key} "{value}"{near} ({", ".join(choices)})')
+        if type(self.indicator) is not bool:
+            raise ValueError(f"indicator: expected true or false, got {self.indicator!r}")
+        fill: Any = self.missing
+        is_number = type(fill) in (int, float, np.float64) and np.isfinite(fill)
+        if not (fill is None or isinstance(fill, str) or is_number):
+            raise ValueError(f"missing: expected a number or a text, got {fill!r}")
+
     @property
     def is_input(self) -> bool:
         """Whether a model gets to see it."""
         return self.type != "id"
 
 
+_CHOICES = {
+    "type": get_args(Kind),
+    "scale": get_args(Scale),
+    "encode": get_args(Encoding),
+    "unknown": get_args(Unknown),
+}
 Specification = Kind | Column | Mapping[str, Any]
 Columns = dict[str, Specification]
 
@@ -101,12 +135,9 @@ def as_columns(given: Mapping[str, Specification] | None) -> dict[str, Column]:
     for name, spec in (given or {}).items():
         try:
             if isinstance(spec, str):
-                if spec not in get_args(Kind):
-                    near = did_you_mean(spec, get_args(Kind))
-                    raise ValueError(
-                        f'there is no type "{spec}"{near} ({", ".join(get_args(Kind))})'
-                    )
                 spec = {"type": spec}
+            if not isinstance(spec, Column | Mapping):
+                raise TypeError(f"expected {', '.join(get_args(Kind))} or a dict, got {spec!r}")
             columns[name] = spec if isinstance(spec, Column) else Column(**spec)
         except (ValueError, TypeError) as error:
             wrong.append(f"  {name}: {error}".replace("Column.__init__() ", ""))
@@ -157,20 +188,25 @@ def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 def texts(frame: Frame, name: str, column: Column) -> list[str]:
     """The cells as texts, empty where there is no value; DataError where that may not be."""
     array = frame.column(name)
-    if array.dtype.kind == "f":  # whole numbers without a point, as in a file of text
-        whole = not (array[np.isfinite(array)] % 1).any()
-        cells = ["" if np.isnan(x) else f"{x:.0f}" if whole else str(x) for x in array.tolist()]
-    else:
-        cells = ["" if _is_nothing(cell) else str(cell).strip() for cell in array.tolist()]
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[us]").astype(object)  # nanoseconds would become integers
+    cells = [_text(cell) for cell in array.tolist()]
     empty = [row for row, cell in enumerate(cells) if not cell]
     if empty and column.missing is None and column.is_input:
         raise frame.refusal(name, empty, "expected a category")
     return cells
 
 
+def _text(cell: Any) -> str:
+    """A cell as a text: whole numbers without a point, as in a file of text."""
+    if isinstance(cell, float) and cell.is_integer():
+        return f"{cell:.0f}"
+    return "" if _is_nothing(cell) else str(cell).strip()
+
+
 def _is_empty(cell: Any) -> bool:
     """Whether a cell has no number or date."""
-    return cell.casefold() in _NO_VALUE if isinstance(cell, str) else _is_nothing(cell)
+    return cell.casefold() in NO_VALUE if isinstance(cell, str) else _is_nothing(cell)
 
 
 def _is_nothing(cell: Any) -> bool:
@@ -189,10 +225,11 @@ def _days(cell: Any, form: str | None) -> Any:
             cell = datetime.strptime(cell, form) if form else datetime.fromisoformat(cell)
         except ValueError:
             return None
+    if _is_nothing(cell):  # NaT is a datetime
+        return None
     if isinstance(cell, date) and not isinstance(cell, datetime):
         cell = datetime.combine(cell, time())
     if not isinstance(cell, datetime):
         return None
-    if cell.tzinfo is not None:
-        cell = cell.astimezone(UTC).replace(tzinfo=None)
-    return (cell - _EPOCH).total_seconds() / 86_400
+    epoch = _EPOCH if cell.tzinfo is None else _EPOCH.replace(tzinfo=UTC)
+    return (cell - epoch).total_seconds() / 86_400

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..words import plural
-from .columns import Column, dates, texts
+from .columns import NO_VALUE, Column, dates, texts
 from .frame import Frame, number, shortened
 
 __all__ = ["Proposal", "advice", "guess_target", "propose"]
@@ -51,7 +51,12 @@ class Proposal:
 def propose(frame: Frame, name: str) -> Proposal:
     """What a column seems to hold."""
     cells = texts(frame, name, Column(type="category", missing="none"))
-    filled = [cell for cell in cells if cell and cell.casefold() not in ("nan", "na", "n/a", "?")]
+    filled = [cell for cell in cells if cell.casefold() not in NO_VALUE]
+    numeric = [x for x in map(number, filled) if x is not None and np.isfinite(x)]
+    is_number = bool(numeric) and 2 * len(numeric) >= len(filled)
+    form = _date_format(filled) if filled and not is_number else None
+    if not is_number and form is None:  # "none" may be a category
+        filled = [c for c in cells if c and c.casefold() not in ("nan", "na", "n/a", "?")]
     rows, distinct = len(cells), len(set(filled))
     missing = rows - len(filled)
     gaps = f"{missing:,} of {plural(rows, 'cell')} empty" if missing else ""
@@ -66,8 +71,7 @@ def propose(frame: Frame, name: str) -> Proposal:
         return Proposal(name, "drop", "no cell has a value")
     if distinct == 1:
         return Proposal(name, "drop", f'"{shortened(filled[0])}" in every row', 1)
-    numeric = [x for x in map(number, filled) if x is not None and np.isfinite(x)]
-    if 2 * len(numeric) >= len(filled):
+    if is_number:
         if strange := len(filled) - len(numeric):
             wrong = next(c for c in filled if number(c) is None or not np.isfinite(float(c)))
             why = f'{plural(strange, "cell")} such as "{shortened(wrong)}" no number: correct them'
@@ -77,7 +81,7 @@ def propose(frame: Frame, name: str) -> Proposal:
             return proposal("id", "another number in every row")
         low, high = min(numeric), max(numeric)
         return proposal("number", f"numbers from {low:g} to {high:g}", "median")
-    if (form := _date_format(filled)) is not None:
+    if form is not None:
         kind = f'date, format: "{form}"' if form else "date"
         spec = (
             f"{{type: {kind}{', missing: median' if missing else ''}}}" if form or missing else kind

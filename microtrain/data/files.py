@@ -246,7 +246,10 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
             for column in table.columns:
                 if pyarrow.types.is_dictionary(column.type):
                     column = column.cast(column.type.value_type)
-                columns.append(column.to_numpy(zero_copy_only=False))
+                # NumPy's integers have no gaps, and floats would round large ones.
+                gaps = pyarrow.types.is_integer(column.type) and column.null_count
+                values = np.array(column.to_pylist(), object) if gaps else None
+                columns.append(column.to_numpy(zero_copy_only=False) if values is None else values)
         except Exception as error:  # ArrowException, ValueError, OSError, KeyError, MemoryError ...
             text = " ".join(str(error).split())
             raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error

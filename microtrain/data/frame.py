@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..words import listed
 __all__ = ["Frame", "has_decimal_comma", "missing", "number", "shortened", "together"]
 
 Array = NDArray[Any]
-_NUMBERS = (int, float, np.integer, np.floating, np.bool_)
+_NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
 
 
 class Frame:
@@ -99,6 +100,8 @@ class Frame:
     def texts(self, name: str) -> list[str]:
         """A column as texts: whole numbers without a point, no value as an empty text."""
         array = self.column(name)
+        if array.dtype.kind == "b":
+            array = array.astype(int)
         if array.dtype.kind == "f" and np.isfinite(array).all() and (array % 1 == 0).all():
             return [str(int(value)) for value in array]
         return ["" if value is None else str(value).strip() for value in array.tolist()]

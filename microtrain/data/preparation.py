@@ -184,8 +184,11 @@ def _way_to_split(
         values = data.inputs[0][:, (data.feature_names or ()).index(name)]
     else:
         key = "group" if time is None else "time"
+        what = missing(f"{origin}: split.{key}", "column", [name], data.feature_names or ())
+        kind = "id" if time is None else "date"
         raise ConfigError(
-            missing(f"{origin}: split.{key}", "column", [name], data.feature_names or ())
+            f"{what}\nhint: a column of a table that is no plain number is named under "
+            f"data.columns, such as columns: {{{name}: {kind}}}"
         )
     return {"units": values, "in_order": time is not None}
 

@@ -94,7 +94,7 @@ class Table:
         if features is None:
             left_out = {target, weight, *drop}
             features = [name for name in frame.names if name not in left_out]
-            if "" in features:
+            if "" in features and "" not in given:
                 raise DataError(
                     f"{frame.origin}: column {frame.names.index('') + 1} has no name. Is it a row "
                     "number (pandas: to_csv(index=False) leaves it out)? features: [...] names "
@@ -132,8 +132,8 @@ class Table:
         if not as_time:
             return np.array(texts(self.frame, name, Column(type="id")))
         if column.type == "date" or self.frame.column(name).dtype.kind in "OM":
-            try:
-                return dates(self.frame, name, dataclasses.replace(column, type="date"))
+            try:  # not filled in: without a value there is no order
+                return dates(self.frame, name, Column(type="date", format=column.format))
             except DataError:
                 if column.type == "date":
                     raise
@@ -384,6 +384,9 @@ def _scaled(how: str, x: NDArray[np.float64], origin: str) -> tuple[float, float
     if how == "standard":
         standard = Preprocessing.standardizing(x[:, None], origin)
         return float(standard.mean[0]), float(standard.scale[0])
+    with np.errstate(over="ignore"):
+        if not np.isfinite(x.max() - x.min()):
+            raise DataError(f"{origin}: input values are too large to scale; rescale them")
     if how == "robust":
         robust = _sklearn("preprocessing").RobustScaler().fit(x[:, None])
         return float(robust.center_[0]), float(robust.scale_[0])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, write_whole
+from ..words import listed
 from .inputs import check_suffix, read_inputs
 from .model import TrainedModel
 
@@ -53,6 +54,9 @@ def predict_file(
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
     if suffix == ".npz":
+        # The latter two are arguments of numpy.savez.
+        own = ("prediction", "probability", "classes", "file", "allow_pickle")
+        _refuse_taken(output, kept, own)
         arrays = {**kept, "prediction": prediction}
         if chance is not None:
             arrays["probability"] = chance
@@ -114,12 +118,22 @@ def _columns(
     if len(names) != table.shape[1]:
         names = [f"prediction_{i}" for i in range(table.shape[1])]
     names = [f"predicted_{name}" if name in kept else name for name in names]
+    labels = [f"probability_{name}" for name in model.classes or names]
+    _refuse_taken(output, kept, names if chance is None else [*names, *labels])
     columns = {**kept, **dict(zip(names, table.T, strict=True))}
     if chance is not None:
-        labels = (f"probability_{name}" for name in model.classes or names)
         chances = chance if chance.ndim == 2 else chance[:, None]
         columns.update(zip(labels, chances.T, strict=True))
     return columns
+
+
+def _refuse_taken(output: str, kept: Mapping[str, Array], own: Sequence[str]) -> None:
+    """ConfigError for columns of the input whose names are those of what is predicted."""
+    if taken := [name for name in kept if name in own]:
+        raise ConfigError(
+            f"--output {output}: {listed(taken)} of the input cannot be kept beside predictions of "
+            "that name; rename it there, or leave it out of --keep"
+        )
 
 
 def _to_stdout(content: bytes) -> None:

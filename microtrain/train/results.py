@@ -8,6 +8,7 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
+from ..config.schema import Component
 from ..distributed.abort import exit_status
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import alone
@@ -68,8 +69,8 @@ class Results(Observer):
             missing = never_predicted(self._counts)
             if missing and run.comm.rank == 0:
                 run.output.warn(
-                    f"never predicted in the {split} data: {listed(missing)}  ({ending.which})\n"
-                    "hint: weigh rare classes more, with loss.class_weight: balanced"
+                    f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
+                    + _hint_of_weights(run.config.loss)
                 )
         return values
 
@@ -142,3 +143,11 @@ class Results(Observer):
             )
             for line in lines:
                 run.directory.log(line)
+
+
+def _hint_of_weights(loss: Component) -> str:
+    """How to weigh rare classes more, where the loss can and does not yet."""
+    key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(loss.type)
+    if key is None or {key, "weight"} & {k for k, v in loss.arguments.items() if v is not None}:
+        return ""
+    return f"\nhint: weigh rare classes more, with loss.{key}: balanced"

@@ -325,7 +325,7 @@ def test_parquet_numbers_are_regressed_on_and_texts_are_classes(stored):
 @pytest.mark.parametrize(
     "columns, options, message",
     [
-        ({"a": [1, None], "y": [1, 2]}, {}, 'row 1, column "a": expected a number, found "nan"'),
+        ({"a": [1, None], "y": [1, 2]}, {}, 'row 1, column "a": expected a number, found an empty'),
         ({"a": ["1"], "y": [1]}, {}, 'row 0, column "a": expected a number, found the text "1"'),
         ({"a": [[1]], "y": [1]}, {}, 'row 0, column "a": expected a number, found "[1]"'),
         ({"a": [1, 2], "y": ["b", None]}, {}, 'row 1, column "y": expected a number or a name'),

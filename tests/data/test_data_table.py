@@ -2,6 +2,7 @@
 
 import json
 from datetime import date, datetime
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import ArrayDataset, Column, Encoder, Table, csv, parquet, prepare
+from microtrain.data.columns import texts
 from microtrain.data.frame import Frame
 from microtrain.errors import ConfigError, DataError
 
@@ -214,6 +216,14 @@ def test_an_unknown_category_is_refused_if_so_asked():
         ({"type": "date", "missing": "soon"}, 'or a date, got "soon"'),
         ({"indicator": True}, "indicator needs missing"),
         ({"fill": 3}, "got an unexpected keyword argument 'fill'"),
+        ({"type": "Category"}, 'there is no type "Category"; did you mean category?'),
+        ({"scale": "standrad"}, 'there is no scale "standrad"; did you mean standard?'),
+        ({"type": "category", "encode": "onehot"}, 'there is no encode "onehot"'),
+        ({"type": "category", "unknown": "refuse"}, 'there is no unknown "refuse"'),
+        ({"missing": 1, "indicator": "no"}, "indicator: expected true or false, got 'no'"),
+        ({"missing": [1]}, "missing: expected a number or a text, got [1]"),
+        ({"missing": float("nan")}, "missing: expected a number or a text, got nan"),
+        (None, "expected number, category, date, id or a dict, got None"),
     ],
 )
 def test_specifications_that_cannot_be(spec, message):
@@ -288,6 +298,8 @@ def test_names_that_do_not_go_together(options, error, message):
         ([None, None], {"missing": "mean"}, "no training row has a value"),
         ([str(i) for i in range(1001)], "category", "1,001 categories would be as many inputs"),
         (["x", None], {"missing": "mean"}, 'expected a number, found the text "x"'),
+        ([1e308, -1e308], {"scale": "robust"}, "too large to scale"),
+        ([1e308, -1e308], {"scale": "minmax"}, "too large to scale"),
     ],
 )
 def test_cells_that_are_not_what_the_column_holds(cells, spec, message):
@@ -317,6 +329,70 @@ def test_weights_come_from_a_column(tmp_path):
     path.write_text("a,w,y\n1,0,5\n3,0,7\n")
     with pytest.raises(DataError, match="weights of all training rows are 0"):
         prepare(csv(path, "y", weight="w"))
+
+
+def test_texts_of_a_cell_do_not_depend_on_the_others():
+    made = table({"c": [1.0, 2.0, None, 1.0]}, {"c": {"type": "category", "missing": "none"}})
+    encoder, _ = made.fit()
+    assert encoder.feature_names == ("c=1", "c=2", "c=none")
+    (x,) = encoder.encode(Frame("t", ["c"], [np.array([2.0, 2.5])]))
+    assert x.tolist() == [[0, 1, 0], [0, 0, 0]]
+    (x,) = encoder.encode(Frame("t", ["c"], [np.array([Decimal("1"), "2"], object)]))
+    assert x.tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_dates_as_texts_are_dates_whatever_their_unit():
+    nanoseconds = np.array(["2024-01-02T03:04", "NaT"], "datetime64[ns]")
+    cells = texts(Frame("t", ["d"], [nanoseconds]), "d", Column(type="id"))
+    assert cells == ["2024-01-02 03:04:00", ""]
+
+
+def test_the_first_and_last_dates_have_time_zones():
+    cells = ["0001-01-01T00:00+02:00", "9999-12-31T23:59-12:00", "1970-01-01T12:00+12:00"]
+    assert encoded({"c": cells}, {"c": "date"})[1].tolist() == [
+        [-719162 - 2 / 24], [2932896 + 1439 / 1440 + 0.5], [0.0],
+    ]  # fmt: skip
+
+
+def test_large_whole_numbers_of_parquet_keep_their_digits_beside_gaps(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    large = 2**53 + 1
+    prices = pyarrow.array([Decimal("1.50"), Decimal("2.25")], pyarrow.decimal128(9, 2))
+    content = {"key": [large, None], "n": [7, None], "price": prices, "y": [1.0, 2.0]}
+    write_table(pyarrow.table(content), tmp_path / "t.parquet")
+    columns = {"key": "id", "n": {"missing": 3}}
+    made = parquet(tmp_path / "t.parquet", "y", columns=columns)
+    assert texts(made.frame, "key", Column(type="id")) == [str(large), ""]
+    assert made.fit()[0].encode(made.frame)[0].tolist() == [[7.0, 1.5], [3.0, 2.25]]
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"time": "plan"}, 'column "plan": expected a number, found the text "a"'),
+        ({"time": "since"}, 'row 2, column "since": expected a date, found an empty cell'),
+    ],
+)
+def test_rows_without_an_order_are_not_split_by_time(split, message):
+    columns = {
+        "plan": ["a", "b"] * 4,
+        "since": ["2024-01-01", "2024-01-02", ""] + ["2024-02-01"] * 5,
+    }
+    specs = {
+        "plan": {"type": "category", "encode": "embedding"},
+        "since": {"type": "date", "missing": "median"},
+    }
+    with pytest.raises(DataError) as caught:
+        prepare(table(columns, specs), split={"train": 0.5, "test": 0.5}, **split)
+    assert message in str(caught.value)
+
+
+def test_a_column_that_is_no_input_splits_where_it_is_named():
+    arrays = ArrayDataset(np.ones((4, 1)), np.ones((4, 1)), feature_names=["a"])
+    with pytest.raises(ConfigError, match=r"data\.columns, such as columns: \{since: date\}"):
+        prepare(arrays, split={"train": 0.5, "test": 0.5}, time="since")
 
 
 def test_parquet_has_columns_of_all_kinds(tmp_path):

@@ -14,6 +14,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.inference.evaluate import evaluate_run
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
@@ -78,14 +79,53 @@ def test_ids_and_kept_columns_stand_before_the_predictions(run, tmp_path, capsys
         ("x1", "hello", "3"), ("x2", "", ""),
     ]  # fmt: skip
     assert capsys.readouterr().err == ""
+    assert predict(run, tmp_path, NEW, "--keep", "note", "--keep", "size") == rows
     predict(run, tmp_path, NEW)
     assert capsys.readouterr().err == "note: columns that the model does not use: note\n"
+
+
+def test_classes_of_true_and_false_are_measured_again(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    content = {"x": np.arange(40.0), "c": ["u", "v"] * 20, "ok": [i % 3 == 0 for i in range(40)]}
+    write_table(pyarrow.table(content), tmp_path / "t.parquet")
+    (tmp_path / "t.yaml").write_text(
+        "name: t\ndata: {type: parquet, path: t.parquet, target: ok, categorical: true, "
+        "columns: {c: category}, split: {train: 0.8, val: t.parquet, test: 0.2}}\n"
+        "model: logistic_regression\nloss: cross_entropy\noptimizer: adam\n"
+        'train: {duration: 1 epochs, batch_size: 8, compile: "off"}\n'
+    )
+    assert main(["train", str(tmp_path / "t.yaml"), f"run_dir={tmp_path / 'runs'}"]) == 0
+    file = str(tmp_path / "t.parquet")
+    given = {"comm": SingleCommunicator(), "warn": print}
+    again = evaluate_run(str(tmp_path / "runs/t"), data_file=file, **given).parts[file]
+    whole = evaluate_run(str(tmp_path / "runs/t"), part="val", **given).parts["val"]
+    assert again.values == pytest.approx(whole.values)
+    assert again.classes.support == [26, 14]
 
 
 def test_a_kept_target_keeps_its_name(run, tmp_path):
     rows = predict(run, tmp_path, "since,plan,size,ok\n2024-02-01,a,3,no\n", "--keep", "ok")
     assert [*rows[0]] == ["ok", "predicted_ok"]
     assert rows[0]["ok"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("name", "out", "options"),
+    [
+        ("predicted_ok", "o.csv", ["--keep", "ok,predicted_ok"]),
+        ("probability_yes", "o.csv", ["--proba", "--keep", "probability_yes"]),
+        ("prediction", "o.npz", ["--keep", "prediction"]),
+        ("file", "o.npz", ["--keep", "file"]),
+    ],
+)
+def test_a_kept_column_is_not_lost_to_a_prediction(run, tmp_path, capsys, name, out, options):
+    (tmp_path / "new.csv").write_text(f"since,plan,size,ok,{name}\n2024-02-01,a,3,no,7\n")
+    given = ["--input", str(tmp_path / "new.csv"), "--output", str(tmp_path / out)]
+    assert main(["predict", str(run), *given, *options]) == 2
+    assert f"{name} of the input cannot be kept beside predictions" in capsys.readouterr().err
+    assert not (tmp_path / out).exists()
 
 
 def test_a_table_and_a_file_give_the_same(run, tmp_path):

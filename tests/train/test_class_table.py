@@ -102,6 +102,11 @@ def test_a_class_that_is_never_predicted_is_named(tmp_path: Path) -> None:
     assert "warning (rank 0): never predicted in the test data: class " in warned
     assert "class_weight: balanced" in warned
     assert "accuracy of always saying class b: " in said
+    loss = {"type": "cross_entropy", "class_weight": [9.0, 1.0, 1.0]}
+    _, _, warned = run(
+        tmp_path / "weighted", rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3, loss=loss
+    )
+    assert "never predicted" in warned and "hint" not in warned
 
 
 @pytest.mark.parametrize(
