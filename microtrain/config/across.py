@@ -44,6 +44,9 @@ def _shares(config: Config) -> Wrong:
     if split.files and "path" not in config.data.arguments:
         part = next(iter(split.files))
         yield f"data.split.{part}", f"data of type {config.data.type} are not read from a file"
+    for part, file in split.files.items():
+        if file == config.data.arguments.get("path"):
+            yield f"data.split.{part}", "is the file that the model is trained on (data.path)"
     ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
     if len(ways) > 1:
         yield f"data.split.{ways[1]}", f"and {ways[0]} cannot both say who goes where; choose one"

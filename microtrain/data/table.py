@@ -130,7 +130,7 @@ class Table:
         """A value for each row of any column, by which the rows can be split."""
         column = self.columns.get(name, Column())
         if not as_time:
-            return np.array(texts(self.frame, name, Column(type="id")))
+            return np.array(texts(self.frame, name, Column(type="category")))  # none is empty
         if column.type == "date" or self.frame.column(name).dtype.kind in "OM":
             try:  # not filled in: without a value there is no order
                 return dates(self.frame, name, Column(type="date", format=column.format))

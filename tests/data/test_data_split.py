@@ -121,3 +121,12 @@ def test_ways_that_the_data_do_not_allow(way, error, message):
     with pytest.raises(error) as caught:
         prepare(data, split={"train": 0.8, "test": 0.2}, **way)
     assert message in str(caught.value)
+
+
+def test_a_row_without_a_group_is_refused():
+    made = Table({"who": ["a", "", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 1.0, 0.0, 1.0]},
+                 "y", {"who": "id"})  # fmt: skip
+    with pytest.raises(
+        DataError, match=r'row 1, column "who": expected a category, found an empty'
+    ):
+        prepare(made, split={"train": 0.5, "test": 0.5}, group="who")

@@ -89,10 +89,11 @@ def test_classes_of_true_and_false_are_measured_again(tmp_path):
     from pyarrow.parquet import write_table
 
     content = {"x": np.arange(40.0), "c": ["u", "v"] * 20, "ok": [i % 3 == 0 for i in range(40)]}
-    write_table(pyarrow.table(content), tmp_path / "t.parquet")
+    for name in ("t", "v"):
+        write_table(pyarrow.table(content), tmp_path / f"{name}.parquet")
     (tmp_path / "t.yaml").write_text(
         "name: t\ndata: {type: parquet, path: t.parquet, target: ok, categorical: true, "
-        "columns: {c: category}, split: {train: 0.8, val: t.parquet, test: 0.2}}\n"
+        "columns: {c: category}, split: {train: 0.8, val: v.parquet, test: 0.2}}\n"
         "model: logistic_regression\nloss: cross_entropy\noptimizer: adam\n"
         'train: {duration: 1 epochs, batch_size: 8, compile: "off"}\n'
     )
@@ -295,6 +296,13 @@ def test_mistakes_of_the_configuration_are_told_with_their_place(tmp_path, chang
     error = capsys.readouterr().err
     assert message in error
     assert "command line" in error
+
+
+def test_the_training_file_is_no_test_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text(FILE.replace("MODEL", "logistic_regression"))
+    assert main(["check", "t.yaml", "data.split={train: 1.0, test: t.csv}"]) == 2
+    assert "is the file that the model is trained on (data.path)" in capsys.readouterr().err
 
 
 def test_data_of_no_file_have_no_file_for_a_part(tmp_path, capsys):
