@@ -124,7 +124,7 @@ def column(values: Array) -> list[str]:
     close = 1e-6 * float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
     if (np.abs(values - np.rint(values)) <= min(close, 1e-3)).all():
         return [f"{value:.0f}" for value in np.rint(values) + 0.0]
-    return ["0" if abs(value) <= close else f"{value:.4g}" for value in values.tolist()]
+    return ["0" if abs(value) <= close else f"{value:.6g}" for value in values.tolist()]
 
 
 def _dates(days: Array) -> list[str]:
