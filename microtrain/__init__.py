@@ -1,4 +1,4 @@
-"""microtrain: distributed training on an autograd that can be read in an afternoon.
+"""microtrain: distributed training with a small NumPy autograd, exact over MPI ranks.
 
 `import microtrain as mt` gives PyTorch's vocabulary over NumPy arrays; `mt.distributed`, `mt.data`
 and `mt.train` are imported when first used.
