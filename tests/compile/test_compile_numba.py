@@ -624,7 +624,7 @@ def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     step = native_step(Setting().step)
     step(batch(0))
-    with pytest.raises(ImportError, match=r"microtrain\[jit\]"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[jit\]'"):
         step(batch(1))
 
 

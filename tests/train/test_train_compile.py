@@ -212,9 +212,9 @@ NOT_CAPTURED = {
         ["model={type: ./parts.py:Looks, rows: 5}", "train.accumulate=3"], "LOOK",
     ),
     "counts": (["model=./parts.py:Counts"], r"forward changes Counts\.calls"),
-    "varies": (["model=./parts.py:Varies"], r"something else at every call.*parts\.py:\d+"),
+    "varies": (["model=./parts.py:Varies"], r"something different at every call.*parts\.py:\d+"),
     "keeps": (["model=./parts.py:Keeps"], r"forward changes Keeps\.mean"),
-    "random": (["model=./parts.py:Random"], r"something else.*parts\.py:\d+"),
+    "random": (["model=./parts.py:Random"], r"something different.*parts\.py:\d+"),
     "hooked": (
         ["model=./parts.py:Hooked"], r"(captured\n|\): )a hook of a Tensor would not be called",
     ),
