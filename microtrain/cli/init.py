@@ -65,9 +65,10 @@ def init(
         return
     if template not in TEMPLATES:
         near = did_you_mean(template, TEMPLATES)
-        raise ConfigError(
-            f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
-        )
+        text = f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
+        if Path(template).suffix.lower() in SUFFIXES:
+            text += f"\nhint: microtrain init csv {shlex.quote(template)}"
+        raise ConfigError(text)
     if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
         from .init_table import propose_configuration
 
