@@ -49,7 +49,7 @@ def predict(
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
 
-    Columns are found by their names, in any order, and standardised as in training; columns that
+    Columns are found by their names, in any order, and standardized as in training; columns that
     the model does not use are named and left out. Nothing is written if anything is wrong.
 
     \b
