@@ -35,8 +35,8 @@ PARTS = tuple(components.PARTS.values())
 )
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
-@click.option("--target", metavar="NAME", help="Of init csv FILE: the column to predict.")
-@click.option("--output", metavar="FILE", help="Of init csv FILE: where to write.")
+@click.option("--target", metavar="NAME", help="With init csv FILE: the column to predict.")
+@click.option("--output", metavar="FILE", help="With init csv FILE: where to write.")
 def init(
     template: str | None,
     directory: str | None,
@@ -44,11 +44,11 @@ def init(
     target: str | None,
     output: str | None,
 ) -> None:
-    """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
+    """Write the files of TEMPLATE into DIRECTORY, created if it does not exist.
 
-    Nothing is ever overwritten. Without arguments: the templates that there are. With a table of
-    your own in place of a directory, `init csv FILE` looks at it and proposes a configuration. With
-    --part, the one argument is a directory, or the Python file to be written.
+    Nothing is ever overwritten. Without arguments, lists the templates. `init csv FILE`, with a
+    table of your own in place of a directory, looks at it and proposes a configuration. With
+    --part, the only argument is a directory, or the Python file to write.
 
     \b
     microtrain init digits my_digits

@@ -24,7 +24,7 @@ import click
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
     "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
-    " by commas or each with its own --keep; those of type id are written anyway.",
+    " by commas or each with its own --keep; id columns are always written.",
 )  # fmt: skip
 @click.option(
     "--threshold",
