@@ -35,8 +35,8 @@ PARTS = tuple(components.PARTS.values())
 )
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
-@click.option("--target", metavar="NAME", help="Of init csv FILE: the column to predict.")
-@click.option("--output", metavar="FILE", help="Of init csv FILE: where to write.")
+@click.option("--target", metavar="NAME", help="With init csv FILE: the column to predict.")
+@click.option("--output", metavar="FILE", help="With init csv FILE: where to write.")
 def init(
     template: str | None,
     directory: str | None,
@@ -44,11 +44,11 @@ def init(
     target: str | None,
     output: str | None,
 ) -> None:
-    """Write the files of TEMPLATE into DIRECTORY, which is made if need be.
+    """Write the files of TEMPLATE into DIRECTORY, created if it does not exist.
 
-    Nothing is ever overwritten. Without arguments: the templates that there are. With a table of
-    your own in place of a directory, `init csv FILE` looks at it and proposes a configuration. With
-    --part, the one argument is a directory, or the Python file to be written.
+    Nothing is ever overwritten. Without arguments, lists the templates. `init csv FILE`, with a
+    table of your own in place of a directory, looks at it and proposes a configuration. With
+    --part, the only argument is a directory, or the Python file to write.
 
     \b
     microtrain init digits my_digits
@@ -65,9 +65,10 @@ def init(
         return
     if template not in TEMPLATES:
         near = did_you_mean(template, TEMPLATES)
-        raise ConfigError(
-            f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
-        )
+        text = f'there is no template "{template}"{near} (there are: {", ".join(TEMPLATES)})'
+        if Path(template).suffix.lower() in SUFFIXES:
+            text += f"\nhint: microtrain init csv {shlex.quote(template)}"
+        raise ConfigError(text)
     if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
         from .init_table import propose_configuration
 

@@ -24,7 +24,7 @@ import click
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
     "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
-    " by commas or each with its own --keep; those of type id are written anyway.",
+    " by commas or each with its own --keep; id columns are always written.",
 )  # fmt: skip
 @click.option(
     "--threshold",
@@ -49,7 +49,7 @@ def predict(
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
 
-    Columns are found by their names, in any order, and standardised as in training; columns that
+    Columns are found by their names, in any order, and standardized as in training; columns that
     the model does not use are named and left out. Nothing is written if anything is wrong.
 
     \b

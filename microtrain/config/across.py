@@ -162,7 +162,7 @@ def _schedule(config: Config) -> Wrong:
         if not isinstance(span, Duration):
             continue
         if span.unit == "min":
-            yield path, "a schedule counts optimiser steps, not minutes; give epochs or steps"
+            yield path, "a schedule counts optimizer steps, not minutes; give epochs or steps"
         elif span.unit == "%" and whole.unit == "min":
             yield path, f"{span} of {whole} is no number of steps; give epochs or steps"
         elif key == "warmup" and span.amount >= all_of.get(span.unit, math.inf):

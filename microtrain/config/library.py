@@ -56,7 +56,7 @@ def _apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]
             return value
         if key in _OTHERWISE and not callable(value):
             raise ConfigError(
-                f"{NAME}: {key} is a {type(value).__name__}; expected a name, a dict such as "
+                f"{NAME}: {key} is of type {type(value).__name__}; expected a name, a dict such as "
                 f'{{"type": ...}}, or {_OTHERWISE[key]}'
             )
         objects[key, number] = value

@@ -78,7 +78,7 @@ class Frame:
     def of(cls, value: Any) -> Frame | None:
         """The columns of a dict, a data frame, a table or a structured array; None of all else."""
         if isinstance(value, Mapping):
-            return cls("the columns", value.keys(), value.values())
+            return cls("the table", value.keys(), value.values())
         names: Any = getattr(getattr(value, "dtype", None), "names", None)
         for attribute in ("column_names", "columns"):  # of pyarrow; of pandas and polars
             names = getattr(value, attribute, None) if names is None else names

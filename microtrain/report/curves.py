@@ -23,7 +23,7 @@ __all__ = ["AXES", "FEW", "WORDS", "choose", "constant", "curves", "groups", "ru
 
 WORDS = {"train": "train", "val": "validation", "test": "test"}
 AXES = {
-    "step": "optimiser step",
+    "step": "optimizer step",
     "epoch": "epoch",
     "time": "seconds of training",
     "samples": "samples seen",
@@ -169,7 +169,7 @@ def speed(record: Record) -> list[Chart]:
             # A clock that is read every few milliseconds says little: of neighbours the median.
             near = np.lib.stride_tricks.sliding_window_view(np.pad(y, _NEAR, "edge"), 2 * _NEAR + 1)
             line = Curve(title, "test", (x, np.median(near, axis=1) * scale))
-            charts.append(Chart(title, "optimiser step", [line], linear=True))
+            charts.append(Chart(title, "optimizer step", [line], linear=True))
     return charts
 
 

@@ -145,7 +145,7 @@ def _tried(
     if step is None and not value.requires_grad:
         raise refused(
             config, "loss", config.loss,
-            "returned a number without a gradient: compute it of the prediction by operations on "
+            "returned a number without a gradient: compute it from the prediction by operations on "
             "Tensors, without detach(), item() and NumPy",
         )  # fmt: skip
     return prediction

@@ -105,6 +105,8 @@ def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
         (["linrge", "x"], 2, 'no template "linrge"; did you mean linreg?'),
         (["--part", "metrics"], 2, 'no part "metrics"; did you mean metric? (there are: metric, '),
         (["--part", "loss", "a", "b"], 2, "one place: microtrain init --part loss my_loss.py"),
+        (["mine.csv"], 2, 'no template "mine.csv" (there are: '),
+        (["mine.csv"], 2, "hint: microtrain init csv mine.csv"),
         (["csv"], 2, "name a directory: microtrain init csv my_csv"),
         (["csv", "file"], 5, "cannot write into file: "),
         (["csv", "file/below"], 5, "cannot write into file/below: "),

@@ -600,13 +600,13 @@ def test_the_names_of_the_users_own_metrics(directory):
     [
         (["schedule={type: cosine, warmup: 20 epochs}"], "schedule.warmup", "leaves nothing"),
         (["schedule={type: cosine, warmup: 100%}"], "schedule.warmup", "leaves nothing of a run"),
-        (["schedule={type: cosine, warmup: 5 min}"], "schedule.warmup", "counts optimiser steps"),
+        (["schedule={type: cosine, warmup: 5 min}"], "schedule.warmup", "counts optimizer steps"),
         (["schedule={type: cosine, warmup: 5}"], "schedule.warmup", "expected a duration"),
         (["schedule={type: cosine, warmup: 0%}"], "schedule.warmup", "expected a duration"),
         (["schedule={type: cosine, min_lr: 1}"], "schedule.min_lr", "more than the optimizer's lr"),
         (["schedule={type: cosine, min_lr: -1}"], "schedule.min_lr", "at least 0"),
         (["schedule={type: linear, end: 2}"], "schedule.end", "a number from 0 to 1"),
-        (["schedule={type: step, every: 5 min}"], "schedule.every", "counts optimiser steps"),
+        (["schedule={type: step, every: 5 min}"], "schedule.every", "counts optimizer steps"),
         (["schedule={type: step}"], "schedule.every", "step needs every"),
         (["train.duration=5 min", "schedule=cosine"], "schedule.type", "as train.max_time"),
         (

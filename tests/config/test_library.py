@@ -168,10 +168,10 @@ def test_resume_auto(tmp_path: Path) -> None:
         ({"train": {"clip_norm": "much"}}, "a number greater than 0, or null, got"),
         ({"seed": object()}, "seed is no plain value"),
         ({"train": {"batch_size": 4}}, "batch_size is given twice"),
-        ({"loss": 3}, "loss is a int; expected a name, .* or a function of prediction and target"),
+        ({"loss": 3}, "loss is of type int; expected a name, .* or a function of prediction"),
         (
             {"optimizer": mt.optim.SGD([mt.nn.Parameter(mt.ones(1))], lr=0.1)},
-            "optimizer is a SGD; expected a name, .* or what makes one of the parameters, lambda",
+            "optimizer is of type SGD; expected a name, .* or what makes one of the parameters",
         ),
         ({"checkpoint": {"monitor": "val/loss"}}, "needs validation data"),
     ],

@@ -237,7 +237,7 @@ def test_a_slider_smooths_as_tensorboard_does(page, noisy):
 @pytest.mark.parametrize(
     "axis, name, ticks, last",
     [
-        ("step", "optimiser step", ["100", "200", "300", "400"], "step 400"),
+        ("step", "optimizer step", ["100", "200", "300", "400"], "step 400"),
         ("epoch", "epoch", ["5", "10", "15", "20"], "epoch 20"),
         ("time", "time, s", ["2", "4", "6", "8", "10"], "10.0 s"),
     ],
