@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 from ..config.resolved import as_yaml
 from ..data.describe import Proposal, guess_target, propose
 from ..data.files import read_csv, read_parquet
-from ..data.frame import Frame, other_delimiter, shortened
+from ..data.frame import Frame, has_decimal_comma, shortened
 from ..data.target import read_target
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason
@@ -31,7 +32,7 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
     written = Path(output or f"{path.stem}.yaml")
     if os.path.lexists(written):
         raise ConfigError(f"{written} is there already; choose another name with --output FILE")
-    frame, delimiter = _read(path)
+    frame, given = _read(path)
     name, why = (target, "as you said") if target else guess_target(frame)
     frame.require([name])
     proposals = [propose(frame, each) for each in frame.names if each != name]
@@ -46,7 +47,7 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
         "data:",
         f"  type: {'parquet' if path.suffix.lower() == '.parquet' else 'csv'}",
         f"  path: {as_yaml(source)}",
-        *([f"  delimiter: {as_yaml(delimiter)}"] if delimiter != "," else []),
+        *(f"  {key}: {as_yaml(value)}" for key, value in given.items()),
         f"  target: {as_yaml(name)}  # {why}; {found}",
         *(["  categorical: true  # whole numbers that name classes"] if categorical else []),
         "  columns:",
@@ -68,16 +69,22 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
     click.echo(f"wrote {written}\nnext: microtrain train {written}")
 
 
-def _read(path: Path) -> tuple[Frame, str]:
-    """The table, and what separates its cells."""
+def _read(path: Path) -> tuple[Frame, dict[str, str]]:
+    """The table, and what it takes to read it."""
     if path.suffix.lower() == ".parquet":
-        return read_parquet(path), ","
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    frame = read_csv(path, delimiter)
-    if other := other_delimiter(frame.names):
-        delimiter = other.replace(r"\t", "\t")
-        frame = read_csv(path, delimiter)
-    return frame, delimiter
+        return read_parquet(path), {}
+    given: dict[str, str] = {}
+    with contextlib.suppress(OSError), path.open(errors="replace") as file:
+        header = file.readline()
+        if delimiter := next((x for x in ";\t|" if x in header and "," not in header), ""):
+            given["delimiter"] = delimiter
+    frame = read_csv(path, **given)
+    for name in dict.fromkeys(frame.names):
+        cells = [cell for cell in frame.column(name).tolist() if cell]
+        if cells and 2 * sum(map(has_decimal_comma, cells)) > len(cells):
+            given["decimal"] = ","
+            return read_csv(path, **given), given
+    return frame, given
 
 
 def _target(frame: Frame, name: str) -> tuple[bool, bool, str]:

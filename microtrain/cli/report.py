@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", metavar="RUN ...", nargs=-1, required=True)
-@click.option("--output", metavar="FILE", help="Default: report.html in the run's directory.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Default: report.html in the run's directory; of several runs, here.",
+)
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     """Write the report of RUN (a run directory, or runs/NAME for the newest) and print its path.
@@ -22,7 +26,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     in its configuration are code of whoever made the run and need --trust.
 
     Of several runs it has their curves in one chart each, and their results and the settings that
-    differ side by side; it is written to the directory that holds them all.
+    differ side by side.
     """
     from microtrain.errors import ConfigError, DataError
 

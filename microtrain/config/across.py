@@ -49,7 +49,7 @@ def _shares(config: Config) -> Wrong:
             yield f"data.split.{part}", "is the file that the model is trained on (data.path)"
     ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
     if len(ways) > 1:
-        yield f"data.split.{ways[1]}", f"and {ways[0]} cannot both say who goes where; choose one"
+        yield f"data.split.{ways[1]}", f"cannot be combined with {ways[0]}; choose one"
 
 
 def _steps(config: Config) -> Wrong:

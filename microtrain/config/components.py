@@ -25,6 +25,7 @@ import annotated_types
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
+from .argument_order import prediction_first
 from .problems import quoted
 from .schema import Component, Config
 
@@ -199,9 +200,11 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 
+    called = prediction_first(function)
+
     @functools.wraps(function)
     def make(**arguments: Any) -> Callable[..., Any]:
-        made = functools.partial(function, **arguments)
+        made = functools.partial(called, **arguments)
         functools.update_wrapper(made, function)  # with its `reduction`
         return made if kind == "loss" else _import(kind, _FUNCTIONS[kind])(made)
 
@@ -235,7 +238,9 @@ def build(component: Component, **filled: Any) -> Any:
     if instance is not None:  # an object, or for an optimizer what makes it
         if kind == "optimizer":
             return instance(filled["params"])
-        make = instance if kind == "loss" else _maker(kind, instance)
+        if kind == "loss":
+            return prediction_first(instance) if inspect.isfunction(instance) else instance
+        make = _maker(kind, instance)
         return instance if make is instance else make()
     arguments = dict(component.arguments)
     target = load(kind, name, arguments)

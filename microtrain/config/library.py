@@ -66,6 +66,8 @@ def _apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]
     for key in values.keys() & {*COMPONENTS}:
         values[key] = named(key, None, values[key])
     for key in values.keys() & {*LISTS}:
+        if isinstance(values[key], str):
+            continue  # the check says that a list is expected
         values[key] = [named(key, number, each) for number, each in enumerate(values[key])]
     data = values["data"]
     own = {key: values.pop(key) for key in OWN_KEYS["data"] if key in values}

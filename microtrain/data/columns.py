@@ -50,8 +50,8 @@ class Column:
         missing: Value for empty cells: mean, median or most_frequent of the training part, or a
             constant; null: an error.
         indicator: Add an input that is 1 if the cell is empty and 0 otherwise.
-        scale: Scaling by the training part: standard, robust (median, quartiles), minmax (0 to 1);
-            null: standard if data.standardize.
+        scale: Scaling by the training part: standard, robust, minmax (0 to 1) or none; null:
+            standard for dates and with data.standardize.
         encode: Encoding of a category: one_hot, one input of 0 or 1 each; embedding, learned by the
             model (mlp).
         unknown: A category that is not in the training part: ignore, treat it as none of the known

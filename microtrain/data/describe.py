@@ -80,7 +80,10 @@ def propose(frame: Frame, name: str) -> Proposal:
         if whole and distinct == len(filled) and distinct > 1 and _is_id(name, numeric):
             return proposal("id", "another number in every row")
         low, high = min(numeric), max(numeric)
-        return proposal("number", f"numbers from {low:g} to {high:g}", "median")
+        why = f"numbers from {low:g} to {high:g}"
+        if whole and distinct <= MOST_CATEGORIES and high - low >= 2 * distinct < rows / 5:
+            why += f"; {distinct} different ones: if they are codes, category"
+        return proposal("number", why, "median")
     if form is not None:
         kind = f'date, format: "{form}"' if form else "date"
         spec = (

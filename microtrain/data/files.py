@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from .table import Table, table_or_arrays
 __all__ = ["csv", "npz", "parquet", "parse_csv", "read_csv", "read_npz", "read_parquet"]
 
 Array = NDArray[Any]
+_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")  # 1234,5 or 1.234,5
 
 
 def csv(
@@ -32,6 +34,7 @@ def csv(
     target: str,
     features: list[str] | None = None,
     delimiter: str = ",",
+    decimal: Literal[".", ","] = ".",
     categorical: bool = False,
     columns: Columns | None = None,
     drop: list[str] | None = None,
@@ -48,6 +51,7 @@ def csv(
         target: the name of the target column.
         features: the names of the input columns, in order; None takes all others of the file.
         delimiter: the one character between cells.
+        decimal: what stands before the decimals of a number.
         categorical: read the target as classes whatever its cells look like: whole numbers are
             classes in numerical order, anything else in that of its text.
         columns: what columns hold that are no plain numbers: category, date, id, or more of it,
@@ -64,7 +68,7 @@ def csv(
         >>> iris.classes
         ('setosa', 'versicolor', 'virginica')
     """
-    frame = read_csv(Path(path), delimiter)
+    frame = read_csv(Path(path), delimiter, decimal)
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(
         frame, target, columns, features=features, drop=drop, categorical=categorical,
@@ -142,14 +146,16 @@ def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDa
     return ArrayDataset(*arrays.values(), target_name=target)
 
 
-def read_csv(path: Path, delimiter: str = ",") -> Frame:
+def read_csv(path: Path, delimiter: str = ",", decimal: str = ".") -> Frame:
     """The table in a CSV file; raises as `parse_csv`, and DataError where it cannot be read."""
     with _reading(path) as file:
-        return parse_csv(path, file.read(), delimiter)
+        return parse_csv(path, file.read(), delimiter, decimal)
 
 
-def parse_csv(origin: object, content: bytes, delimiter: str = ",") -> Frame:
+def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
     """The table that is the content of a CSV file, white space around cells left out.
+
+    With the decimal "," a cell such as 1.234,5 is read as 1234.5.
 
     Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
     different lengths; ConfigError for a delimiter that is none.
@@ -191,8 +197,15 @@ def parse_csv(origin: object, content: bytes, delimiter: str = ",") -> Frame:
                 + (f'\nhint: are its cells separated by "{other}"?' if other else "")
             )
     cells = ([cell.strip() for cell in column] for column in zip(*rows, strict=True))
+    if decimal == ",":
+        cells = ([_with_point(cell) for cell in column] for column in cells)
     columns = (np.array(column, object) for column in cells)
     return Frame(origin, [name.strip() for name in names], columns, lines[1:])
+
+
+def _with_point(cell: str) -> str:
+    """A number that is written with a decimal comma as one with a point; others as they are."""
+    return cell.replace(".", "").replace(",", ".") if _COMMA.fullmatch(cell) else cell
 
 
 def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:

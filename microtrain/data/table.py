@@ -232,7 +232,8 @@ class Fitted:
 
     def scales(self, standardize: bool) -> Sequence[str]:
         """How each of these is scaled; 0 and 1 stay."""
-        how = self.column.scale or ("standard" if standardize else "none")
+        by_itself = standardize or self.column.type == "date"  # days are tens of thousands
+        how = self.column.scale or ("standard" if by_itself else "none")
         flags = len(self.feature_names) - (self.column.type != "category")
         return [how] * (self.column.type != "category") + ["none"] * flags
 
@@ -245,7 +246,7 @@ class Fitted:
             empty = cells == ""
             cells = np.where(empty, str(self.fill), cells)
             codes = np.array([self._code.get(cell, 0) for cell in cells.tolist()], np.int64)
-            self._tell(frame, cells, codes, note)
+            self._tell(frame, np.where(empty, "", cells), codes, note)
             known = np.arange(1, 1 + len(self.categories))
             embedded = self.column.encode == "embedding"
             x = np.zeros((len(cells), 0)) if embedded else codes[:, None] == known
@@ -267,15 +268,16 @@ class Fitted:
         unknown = np.flatnonzero(codes == 0)
         if not len(unknown):
             return
-        found = [f'"{shortened(each)}"' for each in np.unique(cells[unknown]).tolist()]
+        words = np.unique(cells[unknown]).tolist()
+        found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words]
         if self.column.unknown == "error":
             raise frame.refusal(
                 self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
             )
         rows = plural(len(unknown), "row")
         note(
-            f'column "{self.name}": {rows} of categories that the training rows do not have, '
-            f"{listed(found)}; taken as none of them"
+            f'column "{self.name}": {rows} with categories not seen in training: {listed(found)}; '
+            "treated as unknown"
         )
 
 

@@ -113,10 +113,11 @@ def _read_table(path: str, model: TrainedModel, delimiter: str | None = None) ->
     if Path(path).suffix.lower() == ".parquet":
         return read_parquet(Path(path))
     delimiter = delimiter or model.config.data.arguments.get("delimiter", ",")
+    decimal = model.of_table.get("decimal", ".")
     if path == "-":
         content = sys.stdin.buffer.read() if sys.stdin is not None else b""
-        return parse_csv("standard input", content, delimiter)
-    return read_csv(Path(path), delimiter)
+        return parse_csv("standard input", content, delimiter, decimal)
+    return read_csv(Path(path), delimiter, decimal)
 
 
 def _array_names(model: TrainedModel) -> tuple[list[str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import warnings
@@ -233,7 +234,13 @@ class TrainedModel:
         encoder, known = self.signature.table, {*(self.target_names or ()), *kept}
         known |= {*(self.of_table.get("drop") or ()), str(self.of_table.get("weight"))}
         if encoder is not None:
-            arrays, names = encoder.encode(table, note), encoder.names
+            try:
+                arrays, names = encoder.encode(table, note), encoder.names
+            except DataError as error:
+                if "an empty cell" not in str(error):
+                    raise
+                hint = "a column may have empty cells where `missing` of its training says so"
+                raise DataError(f"{error}\nhint: {hint}") from None
             known |= {*encoder.ids}
         elif self.feature_names is None or len(self.signature.inputs) != 1:
             raise DataError(
@@ -251,7 +258,10 @@ class TrainedModel:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
         wanted = self.signature.inputs
         if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
-            inputs = tuple(self.take_columns(table, _warn))
+            notes: list[str] = []
+            inputs = tuple(self.take_columns(table, notes.append))
+            for note in notes:
+                _warn(note)
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
         arrays = [self._prepare(i, value) for i, value in enumerate(inputs)]
@@ -311,4 +321,10 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=3)
+    """Warn at the line of the user's that called."""
+    level, frame = 2, inspect.currentframe()
+    while (frame := frame and frame.f_back) and frame.f_back is not None:
+        if not frame.f_back.f_globals.get("__name__", "").startswith("microtrain."):
+            break
+        level += 1
+    warnings.warn(text, UserWarning, stacklevel=level + 1)

@@ -76,7 +76,7 @@ def in_lines(columns: Iterable[Column], width: int) -> list[str]:
         del cells[least]
     lines = table([*zip(*cells.values(), strict=True)])
     if left_out:
-        lines += ["", *_wrapped(f"left out, for want of room: {', '.join(left_out)}", width)]
+        lines += ["", *_wrapped(f"columns that did not fit: {', '.join(left_out)}", width)]
     return lines
 
 

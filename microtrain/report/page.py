@@ -65,15 +65,14 @@ def write_report(
 def write_runs(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
-    It is report.html in the nearest directory that holds all of them by default. Raises ConfigError
-    where a run is named twice.
+    It is report.html in the working directory by default: a file beside runs would be one of
+    `runs/*`. Raises ConfigError where a run is named twice.
     """
     records = [Record.read(run) for run in runs]
     for i, record in enumerate(records):
         if record.path in (other.path for other in records[:i]):
             raise ConfigError(f"the run {record.path} is named twice; name every run once")
-    common = os.path.commonpath([record.path.parent for record in records])
-    path = Path(common, "report.html") if output is None else Path(os.path.expanduser(output))
+    path = Path("report.html" if output is None else os.path.expanduser(output))
     _write(path, runs_html(records))
     return path
 

@@ -81,7 +81,7 @@ class Plan:
         return cls(epoch, total, evaluate, save, row, ends, intervals)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Parts:
     """What a run is made of: from `build_run`, alike on every rank.
 

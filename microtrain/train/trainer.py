@@ -283,6 +283,10 @@ class Trainer(TrainingRun):
             observer.stopped(ending)
         return 0 if finished else STOPPED
 
+    def __repr__(self) -> str:
+        total = "" if self.total_steps is None else f" of {self.total_steps:,}"
+        return f"{type(self).__name__}({self.config.name}, step {self.state.step:,}{total})"
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the model, or how its training ended, with the curves."""
         if self.comm.rank != 0 or not hasattr(self, "path"):

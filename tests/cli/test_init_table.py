@@ -60,6 +60,24 @@ TABLES = {
 }  # fmt: skip
 
 
+def test_decimal_commas_are_seen(capsys):
+    rows = "".join(f"{i % 7},5;{i % 5};1.{i:03},25\n" for i in range(40))
+    Path("t.csv").write_text("a;b;y\n" + rows)
+    assert main(["init", "csv", "t.csv"]) == 0
+    assert "a  number  numbers from 0.5 to 6.5" in capsys.readouterr().out
+    text = Path("t.yaml").read_text()
+    assert '  delimiter: ";"\n  decimal: ","\n' in text
+    assert "numbers from 1000.25 to 1039.25" in text
+    assert main(["train", "t.yaml", "train.duration=2 epochs", "train.compile=off"]) == 0
+    Path("new.csv").write_text("a;b\n0,5;1\n")
+    Path("point.csv").write_text("a;b\n0.5;1\n")
+    capsys.readouterr()
+    for file in ("new.csv", "point.csv"):
+        assert main(["predict", "runs/t", "--input", file, "--output", "-"]) == 0
+    first, second = capsys.readouterr().out.split("y\n")[1:]
+    assert first == second
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_what_is_proposed_trains(name):
     content, lines = TABLES[name]

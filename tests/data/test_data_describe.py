@@ -16,6 +16,7 @@ def frame(name, cells):
 
 CASES = [
     ("x", ["1", "2.5", "2"], "", "numbers from 1 to 2.5"),
+    ("x", ["10", "20", "77"] * 30, "", "; 3 different ones: if they are codes, category"),
     ("x", ["1", "", "2", "2"], "{missing: median}", "numbers from 1 to 2, 1 of 4 cells empty"),
     ("x", ["1", "NA", "2", "2"], "{missing: median}", "1 of 4 cells empty"),
     ("x", ["1", "-", "2", "null"], "{missing: median}", "from 1 to 2, 2 of 4 cells empty"),

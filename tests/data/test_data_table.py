@@ -48,12 +48,15 @@ def encoded(columns, specs, rows=slice(None), **options):
         ([1.0, None, 2.0, 9.0], {"missing": "median"}, ["c"], [[1], [2], [2], [9]]),
         ([1.0, None, 1.0, 9.0], {"missing": "most_frequent"}, ["c"], [[1], [1], [1], [9]]),
         ([1.0, None], {"missing": -1, "indicator": True}, ["c", "c missing"], [[1, 0], [-1, 1]]),
-        (["1970-01-02", "1970-01-01T12:00"], "date", ["c"], [[1], [0.5]]),
-        ([date(1970, 1, 3), datetime(1969, 12, 31)], "date", ["c"], [[2], [-1]]),
+        (["1970-01-02", "1970-01-01T12:00"], {"type": "date", "scale": "none"}, ["c"],
+         [[1], [0.5]]),
+        ([date(1970, 1, 3), datetime(1969, 12, 31)], {"type": "date", "scale": "none"}, ["c"],
+         [[2], [-1]]),
         (np.array(["1970-01-02", "NaT"], "datetime64[D]"),
-         {"type": "date", "missing": "1970-01-05"}, ["c"], [[1], [4]]),
-        (["31/01/1970"], {"type": "date", "format": "%d/%m/%Y"}, ["c"], [[30]]),
-        (["1970-01-01T02:00+02:00"], "date", ["c"], [[0]]),
+         {"type": "date", "scale": "none", "missing": "1970-01-05"}, ["c"], [[1], [4]]),
+        (["31/01/1970"], {"type": "date", "scale": "none", "format": "%d/%m/%Y"}, ["c"], [[30]]),
+        (["1970-01-01T02:00+02:00"], {"type": "date", "scale": "none"}, ["c"], [[0]]),
+        (["1970-01-02", "1970-01-04"], "date", ["c"], [[-1], [1]]),
         ([0.0, 5.0, 10.0], {"scale": "minmax"}, ["c"], [[0], [0.5], [1]]),
         ([0.0, 1.0, 2.0, 3.0, 100.0], {"scale": "robust"}, ["c"],
          [[-1], [-0.5], [0], [0.5], [49]]),
@@ -185,10 +188,8 @@ def test_an_unknown_category_is_none_of_them_and_is_told():
     assert x.tolist() == [[0, 1], [0, 0], [0, 0]]
     assert codes.tolist() == [[1], [1], [0]]
     assert notes == [
-        'column "c": 2 rows of categories that the training rows do not have, "q"; taken as none '
-        "of them",
-        'column "e": 1 row of categories that the training rows do not have, "new"; taken as none '
-        "of them",
+        'column "c": 2 rows with categories not seen in training: "q"; treated as unknown',
+        'column "e": 1 row with categories not seen in training: "new"; treated as unknown',
     ]
 
 
@@ -349,7 +350,7 @@ def test_dates_as_texts_are_dates_whatever_their_unit():
 
 def test_the_first_and_last_dates_have_time_zones():
     cells = ["0001-01-01T00:00+02:00", "9999-12-31T23:59-12:00", "1970-01-01T12:00+12:00"]
-    assert encoded({"c": cells}, {"c": "date"})[1].tolist() == [
+    assert encoded({"c": cells}, {"c": {"type": "date", "scale": "none"}})[1].tolist() == [
         [-719162 - 2 / 24], [2932896 + 1439 / 1440 + 0.5], [0.0],
     ]  # fmt: skip
 

@@ -19,7 +19,7 @@ from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.filterwarnings("ignore:.*taken as none of them")
+pytestmark = pytest.mark.filterwarnings("ignore:.*treated as unknown")
 
 ROWS = "".join(
     f"r{i},{'abc'[i % 3]},{'' if i % 9 == 4 else i % 7},2024-01-{i % 28 + 1:02},{1 + i % 2},"
@@ -142,11 +142,25 @@ def test_a_table_and_a_file_give_the_same(run, tmp_path):
     )
 
 
+def test_a_warning_is_of_the_line_that_predicts(run):
+    table = {"plan": ["new"], "since": ["2024-02-01"], "size": [3.0]}
+    with pytest.warns(UserWarning, match="treated as unknown") as caught:
+        mt.load(run).predict(table)
+    assert caught[0].filename == __file__
+
+
+def test_an_empty_cell_of_a_column_without_any_says_the_way_out(run, tmp_path, capsys):
+    predict(run, tmp_path, "since,plan,size\n2024-02-01,,3\n", code=3)
+    assert "hint: a column may have empty cells where `missing` of its training says so" in (
+        capsys.readouterr().err
+    )
+
+
 def test_unknown_categories_are_told(run, tmp_path, capsys):
     predict(run, tmp_path, NEW.replace(",a,", ",new,"), "--keep", "note")
     assert capsys.readouterr().err == (
-        'note: column "plan": 1 row of categories that the training rows do not have, "new"; '
-        "taken as none of them\n"
+        'note: column "plan": 1 row with categories not seen in training: "new"; treated as '
+        "unknown\n"
     )
 
 
@@ -282,7 +296,10 @@ def test_validation_and_test_from_files_of_their_own(tmp_path, capsys, ranks):
     ("change", "message"),
     [
         ("data.split={train: 0.5, val: v.csv}", "adds up to 0.5; expected 1"),
-        ("data.split={train: 1.0, stratify: true, time: since}", "cannot both say who goes where"),
+        (
+            "data.split={train: 1.0, stratify: true, time: since}",
+            "cannot be combined with stratify",
+        ),
         ("data.split={train: 1.0, val: 2}", "expected a fraction above 0, at most 1, or the path"),
         ("data.columns.plan=catgory", "did you mean category?"),
         ("data.columns.size={missing: medain}", "did you mean median?"),

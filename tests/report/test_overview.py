@@ -57,7 +57,7 @@ def test_list_has_a_line_for_each_run(sweep, capsys, monkeypatch):
     assert heading.split("  ")[0] == "run"
     names = ["run", "status", "steps", "val/loss", "test/r2", "seconds"]
     assert heading.split() == names
-    assert lines[6:] == ["", "left out, for want of room: test/loss, best step"]
+    assert lines[6:] == ["", "columns that did not fit: test/loss, best step"]
     assert max(map(len, out.splitlines())) <= 80
     rows = {line.split("  ")[0].split("/")[0]: line.split() for line in lines[:6]}
     assert rows["lr0.5-s1"][1:] == ["finished", "3", "1.2500", "0.50000", "1.5"]
@@ -190,7 +190,7 @@ def test_columns_of_little_weight_are_left_out_first():
     assert in_lines(columns, 100)[0].split() == ["a", "b", "c"]
     lines = in_lines(columns, 25)
     assert lines[0].split() == ["a", "c"]
-    assert lines[2:] == ["", "left out, for want of", "room: b"]
+    assert lines[2:] == ["", "columns that did not fit:", "b"]
     assert in_csv(columns) == "a,b,c,d\n" + ",".join(name * 10 for name in "abcd") + "\n"
 
 

@@ -154,14 +154,16 @@ def test_every_text_of_several_runs_is_escaped(tmp_path):
     assert not any(name.startswith("on") or name in ("src", "href") for name in names)
 
 
-def test_several_runs_stand_side_by_side(tmp_path):
+def test_several_runs_stand_side_by_side(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # beside runs it would be one of `runs/*`
     runs = [
         make_run(tmp_path, "slow", lr=0.1, steps=1200, timings={"train_s": 2.5}, data_hash="b"),
         make_run(tmp_path, "fast", losses=(3.0, 1.0, 0.5), lr=0.3, data_hash="a"),
         make_run(tmp_path, "none", losses=(), status="failed", data_hash="a"),
     ]
     path = write_runs(runs)
-    assert path == tmp_path / "report.html"
+    assert path.absolute() == tmp_path / "here" / "report.html"
     text = " ".join(Checked(path.read_text()).text.split())
     for words in (
         "last train/loss best val/loss best val/r2 status steps duration",

@@ -124,6 +124,42 @@ class Strange(mt.train.Trainer):
     def train_step(self, batch): return 3.0
 """
 
+
+def y_true_first(y_true, y_pred):
+    return float((y_pred - 2 * y_true).mean())
+
+
+def test_a_function_that_takes_the_target_first_gets_it_first(tmp_path):
+    import io
+
+    import numpy as np
+
+    from microtrain.train.output import Output
+
+    metrics = pytest.importorskip("sklearn.metrics")
+    x = np.random.default_rng(0).standard_normal((40, 2))
+    trainer = mt.train.Trainer(
+        mt.nn.Linear(2, 1), (x, x[:, :1] + 3), loss="mse", dtype="float64",
+        optimizer={"type": "sgd", "lr": 0.01}, metrics=["r2", metrics.r2_score, y_true_first],
+        split={"train": 0.5, "val": 0.5}, duration="2 epochs", batch_size=10,
+        run_dir=str(tmp_path), output=Output(0, stream=io.StringIO()), name="first",
+        checkpoint={"monitor": "val/loss"},
+    )  # fmt: skip
+    assert trainer.train() == 0
+    row = [row for row in mt_rows(trainer.path) if row["split"] == "val"][-1]
+    assert row["r2_score"] == pytest.approx(row["r2"], rel=1e-12)
+    val = trainer.data.val
+    with mt.no_grad():
+        predicted = trainer.model.module(mt.from_numpy(val.inputs[0])).numpy()
+    assert row["y_true_first"] == pytest.approx((predicted - 2 * val.target).mean())
+
+
+def mt_rows(path):
+    import json
+
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
 RUN = """\
 data:
   {type: synthetic_relu, samples: 64, features: 3, hidden: 4, targets: 1,
