@@ -198,7 +198,8 @@ def test_of_runs_on_the_same_rows_the_best_is_marked(tmp_path):
 
 
 def test_runs_without_rows_have_their_tables(tmp_path):
-    page = write_runs([make_run(tmp_path, name, losses=()) for name in "ab"]).read_text()
+    runs = [make_run(tmp_path, name, losses=()) for name in "ab"]
+    page = write_runs(runs, tmp_path / "both.html").read_text()
     assert "No row of metrics was written" in page
     assert page.count("<td>finished</td>") == 2
 
