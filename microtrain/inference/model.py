@@ -257,6 +257,11 @@ class TrainedModel:
     def prepare(self, *inputs: Any) -> list[Array]:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
         wanted = self.signature.inputs
+        if any(isinstance(value, str | os.PathLike) for value in inputs):
+            raise DataError(
+                "the input is a text, expected rows: `microtrain predict` reads files; here give "
+                "their columns, such as a dict of lists"
+            )
         if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
             notes: list[str] = []
             inputs = tuple(self.take_columns(table, notes.append))

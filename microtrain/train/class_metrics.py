@@ -331,6 +331,7 @@ class LogLoss(ClassMetric):
         return -np.log(np.clip(chances[np.arange(len(codes)), codes], eps, 1 - eps))
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        prediction, target, weight = _counted(prediction, target, weight)
         codes = self.codes(prediction, target)
         return _shares(self.losses(self.chances(prediction), codes), weight)
 
@@ -373,6 +374,7 @@ class CalibrationError(ClassMetric):
         self.bins = bins
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        prediction, target, weight = _counted(prediction, target, weight)
         codes, chances = self.codes(prediction, target), self.chances(prediction)
         highest = chances.max(axis=1)
         if np.isnan(highest).any():
@@ -462,6 +464,15 @@ def _curve(chances: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
 
 def _at(name: str, threshold: float | None) -> str:
     return name if threshold is None else f"{name}_at_{threshold:g}"
+
+
+def _counted(
+    prediction: Array, target: Array, weight: Sums | None
+) -> tuple[Array, Array, Sums | None]:
+    """The rows that count: one of weight 0 is not there, whatever is predicted for it."""
+    if weight is None or weight.all():
+        return prediction, target, weight
+    return prediction[weight > 0], target[weight > 0], weight[weight > 0]
 
 
 def _shares(values: Array, weight: Sums | None) -> Sums:

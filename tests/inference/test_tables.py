@@ -149,6 +149,11 @@ def test_a_warning_is_of_the_line_that_predicts(run):
     assert caught[0].filename == __file__
 
 
+def test_a_file_is_not_predicted_by_its_name(run):
+    with pytest.raises(mt.errors.DataError, match="the input is a text, expected rows"):
+        mt.load(run).predict("new.csv")
+
+
 def test_an_empty_cell_of_a_column_without_any_says_the_way_out(run, tmp_path, capsys):
     predict(run, tmp_path, "since,plan,size\n2024-02-01,,3\n", code=3)
     assert "hint: a column may have empty cells where `missing` of its training says so" in (

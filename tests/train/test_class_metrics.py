@@ -356,3 +356,23 @@ def test_data_that_do_not_fit_are_named(
 def test_one_class_or_an_average() -> None:
     with pytest.raises(ConfigError, match="positive is one class, but average: macro"):
         F1("macro", positive="yes")
+
+
+@pytest.mark.parametrize("kind", [LogLoss, Brier, CalibrationError, RocAuc, Accuracy, F1])
+def test_a_row_of_weight_0_is_not_there_whatever_is_predicted(kind):
+    rng = np.random.default_rng(0)
+    scores, codes = rng.standard_normal((20, 2)), rng.integers(0, 2, 20)
+    weight = rng.random(20) + 0.1
+    scores[3], weight[3] = np.nan, 0.0
+    metric, there = kind(), np.arange(20) != 3
+
+    def value(rows):
+        given = scores[rows], codes[rows], weight[rows]
+        return (
+            metric.value(metric.sums(*given))
+            if metric.of_rows is None
+            else (metric.of_rows(*given))
+        )
+
+    assert math.isfinite(value(there))
+    assert value(np.arange(20)) == pytest.approx(value(there), rel=1e-14)
