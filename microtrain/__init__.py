@@ -62,6 +62,7 @@ from .creation import (
     zeros_like,
 )
 from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
+from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor

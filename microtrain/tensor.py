@@ -119,7 +119,6 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_array", "_base", "_edge", "_extra", "_grad", "_rg", "_version")
-    __array_priority__ = 1000  # NumPy arrays leave binary operators to us, which refuse the mix
 
     _array: Any
     _edge: Any  # the node that made this Tensor, or (node, output number), or None for a leaf
@@ -416,6 +415,10 @@ class Tensor:
                 f"can't convert a Tensor on {self.device} to numpy. Use tensor.cpu() first."
             )
         return self._array
+
+    # np.sin(tensor), array + tensor; numpy_functions.py
+    __array_ufunc__: Any
+    __array_function__: Any
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
         return np.asarray(self.numpy(), *args, **kwargs)

@@ -113,7 +113,7 @@ LAYERS = [
     {"inspection"},
     {"autograd"},
     {"ops"},
-    {"creation", "linalg"},
+    {"creation", "linalg", "numpy_functions"},
     {"nn", "optim", "compile"},
     {"distributed"},
     {"data"},

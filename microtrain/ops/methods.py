@@ -1,4 +1,6 @@
-"""Tensor's operators and methods, from one table: the only late binding in the package.
+"""Tensor's operators and methods, from one table.
+
+Nothing else is bound late but NumPy's two protocols, in `numpy_functions.py`.
 
 `METHODS` has one line per method. `tensor.pyi` is written from the tables here and from the class
 by `scripts/stubs`, and the suite fails when it is stale.
