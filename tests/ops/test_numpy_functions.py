@@ -1,6 +1,7 @@
 """NumPy's functions of Tensors are the operations here, with gradients, or one clear error."""
 
 import io
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -188,7 +189,7 @@ REFUSED: dict[str, tuple[Callable[[mt.Tensor], Any], str]] = {
     "array + tensor": (lambda x: M + x, r"add\(\): an array beside a Tensor; wrap it"),
     "array @ tensor": (lambda x: M.T @ x, r"matmul\(\): an array beside a Tensor; wrap it"),
     "array & tensor": (lambda x: np.array(True) & (x > 0), "an array beside a Tensor; wrap it"),
-    "array == tensor": (lambda x: x == M, "an array beside a Tensor; wrap it"),
+    "array == tensor": (lambda x: operator.eq(M, x), "beside a Tensor; wrap it"),
     "array += tensor": (added_in_place, r"write array \+= tensor\.numpy\(\)"),
     "a function made by a user": (lambda x: np.frompyfunc(abs, 1, 1)(x), r"no such operation"),
 }  # fmt: skip
