@@ -64,6 +64,8 @@ from .creation import (
     zeros_like,
 )
 from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
+from .missing_names import missing as _missing
+from .missing_names import say_instead as _say_instead
 from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
@@ -78,22 +80,7 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-# What PyTorch's users write at this place that has another name or form here.
-_INSTEAD = {
-    "FloatTensor": "write mt.tensor(data, dtype=mt.float32)",
-    "DoubleTensor": "write mt.tensor(data, dtype=mt.float64)",
-    "LongTensor": "write mt.tensor(data, dtype=mt.int64)",
-    "IntTensor": "write mt.tensor(data, dtype=mt.int32)",
-    "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
-    "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
-    "Generator": "all draws come from the stream of mt.manual_seed(seed)",
-    "Size": "shapes are tuples",
-    "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
-    "backends": "there are NumPy and, with CuPy, mt.cuda",
-    "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
-}
-
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "train", "utils")
 _LAZY_FUNCTIONS = {
     "load": ".inference.model",
     "restore": ".train.custom_loop",
@@ -106,8 +93,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
-    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise _missing(__name__, name)
+
+
+for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim,
+                optim.lr_scheduler):  # fmt: skip
+    vars(_module)["__getattr__"] = _say_instead(_module.__name__)
 
 
 def __dir__() -> list[str]:

@@ -485,6 +485,9 @@ class Tensor:
     def __repr__(self) -> str:
         return tensor_text(self)
 
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if hasattr(type(self), name)]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._edge is not None:
             raise RuntimeError(

@@ -26,6 +26,7 @@ from ..backend import (
     uint8,
 )
 from ..inspection import allclose, equal
+from ..missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
@@ -338,6 +339,7 @@ def _install() -> None:
     table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
     table["__iter__"], table["__contains__"] = _iterate, _contains
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
+    table |= {name: NoAttribute(name, instead) for name, instead in INSTEAD["Tensor"].items()}
     for name, value in table.items():
         setattr(Tensor, name, value)
 
