@@ -106,7 +106,8 @@ def _arrays(value: Any) -> Any:
 # Functions whose results are no function of elements that one would differentiate.
 _LOOKING = {
     np.allclose, np.array_equal, np.array_equiv, np.array2string, np.array_repr, np.array_str,
-    np.can_cast, np.common_type, np.copyto, np.histogram, np.histogram2d, np.histogram_bin_edges,
+    np.broadcast_arrays, np.can_cast, np.common_type, np.copyto, np.histogram, np.histogram2d,
+    np.histogram_bin_edges,
     np.histogramdd, np.iscomplexobj, np.isrealobj, np.may_share_memory, np.min_scalar_type,
     np.result_type, np.save, np.savetxt, np.savez, np.savez_compressed, np.shares_memory,
 }  # fmt: skip
@@ -116,10 +117,10 @@ _LOOKING = {
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(a, axis)`, which for the axis None takes the flattened elements."""
+    """`function(a, axis, dtype)`, which for the axis None takes the flattened elements."""
 
-    def along(a: Any, axis: Any = None) -> Any:
-        return function(ops.flatten(a), 0) if axis is None else function(a, axis)
+    def along(a: Any, axis: Any = None, dtype: Any = None) -> Any:
+        return function(ops.flatten(a) if axis is None else a, axis or 0, dtype=dtype)
 
     return along
 
@@ -249,7 +250,6 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.moveaxis: lambda a, source, destination: ops.movedim(a, source, destination),
     np.squeeze: lambda a, axis=None: ops.squeeze(a, axis), np.expand_dims: _expand_dims,
     np.broadcast_to: lambda array, shape: ops.broadcast_to(array, shape),
-    np.broadcast_arrays: lambda *args: ops.broadcast_tensors(*args),
     np.flip: lambda m, axis=None: ops.flip(m, range(m.ndim) if axis is None else axis),
     np.fliplr: lambda m: ops.fliplr(m), np.flipud: lambda m: ops.flipud(m),
     np.roll: lambda a, shift, axis=None: ops.roll(a, shift, axis),

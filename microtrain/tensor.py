@@ -416,6 +416,10 @@ class Tensor:
             )
         return self._array
 
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """`numpy()` under the name by which matplotlib and others ask columns of data for it."""
+        return self.numpy()
+
     # np.sin(tensor), array + tensor; numpy_functions.py
     __array_ufunc__: Any
     __array_function__: Any
