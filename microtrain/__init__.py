@@ -63,9 +63,11 @@ from .creation import (
     zeros,
     zeros_like,
 )
+from .formatting import set_printoptions
 from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
 from .missing_names import missing as _missing
 from .missing_names import say_instead as _say_instead
+from .nn.table import summary
 from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
@@ -165,6 +167,8 @@ __all__ = [
     "randperm",
     "set_default_dtype",
     "set_grad_enabled",
+    "set_printoptions",
+    "summary",
     "tensor",
     "threads",
     "uint8",
