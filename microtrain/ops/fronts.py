@@ -255,7 +255,7 @@ def public(function: _F) -> _F:
     """`function` behind its front; a first argument without a check is a Tensor or an array."""
     if function not in _PUBLIC:
         _PUBLIC[function] = Front(function, function.__name__).apply
-    return _PUBLIC[function]  # type: ignore[no-any-return]
+    return _PUBLIC[function]
 
 
 def spatial(function: Callable[..., _R], *names: str) -> tuple[Callable[..., _R], ...]:
