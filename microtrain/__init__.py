@@ -11,7 +11,7 @@ import importlib
 from math import e, inf, nan, pi
 from typing import Any
 
-from . import autograd, cuda, linalg, nn, ops, optim
+from . import autograd, cuda, linalg, nn, ops, optim, special
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -169,6 +169,7 @@ __all__ = [
     "randperm",
     "set_default_dtype",
     "set_grad_enabled",
+    "special",
     "tensor",
     "threads",
     "uint8",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import special as numpy_special
+from . import numerics
 from .errors import install
 from .random import forward_words
 from .recording import Recording
@@ -46,11 +46,11 @@ INSTRUCTIONS = tuple(
     """absolute add all any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
     argmin argpartition argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate
     copysign copyto cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1
-    flip floor floor_divide fmod full greater greater_equal hypot invert isfinite isinf
-    isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
-    logical_xor matmul maximum minimum multiply negative nonzero not_equal ones power prod
-    reciprocal remainder repeat rint roll sign signbit sin sinh sort sqrt subtract
-    tan tanh tril triu trunc where zeros zeros_like""".split()
+    flip floor floor_divide fmod frexp full gcd greater greater_equal hypot invert isfinite isinf
+    isnan lcm left_shift less less_equal log log10 log1p log2 logaddexp logaddexp2 logical_and
+    logical_not logical_or logical_xor matmul maximum minimum multiply negative nextafter nonzero
+    not_equal ones power prod reciprocal remainder repeat right_shift rint roll sign signbit sin
+    sinh sort sqrt subtract tan tanh tril triu trunc where zeros zeros_like""".split()
 )
 
 
@@ -61,7 +61,7 @@ class Namespace:
         module: `numpy`, `cupy`, or a module with the names of `INSTRUCTIONS`.
         array_type: the library's array class.
         kind: the device type of its arrays, "cpu" or "cuda".
-        special: where its `erf` and `erfc` are.
+        special: where the functions of `numerics` are.
     """
 
     powers: dict[float, Any] = {}  # what `**` calls for common exponents, instead of `power`
@@ -89,7 +89,8 @@ class Namespace:
         self.cholesky = module.linalg.cholesky
         self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
-        self.erf, self.erfc = special.erf, special.erfc
+        for name in numerics.__all__:
+            setattr(self, name, getattr(special, name))
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -142,7 +143,8 @@ class _CupyNamespace(Namespace):
 
     def __init__(self, module: Any, cupyx: Any, special: Any) -> None:
         super().__init__(module, module.ndarray, "cuda", special)
-        self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
+        for name in numerics.__all__:
+            setattr(self, name, _keeping_dtype(getattr(self, name)))
         self.as_strided = _as_strided
         for name in ("inverse", "solve", "cholesky", "svd"):
             setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
@@ -194,10 +196,10 @@ class _CupyNamespace(Namespace):
 def _keeping_dtype(function: Any) -> Any:
     """`function` with the dtype that goes in: CuPy's erf makes float64 of float16."""
 
-    def call(x: Any, out: Any = None) -> Any:
+    def call(*arrays: Any, out: Any = None) -> Any:
         if out is not None:
-            return function(x, out=out)
-        return function(x).astype(x.dtype, copy=False)
+            return function(*arrays, out=out)
+        return function(*arrays).astype(arrays[-1].dtype, copy=False)
 
     return call
 
@@ -227,7 +229,7 @@ class _NumpyNamespace(Namespace):
     LARGEST_KEPT = 16384  # elements
 
     def __init__(self) -> None:
-        super().__init__(np, np.ndarray, "cpu", numpy_special)
+        super().__init__(np, np.ndarray, "cpu", numerics)
         self._constants: dict[Any, Any] = {}
         self.as_strided = np.lib.stride_tricks.as_strided
         self.sum = self._sum

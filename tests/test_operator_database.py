@@ -22,7 +22,6 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 
 import microtrain as mt  # noqa: E402
-from microtrain.ops.methods import METHODS  # noqa: E402
 
 MOST = 400  # samples of an entry
 TWICE = 6  # of these have their second gradients compared
@@ -47,6 +46,8 @@ AS_HERE: dict[str, Callable[..., Any]] = {
     "H": lambda x: x.H,
     "mT": lambda x: x.mT,
     "einsum": lambda operands, equation: mt.einsum(equation, *operands),
+    "polygamma": lambda x, n: mt.polygamma(n, x),
+    "special.polygamma": lambda x, n: mt.special.polygamma(n, x),
     "nn.functional.embedding": lambda w, i, **k: mt.nn.functional.embedding(i, w, **k),
     "where": lambda x, condition, y: mt.where(condition, x, y),
     "zero_": lambda x: x.clone().zero_(),
@@ -69,11 +70,11 @@ def function_of(op: Any) -> Any:
     found: Any = mt
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found if found is not None else METHODS.get(name)
+    return found if found is not None else getattr(mt.Tensor, name, None)
 
 
-# Of the others no sample runs here: complex numbers, a GPU.
-NO_SAMPLES = ("nn_functional_silu_complex", "nn_functional_batch_norm_without_cudnn")
+# Of the others no sample runs here: other devices, complex numbers, a GPU.
+NO_SAMPLES = ("to", "nn_functional_silu_complex", "nn_functional_batch_norm_without_cudnn")
 ENTRIES = {
     op.formatted_name: op
     for op in op_db

@@ -18,7 +18,7 @@ from .matrix.linear_algebra import matmul, mm
 from .matrix.products import *  # noqa: F403
 from .nn import dropout, normalization  # noqa: F401
 from .nn.normalization import *  # noqa: F403
-from .pointwise import comparison, elementwise, special
+from .pointwise import comparison, elementwise, gamma, pairs, special
 from .pointwise.comparison import *  # noqa: F403
 from .pointwise.elementwise import *  # noqa: F403
 from .pointwise.elementwise import add_scaled as add
@@ -26,6 +26,8 @@ from .pointwise.elementwise import div_rounded as div
 from .pointwise.elementwise import sub_scaled as sub
 
 # Each of these lists its public names itself.
+from .pointwise.gamma import *  # noqa: F403
+from .pointwise.pairs import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
 from .reduce import extrema, norms, reductions, scans, sorting
 from .reduce.scans import *  # noqa: F403
@@ -71,6 +73,8 @@ __all__ = [
 __all__ += comparison.__all__
 __all__ += elementwise.__all__
 __all__ += special.__all__
+__all__ += gamma.__all__
+__all__ += pairs.__all__
 __all__ += sampling.__all__
 __all__ += scans.__all__
 __all__ += sorting.__all__

@@ -31,7 +31,7 @@ from .index import gathering, indexing, masking
 from .inplace import in_place, put
 from .matrix import factorisations, linear_algebra, products
 from .nn import windows
-from .pointwise import comparison, special
+from .pointwise import comparison, gamma, pairs, special
 from .pointwise import elementwise as e
 from .reduce import extrema, likeness, norms, reductions, scans, sorting
 from .shape import rearranging, shapes, splitting, triangles
@@ -64,6 +64,11 @@ def _where(self: Tensor, condition: Any, other: Any) -> Any:
     return e.where(condition, self, other)
 
 
+def _polygamma(self: Tensor, n: int) -> Tensor:
+    """The `n`-th derivative of `digamma`; see `mt.polygamma`."""
+    return gamma.polygamma(n, self)
+
+
 def _as_type(self: Tensor, dtype: Any) -> Tensor:
     """This Tensor in another dtype; itself where it has it."""
     return cast(self, as_dtype(dtype))
@@ -71,7 +76,7 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
-    e, comparison, special, reductions, extrema, norms, scans, sorting, gathering, masking,
+    e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, gathering, masking,
     linear_algebra, products, factorisations, sampling, triangles, shapes, splitting, rearranging,
     likeness,
 )  # fmt: skip
@@ -93,6 +98,7 @@ METHODS |= {
     "clamp": e.clamp,
     "div": e.div_rounded,
     "equal": equal,
+    "polygamma": _polygamma,
     "repeat": rearranging.repeat,
     "reshape_as": splitting.reshape_as,
     "sub": e.sub_scaled,
@@ -121,6 +127,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__pow__": e.pow,
     "__rpow__": _reversed(e.pow),
     "__matmul__": linear_algebra.matmul,
+    "__rmatmul__": _reversed(linear_algebra.matmul),
+    "__rdiv__": _reversed(e.div),
     "__eq__": _equality(comparison.eq),
     "__ne__": _equality(comparison.ne),
     "__lt__": comparison.lt,
@@ -133,6 +141,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__ror__": comparison.bitwise_or,
     "__xor__": comparison.bitwise_xor,
     "__rxor__": comparison.bitwise_xor,
+    "__lshift__": comparison.bitwise_left_shift,
+    "__rlshift__": _reversed(comparison.bitwise_left_shift),
+    "__rshift__": comparison.bitwise_right_shift,
+    "__rrshift__": _reversed(comparison.bitwise_right_shift),
     "__invert__": comparison.bitwise_not,
     "__getitem__": indexing.getitem,
     "__setitem__": put,
