@@ -12,6 +12,7 @@ from ..ops.loss.classification_losses import *  # noqa: F403
 from ..ops.loss.embedding_losses import *  # noqa: F403
 from ..ops.loss.probability_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
+from ..ops.matrix.distances import pdist
 from ..ops.matrix.linear_algebra import linear
 from ..ops.nn import average_pooling, convolution, max_pooling
 from ..ops.nn.attention import scaled_dot_product_attention
@@ -40,7 +41,7 @@ from ..ops.reduce.reductions import log_softmax, softmax
 __all__ = [
     "batch_norm", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "embedding", "fold",
     "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "normalize", "one_hot",
-    "pad", "pairwise_distance", "rms_norm", "scaled_dot_product_attention", "sigmoid", "softmax",
+    "pad", "pairwise_distance", "pdist", "rms_norm", "scaled_dot_product_attention", "sigmoid", "softmax",
     "tanh", "unfold",
 ]  # fmt: skip
 __all__ += activations.__all__

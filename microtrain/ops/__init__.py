@@ -11,7 +11,8 @@ from .index.gathering import *  # noqa: F403
 from .index.masking import *  # noqa: F403
 from .loss.classification_losses import cross_entropy
 from .loss.regression_losses import mse_loss
-from .matrix import einstein, factorisations, products
+from .matrix import distances, einstein, factorisations, products
+from .matrix.distances import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
 from .matrix.linear_algebra import matmul, mm
@@ -29,9 +30,11 @@ from .pointwise.elementwise import sub_scaled as sub
 from .pointwise.gamma import *  # noqa: F403
 from .pointwise.pairs import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
-from .reduce import extrema, norms, reductions, scans, sorting
+from .reduce import extrema, integrals, norms, reductions, scans, sorting, statistics
+from .reduce.integrals import *  # noqa: F403
 from .reduce.scans import *  # noqa: F403
 from .reduce.sorting import *  # noqa: F403
+from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
 from .shape import joining, rearranging, shapes, splitting, triangles
 from .shape.joining import *  # noqa: F403
@@ -54,6 +57,7 @@ mean = public(reductions.mean)
 min = public(extrema.min)
 norm = public(norms.norm)
 permute = public(shapes.permute)
+renorm = norms.renorm
 reshape = public(shapes.reshape)
 softmax = public(reductions.softmax)
 squeeze = public(shapes.squeeze)
@@ -67,7 +71,7 @@ var = public(reductions.var)
 __all__ = [
     "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to",
     "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean",
-    "min", "mm", "mse_loss", "norm", "permute", "reshape", "softmax", "squeeze", "std",
+    "min", "mm", "mse_loss", "norm", "permute", "renorm", "reshape", "softmax", "squeeze", "std",
     "sub", "sum", "t", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 __all__ += comparison.__all__
@@ -78,6 +82,9 @@ __all__ += pairs.__all__
 __all__ += sampling.__all__
 __all__ += scans.__all__
 __all__ += sorting.__all__
+__all__ += statistics.__all__
+__all__ += integrals.__all__
+__all__ += distances.__all__
 __all__ += gathering.__all__
 __all__ += masking.__all__
 __all__ += products.__all__

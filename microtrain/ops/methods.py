@@ -29,11 +29,20 @@ from . import sampling
 from .coercion import NUMBERS, cast
 from .index import gathering, indexing, masking
 from .inplace import in_place, put
-from .matrix import factorisations, linear_algebra, products
+from .matrix import distances, factorisations, linear_algebra, products
 from .nn import windows
 from .pointwise import comparison, gamma, pairs, special
 from .pointwise import elementwise as e
-from .reduce import extrema, likeness, norms, reductions, scans, sorting
+from .reduce import (
+    extrema,
+    integrals,
+    likeness,
+    norms,
+    reductions,
+    scans,
+    sorting,
+    statistics,
+)
 from .shape import rearranging, shapes, splitting, triangles
 
 unbroadcast.set_sum_to(shapes.sum_to)
@@ -76,13 +85,13 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
-    e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, gathering, masking,
-    linear_algebra, products, factorisations, sampling, triangles, shapes, splitting, rearranging,
-    likeness,
+    e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
+    integrals, gathering, masking, linear_algebra, products, factorisations, distances, sampling,
+    triangles, shapes, splitting, rearranging, likeness,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
-    "broadcast_tensors bucketize meshgrid searchsorted std_mean tensordot tril_indices "
-    "triu_indices var_mean"
+    "broadcast_tensors bucketize cdist cumulative_trapezoid gradient meshgrid rsub searchsorted "
+    "std_mean tensordot trapezoid trapz tril_indices triu_indices var_mean"
 ).split()
 
 # Every method that is a function.

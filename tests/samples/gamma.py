@@ -131,6 +131,9 @@ TORCH: dict[str, Callable[..., Any]] = {
     **{name: _named(name) for name in SAMPLES},
     **{name: _special(name) for name in ("i1", "i0e", "i1e", "erfcx", "ndtri", "entr", "zeta",
                                          "xlog1py")},
-    "polygamma": lambda torch, x, order: torch.polygamma(order, x),
+    # PyTorch's polygamma of order 1 has nine digits, its zeta all.
+    "polygamma": lambda torch, x, order: (
+        torch.special.zeta(order + 1, x) * ((-1) ** (order + 1) * math.factorial(order))
+    ),
     "frexp": lambda torch, x: torch.frexp(x).exponent,
 }  # fmt: skip
