@@ -262,6 +262,19 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
 
 
 @factory
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
+    """`base ** x` for the `steps` numbers x that `linspace` gives."""
+    powers = linspace(start, end, steps, dtype=np.float64).numpy()
+    return np.power(float(base), powers).astype(_float(dtype))
+
+
+@factory
+def scalar_tensor(s: Any, *, dtype: Any) -> Any:
+    """The number `s` as a 0-d Tensor in the default float type."""
+    return np.full((), _number(s), _float(dtype))
+
+
+@factory
 def rand(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Uniform random numbers in [0, 1)."""
     return _drawn(default_generator().random, _shape(sizes, size), _float(dtype))

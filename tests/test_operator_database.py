@@ -45,6 +45,7 @@ CASTS = "bool byte char double float half int long short".split()
 AS_HERE: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
     "H": lambda x: x.H,
+    "mH": lambda x: x.mH,
     "mT": lambda x: x.mT,
     "einsum": lambda operands, equation: mt.einsum(equation, *operands),
     "polygamma": lambda x, n: mt.polygamma(n, x),

@@ -6,9 +6,10 @@ from . import methods as methods
 from . import sampling
 from .coercion import REGISTRY as REGISTRY
 from .fronts import public
-from .index import gathering, masking
+from .index import gathering, masking, reducing
 from .index.gathering import *  # noqa: F403
 from .index.masking import *  # noqa: F403
+from .index.reducing import *  # noqa: F403
 from .loss.classification_losses import cross_entropy
 from .loss.regression_losses import mse_loss
 from .matrix import distances, einstein, factorisations, products
@@ -36,7 +37,8 @@ from .reduce.scans import *  # noqa: F403
 from .reduce.sorting import *  # noqa: F403
 from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
-from .shape import joining, rearranging, shapes, splitting, triangles
+from .shape import combining, joining, rearranging, shapes, splitting, triangles
+from .shape.combining import *  # noqa: F403
 from .shape.joining import *  # noqa: F403
 from .shape.rearranging import *  # noqa: F403
 from .shape.splitting import *  # noqa: F403
@@ -87,6 +89,8 @@ __all__ += integrals.__all__
 __all__ += distances.__all__
 __all__ += gathering.__all__
 __all__ += masking.__all__
+__all__ += reducing.__all__
+__all__ += combining.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
 __all__ += factorisations.__all__

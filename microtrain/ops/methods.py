@@ -27,7 +27,7 @@ from ..inspection import allclose, equal
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
-from .index import gathering, indexing, masking
+from .index import gathering, indexing, masking, reducing
 from .inplace import in_place, put
 from .matrix import distances, factorisations, linear_algebra, products
 from .nn import windows
@@ -73,6 +73,14 @@ def _where(self: Tensor, condition: Any, other: Any) -> Any:
     return e.where(condition, self, other)
 
 
+def _sum_to_size(self: Tensor, *size: Any) -> Tensor:
+    """This Tensor summed to the shape `size`, which broadcasts to its own."""
+    wanted = shapes.sizes_of(size)
+    if shapes.broadcast_shape("sum_to_size", self.shape, wanted) != self.shape:
+        raise RuntimeError(f"sum_to_size(): size {wanted} does not expand to {self.shape}")
+    return shapes.sum_to(self, wanted)
+
+
 def _polygamma(self: Tensor, n: int) -> Tensor:
     """The `n`-th derivative of `digamma`; see `mt.polygamma`."""
     return gamma.polygamma(n, self)
@@ -86,12 +94,12 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
     e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
-    integrals, gathering, masking, linear_algebra, products, factorisations, distances, sampling,
+    integrals, gathering, masking, reducing, linear_algebra, products, factorisations, distances, sampling,
     triangles, shapes, splitting, rearranging, likeness,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
-    "broadcast_tensors bucketize cdist cumulative_trapezoid gradient meshgrid rsub searchsorted "
-    "std_mean tensordot trapezoid trapz tril_indices triu_indices var_mean"
+    "broadcast_shapes broadcast_tensors bucketize cdist cumulative_trapezoid fill gradient meshgrid rsub searchsorted "
+    "std_mean tensordot trapezoid trapz tril_indices triu_indices unravel_index var_mean"
 ).split()
 
 # Every method that is a function.
@@ -111,6 +119,7 @@ METHODS |= {
     "repeat": rearranging.repeat,
     "reshape_as": splitting.reshape_as,
     "sub": e.sub_scaled,
+    "sum_to_size": _sum_to_size,
     "type": _as_type,
     "unfold": windows.sliding,
     "view_as": splitting.view_as,
@@ -336,6 +345,7 @@ OTHERS = (
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
     "H": shapes.adjoint,
     "T": shapes.t,
+    "mH": shapes.matrix_transpose,
     "mT": shapes.matrix_transpose,
 }
 

@@ -10,9 +10,11 @@ import math
 from operator import index as whole
 from typing import Any
 
+import numpy as np
+
 from ...backend import MODES, XP, bool_, int32, int64
 from ...tensor import TENSORS, wrap
-from ..coercion import NUMBERS, cast
+from ..coercion import NUMBERS, cast, promote
 from ..fronts import Dim, NumericOnly, TensorOnly, public
 from ..index.gathering import take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
@@ -27,7 +29,7 @@ from .reductions import any_dims, sum_dims
 from .scans import cumsum
 
 __all__ = [
-    "argsort", "bucketize", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",
+    "argsort", "bucketize", "isin", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",
     "topk", "unique", "unique_consecutive",
 ]  # fmt: skip
 
@@ -348,3 +350,27 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
             f"{getattr(boundaries, 'shape', type(boundaries).__name__)}"
         )
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Any:
+    """Whether each element is one of `test_elements`, or with `invert`, is none of them.
+
+    Either may be a number. `assume_unique` changes nothing here. A NaN is in nothing.
+    """
+    given = [x for x in (elements, test_elements) if type(x) in TENSORS]
+    if not given or any(not isinstance(x, (*TENSORS, *NUMBERS)) for x in (elements, test_elements)):
+        raise TypeError("isin(): expected a Tensor and a Tensor or a number")
+    xp = XP[type(given[0]._array)]
+    x, tests = promote(tuple(
+        wrap(x._array) if type(x) in TENSORS else wrap(xp.asarray(np.asarray(x)))
+        for x in (elements, test_elements)
+    ))  # fmt: skip
+    if not tests.numel():
+        found = zeros_like(x) != 0
+    else:
+        tests = msort(reshape_to(tests, (-1,)))
+        place = clamp(searchsorted(tests, x), None, len(tests) - 1)
+        found = reshape_to(gather_along(tests, reshape_to(place, (-1,)), 0), x.shape) == x
+    return ~found if invert else found
