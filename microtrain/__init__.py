@@ -63,7 +63,19 @@ from .creation import (
     zeros,
     zeros_like,
 )
-from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
+from .inspection import (
+    allclose,
+    equal,
+    finfo,
+    iinfo,
+    is_complex,
+    is_floating_point,
+    is_nonzero,
+    is_same_size,
+    is_signed,
+    is_tensor,
+    numel,
+)
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor
@@ -146,9 +158,13 @@ __all__ = [
     "int64",
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
+    "is_complex",
     "is_floating_point",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_nonzero",
+    "is_same_size",
+    "is_signed",
     "is_tensor",
     "linalg",
     "linspace",

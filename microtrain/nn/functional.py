@@ -41,8 +41,8 @@ from ..ops.reduce.reductions import log_softmax, softmax
 __all__ = [
     "batch_norm", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "embedding", "fold",
     "group_norm", "instance_norm", "layer_norm", "linear", "log_softmax", "normalize", "one_hot",
-    "pad", "pairwise_distance", "pdist", "rms_norm", "scaled_dot_product_attention", "sigmoid", "softmax",
-    "tanh", "unfold",
+    "pad", "pairwise_distance", "pdist", "rms_norm", "scaled_dot_product_attention", "sigmoid",
+    "softmax", "tanh", "unfold",
 ]  # fmt: skip
 __all__ += activations.__all__
 __all__ += classification_losses.__all__

@@ -21,8 +21,8 @@ from .indexing import gather_index, kept_index, normal_index, select, unselect
 from .indexing import index_put as put_at
 
 __all__ = [
-    "argwhere", "fill", "index_put", "masked_fill", "masked_scatter", "masked_select", "nonzero", "take",
-    "where",
+    "argwhere", "fill", "index_put", "masked_fill", "masked_scatter", "masked_select", "nonzero",
+    "take", "where",
 ]  # fmt: skip
 
 

@@ -22,8 +22,8 @@ from .factorisations import inverse
 from .linear_algebra import batched, check_dtypes, matmul, mm, mm_matrices
 
 __all__ = [
-    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "dot", "ger", "inner", "kron", "matrix_power",
-    "mv", "outer", "tensordot", "vdot",
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "dot", "ger", "inner", "kron",
+    "matrix_power", "mv", "outer", "tensordot", "vdot",
 ]  # fmt: skip
 
 

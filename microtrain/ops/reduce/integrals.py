@@ -101,8 +101,8 @@ def gradient(
 
     Args:
         input: the samples.
-        spacing: how far they are apart, 1 by default: a number, a sequence of one for each dimension, or of a
-            vector of coordinates for each.
+        spacing: how far they are apart, 1 by default: a number, a sequence of one for each
+            dimension, or of a vector of coordinates for each.
         dim: an int or a sequence; all dimensions by default.
         edge_order: 1 or 2, of the differences at both ends.
 

@@ -10,10 +10,8 @@ import math
 from operator import index as whole
 from typing import Any
 
-import numpy as np
-
 from ...backend import MODES, XP, bool_, int32, int64
-from ...tensor import TENSORS, wrap
+from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import NUMBERS, cast, promote
 from ..fronts import Dim, NumericOnly, TensorOnly, public
 from ..index.gathering import take_along_dim
@@ -29,8 +27,8 @@ from .reductions import any_dims, sum_dims
 from .scans import cumsum
 
 __all__ = [
-    "argsort", "bucketize", "isin", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",
-    "topk", "unique", "unique_consecutive",
+    "argsort", "bucketize", "isin", "kthvalue", "median", "msort", "nanmedian", "searchsorted",
+    "sort", "topk", "unique", "unique_consecutive",
 ]  # fmt: skip
 
 
@@ -359,18 +357,20 @@ def isin(
 
     Either may be a number. `assume_unique` changes nothing here. A NaN is in nothing.
     """
-    given = [x for x in (elements, test_elements) if type(x) in TENSORS]
-    if not given or any(not isinstance(x, (*TENSORS, *NUMBERS)) for x in (elements, test_elements)):
-        raise TypeError("isin(): expected a Tensor and a Tensor or a number")
-    xp = XP[type(given[0]._array)]
-    x, tests = promote(tuple(
-        wrap(x._array) if type(x) in TENSORS else wrap(xp.asarray(np.asarray(x)))
-        for x in (elements, test_elements)
-    ))  # fmt: skip
-    if not tests.numel():
-        found = zeros_like(x) != 0
-    else:
+    kinds = [type(x) in TENSORS for x in (elements, test_elements)]
+    known = [isinstance(x, (Tensor, *NUMBERS)) for x in (elements, test_elements)]
+    if not any(kinds) or not all(known):
+        raise TypeError("isin(): expected a Tensor, and a Tensor or a number")
+    if all(kinds):
+        x, tests = promote((wrap(elements._array), wrap(test_elements._array)))
         tests = msort(reshape_to(tests, (-1,)))
-        place = clamp(searchsorted(tests, x), None, len(tests) - 1)
-        found = reshape_to(gather_along(tests, reshape_to(place, (-1,)), 0), x.shape) == x
+        if len(tests):
+            place = clamp(searchsorted(tests, x), None, len(tests) - 1)
+            found = reshape_to(gather_along(tests, reshape_to(place, (-1,)), 0), x.shape) == x
+        else:
+            found = zeros_like(x) != 0
+    elif isinstance(test_elements, NUMBERS):
+        found = elements == test_elements
+    else:
+        found = any_dims(test_elements == elements)
     return ~found if invert else found

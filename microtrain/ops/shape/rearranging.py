@@ -30,8 +30,8 @@ from .shapes import (
 )
 
 __all__ = [
-    "broadcast_shapes", "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis", "movedim",
-    "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims", "tile",
+    "broadcast_shapes", "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis",
+    "movedim", "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims", "tile",
 ]  # fmt: skip
 
 

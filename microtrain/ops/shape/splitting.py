@@ -15,8 +15,8 @@ from .joining import pieces, unbind_parts
 from .shapes import flatten, reshape_to
 
 __all__ = [
-    "chunk", "dsplit", "hsplit", "narrow", "narrow_copy", "ravel", "select", "split", "split_with_sizes", "tensor_split", "unbind",
-    "unflatten", "vsplit",
+    "chunk", "dsplit", "hsplit", "narrow", "narrow_copy", "ravel", "select", "split",
+    "split_with_sizes", "tensor_split", "unbind", "unflatten", "vsplit",
 ]  # fmt: skip
 
 

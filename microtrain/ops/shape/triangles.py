@@ -16,7 +16,8 @@ from ..registry import primitive
 from .shapes import normal_dim, permute_dims, reshape_to
 
 __all__ = [
-    "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "trace", "tril", "tril_indices", "triu", "triu_indices",
+    "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "trace", "tril",
+    "tril_indices", "triu", "triu_indices",
 ]  # fmt: skip
 
 # Triangles ----------------------------------------------------------------------------------------
