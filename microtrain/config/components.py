@@ -82,6 +82,12 @@ REGISTERED: dict[str, dict[str, str]] = {
         "sgd": "microtrain.optim.sgd:SGD",
         "adam": "microtrain.optim.adam:Adam",
         "adamw": "microtrain.optim.adam:AdamW",
+        "adadelta": "microtrain.optim.adadelta:Adadelta",
+        "adagrad": "microtrain.optim.adagrad:Adagrad",
+        "adamax": "microtrain.optim.adamax:Adamax",
+        "nadam": "microtrain.optim.nadam:NAdam",
+        "radam": "microtrain.optim.radam:RAdam",
+        "rmsprop": "microtrain.optim.rmsprop:RMSprop",
     },
     "schedule": {
         "constant": "microtrain.train.schedules:Constant",
