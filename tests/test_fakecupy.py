@@ -227,7 +227,7 @@ def test_state_of_an_optimizer_comes_from_any_device(source: str, to: str, name:
         found = other.state_of(mine)
         assert found.keys() == expected.keys()
         for key, array in found.items():
-            if key != "step":
+            if key not in ("step", *other.numbers):
                 assert type(array) is type(mine._array)
             np.testing.assert_array_equal(backend.to_host(array), backend.to_host(expected[key]))
 
