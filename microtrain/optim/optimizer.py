@@ -125,6 +125,7 @@ class Optimizer:
     states: ClassVar[tuple[str, ...]] = ()
     counts: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ()
+    needs_closure: ClassVar[bool] = False  # a step computes the loss several times
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if type(params) in TENSORS or isinstance(params, set | frozenset | dict | str):
@@ -359,7 +360,8 @@ class Optimizer:
                 # Groups are told apart by identity: equal ones may differ later.
                 if self._numbers[n] is None:
                     self._numbers[n] = self.first_numbers(group)
-                kind = (id(group), fresh, self._counts[n] if self.counts else 0, self._numbers[n])
+                count = self._counts[n] if self.counts else 0
+                kind = (id(group), fresh, count, tuple(self._numbers[n]))
                 last = pieces[-1] if pieces else None
                 if (
                     last
@@ -372,7 +374,8 @@ class Optimizer:
             block = BLOCK if XP[type(buffer.data)].kind == "cpu" else buffer.data.size or 1
             for kind, places in pieces:
                 start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
-                before, numbers = None, [*kind[3]]
+                before = None
+                numbers: list[float] = [*kind[3]]
                 for at in range(start, max(stop, start + 1), block):
                     part = slice(at, min(at + block, stop))
                     run = self._run(buffer, flats, kind[1], places, part, numbers)
@@ -438,20 +441,23 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state by parameter number and the groups' options, in PyTorch's form."""
-        numbers = {p: i for i, p in enumerate(self._group_of)}
-        groups = [
-            {**{k: v for k, v in g.items() if k != "params"},
-             "params": [numbers[p] for p in g["params"]]}
-            for g in self.param_groups
-        ]  # fmt: skip
         state = {}
-        for param, number in numbers.items():
+        for number, param in enumerate(self._group_of):
             found = self.state_of(param)
             if found:
                 state[number] = {n: wrap(array.copy(order="K")) for n, array in found.items()}
                 if STEP in found:  # PyTorch's dtype, which is exact up to 2**24 steps
                     state[number][STEP] = wrap(found[STEP].astype(np.float32))
-        return {"state": state, "param_groups": groups}
+        return {"state": state, "param_groups": self._numbered_groups()}
+
+    def _numbered_groups(self) -> list[dict[str, Any]]:
+        """The groups' options, with the numbers of their parameters."""
+        numbers = {p: i for i, p in enumerate(self._group_of)}
+        return [
+            {**{k: v for k, v in g.items() if k != "params"},
+             "params": [numbers[p] for p in g["params"]]}
+            for g in self.param_groups
+        ]  # fmt: skip
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
         """The state arrays of one parameter in its shape, sharing memory; empty before use.

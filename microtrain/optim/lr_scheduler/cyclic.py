@@ -128,7 +128,7 @@ class CyclicLR(WithMomentum):
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "exp_range":
-            return self.gamma**x
+            return float(self.gamma**x)
         return 1 / (2.0 ** (x - 1)) if self.mode == "triangular2" else 1.0
 
     def get_lr(self) -> list[float]:
