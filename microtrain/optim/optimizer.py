@@ -375,10 +375,10 @@ class Optimizer:
             for kind, places in pieces:
                 start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
                 before = None
-                numbers: list[float] = [*kind[3]]
+                values: list[float] = [*kind[3]]  # one list for all blocks
                 for at in range(start, max(stop, start + 1), block):
                     part = slice(at, min(at + block, stop))
-                    run = self._run(buffer, flats, kind[1], places, part, numbers)
+                    run = self._run(buffer, flats, kind[1], places, part, values)
                     self._make_constants(run, before)
                     self.runs.append(run)
                     before = run
