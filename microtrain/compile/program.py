@@ -14,6 +14,7 @@ from typing import Any, Self
 from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
 
 ALIGNED = 64  # bytes
+DRAWS = ("random_words", "random_numbers")  # instructions
 
 
 @dataclass(slots=True)

@@ -308,8 +308,9 @@ def _in_place_method(name: str, operation: Callable[..., Any]) -> Callable[..., 
 # Methods with code of their own.
 OTHERS = (
     backward, contiguous, copy_, cpu, cuda, fill_, register_hook,
-    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.normal_, sampling.uniform_,
-    to, zero_,
+    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
+    sampling.exponential_, sampling.geometric_, sampling.log_normal_, sampling.normal_,
+    sampling.uniform_, to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
