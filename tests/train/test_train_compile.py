@@ -114,10 +114,21 @@ class Keeps(nn.Module):  # what it computed, for the next call
 class Random(nn.Module):  # draws that no replay would repeat
     def __init__(self, in_features, out_features):
         super().__init__()
-        self.inner = nn.Linear(in_features, out_features)
+        self.inner, self.rng = nn.Linear(in_features, out_features), np.random.default_rng(0)
     def forward(self, x):
-        noise = mt.randn(1, x.shape[1]) if self.training else 0.0
+        noise = mt.from_numpy(self.rng.standard_normal((1, x.shape[1])).astype(np.float32))
         return self.inner(x + 0.1 * noise)
+
+class Noisy(nn.Module):  # draws of every kind, also while it is evaluated
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.inner = nn.Linear(in_features, out_features)
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x):
+        x = x + 0.1 * mt.randn_like(x) + 0.1 * mt.rand(1, x.shape[1]) * mt.rand(())
+        noise = mt.bernoulli(mt.full_like(x, 0.9)) + 0.1 * mt.zeros_like(x).exponential_()
+        weight = self.inner.weight + 0.01 * mt.randn_like(self.inner.weight)
+        return mt.nn.functional.linear(self.drop(x * noise), weight, self.inner.bias)
 
 class Hooked(nn.Module):
     def __init__(self, in_features, out_features):
@@ -185,6 +196,11 @@ SAME = {
     "accumulation": ["train.accumulate=3"],
     "accumulation, a tail of fewer": [
         "train.accumulate=7", "train.batch_size=12", "model={type: mlp, hidden: [7]}",
+    ],
+    "draws": ["model=./parts.py:Noisy"],
+    "draws, accumulation": ["model=./parts.py:Noisy", "train.accumulate=3"],
+    "draws, shards": [
+        "model=./parts.py:Noisy", "distributed={reproducible: world, shards: 3}",
     ],
     "rows in order, no tail": ["train.shuffle=false", "train.drop_last=true"],
     "tied, frozen and unused": ["model=./parts.py:Tied", "optimizer.weight_decay=0.01"],
