@@ -33,7 +33,7 @@ from .guard import MISSING, MODES_OF_KEY, guard, refuse_alias, same
 from .leaves import Leaves, reached
 from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
-from .program import Program
+from .program import MADE, Program
 from .recorder import Recorder, recording, stream_now
 from .reuse import forget
 from .structure import Structure, look_at_all
@@ -298,9 +298,14 @@ class Compiled:
             capture.enter, capture.attempt = guard(capture, run, self._names, self._me)
             self._prefer(capture)
         elif attempts + 1 >= ATTEMPTS:
+            hint = (
+                ". Pass what changes as an argument, a number as a Tensor; numbers of mt.randn, "
+                "mt.rand, dropout ... are drawn anew at every replay"
+            )
             raise CaptureError(
                 f"compile: {self.name} does something different at every call, so a replay "
                 f"would be wrong. Between the last two calls: {problem}"
+                f"{hint if MADE in problem else ''}"
             )
         else:
             forget(program)

@@ -101,7 +101,7 @@ class Library:
             raise CaptureError(
                 f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
                 "keep its current values forever. Pass it as an argument, or, if the step changes "
-                "it, as mt.compile(step, state=[...])"
+                "it, as mt.compile(step, state=[...]); for noise use mt.randn, mt.rand ..."
             )
         if written and kind in UNWRITTEN:
             raise CaptureError(

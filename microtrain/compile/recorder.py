@@ -262,6 +262,13 @@ class Recorder(Library):
 
         self.bookkeeping(label, leave)
 
+    def refuse_init(self) -> NoReturn:
+        """CaptureError: initial values are drawn once, a step is repeated."""
+        raise CaptureError(
+            f"{self._where()}: nn.init, or a new layer, draws initial values, which a replay would "
+            "repeat; make it outside the step. Noise of mt.randn, x.normal_() ... is drawn anew"
+        )
+
     def refuse_hook(self, what: str) -> NoReturn:
         """CaptureError: hooks are the user's Python, which a replay does not run."""
         raise CaptureError(
