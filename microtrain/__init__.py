@@ -88,10 +88,9 @@ _INSTEAD = {
     "Size": "shapes are tuples",
     "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
     "backends": "there are NumPy and, with CuPy, mt.cuda",
-    "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
 }
 
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "distributions", "train")
 _LAZY_FUNCTIONS = {
     "load": ".inference.model",
     "restore": ".train.custom_loop",
