@@ -1,7 +1,7 @@
 """Making Tensors: from data, filled, counted and drawn at random.
 
-Random draws come from the stream that `manual_seed` sets, which is equal on all ranks; in a training
-step from one of the global batch (`microtrain.random`).
+Random draws come from the stream that `manual_seed` sets, which is equal on all ranks; in a
+training step from one of the global batch (`microtrain.random`).
 """
 
 from __future__ import annotations

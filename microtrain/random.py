@@ -20,9 +20,9 @@ between them, as when gradients are added up by hand or predictions drawn many t
   - a number (shape `()`), a draw for a parameter (`randn_like(weight)`, `weight.normal_()`) and all
     draws in `with shared():` are one draw of the global batch: equal on all ranks, and in all
     micro-batches of a step.
-  - any other shape is not known to be either. On one rank it comes from the stream of `manual_seed`.
-    On several all would have the same noise, or results that depend on their number, so it is an
-    error that names the ways out.
+  - any other shape is not known to be either. On one rank it comes from the stream of
+    `manual_seed`. On several all would have the same noise, or results that depend on their number,
+    so it is an error that names the ways out.
 
 A captured step draws the same numbers as the eager one: draws are instructions of it.
 

@@ -114,8 +114,8 @@ def refuse(what: str) -> NoReturn:
         name, frame = frame.f_code.co_name, frame.f_back
     what, instead = _LOOKS.get(name, (what, _OUTSIDE))
     raise CaptureError(
-        f"{with_code(user_line(frame))}: {what} looks at a Tensor of a captured step: its values differ from "
-        f"call to call, so what depends on them cannot be captured. {instead}"
+        f"{with_code(user_line(frame))}: {what} looks at a Tensor of a captured step: its values "
+        f"differ from call to call, so what depends on them cannot be captured. {instead}"
     )
 
 

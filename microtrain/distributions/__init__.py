@@ -1,4 +1,4 @@
-"""Probability distributions under the names of `torch.distributions`: draws, densities, divergences.
+"""Probability distributions, named as in `torch.distributions`: draws, densities, divergences.
 
 Parameters are numbers or Tensors, which broadcast; gradients flow through `log_prob`, `entropy`,
 `kl_divergence` and `rsample`. In a training step draws belong to samples (`microtrain.random`): the

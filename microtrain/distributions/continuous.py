@@ -8,7 +8,6 @@ from typing import Any
 from ..creation import rand
 from ..inspection import finfo
 from ..ops import abs, expm1, log, log1p, sign, where
-from ..tensor import Tensor
 from . import constraints
 from .distribution import Distribution, together
 
@@ -45,40 +44,40 @@ class Uniform(Distribution):
         """Done above: the bounds are Tensors."""
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """The middle."""
         return (self.high + self.low) / 2
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """NaN: there are many."""
         return self.high * math.nan
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """`(high - low)^2 / 12`."""
         return (self.high - self.low) ** 2 / 12
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """`low + (high - low) * noise`."""
         noise = self._drawn(rand, sample_shape, self.low, ())
         return self.low + noise * (self.high - self.low)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """`-log(high - low)` inside, -inf outside."""
         value = self._value(value)
         inside = (value >= self.low) & (value < self.high)
         return where(inside, -log(self.high - self.low), -math.inf)
 
-    def cdf(self, value: Any) -> Tensor:
+    def cdf(self, value: Any) -> Any:
         """The share of what is below."""
         return ((self._value(value) - self.low) / (self.high - self.low)).clamp(0, 1)
 
-    def icdf(self, value: Any) -> Tensor:
+    def icdf(self, value: Any) -> Any:
         """`low + (high - low) * value`."""
         return self.low + value * (self.high - self.low)
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """`log(high - low)`."""
         return log(self.high - self.low)
 
@@ -99,37 +98,37 @@ class Exponential(Distribution):
         return constraints.nonnegative
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """`1 / rate`."""
         return 1 / self.rate
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """0."""
         return self.rate * 0
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """`1 / rate^2`."""
         return self.rate**-2
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """`-log(1 - u) / rate` of uniform u."""
         return -log1p(-self._drawn(rand, sample_shape, self.rate, ())) / self.rate
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the density."""
         return log(self.rate) - self.rate * self._value(value)
 
-    def cdf(self, value: Any) -> Tensor:
+    def cdf(self, value: Any) -> Any:
         """`1 - exp(-rate * value)`."""
         return -expm1(-self.rate * self._value(value))
 
-    def icdf(self, value: Any) -> Tensor:
+    def icdf(self, value: Any) -> Any:
         """`-log(1 - value) / rate`."""
         return -log1p(-value) / self.rate
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """`1 - log(rate)`."""
         return 1 - log(self.rate)
 
@@ -150,47 +149,47 @@ class Laplace(Distribution):
         return constraints.real
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """`loc`."""
         return self.loc
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """`loc`."""
         return self.loc
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """`2 scale^2`."""
         return 2 * self.scale**2
 
     @property
-    def stddev(self) -> Tensor:
+    def stddev(self) -> Any:
         """`scale * sqrt(2)`."""
         return self.scale * math.sqrt(2)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """By `icdf`, of uniform noise."""
         noise = self._drawn(rand, sample_shape, self.loc, ())
         eps = finfo(noise.dtype).eps
         return self._at(noise * (2 - eps) + (eps - 1))  # not -1, which is at -inf
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the density."""
         return -log(2 * self.scale) - abs(self._value(value) - self.loc) / self.scale
 
-    def cdf(self, value: Any) -> Tensor:
+    def cdf(self, value: Any) -> Any:
         """The probability of less."""
         apart = self._value(value) - self.loc
         return 0.5 - 0.5 * sign(apart) * expm1(-abs(apart) / self.scale)
 
-    def icdf(self, value: Any) -> Tensor:
+    def icdf(self, value: Any) -> Any:
         """The number that `value` of all are below."""
         return self._at(2 * value - 1)
 
-    def _at(self, u: Any) -> Tensor:
+    def _at(self, u: Any) -> Any:
         return self.loc - self.scale * sign(u) * log1p(-abs(u))
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """`1 + log(2 scale)`."""
         return 1 + log(2 * self.scale)

@@ -11,7 +11,6 @@ from ..creation import arange, full, rand
 from ..inspection import finfo
 from ..nn.functional import binary_cross_entropy_with_logits, one_hot
 from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax
-from ..tensor import Tensor
 from . import constraints
 from .distribution import Distribution, together
 
@@ -57,16 +56,15 @@ class Bernoulli(Distribution):
         return vars(self).get("_probs", vars(self).get("_logits"))
 
     @property
-    def probs(self) -> Tensor:
+    def probs(self) -> Any:
         """The probability of a 1."""
-        found: Tensor = self._probs if "_probs" in vars(self) else sigmoid(self._logits)
-        return found
+        return self._probs if "_probs" in vars(self) else sigmoid(self._logits)
 
     @property
-    def logits(self) -> Tensor:
+    def logits(self) -> Any:
         """The logarithm of the odds of a 1."""
         if "_logits" in vars(self):
-            return self._logits  # type: ignore[no-any-return]
+            return self._logits
         p = _clamped(self._probs)
         return log(p) - log1p(-p)
 
@@ -76,37 +74,37 @@ class Bernoulli(Distribution):
         return constraints.boolean
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """`probs`."""
         return self.probs
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """What is likelier."""
         return (self.probs >= 0.5).to(self.probs.dtype)
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """`probs * (1 - probs)`."""
         return self.probs * (1 - self.probs)
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Any:
         """Zeros and ones in the dtype of the parameter."""
         with no_grad():
             p = self.probs
             return (self._drawn(rand, sample_shape, p, ()) < p).to(p.dtype)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the probability."""
         logits, value = broadcast_tensors(self.logits, self._value(value))
         value = value.to(logits.dtype)
         return -binary_cross_entropy_with_logits(logits, value, reduction="none")
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """The entropy."""
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
+    def enumerate_support(self, expand: bool = True) -> Any:
         """0 and 1."""
         values = arange(2, dtype=self._parameter.dtype, device=self._parameter.device)
         values = values.reshape(2, *(1 for _ in self._batch_shape))
@@ -142,12 +140,12 @@ class Categorical(Distribution):
         super().__init__(parameter.shape[:-1], (), validate_args)
 
     @property
-    def probs(self) -> Tensor:
+    def probs(self) -> Any:
         """The probabilities."""
         return self._probs if "_probs" in vars(self) else softmax(self._logits, -1)
 
     @property
-    def logits(self) -> Tensor:
+    def logits(self) -> Any:
         """Their logarithms."""
         if "_logits" in vars(self):
             return self._logits
@@ -156,7 +154,7 @@ class Categorical(Distribution):
     @property
     def param_shape(self) -> tuple[int, ...]:
         """The shape of the parameter."""
-        return self._parameter.shape
+        return tuple(self._parameter.shape)
 
     @property
     def _parameter(self) -> Any:
@@ -172,41 +170,41 @@ class Categorical(Distribution):
         return constraints.integer_interval(0, self._events - 1)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """NaN: numbers of choices have no mean."""
         parameter = self._parameter
         return full(self._batch_shape, nan, dtype=parameter.dtype, device=parameter.device)
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """The likeliest."""
         return self.probs.argmax(-1)
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """NaN."""
         return self.mean
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Any:
         """Numbers of choices, int64."""
         with no_grad():
             bounds = self.probs.to(float64).cumsum(-1)
             places = self._drawn(rand, sample_shape, bounds, ()) * bounds[..., -1]
             return (bounds[..., :-1] <= places.unsqueeze(-1)).sum(-1)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithms of the probabilities of `value`."""
         value = self._value(value).to(int64)
         shape = (self._parameter[..., 0] + 0 * value).shape
         logits = self.logits.expand(*shape, self._events)
         return gather(logits, -1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """The entropy."""
         logits = self.logits.clamp(min=finfo(self._parameter.dtype).min)
         return -(logits * self.probs).sum(-1)
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
+    def enumerate_support(self, expand: bool = True) -> Any:
         """0 to n - 1."""
         values = arange(self._events, device=self._parameter.device)
         values = values.reshape(-1, *(1 for _ in self._batch_shape))
@@ -229,12 +227,12 @@ class OneHotCategorical(Distribution):
         return made
 
     @property
-    def probs(self) -> Tensor:
+    def probs(self) -> Any:
         """The probabilities."""
         return self.choice.probs
 
     @property
-    def logits(self) -> Tensor:
+    def logits(self) -> Any:
         """Their logarithms."""
         return self.choice.logits
 
@@ -244,34 +242,34 @@ class OneHotCategorical(Distribution):
         return constraints.one_hot
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """`probs`."""
         return self.probs
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """That of the likeliest choice."""
         return one_hot(self.choice.mode, self._event_shape[0]).to(self.probs.dtype)
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """`probs * (1 - probs)`."""
         return self.probs * (1 - self.probs)
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Any:
         """Vectors in the dtype of the parameter."""
         n, dtype = self._event_shape[0], self.probs.dtype
         return one_hot(self.choice.sample(sample_shape), n).to(dtype)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithms of the probabilities."""
         return self.choice.log_prob(self._value(value).argmax(-1))
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """The entropy."""
         return self.choice.entropy()
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
+    def enumerate_support(self, expand: bool = True) -> Any:
         """All vectors there are."""
         n, dtype = self._event_shape[0], self.probs.dtype
         return one_hot(self.choice.enumerate_support(expand), n).to(dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -14,7 +13,7 @@ from ..creation import tensor
 from ..ops import broadcast_tensors, exp, sqrt
 from ..ops.coercion import examine
 from ..random import step_now
-from ..tensor import TENSORS, Tensor
+from ..tensor import TENSORS
 from .constraints import Constraint
 
 __all__ = ["Distribution"]
@@ -96,12 +95,12 @@ class Distribution:
 
     # Draws ----------------------------------------------------------------------------------------
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Any:
         """Draws of shape `sample_shape + batch_shape + event_shape`, outside any graph."""
         with no_grad():
             return self.rsample(sample_shape)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """Draws as a function of the parameters, through which gradients flow."""
         raise NotImplementedError(f"{type(self).__name__} has no rsample; use sample, log_prob")
 
@@ -125,46 +124,46 @@ class Distribution:
     # What is known of them ------------------------------------------------------------------------
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """The mean."""
         raise NotImplementedError(f"{type(self).__name__} has no mean")
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """Where the density is highest."""
         raise NotImplementedError(f"{type(self).__name__} has no mode")
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """The variance."""
         raise NotImplementedError(f"{type(self).__name__} has no variance")
 
     @property
-    def stddev(self) -> Tensor:
+    def stddev(self) -> Any:
         """The standard deviation."""
         return sqrt(self.variance)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the density, or probability, of `value`."""
         raise NotImplementedError(f"{type(self).__name__} has no log_prob")
 
-    def cdf(self, value: Any) -> Tensor:
+    def cdf(self, value: Any) -> Any:
         """The probability of a draw that is not greater than `value`."""
         raise NotImplementedError(f"{type(self).__name__} has no cdf")
 
-    def icdf(self, value: Any) -> Tensor:
+    def icdf(self, value: Any) -> Any:
         """The draw whose `cdf` is `value`."""
         raise NotImplementedError(f"{type(self).__name__} has no icdf")
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """The entropy, in nats."""
         raise NotImplementedError(f"{type(self).__name__} has no entropy")
 
-    def perplexity(self) -> Tensor:
+    def perplexity(self) -> Any:
         """`exp(entropy)`."""
         return exp(self.entropy())
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
+    def enumerate_support(self, expand: bool = True) -> Any:
         """All values that there are, along a new first dimension."""
         raise NotImplementedError(f"{type(self).__name__} has no enumerate_support")
 
@@ -199,9 +198,12 @@ class Distribution:
 def together(*parameters: Any) -> list[Any]:
     """Numbers and Tensors as Tensors of one shape; numbers in the dtype of the Tensors."""
     like = next((p for p in parameters if type(p) in TENSORS), None)
-    options = {} if like is None else {"dtype": like.dtype, "device": like.device}
-    make = functools.partial(tensor, **options)
-    return broadcast_tensors(*[p if type(p) in TENSORS else make(float(p)) for p in parameters])
+    dtype, device = (None, None) if like is None else (like.dtype, like.device)
+    given = (
+        p if type(p) in TENSORS else tensor(float(p), dtype=dtype, device=device)
+        for p in parameters
+    )
+    return [*broadcast_tensors(*given)]
 
 
 def summed(x: Any, dims: int) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Tensor
 from .distribution import Distribution, summed
 
 __all__ = ["Independent"]
@@ -66,42 +65,40 @@ class Independent(Distribution):
         return dataclasses.replace(base, met=met, event_dim=base.event_dim + count)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """That of the base."""
         return self.base_dist.mean
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """That of the base."""
         return self.base_dist.mode
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """That of the base."""
         return self.base_dist.variance
 
     @property
-    def stddev(self) -> Tensor:
+    def stddev(self) -> Any:
         """That of the base."""
         return self.base_dist.stddev
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Any:
         """Those of the base."""
         return self.base_dist.sample(sample_shape)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """Those of the base."""
         return self.base_dist.rsample(sample_shape)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """Those of the base, added up."""
-        found: Tensor = summed(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
-        return found
+        return summed(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """Those of the base, added up."""
-        found: Tensor = summed(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
-        return found
+        return summed(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
 
     def __repr__(self) -> str:
         return f"Independent({self.base_dist!r}, {self.reinterpreted_batch_ndims})"

@@ -44,40 +44,40 @@ class Normal(Distribution):
         return constraints.real
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """The mean."""
         return self.loc
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """The mean."""
         return self.loc
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """The square of `scale`."""
         return self.scale**2
 
     @property
-    def stddev(self) -> Tensor:
+    def stddev(self) -> Any:
         """`scale`."""
         return self.scale
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """`loc + scale * noise`."""
         noise = self._drawn(randn, sample_shape, self.loc, ())
         return self.loc + noise * self.scale
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the density."""
         z = (self._value(value) - self.loc) / self.scale
         return -0.5 * z**2 - log(self.scale) - _HALF_LOG_2PI
 
-    def cdf(self, value: Any) -> Tensor:
+    def cdf(self, value: Any) -> Any:
         """By the error function."""
         return 0.5 * (1 + erf((self._value(value) - self.loc) / (self.scale * math.sqrt(2))))
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """`log(scale) + (1 + log(2 pi)) / 2`."""
         return log(self.scale) + (0.5 + _HALF_LOG_2PI)
 
@@ -91,42 +91,42 @@ class LogNormal(Normal):
         return constraints.positive
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """`exp(loc + scale^2 / 2)`."""
         return exp(self.loc + 0.5 * self.scale**2)
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """`exp(loc - scale^2)`."""
         return exp(self.loc - self.scale**2)
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """The variance."""
         return expm1(self.scale**2) * exp(2 * self.loc + self.scale**2)
 
     @property
-    def stddev(self) -> Tensor:
+    def stddev(self) -> Any:
         """The standard deviation."""
         return self.variance**0.5
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """The exponential of normal draws."""
         return exp(super().rsample(sample_shape))
 
     def _normal(self) -> Normal:
         return Normal(self.loc, self.scale, validate_args=False)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the density."""
         y = log(self._value(value))
         return self._normal().log_prob(y) - y
 
-    def cdf(self, value: Any) -> Tensor:
+    def cdf(self, value: Any) -> Any:
         """That of the logarithm."""
         return self._normal().cdf(log(self._value(value)))
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """The entropy."""
         return self._normal().entropy() + self.loc
 
@@ -170,46 +170,46 @@ class MultivariateNormal(Distribution):
         return constraints.real_vector
 
     @property
-    def covariance_matrix(self) -> Tensor:
+    def covariance_matrix(self) -> Any:
         """The covariance."""
         return matmul(self.scale_tril, self.scale_tril.mT)
 
     @property
-    def precision_matrix(self) -> Tensor:
+    def precision_matrix(self) -> Any:
         """The inverse of the covariance."""
         return inv(self.covariance_matrix)
 
     @property
-    def mean(self) -> Tensor:
+    def mean(self) -> Any:
         """The mean."""
         return self.loc
 
     @property
-    def mode(self) -> Tensor:
+    def mode(self) -> Any:
         """The mean."""
         return self.loc
 
     @property
-    def variance(self) -> Tensor:
+    def variance(self) -> Any:
         """The diagonal of the covariance."""
         return (self.scale_tril**2).sum(-1)
 
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Any:
         """`loc + scale_tril @ noise`."""
         noise = self._drawn(randn, sample_shape, self.loc, self._event_shape)
         return self.loc + matmul(self.scale_tril, noise.unsqueeze(-1)).squeeze(-1)
 
-    def half_log_det(self) -> Tensor:
+    def half_log_det(self) -> Any:
         """Half the logarithm of the determinant of the covariance."""
         return log(diagonal(self.scale_tril, 0, -2, -1)).sum(-1)
 
-    def log_prob(self, value: Any) -> Tensor:
+    def log_prob(self, value: Any) -> Any:
         """The logarithm of the density."""
         apart = self._value(value) - self.loc
         factor = self.scale_tril.expand(*apart.shape, apart.shape[-1])
         z = solve(tril(factor), apart.unsqueeze(-1)).squeeze(-1)
         return -0.5 * (z**2).sum(-1) - self.half_log_det() - self.loc.shape[-1] * _HALF_LOG_2PI
 
-    def entropy(self) -> Tensor:
+    def entropy(self) -> Any:
         """The entropy."""
         return self.half_log_det() + self.loc.shape[-1] * (0.5 + _HALF_LOG_2PI)

@@ -191,7 +191,8 @@ def vae(wrap: Any, accumulate: int = 1) -> Any:
     losses = []
     for _ in range(3):
         for batches in loader.steps():
-            losses.append(step(*[x for (x,) in batches]).item())
+            found = step(*[x for (x,) in batches])
+            losses.append(found.item())
     return losses, [p.detach().numpy().tobytes() for p in model.parameters()]
 
 

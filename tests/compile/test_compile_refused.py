@@ -116,7 +116,7 @@ def collocation(kind: str, x: Any) -> Any:
 def test_collocation_points_are_leaves(kind: str) -> None:
     """The gradient of a loss by them goes to `x.grad`, or nowhere; it stops no capture."""
     found = []
-    for wrap in (lambda step: step, mt.compile):
+    for wrapped in (lambda step: step, mt.compile):
         mt.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
         optimizer = mt.optim.Adam(model.parameters(), lr=0.01)
@@ -132,7 +132,7 @@ def test_collocation_points_are_leaves(kind: str) -> None:
             optimizer.step()
             return loss
 
-        run = wrap(step)
+        run = wrapped(step)
         losses, grads = [], []
         for i in range(8):
             x = batch(i).double()

@@ -45,8 +45,8 @@ def loss_of(out: Any, x: Any) -> Any:
 
 
 def run(
-    comm: Any, wrap: Any = lambda step: step, accumulate: int = 1, stop: int = 12, state: Any = None,
-    shards: int | None = None,
+    comm: Any, wrap: Any = lambda step: step, accumulate: int = 1, stop: int = 12,
+    state: Any = None, shards: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Losses and weights of steps up to `stop`, of five an epoch, taken up from `state`."""
     mt.manual_seed(5)
