@@ -55,6 +55,7 @@ from .creation import (
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,
@@ -101,10 +102,9 @@ _INSTEAD = {
     "Size": "shapes are tuples",
     "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
     "backends": "there are NumPy and, with CuPy, mt.cuda",
-    "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
 }
 
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "distributions", "train")
 _LAZY_FUNCTIONS = {
     "load": ".inference.model",
     "restore": ".train.custom_loop",
@@ -183,6 +183,7 @@ __all__ = [
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "randperm",

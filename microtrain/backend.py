@@ -21,7 +21,7 @@ import numpy as np
 
 from . import numerics
 from .errors import install
-from .random import forward_words
+from .random import forward_numbers, forward_words, where_to_draw
 from .recording import Recording
 
 __all__ = [
@@ -112,6 +112,10 @@ class Namespace:
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))
+
+    def random_numbers(self, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
+        """Random numbers as `forward_numbers` has them: the same bits on every device."""
+        return self.asarray(forward_numbers(shape, draw, *how))
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
@@ -644,6 +648,24 @@ class Staging:
         """The values of `host` into `array`; of a GPU's `fetch` waits until that is done."""
         if self.host is not self.array:
             self.array.set(self.host)
+
+
+def library(where: device) -> Namespace:
+    """The array library of a device."""
+    return NUMPY if where.type == "cpu" else cuda()
+
+
+def drawn(
+    name: str, kind: str, shape: tuple[int, ...], dtype: Any = float64, *limits: int,
+    like: Any = np.ndarray, state: bool = False,
+) -> Any:  # fmt: skip
+    """Random numbers for the function `name`, an array of the library of `like`, a type of array.
+
+    kind, limits: see `random.forward_numbers`; state: see `random.where_to_draw`. Captured steps
+    draw anew at every replay.
+    """
+    draw, whole = where_to_draw(name, shape, state)
+    return XP[like].random_numbers(shape, draw, kind, np.dtype(dtype).name, whole, *limits)
 
 
 def made(array: Any) -> Any:

@@ -114,7 +114,7 @@ LAYERS = [
     {"autograd"},
     {"ops"},
     {"creation", "linalg", "special"},
-    {"nn", "optim", "compile"},
+    {"nn", "optim", "compile", "distributions"},
     {"distributed"},
     {"data"},
     {"config"},

@@ -390,8 +390,9 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 # Methods with code of their own.
 OTHERS = (
     backward, contiguous, copy_, cpu, cuda, fill_, fill_diagonal_, register_hook,
-    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.normal_, sampling.uniform_,
-    to, zero_,
+    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
+    sampling.exponential_, sampling.geometric_, sampling.log_normal_, sampling.normal_,
+    sampling.uniform_, to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {

@@ -29,7 +29,7 @@ SAMPLES: dict[str, list[Sample]] = {
 def _dropout_scale(x: Any, p: float, draw: int, features: bool) -> Any:
     """Read from the first word of the stream on, wherever it stands now."""
     shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if features else x.shape
-    state, (row, batch, _) = get_rng_state(), place()
+    state, (row, batch, *_) = get_rng_state(), place()
     purpose = (state["seed"], "forward", state["step"], *batch, draw)
     key = int.from_bytes(hashlib.sha256(repr(purpose).encode()).digest()[:16], "little")
     start, size = row * math.prod(shape[1:]), math.prod(shape)
