@@ -92,9 +92,9 @@ _INSTEAD = {
 
 _LAZY = ("cli", "data", "distributed", "train")
 _LAZY_FUNCTIONS = {
-    "load": ".inference.model",
+    "load": ".exchange.state",
     "restore": ".train.custom_loop",
-    "save": ".train.custom_loop",
+    "save": ".exchange.state",
 }
 
 
