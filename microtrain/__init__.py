@@ -90,7 +90,7 @@ _INSTEAD = {
     "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
 }
 
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "onnx", "sklearn", "train")
 _LAZY_FUNCTIONS = {
     "load": ".exchange.state",
     "restore": ".train.custom_loop",

@@ -40,7 +40,7 @@ def parse(content: bytes, bfloat16: bool) -> Any:
     from safetensors import SafetensorError, deserialize
 
     try:
-        entries = deserialize(content)
+        entries: Any = deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise ValueError(f"damaged: {error}") from error
     header = parse_object(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])

@@ -217,8 +217,10 @@ def read_state(path: Place, bfloat16: bool = False) -> Any:
         raise DataError(f"{path} does not fit into memory") from error
     try:
         return _parser(content)(content, bfloat16)
-    except (ValueError, MemoryError) as error:
-        raise DataError(f"cannot read {path}: {error or 'it does not fit into memory'}") from error
+    except ValueError as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} does not fit into memory") from error
 
 
 def _parser(content: bytes) -> Callable[[bytes, bool], Any]:

@@ -14,14 +14,14 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
 from ..nn import Parameter
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import TENSORS, wrap
 from .pickled import Global, Place, read_pickle
 from .safetensors_file import widened
 from .tree import DEEPEST, SCALARS, key_of, unknown, where
@@ -81,7 +81,7 @@ class _Archive:
         order = self.bytes("byteorder") if f"{self.root}byteorder" in self.members else b"little"
         if order not in (b"little", b"big"):
             raise ValueError("damaged: its byteorder is neither little nor big")
-        self.order = "<" if order == b"little" else ">"
+        self.order: Literal["<", ">"] = "<" if order == b"little" else ">"
 
     def read(self) -> Any:
         known: dict[str, Any] = {
@@ -134,7 +134,7 @@ class _Archive:
     def tensor(
         self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any,
         metadata: Any = None, *, at: Place,
-    ) -> Tensor:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """`torch._utils._rebuild_tensor_v2`: a view of a storage."""
         if type(storage) is not Storage:
             raise TypeError("a Tensor without a storage")
@@ -158,7 +158,7 @@ class _Archive:
             array = np.ndarray(size, values.dtype, values, offset * item, strides)
         return _requiring(wrap(array), requires_grad, at)
 
-    def parameter(self, data: Any, requires_grad: Any, hooks: Any, *, at: Place) -> Tensor:
+    def parameter(self, data: Any, requires_grad: Any, hooks: Any, *, at: Place) -> Any:
         """`torch._utils._rebuild_parameter`."""
         if type(data) not in TENSORS or type(hooks) is not dict or hooks:
             raise ValueError(f"{at()}: a Parameter without data, or with hooks")

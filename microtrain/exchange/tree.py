@@ -111,7 +111,7 @@ def put_together(tree: Any, arrays: Mapping[str, Array]) -> Any:
 
     found = build(tree)
     if left:
-        raise ValueError(f"its structure has no place for {listed(left)}")
+        raise ValueError(f"its structure has no place for {listed([*left])}")
     return found
 
 
