@@ -66,7 +66,7 @@ def graph_of(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     metadata: Mapping[str, str] | None = None,
-    finish: Callable[[Graph, list[str]], dict[str, tuple[int, Any]]] | None = None,
+    finish: Callable[[Graph, list[str]], dict[str, tuple[Any, Any]]] | None = None,
     start: Callable[[Graph, int, str], str] | None = None,
 ) -> Any:
     """The ModelProto.
@@ -74,9 +74,9 @@ def graph_of(
     Args:
         model, inputs, input_names, output_names: as of `export`.
         metadata: text by key, for whoever uses the file.
-        finish: given the outputs' names, the nodes behind them: name of each output of the graph
-            with the value and its element type.
-        start: given an input's number and name, the nodes before the model: the model's input.
+        finish: adds the nodes behind the model's outputs, whose names it is given; the outputs of
+            the graph with their dtypes and shapes.
+        start: adds the nodes before an input of the model; the name of what the model gets.
     """
     try:
         import onnx
@@ -95,10 +95,7 @@ def graph_of(
     results = [graph.value(number) for number in found.outputs]
     if finish is not None:
         outputs = finish(graph, results)
-        infos = [
-            onnx.helper.make_tensor_value_info(name, kind, shape)
-            for name, (kind, shape) in outputs.items()
-        ]
+        infos = [_info(name, dtype, shape) for name, (dtype, shape) in outputs.items()]
     else:
         infos = _outputs(graph, results, output_names)
     given = [
@@ -201,9 +198,7 @@ def _outputs(graph: Graph, results: list[str], given: Sequence[str] | None) -> l
     names = _names("output", len(results), given)
     infos = []
     for number, name, result in zip(graph.trace.outputs, names, results, strict=True):
-        from onnx import helper
-
-        graph.nodes.append(helper.make_node("Identity", [result], [name], name))
+        graph.rename(result, name)
         value = graph.trace.values[number]
         infos.append(_info(name, value.array.dtype, value.shape))
     return infos

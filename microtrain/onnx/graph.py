@@ -42,13 +42,26 @@ class Graph:
         self.nodes.append(helper.make_node(kind, [*inputs], names, name, **attributes))
         return name
 
+    def rename(self, value: str, name: str) -> None:
+        """Give the output of the graph `value` its name."""
+        from onnx import helper
+
+        self.nodes.append(helper.make_node("Identity", [value], [name], name))
+
+    def cast(self, value: str, dtype: Any) -> str:
+        """A value in another dtype."""
+        from onnx import helper
+
+        return self.node("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
     def constant(self, array: Any, name: str = "") -> str:
         """A constant array; of equal small ones there is one."""
         from onnx import numpy_helper
 
         array = np.ascontiguousarray(array).reshape(np.shape(array))
-        key = (array.dtype.str, array.shape, array.tobytes() if array.size <= 64 else id(array))
-        if name or key not in self._constants:
+        small = array.size <= 64 and array.dtype != object
+        key = (array.dtype.str, array.shape, array.tobytes() if small else id(array))
+        if name or not small or key not in self._constants:
             self._constants[key] = name or f"constant_{len(self.initializers)}"
             found = self._constants[key]
             self.initializers[found] = numpy_helper.from_array(array, found)
@@ -141,9 +154,7 @@ class Step:
         return self.to(self[name], dtype)
 
     def to(self, name: str, dtype: Any) -> str:
-        from onnx import helper
-
-        return self.node("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        return self.graph.cast(name, dtype)
 
     def operands(self, *names: str) -> list[str]:
         """Inputs in the dtype that NumPy and PyTorch bring them to."""

@@ -179,7 +179,7 @@ def _tracing(trace: Trace) -> Iterator[None]:
                 codes[op.name] = FunctionType(
                     apply.__code__, op._scope, op.name, apply.__defaults__
                 )
-        cat = Variadic.apply
+        cat: Any = Variadic.apply
 
         def traced(op: Operation, arguments: dict[str, Any]) -> Any:
             code, mine = codes[op.name], getattr(_HERE, "trace", None)
