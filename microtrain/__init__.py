@@ -104,11 +104,11 @@ _INSTEAD = {
     "backends": "there are NumPy and, with CuPy, mt.cuda",
 }
 
-_LAZY = ("cli", "data", "distributed", "distributions", "train")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train")
 _LAZY_FUNCTIONS = {
-    "load": ".inference.model",
+    "load": ".exchange.state",
     "restore": ".train.custom_loop",
-    "save": ".train.custom_loop",
+    "save": ".exchange.state",
 }
 
 

@@ -121,6 +121,8 @@ LAYERS = [
     {"runs"},
     {"train"},
     {"inference"},
+    {"onnx", "sklearn"},
+    {"exchange"},
     {"report"},
     {"verify"},
     {"cli"},
@@ -301,7 +303,7 @@ def test_names_of_pytorch_that_are_others_here() -> None:
 
 
 PUBLIC = """ autograd autograd.functional cuda data distributed linalg nn nn.functional nn.init
-nn.utils ops optim optim.lr_scheduler train""".split()
+nn.utils onnx ops optim optim.lr_scheduler sklearn train""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])
