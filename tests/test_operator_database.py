@@ -37,6 +37,7 @@ TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (2e-4, 2e-5), "float16": (2e-3
 DIFFERENT = {
     "nn_functional_batch_norm": "an input of shape (0,) has no channels",
     "nn_functional_dropout2d": "an input of 3 dimensions has no samples",
+    "nn_functional_dropout3d": "an input of 4 dimensions has no samples",
     "nn_functional_gaussian_nll_loss": "a target of another shape than the input",
     "nn_functional_instance_norm": "running statistics",
 }

@@ -9,13 +9,14 @@ from . import (
     normalization,
     padding,
     pooling,
+    resizing,
     utils,
 )
 from .activation import *  # noqa: F403
 from .attention import MultiheadAttention
 from .container import ModuleDict, ModuleList, Sequential
 from .convolution import *  # noqa: F403
-from .dropout import Dropout, Dropout1d, Dropout2d
+from .dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
 from .embedding import Embedding
 from .linear import Linear
 from .loss import *  # noqa: F403
@@ -25,10 +26,11 @@ from .padding import *  # noqa: F403
 from .parameter import Parameter
 from .pooling import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
+from .resizing import *  # noqa: F403
 from .transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
-    "Dropout", "Dropout1d", "Dropout2d", "Embedding", "Flatten", "Identity", "Linear", "Module",
+    "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Embedding", "Flatten", "Identity", "Linear", "Module",
     "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "Sequential",
     "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "functional", "init", "utils",
 ]  # fmt: skip
@@ -38,6 +40,7 @@ __all__ += loss.__all__
 __all__ += normalization.__all__
 __all__ += padding.__all__
 __all__ += pooling.__all__
+__all__ += resizing.__all__
 
 
 def __dir__() -> list[str]:

@@ -43,3 +43,7 @@ class Dropout1d(Dropout, function=F.dropout1d):
 
 class Dropout2d(Dropout, function=F.dropout2d):
     """Whole channels of (N, C, H, W) set to 0 together; arguments as `Dropout`."""
+
+
+class Dropout3d(Dropout, function=F.dropout3d):
+    """Whole channels of (N, C, D, H, W) set to 0 together; arguments as `Dropout`."""

@@ -79,7 +79,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 def _dropout_channels(
     name: str, dims: int, input: T, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of (N, C, L) or (N, C, H, W) set to 0 together; else as `dropout`.
+    """Whole channels of (N, C, L), (N, C, H, W) or (N, C, D, H, W) set to 0 together; else as `dropout`.
 
     Raises RuntimeError for another number of dimensions: without the dimension of samples the masks
     would depend on the number of ranks.
@@ -92,4 +92,6 @@ def _dropout_channels(
     return _dropout(name, input, p, training, inplace, features=True)
 
 
-dropout1d, dropout2d = spatial(_dropout_channels, "dropout1d", "dropout2d")
+dropout1d, dropout2d, dropout3d = spatial(
+    _dropout_channels, "dropout1d", "dropout2d", "dropout3d"
+)
