@@ -41,6 +41,8 @@ DIFFERENT = {
     "nn_functional_gaussian_nll_loss": "a target of another shape than the input",
     "nn_functional_instance_norm": "running statistics",
 }
+# Sums that reach 900 in float32: both differ by 1e-4 from those in float64.
+LARGE_SUMS = {"nn_functional_conv_transpose3d": 5.0}
 RANDOM = ("bernoulli", "dropout", "multinomial", "normal", "rand", "uniform", "empty")
 CASTS = "bool byte char double float half int long short".split()
 AS_HERE: dict[str, Callable[..., Any]] = {
@@ -49,6 +51,7 @@ AS_HERE: dict[str, Callable[..., Any]] = {
     "mT": lambda x: x.mT,
     "einsum": lambda operands, equation: mt.einsum(equation, *operands),
     "nn.functional.embedding": lambda w, i, **k: mt.nn.functional.embedding(i, w, **k),
+    "nn.functional.embedding_bag": lambda w, i, **k: mt.nn.functional.embedding_bag(i, w, **k),
     "where": lambda x, condition, y: mt.where(condition, x, y),
     "zero_": lambda x: x.clone().zero_(),
 }
@@ -161,7 +164,7 @@ def check(op: Any, sample: Any, dtype: str, twice: bool) -> None:
         if drawn:
             assert (array(a).shape, array(a).dtype) == (array(b).shape, array(b).dtype)
             continue
-        same(a, b, dtype)
+        same(a, b, dtype, LARGE_SUMS.get(op.formatted_name, 1))
         assert getattr(a, "requires_grad", None) == getattr(b, "requires_grad", None)
     if drawn or not leaves(theirs):
         return
