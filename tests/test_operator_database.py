@@ -44,6 +44,8 @@ DIFFERENT = {
 # Sums that reach 900 in float32: both differ by 1e-4 from those in float64.
 LARGE_SUMS = {"nn_functional_conv_transpose3d": 5.0}
 RANDOM = ("bernoulli", "dropout", "multinomial", "normal", "rand", "uniform", "empty")
+OF_A_TRIANGLE = ("cholesky_inverse", "cholesky_solve")
+UP_TO_SIGN = ("svd", "linalg.svd", "qr", "linalg.qr", "linalg.eigh")
 CASTS = "bool byte char double float half int long short".split()
 AS_HERE: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
@@ -56,6 +58,11 @@ AS_HERE: dict[str, Callable[..., Any]] = {
     "zero_": lambda x: x.clone().zero_(),
 }
 
+OF_VARIANTS: dict[str, Callable[..., Any]] = {
+    "linalg_lstsq_grad_oriented": lambda a, b, **k: mt.linalg.lstsq(a, b, **k)[:2],
+    "linalg_pinv_singular": lambda a, b: mt.linalg.pinv(a @ b.mT),
+}
+
 
 class NotHere(Exception):
     """A sample of what only PyTorch has: complex numbers, sparse Tensors."""
@@ -66,6 +73,8 @@ def function_of(op: Any) -> Any:
     name = op.name
     if name in AS_HERE:
         return AS_HERE[name]
+    if op.formatted_name in OF_VARIANTS:
+        return OF_VARIANTS[op.formatted_name]
     if op.variant_test_name == "in_place":
         return getattr(mt.Tensor, f"{name}_", None)
     if name.startswith("__") or name in CASTS:
@@ -120,6 +129,15 @@ def array(value: Any) -> Any:
     return value.detach().numpy() if isinstance(value, mt.Tensor) else np.asarray(value)
 
 
+def determined(name: str, values: list[Any]) -> list[Any]:
+    """What is determined of factors: not the sign of vectors, nor those of no singular value."""
+    if "svd" in name:
+        k = values[1].shape[-1]
+        last = values[2][..., :k] if name == "svd" else values[2][..., :k, :]
+        values = [values[0][..., :k], values[1], last]
+    return [abs(value) for value in values]
+
+
 def leaves(value: Any) -> list[Any]:
     """The Tensors in it that require grad."""
     tensors = [t for t in flat(value) if isinstance(t, torch.Tensor | mt.Tensor)]
@@ -157,6 +175,8 @@ def check(op: Any, sample: Any, dtype: str, twice: bool) -> None:
         raise NotHere
     given = here(arguments[0]), here(arguments[1])
     ours = list(flat(function_of(op)(*given[0], **given[1])))
+    if op.name in UP_TO_SIGN:
+        theirs, ours = (determined(op.name, values) for values in (theirs, ours))
     assert len(ours) == len(theirs)
     random = any(word in op.name for word in RANDOM)
     random = random or ("rrelu" in op.name and arguments[1].get("training"))
@@ -179,6 +199,9 @@ def check(op: Any, sample: Any, dtype: str, twice: bool) -> None:
         )  # fmt: skip
     except RuntimeError:  # no gradient there
         return
+    if op.name in OF_A_TRIANGLE:  # there what is not read has a gradient as well
+        keep = torch.triu if arguments[1].get("upper") else torch.tril
+        first = [*first[:-1], keep(first[-1])]
     xs = leaves(given)
     found = mt.autograd.grad(
         leaves(ours), xs, [mt.tensor(np.asarray(s)) for s in seeds],

@@ -33,9 +33,9 @@ from .transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
     "Bilinear", "Embedding", "EmbeddingBag", "Flatten", "Identity", "Linear", "Module",
-    "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterDict",
-    "ParameterList", "Sequential", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten",
-    "functional", "init", "utils",
+    "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterDict", "ParameterList",
+    "Sequential", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "functional",
+    "init", "utils",
 ]  # fmt: skip
 __all__ += activation.__all__
 __all__ += convolution.__all__

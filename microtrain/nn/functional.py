@@ -50,10 +50,11 @@ from ..ops.pointwise.elementwise import sigmoid, tanh
 from ..ops.reduce.reductions import log_softmax, softmax
 
 __all__ = [
-    "alpha_dropout", "batch_norm", "bilinear", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "dropout3d", "embedding", "embedding_bag", "feature_alpha_dropout", "fold",
-    "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "log_softmax", "normalize", "one_hot",
-    "pad", "pairwise_distance", "rms_norm", "rrelu", "scaled_dot_product_attention", "sigmoid", "softmax",
-    "tanh", "unfold",
+    "alpha_dropout", "batch_norm", "bilinear", "cosine_similarity", "dropout", "dropout1d",
+    "dropout2d", "dropout3d", "embedding", "embedding_bag", "feature_alpha_dropout", "fold",
+    "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "log_softmax",
+    "normalize", "one_hot", "pad", "pairwise_distance", "rms_norm", "rrelu",
+    "scaled_dot_product_attention", "sigmoid", "softmax", "tanh", "unfold",
 ]  # fmt: skip
 __all__ += activations.__all__
 __all__ += classification_losses.__all__

@@ -14,7 +14,8 @@ from .parameter import Parameter
 
 __all__ = [
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "CosineSimilarity", "GroupNorm", "InstanceNorm1d",
-    "InstanceNorm2d", "InstanceNorm3d", "LayerNorm", "LocalResponseNorm", "PairwiseDistance", "RMSNorm",
+    "InstanceNorm2d", "InstanceNorm3d", "LayerNorm", "LocalResponseNorm", "PairwiseDistance",
+    "RMSNorm",
 ]  # fmt: skip
 
 

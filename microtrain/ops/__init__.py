@@ -11,11 +11,13 @@ from .index.gathering import *  # noqa: F403
 from .index.masking import *  # noqa: F403
 from .loss.classification_losses import cross_entropy
 from .loss.regression_losses import mse_loss
-from .matrix import einstein, factorisations, products
+from .matrix import decompositions, einstein, factorisations, products, systems
+from .matrix.decompositions import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
 from .matrix.linear_algebra import matmul, mm
 from .matrix.products import *  # noqa: F403
+from .matrix.systems import *  # noqa: F403
 from .nn import dropout, normalization  # noqa: F401
 from .nn.normalization import *  # noqa: F403
 from .pointwise import comparison, elementwise, special
@@ -79,6 +81,8 @@ __all__ += masking.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
 __all__ += factorisations.__all__
+__all__ += decompositions.__all__
+__all__ += systems.__all__
 __all__ += einstein.__all__
 __all__ += triangles.__all__
 __all__ += splitting.__all__

@@ -29,7 +29,7 @@ from . import sampling
 from .coercion import NUMBERS, cast
 from .index import gathering, indexing, masking
 from .inplace import in_place, put
-from .matrix import factorisations, linear_algebra, products
+from .matrix import decompositions, factorisations, linear_algebra, products, systems
 from .nn import windows
 from .pointwise import comparison, special
 from .pointwise import elementwise as e
@@ -73,7 +73,7 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 MODULES = (
     e, comparison, special, reductions, extrema, norms, scans, sorting, gathering, masking,
     linear_algebra, products, factorisations, sampling, triangles, shapes, splitting, rearranging,
-    likeness,
+    likeness, decompositions, systems,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
     "broadcast_tensors bucketize meshgrid searchsorted std_mean tensordot tril_indices "

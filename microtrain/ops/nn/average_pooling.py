@@ -79,7 +79,8 @@ def _avg_pool(
     """The average of every window of a signal or an image.
 
     Args:
-        input: (N, C, *sizes) or (C, *sizes), of a float dtype: one size in 1d, two in 2d, three in 3d.
+        input: (N, C, *sizes) or (C, *sizes), of a float dtype: as many sizes as the name
+            says.
         kernel_size, stride, ceil_mode: as for `max_pool2d`.
         padding: zeros around the input, at most half the kernel size.
         count_include_pad: whether these zeros count.
@@ -128,7 +129,8 @@ def _adaptive_avg_pool(name: str, dims: int, input: Float, output_size: Any) -> 
     """The averages of so many windows over a signal or an image, whatever its size.
 
     Args:
-        input: (N, C, *sizes) or (C, *sizes), of a float dtype: one size in 1d, two in 2d, three in 3d.
+        input: (N, C, *sizes) or (C, *sizes), of a float dtype: as many sizes as the name
+            says.
         output_size: an int, or one for each size; None keeps that size (not in 1d).
 
     Window i of n over a size s is from floor(i s / n) to ceil((i + 1) s / n). Raises TypeError for

@@ -260,8 +260,8 @@ def _convolve(
     """The convolution (cross-correlation) of signals or images with kernels.
 
     Args:
-        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d, and
-            depth, height and width in 3d.
+        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d,
+            and a depth before them in 3d.
         weight: (outputs, channels / groups, *kernel sizes), of the input's dtype.
         bias: (outputs,), or None.
         stride: the step from window to window, an int or one for each size.
@@ -317,8 +317,8 @@ def _convolve_transposed(
     """The transposed convolution of signals or images: the gradient of `conv2d` in its input.
 
     Args:
-        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d, and
-            depth, height and width in 3d.
+        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d,
+            and a depth before them in 3d.
         weight: (channels, outputs / groups, *kernel sizes), of the input's dtype.
         bias: (outputs,), or None.
         stride, padding, dilation, groups: those of the convolution that this is the transpose of.

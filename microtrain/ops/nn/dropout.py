@@ -86,7 +86,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 def _dropout_channels(
     name: str, dims: int, input: T, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of (N, C, L), (N, C, H, W) or (N, C, D, H, W) set to 0 together; else as `dropout`.
+    """Whole channels of (N, C, *sizes) set to 0 together; else as `dropout`.
 
     Raises RuntimeError for another number of dimensions: without the dimension of samples the masks
     would depend on the number of ranks.
@@ -99,9 +99,7 @@ def _dropout_channels(
     return _dropout(name, input, p, training, inplace, features=True)
 
 
-dropout1d, dropout2d, dropout3d = spatial(
-    _dropout_channels, "dropout1d", "dropout2d", "dropout3d"
-)
+dropout1d, dropout2d, dropout3d = spatial(_dropout_channels, "dropout1d", "dropout2d", "dropout3d")
 
 
 # Units that dropout would upset -------------------------------------------------------------------
@@ -109,7 +107,9 @@ dropout1d, dropout2d, dropout3d = spatial(
 _LEAST = -1.7580993408473766  # what selu tends to: -scale * alpha
 
 
-def _alpha_dropout(name: str, x: Any, p: float, training: bool, inplace: bool, channels: bool) -> Any:
+def _alpha_dropout(
+    name: str, x: Any, p: float, training: bool, inplace: bool, channels: bool
+) -> Any:
     check_probability(name, p)
     refuse_inplace(name, inplace)
     if not training or not p:

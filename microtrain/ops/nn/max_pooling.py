@@ -139,7 +139,7 @@ def _max_pool(
 
     Args:
         input: (N, C, *sizes) or (C, *sizes): one size in 1d, height and width in 2d, and
-            depth, height and width in 3d.
+            a depth before them in 3d.
         kernel_size: an int, or one for each size.
         stride: the step from window to window, the kernel size if not given.
         padding: how far windows reach over the edge, at most half the kernel size; what is there
@@ -157,9 +157,7 @@ def _max_pool(
     return _best(input, x, windows, return_indices)
 
 
-max_pool1d, max_pool2d, max_pool3d = spatial(
-    _max_pool, "max_pool1d", "max_pool2d", "max_pool3d"
-)
+max_pool1d, max_pool2d, max_pool3d = spatial(_max_pool, "max_pool1d", "max_pool2d", "max_pool3d")
 
 
 def _adaptive_max_pool(
