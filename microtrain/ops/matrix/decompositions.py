@@ -39,13 +39,13 @@ def _completed(xp, x):
     return xp.copy(xp.getitem(xp.basis(x), (Ellipsis, slice(x.shape[-1], None))))
 
 
-def _undetermined(g):
+def _undetermined(g: Any) -> Any:
     raise RuntimeError(
-        "linalg.qr: the columns that mode='complete' adds to Q have no gradient; use mode='reduced'"
+        "linalg.qr: Q of mode='complete' has no gradient with more rows than columns; use 'reduced'"
     )
 
 
-completion = primitive("orthonormal_completion", _completed, x=_undetermined)
+completion = primitive("orthonormal_completion", _completed)
 
 
 # Singular value decomposition ---------------------------------------------------------------------
@@ -157,7 +157,10 @@ def linalg_qr(
         return QR(wrap(xp.zeros((0,), x.dtype)), r)
     if mode == "complete" and m > n:
         zeros = wrap(xp.zeros((*x.shape[:-2], m - n, n), x.dtype))
-        return QR(cat([q, completion(q)], -1), cat([r, zeros], -2))
+        q = cat([q, completion(q.detach())], -1)
+        if q.requires_grad:
+            q.register_hook(_undetermined)
+        return QR(q, cat([r, zeros], -2))
     return QR(q, r)
 
 
