@@ -21,6 +21,7 @@ import numpy as np
 
 from . import numerics
 from .errors import install
+from .numerics.matrix_exponential import matrix_exp
 from .random import forward_numbers, forward_words, where_to_draw
 from .recording import Recording
 
@@ -109,6 +110,25 @@ class Namespace:
         v = v.transpose((*range(lead), lead + 1, lead))
         return self.concatenate([u, values[..., None, :], v], -2)
 
+    def qr(self, x: Any) -> Any:
+        """Q and the transpose of R under each other: (..., m + n, k), k = min(m, n)."""
+        q, r = self.module.linalg.qr(x)
+        lead = len(x.shape) - 2
+        return self.concatenate([q, r.transpose((*range(lead), lead + 1, lead))], -2)
+
+    def basis(self, x: Any) -> Any:
+        """An orthonormal basis whose first vectors span what the columns of `x` do."""
+        return self.module.linalg.qr(x, "complete")[0]
+
+    def eigh(self, x: Any, triangle: str) -> Any:
+        """Eigenvalues and below them the eigenvectors: (..., 1 + n, n)."""
+        values, vectors = self.module.linalg.eigh(x, triangle)
+        return self.concatenate([values[..., None, :], vectors], -2)
+
+    def matrix_exp(self, x: Any) -> Any:
+        """The exponential of each matrix; a GPU is waited for."""
+        return matrix_exp(self.module, x)
+
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))
@@ -150,7 +170,7 @@ class _CupyNamespace(Namespace):
         for name in numerics.__all__:
             setattr(self, name, _keeping_dtype(getattr(self, name)))
         self.as_strided = _as_strided
-        for name in ("inverse", "solve", "cholesky", "svd"):
+        for name in ("inverse", "solve", "cholesky", "svd", "eigh"):
             setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
         self._operands: dict[Any, Any] = {}
 

@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..nn.module import LoadedKeys, Module
-from ..nn.normalization import BatchNorm1d, BatchNorm2d
+from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
@@ -42,7 +42,7 @@ from .strategy import check_options, strategy
 
 __all__ = ["DataParallel"]
 
-_BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
+_BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 MOST = 64  # forward calls between two backward passes that are told apart
 
 

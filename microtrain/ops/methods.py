@@ -32,7 +32,14 @@ from .coercion import NUMBERS, cast
 from .fronts import public
 from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
-from .matrix import distances, factorisations, linear_algebra, products
+from .matrix import (
+    decompositions,
+    distances,
+    factorisations,
+    linear_algebra,
+    products,
+    systems,
+)
 from .nn import windows
 from .pointwise import comparison, gamma, pairs, special
 from .pointwise import elementwise as e
@@ -98,7 +105,7 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 MODULES = (
     e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
     integrals, gathering, masking, reducing, linear_algebra, products, factorisations, distances,
-    sampling, triangles, shapes, splitting, rearranging, likeness,
+    sampling, triangles, shapes, splitting, rearranging, likeness, decompositions, systems,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
     "broadcast_shapes broadcast_tensors bucketize cdist cumulative_trapezoid fill gradient isin "
