@@ -41,9 +41,11 @@ from .compile import compile
 from .creation import (
     arange,
     as_tensor,
+    asarray,
     empty,
     empty_like,
     eye,
+    from_dlpack,
     from_numpy,
     full,
     full_like,
@@ -77,6 +79,9 @@ from .inspection import (
     is_tensor,
     numel,
 )
+from .missing_names import missing as _missing
+from .missing_names import say_instead as _say_instead
+from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor
@@ -90,21 +95,7 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-# What PyTorch's users write at this place that has another name or form here.
-_INSTEAD = {
-    "FloatTensor": "write mt.tensor(data, dtype=mt.float32)",
-    "DoubleTensor": "write mt.tensor(data, dtype=mt.float64)",
-    "LongTensor": "write mt.tensor(data, dtype=mt.int64)",
-    "IntTensor": "write mt.tensor(data, dtype=mt.int32)",
-    "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
-    "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
-    "Generator": "all draws come from the stream of mt.manual_seed(seed)",
-    "Size": "shapes are tuples",
-    "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
-    "backends": "there are NumPy and, with CuPy, mt.cuda",
-}
-
-_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
     "load": ".exchange.state",
     "restore": ".train.custom_loop",
@@ -117,8 +108,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
-    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise _missing(__name__, name)
+
+
+for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim,
+                optim.lr_scheduler):  # fmt: skip
+    vars(_module)["__getattr__"] = _say_instead(_module.__name__)
 
 
 def __dir__() -> list[str]:
@@ -130,6 +125,7 @@ __all__ = [
     "allclose",
     "arange",
     "as_tensor",
+    "asarray",
     "autograd",
     "compile",
     "cuda",
@@ -145,6 +141,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",

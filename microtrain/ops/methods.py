@@ -1,4 +1,6 @@
-"""Tensor's operators and methods, from one table: the only late binding in the package.
+"""Tensor's operators and methods, from one table.
+
+Nothing else is bound late but NumPy's two protocols, in `numpy_functions.py`.
 
 `METHODS` has one line per method. `tensor.pyi` is written from the tables here and from the class
 by `scripts/stubs`, and the suite fails when it is stale.
@@ -26,6 +28,7 @@ from ..backend import (
     uint8,
 )
 from ..inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
+from ..missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
@@ -428,6 +431,7 @@ def _install() -> None:
     table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
     table["__iter__"], table["__contains__"] = _iterate, _contains
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
+    table |= {name: NoAttribute(name, instead) for name, instead in INSTEAD["Tensor"].items()}
     for name, value in table.items():
         setattr(Tensor, name, value)
 
