@@ -9,6 +9,8 @@ from . import (
     normalization,
     padding,
     pooling,
+    recurrent,
+    recurrent_cells,
     utils,
 )
 from .activation import *  # noqa: F403
@@ -24,6 +26,8 @@ from .normalization import *  # noqa: F403
 from .padding import *  # noqa: F403
 from .parameter import Parameter
 from .pooling import *  # noqa: F403
+from .recurrent import *  # noqa: F403
+from .recurrent_cells import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
 from .transformer import TransformerEncoder, TransformerEncoderLayer
 
@@ -38,6 +42,8 @@ __all__ += loss.__all__
 __all__ += normalization.__all__
 __all__ += padding.__all__
 __all__ += pooling.__all__
+__all__ += recurrent.__all__
+__all__ += recurrent_cells.__all__
 
 
 def __dir__() -> list[str]:
