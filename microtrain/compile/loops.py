@@ -106,13 +106,13 @@ def _applied(unit: Call) -> Applied | None:
 
 def text_of_loop(table: Any, unit: Loop) -> list[str]:
     """The text of a loop; `table` says that of a unit of its body."""
-    table.moving, table.pointers = unit.steps, {}
+    table.moving, table.turns, table.pointers = unit.steps, unit.count, {}
     inner: list[str] = []
     for part in unit.body_units:
         table.loops += 1
         inner += table.text(part)
     heads = [f"{name} = {text}" for name, text in table.pointers.items()]
-    table.moving, table.pointers = {}, {}
+    table.moving, table.turns, table.pointers = {}, 1, {}
     return [f"for t in range({unit.count}):", *(f"    {line}" for line in heads + inner)]
 
 

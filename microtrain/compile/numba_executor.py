@@ -117,6 +117,7 @@ class Table:
         self.numbers: dict[Any, int] = {}
         self.loops = 0
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
+        self.turns = 1
         self.pointers: dict[str, str] = {}  # where what moves is in a turn
         self.label: Callable[[int], str] = lambda address: ""  # what people call memory
 
@@ -363,8 +364,7 @@ class _Loop:
         self.values: dict[Any, str] = {}  # by key of a Place: its value now
         self.dims = fusion.loop_dims(unit)
         self.written = {place.key for place in unit.writes}
-        # From turn to turn of a loop over time, memory of one owner is met in other places.
-        self.scopes = _scopes(unit, by_owner=bool(table.moving))
+        self.scopes = _scopes(unit, table.moving, table.turns)
         self.last: dict[Any, tuple[Place, str]] = {}
 
     def text(self) -> list[str]:
@@ -438,27 +438,31 @@ class _Loop:
         self.last[out.key] = out, value
 
 
-def _scopes(unit: Elements, by_owner: bool = False) -> dict[Any, int]:
+def _scopes(unit: Elements, steps: dict[int, int], turns: int) -> dict[Any, int]:
     """Numbers for the Places of a loop: those that may have memory in common share one.
 
-    With `by_owner` those in the memory of one owner do.
+    `steps` is how far they move, by id of their owners, in the `turns` of a loop around it.
     """
     places = list({p.key: p for p in unit.reads + unit.writes}.values())
-    if by_owner:
-        order: dict[int, int] = {}
-        return {p.key: order.setdefault(id(owner_of(p.array)), len(order)) for p in places}
-    places.sort(key=lambda p: p.low)
     numbers: dict[Any, int] = {}
-    number, end = -1, -1
     for place in places:
-        if place.low >= end:
-            number += 1
-        end = max(end, place.high)
-        numbers[place.key] = number
-    # Numbered as they come, not by address: the same program has the same text in every process,
-    # so that ranks and resumed runs find it compiled.
-    order = {}
-    return {p.key: order.setdefault(numbers[p.key], len(order)) for p in unit.reads + unit.writes}
+        # Numbered as they come, not by address: the same program has the same text in every
+        # process, so that ranks and resumed runs find it compiled.
+        numbers[place.key] = len(numbers)
+        for other in places[: places.index(place)]:
+            if _may_meet(place, other, steps, turns) and numbers[other.key] != numbers[place.key]:
+                old, new = sorted((numbers[place.key], numbers[other.key]), reverse=True)
+                numbers = {key: new if n == old else n for key, n in numbers.items()}
+    order: dict[int, int] = {}
+    return {key: order.setdefault(number, len(order)) for key, number in numbers.items()}
+
+
+def _may_meet(one: Place, two: Place, steps: dict[int, int], turns: int) -> bool:
+    """Whether they may have memory in common, in this turn or another."""
+    step = steps.get(id(owner_of(one.array)), 0)
+    if step and owner_of(one.array) is owner_of(two.array):
+        return not one.beside(two, step, turns)
+    return one.meets(two)
 
 
 def _work(unit: Unit) -> int:

@@ -28,30 +28,39 @@ from .cells import unrolled
 SIGMOIDS = {"lstm": (0, 1, 3), "gru": (0, 1), "tanh": (), "relu": ()}
 
 
-def _blocks(array: Any, size: int) -> list[Any]:
-    """The gates in an array (samples, gates * size)."""
-    return [array[:, at : at + size] for at in range(0, array.shape[1], size)]
+def _blocks(xp, rows, size):
+    """(samples, gates * size) as (gates, samples, size), a view."""
+    samples, width = rows.shape
+    return xp.transpose(xp.reshape(rows, (samples, width // size, size)), (1, 0, 2))
 
 
 # One step ----------------------------------------------------------------------------------------
+#
+# Gates are (gates, samples, size): what is done to one gate is done along memory. BLAS wants rows
+# (samples, gates * size), so what goes into a product or comes out of one is copied once.
 
 
 def _step(xp, parts, fixed):
     """The states behind a step from those before it; `work` is W h, `gates` is W x."""
     gates, before, after, cell, new_cell, kept, stopped = parts
-    kind, weight, bias, input_bias, work = fixed
-    xp.matmul(before, weight, out=work)
+    kind, weight, bias, n_bias, rows, work = fixed
+    xp.matmul(before, weight, out=rows)
     if bias is not None:
-        xp.add(work, bias, out=work)
-    if input_bias is not None:
-        xp.add(gates, input_bias, out=gates)
-    if kind == "lstm":
-        _lstm(xp, gates, work, cell, new_cell, kept, after)
-    elif kind == "gru":
+        xp.add(gates, bias, out=gates)
+    if kind == "gru":
+        if n_bias is None:
+            xp.copyto(kept, work[2])
+        else:
+            xp.add(work[2], n_bias, out=kept)
         _gru(xp, gates, work, before, kept, after)
     else:
         xp.add(gates, work, out=gates)
-        xp.tanh(gates, out=after) if kind == "tanh" else xp.maximum(gates, 0.0, out=after)
+        if kind == "lstm":
+            _lstm(xp, gates, cell, new_cell, kept, after)
+        elif kind == "tanh":
+            xp.tanh(gates[0], out=after)
+        else:
+            xp.maximum(gates[0], 0.0, out=after)
     if stopped is not None:
         xp.copyto(after, before, where=stopped)
         if cell is not None:
@@ -64,10 +73,9 @@ def _squash(xp, gate):
     xp.add(gate, 0.5, out=gate)
 
 
-def _lstm(xp, gates, work, cell, new_cell, kept, after):
-    xp.add(gates, work, out=gates)
+def _lstm(xp, gates, cell, new_cell, kept, after):
     xp.tanh(gates, out=gates)
-    i, f, g, o = _blocks(gates, after.shape[1])
+    i, f, g, o = gates[0], gates[1], gates[2], gates[3]
     for gate in (i, f, o):
         _squash(xp, gate)
     xp.multiply(f, cell, out=new_cell)
@@ -78,14 +86,11 @@ def _lstm(xp, gates, work, cell, new_cell, kept, after):
 
 
 def _gru(xp, gates, work, before, kept, after):
-    size = after.shape[1]
-    r, z, n = _blocks(gates, size)
-    both, theirs = gates[:, : 2 * size], work[:, : 2 * size]
-    xp.add(both, theirs, out=both)
+    both, r, z, n = gates[:2], gates[0], gates[1], gates[2]
+    xp.add(both, work[:2], out=both)
     xp.tanh(both, out=both)
     _squash(xp, r)
     _squash(xp, z)
-    xp.copyto(kept, work[:, 2 * size :])
     xp.multiply(r, kept, out=after)
     xp.add(n, after, out=n)
     xp.tanh(n, out=n)
@@ -102,26 +107,31 @@ def _step_back(xp, parts, fixed):
 
     `carried` and `cells` are the gradients of the states behind the step, then of those before it.
     """
-    g, into, through, gates, before, after, cell, kept, stopped = parts
-    kind, weight, carried, cells, held, held_cells, dh, a = fixed
+    g, into, through, rows, gates, before, after, cell, kept, stopped = parts
+    kind, weight, carried, cells, held, held_cells, d, dh, a = fixed
     xp.add(carried, g, out=dh)
     if stopped is not None:
         _hold(xp, dh, held, stopped)
         if cells is not None:
             _hold(xp, cells, held_cells, stopped)
     if kind == "lstm":
-        _lstm_back(xp, dh, cells, into, gates, cell, kept, a)
+        _lstm_back(xp, dh, cells, d, gates, cell, kept, a)
     elif kind == "gru":
-        _gru_back(xp, dh, into, through, gates, before, kept, a)
+        _gru_back(xp, dh, d, gates, before, kept, a)
+        xp.copyto(through[0], d[0])
+        xp.copyto(through[1], d[1])
+        xp.multiply(d[2], gates[0], out=through[2])
     elif kind == "tanh":
-        xp.copyto(into, dh)
-        _tanh_back(xp, into, after, a)
+        xp.copyto(d[0], dh)
+        _tanh_back(xp, d[0], after, a)
     else:
-        xp.greater(after, 0.0, out=into)
-        xp.multiply(into, dh, out=into)
-    xp.matmul(through, weight, out=carried)
+        xp.greater(after, 0.0, out=a)
+        xp.multiply(a, dh, out=d[0])
+    for gate in range(d.shape[0]):
+        xp.copyto(into[gate], d[gate])
+    xp.matmul(rows, weight, out=carried)
     if kind == "gru":
-        xp.multiply(dh, _blocks(gates, dh.shape[1])[1], out=a)
+        xp.multiply(dh, gates[1], out=a)
         xp.add(carried, a, out=carried)
     if stopped is not None:
         xp.add(carried, held, out=carried)
@@ -148,9 +158,9 @@ def _tanh_back(xp, gradient, gate, a):
     xp.multiply(gradient, a, out=gradient)
 
 
-def _lstm_back(xp, dh, cells, into, gates, cell, kept, a):
-    i, f, g, o = _blocks(gates, dh.shape[1])
-    di, df, dg, do = _blocks(into, dh.shape[1])
+def _lstm_back(xp, dh, cells, d, gates, cell, kept, a):
+    i, f, g, o = gates[0], gates[1], gates[2], gates[3]
+    di, df, dg, do = d[0], d[1], d[2], d[3]
     xp.multiply(dh, o, out=do)
     _tanh_back(xp, do, kept, a)
     xp.add(cells, do, out=cells)
@@ -165,10 +175,9 @@ def _lstm_back(xp, dh, cells, into, gates, cell, kept, a):
     xp.multiply(cells, f, out=cells)
 
 
-def _gru_back(xp, dh, into, through, gates, before, kept, a):
-    r, z, n = _blocks(gates, dh.shape[1])
-    dr, dz, dn = _blocks(into, dh.shape[1])
-    tr, tz, tn = _blocks(through, dh.shape[1])
+def _gru_back(xp, dh, d, gates, before, kept, a):
+    r, z, n = gates[0], gates[1], gates[2]
+    dr, dz, dn = d[0], d[1], d[2]
     xp.subtract(before, n, out=dz)
     xp.multiply(dz, dh, out=dz)
     _sigmoid_back(xp, dz, z, a)
@@ -177,9 +186,6 @@ def _gru_back(xp, dh, into, through, gates, before, kept, a):
     _tanh_back(xp, dn, n, a)
     xp.multiply(dn, kept, out=dr)
     _sigmoid_back(xp, dr, r, a)
-    xp.multiply(dn, r, out=tn)
-    xp.copyto(tr, dr)
-    xp.copyto(tz, dz)
 
 
 # All steps ---------------------------------------------------------------------------------------
@@ -202,12 +208,24 @@ def _prepared(xp, weight, kind, size):
 
 
 def _biases(xp, b_ih, b_hh, kind, size):
-    """What is added to W h, and to W x where the two are not simply added up."""
+    """What is added to all gates, and what is added to W h where a reset gate comes between."""
     if b_ih is None:
         return None, None
-    if kind == "gru":
-        return _prepared(xp, b_hh, kind, size), _prepared(xp, b_ih, kind, size)
-    return _prepared(xp, xp.add(b_ih, b_hh), kind, size), None
+    count = b_ih.shape[0] // size
+    if kind != "gru":
+        return xp.reshape(_prepared(xp, xp.add(b_ih, b_hh), kind, size), (count, 1, size)), None
+    whole, other = _prepared(xp, b_ih, kind, size), _prepared(xp, b_hh, kind, size)
+    gates = xp.getitem(whole, slice(0, 2 * size))
+    xp.add(gates, xp.getitem(other, slice(0, 2 * size)), out=gates)
+    return xp.reshape(whole, (count, 1, size)), xp.getitem(other, slice(2 * size, None))
+
+
+def _projected(xp, rows, w_ih, kind, size, steps, samples):
+    """W x of all steps, (gates, steps, samples, size), in one product for each gate."""
+    blocks = _blocks(xp, _prepared(xp, w_ih, kind, size), size)
+    gates = xp.empty((blocks.shape[0], steps, samples, size), rows.dtype)
+    xp.matmul(rows, blocks, out=xp.reshape(gates, (blocks.shape[0], steps * samples, size)))
+    return gates
 
 
 def _recurrent(
@@ -230,64 +248,62 @@ def _recurrent(
     (steps, samples, features), size, width = input.shape, hidden.shape[1], w_ih.shape[0]
     dtype = input.dtype
     states = xp.empty((steps + 2, samples, size), dtype)
-    gates = xp.empty((steps, samples, width), dtype)
-    rows = xp.reshape(input, (steps * samples, features))
-    xp.matmul(
-        rows, _prepared(xp, w_ih, kind, size), out=xp.reshape(gates, (steps * samples, width))
-    )
-    inner = cells = None
+    given = xp.reshape(input, (steps * samples, features))
+    gates = _projected(xp, given, w_ih, kind, size, steps, samples)
+    gates = xp.transpose(gates, (1, 0, 2, 3))
+    inner = cells = old = new = None
     if kind in ("lstm", "gru"):
         inner = xp.empty((steps, samples, size), dtype)
     line = _forwards(xp, states, reverse)
     xp.copyto(xp.getitem(line, 0), hidden)
     before, after = xp.getitem(line, slice(0, steps)), xp.getitem(line, slice(1, steps + 1))
-    old = new = None
     if kind == "lstm":
         cells = xp.empty((steps + 1, samples, size), dtype)
         of_cells = _forwards(xp, cells, reverse)
         xp.copyto(xp.getitem(of_cells, 0), cell)
         old, new = xp.getitem(of_cells, slice(0, steps)), xp.getitem(of_cells, slice(1, None))
-    work = xp.empty((samples, width), dtype)
-    bias, input_bias = _biases(xp, b_ih, b_hh, kind, size)
+    rows = xp.empty((samples, width), dtype)
+    biases = _biases(xp, b_ih, b_hh, kind, size)
     moving = _forwards(xp, gates, reverse), before, after, old, new
     moving = *moving, _forwards(xp, inner, reverse), _forwards(xp, stopped, reverse)
-    fixed = kind, _prepared(xp, w_hh, kind, size), bias, input_bias, work
-    out = gates, states, work, *(a for a in (cells, inner) if a is not None)
-    xp.loop(_step, moving, fixed, out=out, scratch=(work,))
+    fixed = kind, _prepared(xp, w_hh, kind, size), *biases, rows, _blocks(xp, rows, size)
+    out = gates, states, rows, *(a for a in (cells, inner) if a is not None)
+    xp.loop(_step, moving, fixed, out=out, scratch=(rows,))
     last = xp.getitem(line, steps + 1)
     xp.copyto(last, 0.0 if cells is None else xp.getitem(of_cells, steps))
-    return states, {"gates": gates, "cells": cells, "inner": inner}
+    return states, {"rows": given, "gates": gates, "cells": cells, "inner": inner}
 
 
 def _loop_back(xp, g, result, w_hh, stopped, kind, reverse, kept):
     """The gradients of W x and W h at all steps, and of the states to begin with."""
-    (steps, samples, width), size, dtype = kept["gates"].shape, w_hh.shape[1], g.dtype
-    backwards = not reverse
-    into = xp.empty((steps, samples, width), dtype)
-    through = xp.empty((steps, samples, width), dtype) if kind == "gru" else into
-    scratch = [xp.empty((samples, size), dtype) for _ in range(2)]
-    carried = xp.zeros((samples, size), dtype)
-    cells = held = held_cells = None
-    rows = _forwards(xp, g, backwards)
+    (steps, count, samples, size), dtype, backwards = kept["gates"].shape, g.dtype, not reverse
+    whole, one = (steps * samples, count * size), (samples, size)
+    into = xp.empty(whole, dtype)
+    through = xp.empty(whole, dtype) if kind == "gru" else into
+    scratch = [xp.empty((count, *one), dtype), xp.empty(one, dtype), xp.empty(one, dtype)]
+    carried, cells, held = xp.zeros(one, dtype), None, [None, None]
+    g = _forwards(xp, g, backwards)
     if kind == "lstm":
-        cells = xp.copy(xp.getitem(rows, 0))
+        cells = xp.copy(xp.getitem(g, 0))
     if stopped is not None:
-        held = xp.empty((samples, size), dtype)
-        held_cells = None if cells is None else xp.empty((samples, size), dtype)
+        held = [xp.empty(one, dtype), None if cells is None else xp.empty(one, dtype)]
+    gradients = [
+        xp.transpose(xp.reshape(array, (steps, samples, count, size)), (0, 2, 1, 3))
+        for array in (into, through)
+    ]
+    rows = xp.reshape(through, (steps, samples, count * size))
     states = _forwards(xp, result, backwards)
     old = _forwards(xp, kept["cells"], backwards)
-    moving = [xp.getitem(rows, slice(1, steps + 1))]
-    moving += [_forwards(xp, a, backwards) for a in (into, through, kept["gates"])]
+    moving = [xp.getitem(g, slice(1, steps + 1))]
+    moving += [_forwards(xp, a, backwards) for a in (*gradients, rows, kept["gates"])]
     moving += [xp.getitem(states, slice(2, None)), xp.getitem(states, slice(1, steps + 1))]
     moving += [None if old is None else xp.getitem(old, slice(1, None))]
     moving += [_forwards(xp, a, backwards) for a in (kept["inner"], stopped)]
-    fixed = kind, w_hh, carried, cells, held, held_cells, *scratch
-    out = [into, carried, cells, held, held_cells, *scratch]
-    out += [through] if kind == "gru" else []
-    written = tuple(a for a in out if a is not None)
-    scratch += [a for a in (held, held_cells) if a is not None]
-    xp.loop(_step_back, tuple(moving), fixed, out=written, scratch=tuple(scratch))
-    first = xp.add(carried, xp.getitem(rows, steps + 1))
+    fixed = kind, w_hh, carried, cells, *held, *scratch
+    scratch += [a for a in held if a is not None]
+    written = [into, through, carried, *scratch] + ([] if cells is None else [cells])
+    xp.loop(_step_back, tuple(moving), fixed, out=tuple(written), scratch=tuple(scratch))
+    first = xp.add(carried, xp.getitem(g, steps + 1))
     return into, through, first, cells
 
 
@@ -314,17 +330,16 @@ def _gradient(name, g, result, stopped, kind, reverse, kept, **inputs):
     into, through, hidden, cell = memo.pop(name)
     if name in ("hidden", "cell"):
         return hidden if name == "hidden" else cell
-    steps, samples, width = into.shape
-    rows = xp.reshape(through if name in ("w_hh", "b_hh") else into, (steps * samples, width))
+    rows = through if name in ("w_hh", "b_hh") else into
     if name == "input":
         return xp.reshape(xp.matmul(rows, inputs["w_ih"]), inputs["input"].shape)
     if name in ("b_ih", "b_hh"):
         return _sum_rows(xp, rows)
-    if name == "w_ih":
-        given = inputs["input"]
-    else:  # in time, not in the order of the loop
+    steps = inputs["input"].shape[0]
+    given = kept["rows"]
+    if name == "w_hh":  # in time, not in the order of the loop
         given = xp.getitem(result, slice(2, None) if reverse else slice(0, steps))
-    given = xp.reshape(given, (steps * samples, given.shape[2]))
+        given = xp.reshape(given, (rows.shape[0], given.shape[2]))
     return xp.matmul(xp.transpose(rows, (1, 0)), given)
 
 
