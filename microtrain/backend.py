@@ -129,6 +129,20 @@ class Namespace:
         """The exponential of each matrix; a GPU is waited for."""
         return matrix_exp(self.module, x)
 
+    def loop(
+        self, step: Any, moving: tuple[Any, ...], fixed: tuple[Any, ...], out: tuple[Any, ...],
+        scratch: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        """`step(xp, parts, fixed)` once for every place along the first dimension of `moving`.
+
+        `parts` are what the arrays of `moving` have there; these and `fixed` may hold None. A step
+        does nothing but call instructions that are told where to write; `out` has all that they
+        write to, `scratch` what of that nobody reads in a later step or behind the loop.
+        """
+        lines = (itertools.repeat(None) if array is None else array for array in moving)
+        for parts in zip(*lines, strict=False):
+            step(self, parts, fixed)
+
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))
