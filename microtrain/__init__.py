@@ -11,7 +11,7 @@ import importlib
 from math import e, inf, nan, pi
 from typing import Any
 
-from . import autograd, cuda, linalg, nn, ops, optim
+from . import autograd, cuda, linalg, nn, ops, optim, special
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -50,21 +50,36 @@ from .creation import (
     full,
     full_like,
     linspace,
+    logspace,
     normal,
     ones,
     ones_like,
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,
+    scalar_tensor,
     tensor,
     zeros,
     zeros_like,
 )
 from .formatting import set_printoptions
-from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
+from .inspection import (
+    allclose,
+    equal,
+    finfo,
+    iinfo,
+    is_complex,
+    is_floating_point,
+    is_nonzero,
+    is_same_size,
+    is_signed,
+    is_tensor,
+    numel,
+)
 from .missing_names import missing as _missing
 from .missing_names import say_instead as _say_instead
 from .nn.table import summary
@@ -82,11 +97,11 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-_LAZY = ("cli", "data", "distributed", "train", "utils")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "train", "utils")
 _LAZY_FUNCTIONS = {
-    "load": ".inference.model",
+    "load": ".exchange.state",
     "restore": ".train.custom_loop",
-    "save": ".train.custom_loop",
+    "save": ".exchange.state",
 }
 
 
@@ -142,12 +157,17 @@ __all__ = [
     "int64",
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
+    "is_complex",
     "is_floating_point",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_nonzero",
+    "is_same_size",
+    "is_signed",
     "is_tensor",
     "linalg",
     "linspace",
+    "logspace",
     "manual_seed",
     "nan",
     "nn",
@@ -162,12 +182,15 @@ __all__ = [
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "randperm",
+    "scalar_tensor",
     "set_default_dtype",
     "set_grad_enabled",
     "set_printoptions",
+    "special",
     "summary",
     "tensor",
     "threads",

@@ -1,6 +1,7 @@
 """Making Tensors: from data, filled, counted and drawn at random.
 
-Random draws come from the one stream that `manual_seed` sets, which is equal on all ranks.
+Random draws come from the stream that `manual_seed` sets, which is equal on all ranks; in a
+training step from one of the global batch (`microtrain.random`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,22 @@ from typing import Any
 import numpy as np
 
 from .autograd import no_grad
-from .backend import MODES, XP, as_dtype, cuda, made, resolve_device, to_device, to_host
-from .random import default_generator, draw_dtype
-from .tensor import INFERENCE, TENSORS, Tensor, kind_of, one_dtype, wrap
+from .backend import (
+    MODES,
+    NUMPY,
+    XP,
+    as_dtype,
+    cuda,
+    drawn,
+    library,
+    made,
+    resolve_device,
+    to_device,
+    to_host,
+)
+from .ops.coercion import examine
+from .random import draw_dtype
+from .tensor import INFERENCE, TENSORS, Tensor, is_state, kind_of, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
@@ -332,19 +346,56 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
 
 
 @factory
-def rand(*sizes: Any, size: Any = None, dtype: Any) -> Any:
-    """Uniform random numbers in [0, 1)."""
-    return _drawn(default_generator().random, _shape(sizes, size), _float(dtype))
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
+    """`base ** x` for the `steps` numbers x that `linspace` gives."""
+    powers = linspace(start, end, steps, dtype=np.float64).numpy()
+    return np.power(float(base), powers).astype(_float(dtype))
 
 
 @factory
-def randn(*sizes: Any, size: Any = None, dtype: Any) -> Any:
+def scalar_tensor(s: Any, *, dtype: Any) -> Any:
+    """The number `s` as a 0-d Tensor in the default float type."""
+    return np.full((), _number(s), _float(dtype))
+
+
+def _filled(
+    name: str, kind: str, shape: tuple[int, ...], options: Any, *limits: int,
+    kept: Any = np.float64, input: Any = None,
+) -> Tensor:  # fmt: skip
+    """Random numbers of a `kind` (`random.forward_numbers`), in the dtype and place of `options`.
+
+    kept: the dtype to draw in; input: the Tensor that the result is like.
+    """
+    dtype, device, requires_grad = options
+    like = NUMPY.array_type if device is None else library(resolve_device(device)).array_type
+    array = drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
+    return _finish(array.astype(dtype, copy=False), device, requires_grad)
+
+
+def _floats(name: str, kind: str, shape: Any, options: Any, input: Any = None) -> Tensor:
+    wanted = _float(options[0])
+    options = (wanted, *options[1:])
+    return _filled(name, kind, shape, options, kept=draw_dtype(wanted), input=input)
+
+
+def rand(
+    *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform random numbers in [0, 1).
+
+    In a training step the leading dimension is samples, see `microtrain.random`; so in all that
+    draw.
+    """
+    return _floats("rand", "uniform", _shape(sizes, size), (dtype, device, requires_grad))
+
+
+def randn(
+    *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Normal random numbers of mean 0 and variance 1."""
-    return _drawn(default_generator().standard_normal, _shape(sizes, size), _float(dtype))
-
-
-def _drawn(draw: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    return np.asarray(draw(shape, draw_dtype(dtype))).astype(dtype, copy=False)
+    return _floats("randn", "normal", _shape(sizes, size), (dtype, device, requires_grad))
 
 
 def randint(
@@ -357,18 +408,28 @@ def randint(
         low, high = 0, low
     if size is None:
         raise TypeError("randint: expected a bound and a size")
+    return _integers("randint", low, high, _shape((size,)), (dtype, device, False))
+
+
+def _integers(
+    name: str, low: Any, high: Any, shape: tuple[int, ...], options: Any, input: Any = None
+) -> Tensor:
     if not low < high:
-        raise RuntimeError(f"randint: low must be less than high, got {low} and {high}")
-    array = np.asarray(default_generator().integers(low, high, _shape((size,))))
-    return _finish(array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, False)
+        raise RuntimeError(f"{name}: low must be less than high, got {low} and {high}")
+    wanted = np.int64 if options[0] is None else as_dtype(options[0])
+    limits = operator.index(low), operator.index(high)
+    return _filled(name, "integers", shape, (wanted, *options[1:]), *limits, input=input)
 
 
-@factory
-def randperm(n: int, *, dtype: Any) -> Any:
-    """The numbers from 0 to `n` - 1 in random order."""
-    (count,) = _shape((n,))
-    array = default_generator().permutation(count)
-    return array.astype(np.int64 if dtype is None else as_dtype(dtype))
+def randperm(
+    n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """The numbers from 0 to `n` - 1 in random order.
+
+    In a step over several ranks the order is one for all of them: `with mt.random.shared():`.
+    """
+    wanted = np.int64 if dtype is None else as_dtype(dtype)
+    return _filled("randperm", "permutation", _shape((n,)), (wanted, device, requires_grad))
 
 
 def normal(
@@ -391,21 +452,26 @@ def normal(
         raise TypeError("normal: expected a size for numbers, and none for Tensors")
     if tensors and (dtype is not None or device is not None or requires_grad):
         raise TypeError("normal: dtype, device and requires_grad are those of the Tensors")
-    if not np.all(to_host(std._array) >= 0 if type(std) in TENSORS else std >= 0):
-        raise RuntimeError("normal: expected std >= 0")
+    if type(std) in TENSORS:
+        examine(std, _not_negative)
+    else:
+        _not_negative(std)
     with no_grad():
         out = randn_like(mean + std) if tensors else randn(size, dtype=dtype, device=device)
         drawn: Tensor = out * std + mean
     return drawn.requires_grad_(requires_grad)
 
 
+def _not_negative(std: Any) -> None:
+    if not np.all(std >= 0):
+        raise RuntimeError("normal: expected std >= 0")
+
+
 def _like(name: str, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def function(
         input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
-        chosen = input.dtype if dtype is None else dtype
-        where = input.device if device is None else device
-        where = None if getattr(where, "type", where) == "cpu" else where
+        chosen, where, _ = _options(input, dtype, device)
         return make(input.shape, dtype=chosen, device=where, requires_grad=requires_grad)
 
     function.__name__ = name
@@ -416,12 +482,40 @@ def _like(name: str, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 zeros_like = _like("zeros_like", zeros)
 ones_like = _like("ones_like", ones)
 empty_like = _like("empty_like", empty)
-rand_like = _like("rand_like", rand)
-randn_like = _like("randn_like", randn)
+
+
+def _options(input: Tensor, dtype: Any, device: Any, requires_grad: bool = False) -> Any:
+    where = input.device if device is None else device
+    where = None if getattr(where, "type", where) == "cpu" else where
+    return input.dtype if dtype is None else dtype, where, requires_grad
+
+
+def rand_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`rand` in the shape, dtype and device of `input`."""
+    options = _options(input, dtype, device, requires_grad)
+    return _floats("rand_like", "uniform", input.shape, options, input)
+
+
+def randn_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`randn` in the shape, dtype and device of `input`."""
+    options = _options(input, dtype, device, requires_grad)
+    return _floats("randn_like", "normal", input.shape, options, input)
+
+
+def randint_like(
+    input: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """`randint` in the shape, dtype and device of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    options = _options(input, dtype, device)
+    return _integers("randint_like", low, high, input.shape, options, input)
 
 
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """`fill_value` in the shape, dtype and device of `input`."""
-    where = input.device if device is None else device
-    where = None if getattr(where, "type", where) == "cpu" else where
-    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=where)
+    chosen, where, _ = _options(input, dtype, device)
+    return full(input.shape, fill_value, dtype=chosen, device=where)

@@ -526,6 +526,14 @@ def wrap(array: Any) -> Tensor:
     return out
 
 
+def is_state(tensor: Any) -> bool:
+    """Whether it is a parameter: what a Module owns, or an optimizer updates."""
+    kind = type(tensor)
+    if kind not in TENSORS:
+        return False
+    return kind is not Tensor or (tensor._extra is not None and tensor._extra.slot is not None)
+
+
 def normalise(array: Any) -> Any:
     """`array` as an array: NumPy's scalars, which stand for 0-d results, become 0-d arrays."""
     return array if type(array) in ARRAYS else XP[type(array)].asarray(array)
