@@ -69,7 +69,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         **dict.fromkeys(("LazyLinear", "LazyConv1d", "LazyConv2d", "LazyBatchNorm1d"), _SIZES),
     },
     "nn.init": {},
-    "nn.functional": {"upsample": "its later name is interpolate"},
+    "nn.functional": {},
     "nn.utils": {"parametrize": "compute the weight in forward"},
     "optim": {"SparseAdam": "there are no sparse gradients; write Adam"},
     "optim.lr_scheduler": {},
