@@ -11,6 +11,7 @@ from . import (
     pooling,
     recurrent,
     recurrent_cells,
+    transformer_decoder,
     utils,
 )
 from .activation import *  # noqa: F403
@@ -30,6 +31,7 @@ from .recurrent import *  # noqa: F403
 from .recurrent_cells import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
 from .transformer import TransformerEncoder, TransformerEncoderLayer
+from .transformer_decoder import *  # noqa: F403
 
 __all__ = [
     "Dropout", "Dropout1d", "Dropout2d", "Embedding", "Flatten", "Identity", "Linear", "Module",
@@ -44,6 +46,7 @@ __all__ += padding.__all__
 __all__ += pooling.__all__
 __all__ += recurrent.__all__
 __all__ += recurrent_cells.__all__
+__all__ += transformer_decoder.__all__
 
 
 def __dir__() -> list[str]:
