@@ -18,8 +18,8 @@ def _sample(kind: str, bias: bool, ends: bool, reverse: bool, samples: int = 3) 
     biases = (normal(rows), normal(rows)) if bias else (None, None)
     cell = normal(samples, size) if kind == "lstm" else None
     arrays = (
-        normal(4, samples, inputs), normal(samples, size), normal(rows, inputs), normal(rows, size), *biases,
-        cell, ENDS if ends else None,
+        normal(4, samples, inputs), normal(samples, size), normal(rows, inputs),
+        normal(rows, size), *biases, cell, ENDS if ends else None,
     )  # fmt: skip
     return Sample(arrays, {"kind": kind, "reverse": reverse})
 
@@ -29,7 +29,8 @@ SAMPLES = {
         _sample(kind, bias, ends, reverse)
         for kind in GATES
         for bias, ends, reverse in ((True, False, False), (False, True, True), (True, True, False))
-    ] + [_sample("lstm", True, False, False, 0), _sample("gru", True, False, True, 0)]
+    ]
+    + [_sample("lstm", True, False, False, 0), _sample("gru", True, False, True, 0)]
 }
 
 
