@@ -17,7 +17,7 @@ from .elements import PYTHON
 from .fusion import Call, Unit
 from .native import routine_of
 from .passes import arrays_in
-from .program import Line, Program
+from .program import Host, Line, Program
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Notes:
 
     def __init__(self, about: Line) -> None:
         self.about = about
-        self.lines: list[Line] = []
+        self.lines: list[Line | Host] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def instruction(*args: Any, out: Any, **attrs: Any) -> Any:
