@@ -25,7 +25,7 @@ import annotated_types
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .argument_order import prediction_first
+from .argument_order import OF_ROWS, prediction_first
 from .problems import quoted
 from .schema import Component, Config
 
@@ -82,6 +82,12 @@ REGISTERED: dict[str, dict[str, str]] = {
         "sgd": "microtrain.optim.sgd:SGD",
         "adam": "microtrain.optim.adam:Adam",
         "adamw": "microtrain.optim.adam:AdamW",
+        "adadelta": "microtrain.optim.adadelta:Adadelta",
+        "adagrad": "microtrain.optim.adagrad:Adagrad",
+        "adamax": "microtrain.optim.adamax:Adamax",
+        "nadam": "microtrain.optim.nadam:NAdam",
+        "radam": "microtrain.optim.radam:RAdam",
+        "rmsprop": "microtrain.optim.rmsprop:RMSprop",
     },
     "schedule": {
         "constant": "microtrain.train.schedules:Constant",
@@ -181,6 +187,11 @@ def _unknown(kind: str, name: str) -> ConfigError:
         way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
     elif name.endswith(".py"):
         way_out = f"; an import path ends with what it names in the file: {name}:Name"
+    if (kind, name) == ("optimizer", "lbfgs"):
+        way_out = (
+            ": L-BFGS computes the loss several times in a step, and a training step takes one "
+            "gradient; use mt.optim.LBFGS in a loop of your own"
+        )
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
     noun = kind.removesuffix("s")
@@ -197,6 +208,11 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
         others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
+    if len(waiting) == 1 and kind != "schedule" and waiting[0].name in OF_ROWS:
+        raise ConfigError(
+            f"{function.__name__} takes {waiting[0].name} alone; expected a function of prediction "
+            f"and target\n{own(kind)}"
+        )
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 
@@ -217,7 +233,7 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
 def _refuse(what: str, kind: str) -> NoReturn:
     """Build an object that Python gave, of which a run's configuration has the name alone."""
     raise ConfigError(
-        f"{what} was given to Trainer(...) in Python, which alone can make it again"
+        f"{what} was given to Trainer(...) in Python; only that program can create it again"
         + ("; microtrain.load(run, model=...) takes it" if kind == "model" else "")
     )
 
