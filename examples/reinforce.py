@@ -26,7 +26,7 @@ class Policy(nn.Module):
 
 def push(state, right):
     """The states of carts 0.02 s after a push of 10 N to the right or to the left, and falls."""
-    x, speed, angle, turning = state.T
+    _, speed, angle, turning = state.T
     force = np.where(right, 10.0, -10.0)
     sine, cosine = np.sin(angle), np.cos(angle)
     pull = (force + 0.05 * turning**2 * sine) / 1.1

@@ -90,8 +90,10 @@ def test_the_vae_reaches_pytorchs_figures(monkeypatch: pytest.MonkeyPatch) -> No
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     monkeypatch.setattr(torch, "compile", None)
     modules = example("vae"), example("vae", "torch")
-    reached = [module.main(30, model) for module, model in zip(modules, start(modules, "VAE"), strict=True)]  # fmt: skip
-    (ours, tested), (theirs, expected) = reached
+    models = start(modules, "VAE")
+    (ours, tested), (theirs, expected) = (
+        module.main(30, model) for module, model in zip(modules, models, strict=True)
+    )
     assert abs(ours[-1] / theirs[-1] - 1) < 0.02
     assert abs(tested / expected - 1) < 0.02
 
