@@ -300,8 +300,8 @@ def test_names_of_pytorch_that_are_others_here() -> None:
     assert not [name for name in microtrain._INSTEAD if name in dir(microtrain)]
 
 
-PUBLIC = """ autograd autograd.functional cuda data distributed linalg nn nn.functional nn.init
-nn.utils ops optim optim.lr_scheduler train""".split()
+PUBLIC = """ autograd autograd.functional cuda data distributed distributions
+distributions.constraints linalg nn nn.functional nn.init nn.utils ops optim optim.lr_scheduler train""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])

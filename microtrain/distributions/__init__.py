@@ -26,3 +26,7 @@ __all__ = [
     "LogNormal", "MultivariateNormal", "Normal", "OneHotCategorical", "Uniform", "constraints",
     "kl_divergence", "register_kl",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__
