@@ -301,7 +301,8 @@ def test_names_of_pytorch_that_are_others_here() -> None:
 
 
 PUBLIC = """ autograd autograd.functional cuda data distributed distributions
-distributions.constraints linalg nn nn.functional nn.init nn.utils ops optim optim.lr_scheduler train""".split()
+distributions.constraints linalg nn nn.functional nn.init nn.utils ops optim
+optim.lr_scheduler train""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])
