@@ -22,6 +22,7 @@ from .backend import (
     NUMPY,
     XP,
     as_dtype,
+    cuda,
     drawn,
     library,
     made,
@@ -176,6 +177,76 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(one_dtype(array))
 
 
+_HOST, _GPU = (1, 3), (2, 13)  # memory of the CPU and of CUDA in DLPack's numbers
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A Tensor over the memory of a Tensor or array of another library that knows DLPack.
+
+    That is shared: what one side writes, the other sees (autograd does not notice such writes).
+    Read-only memory makes a Tensor that refuses to be written to.
+
+    Raises TypeError for an object without `__dlpack__` and for dtypes that Tensors do not have,
+    RuntimeError for memory of other devices; and what the other library raises where it does not
+    share, such as BufferError for a Tensor that requires grad.
+
+    Example:
+        >>> array = np.zeros(2)
+        >>> x = mt.from_dlpack(array)
+        >>> array[0] = 5
+        >>> x
+        tensor([5., 0.], dtype=float64)
+    """
+    if not hasattr(ext_tensor, "__dlpack__"):
+        raise TypeError(
+            f"from_dlpack: expected an object with __dlpack__, got {type(ext_tensor).__name__}"
+        )
+    kind, number = ext_tensor.__dlpack_device__()
+    if kind in _HOST:
+        array = one_dtype(np.from_dlpack(ext_tensor))
+    elif kind in _GPU:
+        resolve_device(f"cuda:{number}")
+        array = cuda().module.from_dlpack(ext_tensor)
+    else:
+        raise RuntimeError(f"from_dlpack: expected memory of the CPU or of CUDA, got type {kind}")
+    as_dtype(array.dtype)
+    return wrap(array)
+
+
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """`obj` as a Tensor: a Tensor or array shares its memory, other data are copied.
+
+    Args:
+        obj: a Tensor, an array, an object that knows DLPack, numbers or sequences of them.
+        dtype, device: of the result; another one than that of `obj` needs a copy.
+        copy: True copies always, None only where it must be, False never.
+        requires_grad: whether operations on the result are recorded; False detaches it, None
+            leaves that as it is with `obj`.
+
+    Raises ValueError where `copy=False` and a copy is needed; and what `mt.tensor` raises.
+    """
+    if type(obj) in TENSORS:
+        like = obj
+    elif isinstance(obj, np.ndarray):
+        like = from_numpy(obj)
+    elif hasattr(obj, "__dlpack__"):
+        like = from_dlpack(obj)
+    else:
+        like = None
+    out = tensor(obj, dtype=dtype) if like is None else like.to(dtype=dtype)
+    out = out.to(device=device)
+    fresh = like is None or out._array is not like._array
+    if copy is False and fresh:
+        raise ValueError("asarray: copy=False, but this needs a copy of the data")
+    out = out.clone() if copy and not fresh else out
+    if requires_grad is None or out.requires_grad == requires_grad:
+        return out
+    return out.detach().requires_grad_(requires_grad)
+
+
 @factory
 def zeros(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Zeros of shape `size` in the default float type."""
@@ -272,6 +343,19 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     else:
         array = np.linspace(start, end, count)
     return array.astype(wanted)
+
+
+@factory
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
+    """`base ** x` for the `steps` numbers x that `linspace` gives."""
+    powers = linspace(start, end, steps, dtype=np.float64).numpy()
+    return np.power(float(base), powers).astype(_float(dtype))
+
+
+@factory
+def scalar_tensor(s: Any, *, dtype: Any) -> Any:
+    """The number `s` as a 0-d Tensor in the default float type."""
+    return np.full((), _number(s), _float(dtype))
 
 
 def _filled(

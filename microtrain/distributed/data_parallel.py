@@ -20,14 +20,14 @@ import operator
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..nn.module import LoadedKeys, Module
-from ..nn.normalization import BatchNorm1d, BatchNorm2d
+from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
@@ -42,7 +42,7 @@ from .strategy import check_options, strategy
 
 __all__ = ["DataParallel"]
 
-_BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
+_BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 MOST = 64  # forward calls between two backward passes that are told apart
 
 
@@ -275,6 +275,23 @@ class DataParallel(Module):
         finally:
             self.passes.sync = before
 
+    def loss_of(self, closure: Callable[[], Any]) -> tuple[Any, float]:
+        """What `closure` returns, and the global loss of the backward pass in it.
+
+        An optimizer that decides from the loss decides alike on all ranks. Raises RuntimeError
+        unless the closure makes one synchronised backward pass, from a scalar.
+        """
+        before = self.passes.made
+        result = closure()
+        made = self.passes.made - before
+        if made != 1 or self.loss is None:
+            found = f"{made} of them" if made != 1 else "one that does not start from a scalar"
+            raise RuntimeError(
+                "DataParallel: expected one synchronised backward pass from the loss in the "
+                f"closure, found {found}; add losses up, or accumulate under no_sync()"
+            )
+        return result, self.loss
+
     # Backward: called by autograd/listeners.py ----------------------------------------------------
 
     def cancel(self) -> None:
@@ -428,6 +445,7 @@ class DataParallel(Module):
         if self.reducer.communicates:
             self.communicated(started)
         totals, noted = reduced
+        passes.made += 1
         mean, weight = self.reduction == "mean", totals.weight
         if mean and weight:
             for buffer in self.storage.buffers:
