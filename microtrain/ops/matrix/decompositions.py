@@ -186,7 +186,7 @@ def _eigh_rule(g, x_shape, result):
     alike = apart == 0
     turned = matrix_transpose(vectors)
     along = batched(turned, g_vectors) / where(alike, 1, apart)
-    inside = where(alike, undetermined(alike, g_vectors), along)
+    inside = where(alike, undetermined(apart, g_vectors), along)
     straight = with_diagonal(reshape_to(g_values, (*x_shape[:-2], n)), x_shape, 0)
     found = batched(vectors, batched(inside + straight, turned))
     return (found + matrix_transpose(found)) * 0.5

@@ -156,10 +156,10 @@ def cholesky(x: FloatSquare, upper: bool = False) -> Any:
 # Singular values ----------------------------------------------------------------------------------
 
 
-def undetermined(alike: Any, *gradients: Any) -> Any:
-    """NaN where two values are `alike`, if their vectors have a gradient that is not 0; else 0."""
+def undetermined(apart: Any, *gradients: Any) -> Any:
+    """NaN where two values are equal and the gradient of vectors is not 0; else 0."""
     sizes = [sum_dims(abs(g), (g.ndim - 2, g.ndim - 1), True) for g in gradients]
-    unknown = where(alike & (sum(sizes) != 0), math.nan, 0.0)
+    unknown = where((apart == 0) & (sum(sizes) != 0), zeros_like(apart) + math.nan, 0)
     return lower_triangle(unknown, -1) + matrix_transpose(lower_triangle(unknown, -1))
 
 
@@ -176,8 +176,8 @@ def _svd_rule(g, x_shape, result):
     column = matrix_transpose(values)
     apart = values * values - column * column
     alike = apart == 0
+    unknown = undetermined(apart, g_u, g_v)
     apart = where(alike, 1, apart)
-    unknown = undetermined(alike, g_u, g_v)
     inverted = where(values == 0, 0, 1 / where(values == 0, 1, values))
 
     def turned(factor, g):
