@@ -12,7 +12,7 @@ from .ops import matmul as matmul
 from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast
-from .ops.fronts import public
+from .ops.fronts import Front, Unchecked, public
 from .ops.matrix import decompositions, systems
 from .ops.matrix.decompositions import QR, SVD, Eigh, LeastSquares
 from .ops.matrix.decompositions import matrix_exp as matrix_exp
@@ -42,6 +42,12 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _FrontOfX(Front):
+    """A front whose first argument is `x`, as in `torch.linalg`."""
+
+    first = "x"
 
 
 # What PyTorch calls A here is `input` elsewhere.
@@ -84,7 +90,7 @@ def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> SVD:
         driver: only None.
 
     Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
-    "Differentiating the singular value decomposition", 2016; see the file for equal values.
+    "Differentiating the singular value decomposition", 2016; NaN where vectors of equal values matter.
     Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
     for values that are not finite.
 
@@ -167,7 +173,7 @@ def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> Le
             values for "gelsd" and "gelss".
 
     Returns `(solution, residuals, rank, singular_values)`, empty where there is nothing to say; the
-    residuals, the squared distances of the columns, only where m > n and all ranks are full.
+    residuals, the squared distances of the columns, only where m > n.
     Raises RuntimeError for shapes or dtypes that do not fit.
     """
     return decompositions.lstsq(A, B, rcond, driver=driver)
@@ -208,11 +214,14 @@ def tensorinv(A: Any, ind: int = 2) -> Any:
     return systems.tensorinv(A, ind)
 
 
-def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
+def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:
     """The sums of products of floats along `dim`, broadcast."""
     for tensor in checked_tensors("linalg.vecdot", (x, y)):
         want_float("linalg.vecdot", tensor)
     return sum(x * y, dim)
+
+
+vecdot = _FrontOfX(_vecdot, "vecdot").apply
 
 
 def multi_dot(tensors: Any) -> Any:
@@ -233,8 +242,8 @@ def multi_dot(tensors: Any) -> Any:
     return functools.reduce(matmul, found)
 
 
-def vector_norm(
-    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+def _vector_norm(
+    x: Unchecked, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """The norm of the elements as vectors along `dim`, an int, a tuple or None for all.
 
@@ -260,6 +269,9 @@ def vector_norm(
             f"linalg.vector_norm: no {ord} norm of nothing (shape {x.shape}, dim {dim})"
         )
     return _norm(x, ord, dims, keepdim)
+
+
+vector_norm = _FrontOfX(_vector_norm, "vector_norm").apply
 
 
 @public
