@@ -90,7 +90,7 @@ def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> SVD:
         driver: only None.
 
     Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
-    "Differentiating the singular value decomposition", 2016; NaN where vectors of equal values matter.
+    "Differentiating the singular value decomposition", 2016; of the vectors of equal values NaN.
     Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
     for values that are not finite.
 
