@@ -198,7 +198,7 @@ def eye_(tensor: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix, zeros elsewhere; ValueError for another shape."""
     if tensor.ndim != 2:
         raise ValueError(f"eye_: expected a matrix, got shape {tensor.shape}")
-    return _fill(tensor, np.eye(*tensor.shape))
+    return _fill(tensor, np.eye(tensor.shape[0], tensor.shape[1]))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
