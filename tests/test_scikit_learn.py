@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler  # noqa: E402
 from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 
 ESTIMATORS = [
-    mt.sklearn.Classifier(max_iter=60),
-    mt.sklearn.Regressor(max_iter=60, lr=0.003),
+    mt.sklearn.Classifier(),
+    mt.sklearn.Regressor(),
     mt.sklearn.Classifier((8,), max_iter=40, lr=0.01, optimizer="rmsprop", early_stopping=True),
 ]
 
