@@ -12,7 +12,7 @@ from .ops import matmul as matmul
 from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast
-from .ops.fronts import public
+from .ops.fronts import Front, Unchecked, public
 from .ops.matrix.factorisations import SignAndLog
 from .ops.matrix.factorisations import cholesky as cholesky
 from .ops.matrix.factorisations import det as _det
@@ -35,6 +35,12 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _FrontOfX(Front):
+    """A front whose first argument is `x`, as in `torch.linalg`."""
+
+    first = "x"
 
 
 # What PyTorch calls A here is `input` elsewhere.
@@ -67,11 +73,14 @@ def svdvals(A: Any) -> Any:
     return _svdvals(A)
 
 
-def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
+def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:
     """The sums of products of floats along `dim`, broadcast."""
     for tensor in checked_tensors("linalg.vecdot", (x, y)):
         want_float("linalg.vecdot", tensor)
     return sum(x * y, dim)
+
+
+vecdot = _FrontOfX(_vecdot, "vecdot").apply
 
 
 def multi_dot(tensors: Any) -> Any:
@@ -92,8 +101,8 @@ def multi_dot(tensors: Any) -> Any:
     return functools.reduce(matmul, found)
 
 
-def vector_norm(
-    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+def _vector_norm(
+    x: Unchecked, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """The norm of the elements as vectors along `dim`, an int, a tuple or None for all.
 
@@ -119,6 +128,9 @@ def vector_norm(
             f"linalg.vector_norm: no {ord} norm of nothing (shape {x.shape}, dim {dim})"
         )
     return _norm(x, ord, dims, keepdim)
+
+
+vector_norm = _FrontOfX(_vector_norm, "vector_norm").apply
 
 
 @public

@@ -16,11 +16,12 @@ from ..data.frame import Frame, has_decimal_comma, shortened
 from ..data.target import read_target
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason
-from ..words import plural, printable, table
+from ..words import plural, printable, size, table
 
 __all__ = ["propose_configuration"]
 
 _FEW_CLASSES = 20
+_LARGE = 5_000_000  # bytes that take more than a second
 
 
 def propose_configuration(path: Path, target: str | None, output: str | None) -> None:
@@ -32,6 +33,9 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
     written = Path(output or f"{path.stem}.yaml")
     if os.path.lexists(written):
         raise ConfigError(f"{written} is there already; choose another name with --output FILE")
+    with contextlib.suppress(OSError):
+        if (length := path.stat().st_size) > _LARGE:
+            click.echo(f"reading {printable(str(path))}, {size(length)}", err=True)
     frame, given = _read(path)
     name, why = (target, "as you said") if target else guess_target(frame)
     frame.require([name])

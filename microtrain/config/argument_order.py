@@ -8,6 +8,8 @@ from typing import Any
 
 # Names of a first parameter that say that a function wants the target before the prediction.
 _TARGET = ("y_true", "true", "truth", "target", "targets", "labels")
+# Names that say that a function wants rows, not options.
+OF_ROWS = (*_TARGET, "prediction", "predictions", "pred", "y_pred", "output", "outputs")
 
 
 def prediction_first(function: Any) -> Any:

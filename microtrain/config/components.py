@@ -25,7 +25,7 @@ import annotated_types
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .argument_order import prediction_first
+from .argument_order import OF_ROWS, prediction_first
 from .problems import quoted
 from .schema import Component, Config
 
@@ -197,6 +197,11 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
         others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
+    if len(waiting) == 1 and kind != "schedule" and waiting[0].name in OF_ROWS:
+        raise ConfigError(
+            f"{function.__name__} takes {waiting[0].name} alone; expected a function of prediction "
+            f"and target\n{own(kind)}"
+        )
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 
@@ -217,7 +222,7 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
 def _refuse(what: str, kind: str) -> NoReturn:
     """Build an object that Python gave, of which a run's configuration has the name alone."""
     raise ConfigError(
-        f"{what} was given to Trainer(...) in Python, which alone can make it again"
+        f"{what} was given to Trainer(...) in Python; only that program can create it again"
         + ("; microtrain.load(run, model=...) takes it" if kind == "model" else "")
     )
 

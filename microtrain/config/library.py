@@ -24,7 +24,7 @@ __all__ = ["library_config"]
 NAME = "Trainer(...)"
 _OTHERWISE = {
     "loss": "a function of prediction and target",
-    "optimizer": "what makes one of the parameters, lambda params: SGD(params, lr=0.1)",
+    "optimizer": "a function that creates one: lambda params: SGD(params, lr=0.1)",
 }
 
 

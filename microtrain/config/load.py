@@ -10,6 +10,7 @@ Only the rank that reads imports PyYAML and pydantic; the others receive plain v
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,9 @@ def load_config(
             root.value["name"] = Node(path.stem, place, place)
         config = checked(root, problems, trust=trust)
     if config is None:
-        raise ConfigError(report(problems, name, f"microtrain check {name}"))
+        raise ConfigError(
+            report(problems, name, f"microtrain check {shlex.join([name, *overrides])}")
+        )
     return config
 
 

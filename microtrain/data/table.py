@@ -137,7 +137,13 @@ class Table:
             except DataError:
                 if column.type == "date":
                     raise
-        return numbers(self.frame, name, Column())
+        try:
+            return numbers(self.frame, name, Column())
+        except DataError as error:
+            raise DataError(
+                f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
+                f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
+            ) from error
 
     def fit(
         self, rows: Rows = slice(None), standardize: bool = False

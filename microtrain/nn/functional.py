@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ops import log_softmax, softmax
 from ..ops.loss import (
     classification_losses,
     embedding_losses,
@@ -35,7 +36,6 @@ from ..ops.nn.windows import fold, unfold
 from ..ops.pointwise import activations
 from ..ops.pointwise.activations import *  # noqa: F403
 from ..ops.pointwise.elementwise import sigmoid, tanh
-from ..ops.reduce.reductions import log_softmax, softmax
 
 __all__ = [
     "batch_norm", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "embedding", "fold",

@@ -13,6 +13,28 @@ from ..tensor import TENSORS, kind_of, wrap
 from .coercion import NUMBERS, cast, examine
 
 
+class _Unset:
+    """The kind of `UNSET`, which stands for an argument that was not given."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = _Unset()
+
+
+def only_one(name: str, argument: str, value: Any, alias: str, other: Any) -> Any:
+    """`other`, the argument under NumPy's name; TypeError where both names were given."""
+    if value is not UNSET:
+        raise TypeError(f"{name}(): got both {argument}= and {alias}=, which mean the same")
+    return (other,) if argument == "dims" and alias == "axis" and type(other) is int else other
+
+
+def missing(name: str, argument: str) -> TypeError:
+    """The error for a call without `argument`, in Python's words."""
+    return TypeError(f"{name}() missing 1 required positional argument: {argument!r}")
+
+
 def not_a_tensor(name: str, argument: str, value: Any) -> TypeError:
     """The error for a `value` that is no Tensor."""
     hint = "" if hasattr(value, "numpy") else "; mt.tensor(...) makes one"

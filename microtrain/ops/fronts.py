@@ -5,7 +5,8 @@
 
 Where an argument is not what the annotation says, the front raises an error of PyTorch's kind that
 names the function and the argument; else it hands the arguments on, normalised. A None that is the
-default goes unchecked. Fronts are generated as text at the first call, as operations are;
+default goes unchecked. Where a front has `dim` or `keepdim` it takes NumPy's names of them too:
+`axis`, `keepdims`. Fronts are generated as text at the first call, as operations are;
 `narrow.front.source` shows it.
 """
 
@@ -21,6 +22,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 from ..frames import FRONT
 from ..tensor import Tensor
 from . import arguments
+from .arguments import UNSET
 from .shape import shapes
 
 
@@ -64,6 +66,8 @@ Batch = Annotated[T, of_dims(3, 3)]
 Matrices = Annotated[T, of_dims(2)]
 Square = Annotated[T, Check("if @.ndim < 2 or @.shape[-1] != @.shape[-2]: want_square($name, @)")]
 FloatSquare = Annotated[Square, FLOAT]
+# Neither: a list, which the function itself looks at.
+Unchecked = Annotated[Any, Check("pass")]
 # Never an array.
 TensorOnly = Annotated[Tensor, _TENSOR_ONLY]
 FloatOnly = Annotated[TensorOnly, FLOAT]
@@ -94,6 +98,10 @@ Dims = Annotated[Any, Check("@ = normal_dims(@, ^.ndim)")]
 # What the checks name.
 _GLOBALS = {**vars(shapes), **vars(arguments)}
 
+# NumPy's names of arguments, and of those of some functions.
+_NUMPY_NAMES = {"dim": "axis", "keepdim": "keepdims", "dims": "axes"}
+_OWN_NAMES = {"flip": {"dims": "axis"}, "roll": {"dims": "axis"}, "tile": {"dims": "reps"}}
+
 
 class Front:
     """The public form of `function`, in which the parameters `constants` have these values.
@@ -101,8 +109,12 @@ class Front:
     Attributes:
         apply: the function that users call.
         source: its text.
+        aliases: NumPy's name of an argument, and which one that is.
         more: parameters that the public form has and the function has not.
+        first: the public name of a first parameter that is `x` in the function.
     """
+
+    first = "input"
 
     more: tuple[inspect.Parameter, ...] = ()
 
@@ -111,9 +123,10 @@ class Front:
         signature = inspect.signature(function)
         shown = [p for p in signature.parameters.values() if p.name not in constants]
         self._first_name = first_name = shown[0].name
-        # What PyTorch calls `input` may be an `x` in a formula.
-        shown[0] = shown[0].replace(name="input" if first_name == "x" else first_name)
+        shown[0] = shown[0].replace(name=self.first if first_name == "x" else first_name)
         self.parameters = [*shown, *self.more]
+        other = {**_NUMPY_NAMES, **_OWN_NAMES.get(name, {})}
+        self.aliases = {other[p.name]: p.name for p in shown if p.name in other}
         self.names: dict[str, Any] = {**_GLOBALS, "FRONT": self, "FUNCTION": function}
         apply = FunctionType(_first_call.__code__, self.names, name)
         apply.__signature__ = signature.replace(parameters=self.parameters)  # type: ignore[attr-defined]
@@ -136,17 +149,18 @@ class Front:
     def method(self) -> Callable[..., Any]:
         """The function as a method, whose first argument needs no check."""
         first, *more = self.checks.values()
-        return self.apply if more or len(first) > 1 else self.function
+        return self.apply if more or len(first) > 1 or self.aliases else self.function
 
     @cached_property
     def source(self) -> str:
         """The text of `apply`."""
-        lines, passed = [], []
+        lines, passed = self._named_once(), []
+        named: dict[str, Any] = {}
         for p in inspect.signature(self.function).parameters.values():
             if p.name in self.constants:
                 passed.append(repr(self.constants[p.name]))
                 continue
-            name = "input" if p.name == self._first_name == "x" else p.name
+            name = self.first if p.name == self._first_name == "x" else p.name
             for check in self.checks.get(name, ()):
                 text = check.replace("$name", repr(self.name)).replace("@", name)
                 text = text.replace("^", self.parameters[0].name)
@@ -156,13 +170,54 @@ class Front:
                     text = f"if {name} is not None{rest}"
                 lines.append(text)
             if p.kind is p.KEYWORD_ONLY:
-                passed.append(f"{name}={name}")
+                named[name] = p.default
             else:
                 passed.append(f"*{name}" if p.kind is p.VAR_POSITIONAL else name)
-        bare = [p.replace(annotation=p.empty) for p in self.parameters]
-        head = f"def {self.name}{inspect.Signature(bare)}:"
+        short = self.last_lines(f"FUNCTION({', '.join(passed)})")
+        if [*named.values()] == [None] and len(short) == 1:  # handing on None costs more
+            lines.append(f"if {next(iter(named))} is None: {short[0]}")
+        passed += [f"{name}={name}" for name in named]
+        head = f"def {self.name}{self._signature()}:"
         lines += self.last_lines(f"FUNCTION({', '.join(passed)})")
         return "\n    ".join([head, *lines]) + "\n"
+
+    @cached_property
+    def unset(self) -> set[str]:
+        """The parameters whose absence the text sees: those with two names, and what they precede.
+
+        One with two names is never missing for Python, so nothing behind it may be.
+        """
+        named = set(self.aliases.values())
+        required = [p.name for p in self.parameters if p.default is p.empty]
+        first = min((required.index(name) for name in named & {*required}), default=len(required))
+        return named | {*required[first:]}
+
+    def _signature(self) -> inspect.Signature:
+        """That of the text: with NumPy's names, behind all others of their kind."""
+        kinds = {p.name: p.kind for p in self.parameters}
+        spread = inspect.Parameter.VAR_POSITIONAL in kinds.values()
+        found = [
+            p.replace(annotation=p.empty, default=UNSET if p.name in self.unset else p.default)
+            for p in self.parameters
+        ]
+        for alias, name in self.aliases.items():
+            kind = inspect.Parameter.KEYWORD_ONLY if spread else kinds[name]
+            found.append(inspect.Parameter(alias, kind, default=UNSET))
+        return inspect.Signature(sorted(found, key=lambda p: p.kind))
+
+    def _named_once(self) -> list[str]:
+        """The lines that put an argument with two names under the first of them."""
+        lines = [
+            f"if {alias} is not UNSET: {name} = only_one({self.name!r}, {name!r}, {name}, "
+            f"{alias!r}, {alias})"
+            for alias, name in self.aliases.items()
+        ]
+        for p in self.parameters:
+            if p.name in self.unset:
+                absent = f"raise missing({self.name!r}, {p.name!r})"
+                value = absent if p.default is p.empty else f"{p.name} = {p.default!r}"
+                lines.append(f"if {p.name} is UNSET: {value}")
+        return lines
 
     def last_lines(self, call: str) -> list[str]:
         """What follows the checks, given the call of the function."""
@@ -193,9 +248,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _R = TypeVar("_R")
 
 
+_PUBLIC: dict[Any, Any] = {}  # one front a function
+
+
 def public(function: _F) -> _F:
     """`function` behind its front; a first argument without a check is a Tensor or an array."""
-    return Front(function, function.__name__).apply  # type: ignore[return-value]
+    if function not in _PUBLIC:
+        _PUBLIC[function] = Front(function, function.__name__).apply
+    return _PUBLIC[function]
 
 
 def spatial(function: Callable[..., _R], *names: str) -> tuple[Callable[..., _R], ...]:

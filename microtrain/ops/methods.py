@@ -27,6 +27,7 @@ from ..inspection import allclose, equal
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
+from .fronts import public
 from .index import gathering, indexing, masking
 from .inplace import in_place, put
 from .matrix import factorisations, linear_algebra, products
@@ -80,13 +81,22 @@ FUNCTIONS_ONLY = (
     "triu_indices var_mean"
 ).split()
 
+
+def _method(function: Any) -> Any:
+    """`function` as a method: behind its front where that checks, or knows more names."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if not hasattr(function, "front") and ("dim" in named or "dims" in named):
+        function = public(function)
+    return function.front.method if hasattr(function, "front") else function
+
+
 # Every method that is a function.
 METHODS: dict[str, Callable[..., Any]] = {}
 for _module in MODULES:
     for _name in _module.__all__:
-        _function = getattr(_module, _name)
         if _name not in FUNCTIONS_ONLY:
-            METHODS[_name] = _function.front.method if hasattr(_function, "front") else _function
+            METHODS[_name] = _method(getattr(_module, _name))
 METHODS |= {
     "add": e.add_scaled,
     "allclose": allclose,

@@ -1,4 +1,4 @@
-"""What two or more runs have in common and where they part: configuration, surroundings, results.
+"""What two or more runs have in common and where they part: configuration, environment, results.
 
 `compare` finds it out and gives plain values, which `--json` prints; `lines` says it in words.
 Values are compared to the last bit: runs that agree in all of them are the same run.
@@ -24,7 +24,7 @@ _WIDEST = 48
 def compare(records: Sequence[Record]) -> dict[str, Any]:
     """The differences of two or more runs; every list has one entry a run, None where absent.
 
-    Keys: runs, config (dotted key: values and origins), surroundings (versions, git ...), data
+    Keys: runs, config (dotted key: values and origins), environment (versions, git ...), data
     (equal or None where unknown, hashes), metrics (column: last, best, best_step, better, by),
     first_difference ({step, columns} or None), params (equal or None, hashes), identical.
     """
@@ -32,9 +32,9 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
     params = [record.info.params_sha256 for record in records]
     settings = differing_settings(records)
     other_loss = any(key.startswith("loss.") for key in settings)
-    surroundings = [_surroundings(record.info) for record in records]
-    kinds = dict.fromkeys(kind for each in surroundings for kind in each)
-    sides = {kind: [each.get(kind) for each in surroundings] for kind in kinds}
+    environment = [_environment(record.info) for record in records]
+    kinds = dict.fromkeys(kind for each in environment for kind in each)
+    sides = {kind: [each.get(kind) for each in environment] for kind in kinds}
     apart = first_difference(records)
     return {
         "runs": [
@@ -52,7 +52,7 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
             key: [s._asdict() if (s := record.config.get(key)) else None for record in records]
             for key in settings
         },
-        "surroundings": {kind: row for kind, row in sides.items() if len(set(row)) > 1},
+        "environment": {kind: row for kind, row in sides.items() if len(set(row)) > 1},
         "data": {"equal": _equal(hashes), "hashes": hashes},
         "metrics": {
             # Values of other rows are not judged, nor are those of other losses.
@@ -74,7 +74,7 @@ def _equal(values: Sequence[Any]) -> bool | None:
     return None if None in values else len(set(values)) == 1
 
 
-def _surroundings(info: RunInfo) -> dict[str, Any]:
+def _environment(info: RunInfo) -> dict[str, Any]:
     """What a run depended on beside its configuration and data."""
     git = info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
     hosts = ", ".join(dict.fromkeys(info.hosts)) or None
@@ -129,7 +129,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, str]:
 
 def lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison as text, one fact a line, aligned, never wrapped."""
-    runs, surroundings = comparison["runs"], comparison["surroundings"]
+    runs, environment = comparison["runs"], comparison["environment"]
     names = [chr(ord("A") + i) if len(runs) <= 26 else str(i + 1) for i in range(len(runs))]
     steps = ["" if run["steps"] is None else plural(run["steps"], "step") for run in runs]
     paths, states = ([run[key] for run in runs] for key in ("path", "status"))
@@ -145,12 +145,12 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     unknown = "unknown (a hash of them is in the checkpoint of a run)"
     words = {True: "equal", False: "different rows", None: unknown}
     text += [f"data: {words[comparison['data']['equal']]}"]
-    if surroundings:
-        text += ["surroundings that differ:"]
-        rows = [(key, *map(_short, row)) for key, row in surroundings.items()]
+    if environment:
+        text += ["differences in the environment:"]
+        rows = [(key, *map(_short, row)) for key, row in environment.items()]
         text += table([("", *names), *rows], indent=2)
     else:
-        text += ["surroundings: equal versions, commit, hosts and ranks"]
+        text += ["environment: equal versions, commit, hosts and ranks"]
     if comparison["metrics"]:
         text += ["", *_metric_table(comparison["metrics"], names)]
         if comparison["data"]["equal"] is False:
@@ -161,7 +161,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
 def together(records: Sequence[Record]) -> list[str]:
     """What there is to say of more than two runs before a table has them one by one."""
     hashes = [record.data_hash for record in records]
-    sides = [_surroundings(record.info) for record in records]
+    sides = [_environment(record.info) for record in records]
     others = [
         k for k in dict.fromkeys(k for s in sides for k in s) if len({s.get(k) for s in sides}) > 1
     ]
@@ -169,7 +169,7 @@ def together(records: Sequence[Record]) -> list[str]:
     if _equal(hashes) is False:
         text += ["the rows of the data differ between runs; data.split.seed keeps a split"]
     if others:
-        text += [f"surroundings that differ: {listed(others)}; compare two runs to see them"]
+        text += [f"differences in the environment: {listed(others)}; compare two runs to see them"]
     return text
 
 
@@ -192,7 +192,7 @@ def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     if not columns:
         where = f"the metrics are equal where all runs have rows, which they have not at {step}"
     same = not set(comparison["config"]) - {*_PLACES} and comparison["data"]["equal"] is not False
-    if same and "ranks" in comparison["surroundings"]:
+    if same and "ranks" in comparison["environment"]:
         end += "\nruns on other numbers of ranks are the same bits with reproducible: world alone"
     return f"{where}; {end}".splitlines()
 

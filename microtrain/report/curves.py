@@ -161,7 +161,7 @@ def speed(record: Record) -> list[Chart]:
     """Samples a second and the share of communication."""
     charts = []
     for title, key, scale in (
-        ("samples a second", "samples_per_s", 1.0),
+        ("samples per second", "samples_per_s", 1.0),
         ("share of communication, %", "comm_share", 100.0),
     ):
         x, y = record.curve(f"train/{key}")

@@ -32,7 +32,7 @@ class Table:
 
 
 def tables(records: Sequence[Record]) -> list[Table]:
-    """Results, differing settings, differing surroundings; without what there is none of."""
+    """Results, what differs in settings and environment; without what there is none of."""
     found = compare(records)
     results: dict[str, list[str]] = {}
     best = {}
@@ -58,11 +58,11 @@ def tables(records: Sequence[Record]) -> list[Table]:
         for key, row in found["config"].items()
         if key not in _PLACES
     }
-    surroundings = {key: _texts(row, str) for key, row in found["surroundings"].items()}
+    environment = {key: _texts(row, str) for key, row in found["environment"].items()}
     made = [
         Table("Results", results, best, note),
         Table("Settings that differ", settings, {}),
-        Table("Surroundings that differ", surroundings, {}),
+        Table("Differences in the environment", environment, {}),
     ]
     return [table for table in made if table.columns]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from ..autograd import enable_grad
 from ..config.across import mode_missing
@@ -111,7 +114,8 @@ def _tried(
     config: Config, module: Module, loss: Any, rows: ArrayDataset, device: Any, step: Step | None
 ) -> Any:
     """A prediction; ConfigError where model or loss return what cannot be used."""
-    batch = tuple(from_numpy(array).to(device=device) for array in rows.arrays)
+    arrays = rows.arrays
+    batch = tuple(from_numpy(array).to(device=device) for array in arrays)
     at = len(rows.inputs)
     with evaluating(module):  # running statistics begin with the first step
         if step is not None:
@@ -133,7 +137,7 @@ def _tried(
                     f"{described(prediction)}; write a loss that takes what forward returns, or a "
                     "trainer with eval_step (docs/your-loop.md)",
                 )  # fmt: skip
-            given = f" with prediction {described(prediction)} and target {described(batch[at])}"
+            given = f" for prediction: {described(prediction)}, target: {described(batch[at])}"
             with trying(config, "loss", config.loss, given), enable_grad():
                 value = loss_of_rows(loss, prediction, *batch[at:])
         value = one_loss(value)
@@ -142,6 +146,12 @@ def _tried(
         raise refused(
             config, "loss", config.loss, f"returned {what}; expected one number as a Tensor"
         )  # fmt: skip
+    own = is_import_path(config.loss.type) or config.loss.instance is not None
+    if step is None and own and not isinstance(loss, BUILT_IN):
+        with evaluating(module):
+            twice = [from_numpy(np.concatenate([rows, rows])).to(device=device) for rows in arrays]
+            again = one_loss(loss_of_rows(loss, module(*twice[:at]), *twice[at:])).item()
+        _check_reduction(config, loss, value.item(), again)
     if step is None and not value.requires_grad:
         raise refused(
             config, "loss", config.loss,
@@ -149,3 +159,22 @@ def _tried(
             "Tensors, without detach(), item() and NumPy",
         )  # fmt: skip
     return prediction
+
+
+def _check_reduction(config: Config, loss: Any, once: float, twice: float) -> None:
+    """ConfigError for a loss whose values for some rows, and for these twice, are not what it says.
+
+    Several ranks would train otherwise than one: a mean is weighted with the rows, a sum added up.
+    """
+    is_sum = getattr(loss, "reduction", "mean") == "sum"
+    of_sum, of_mean = (math.isclose(twice, n * once, rel_tol=1e-3) for n in (2, 1))
+    if of_sum in (of_mean, is_sum):
+        return
+    name = getattr(loss, "__name__", "loss")
+    found, way_out = (
+        ('is a mean over the rows, but its `reduction` is "sum"', "remove that attribute")
+        if is_sum
+        else ("is a sum over the rows", f'return their mean, or say so: {name}.reduction = "sum"')
+    )
+    found = f"{found}: {once:g} for two rows, {twice:g} for each of them twice; {way_out}"
+    raise refused(config, "loss", config.loss, found)

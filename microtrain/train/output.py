@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
 
-from ..threads import launch_environment
+from ..threads import LAUNCH, launch_environment
 from ..words import printable
 from .bar import Bar, NotebookBar, TerminalBar, in_notebook
 
@@ -76,7 +76,8 @@ class Output:
         """Print a warning with this rank's number on standard error; the same text only once."""
         if text not in self._warned:
             self._warned.add(text)
-            self._write("stderr", [f"warning (rank {self.rank}): {text}"])
+            rank = f" (rank {self.rank})" if self.rank or LAUNCH.parallel else ""
+            self._write("stderr", [f"warning{rank}: {text}"])
 
     def start_bar(self, total: int | None, start: int = 0) -> float:
         """Draw a progress bar, on rank 0, where standard output is a terminal or a notebook's.

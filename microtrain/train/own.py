@@ -58,7 +58,7 @@ def trying(config: Config, path: str, component: Component, what: str = "") -> I
         raise
     except Exception as error:
         if is_import_path(component.type) or component.instance is not None:
-            error.add_note(str(refused(config, path, component, f"has failed{what}")))
+            error.add_note(str(refused(config, path, component, f"raised the error{what}")))
         raise
 
 
@@ -106,7 +106,7 @@ def try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any])
         return
     takes = takes_weight(metric.sums if metric.of_rows is None else metric.of_rows)
     rows = rows[: 2 + takes]  # else evaluations say that it cannot measure rows with weights
-    given = f" with prediction {described(rows[0])} and target {described(rows[1])}"
+    given = f" for prediction: {described(rows[0])}, target: {described(rows[1])}"
     with trying(config, path, component, given):
         if metric.of_rows is not None:
             value = metric.of_rows(*rows)

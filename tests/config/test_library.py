@@ -171,7 +171,7 @@ def test_resume_auto(tmp_path: Path) -> None:
         ({"loss": 3}, "loss is of type int; expected a name, .* or a function of prediction"),
         (
             {"optimizer": mt.optim.SGD([mt.nn.Parameter(mt.ones(1))], lr=0.1)},
-            "optimizer is of type SGD; expected a name, .* or what makes one of the parameters",
+            "optimizer is of type SGD; expected a name, .* or a function that creates one",
         ),
         ({"checkpoint": {"monitor": "val/loss"}}, "needs validation data"),
     ],

@@ -123,6 +123,13 @@ def test_ways_that_the_data_do_not_allow(way, error, message):
     assert message in str(caught.value)
 
 
+def test_a_text_is_no_time():
+    table = Table({"who": ["a", "b"], "x": [1.0, 2.0], "y": [0.0, 1.0]}, "y", {"who": "id"})
+    with pytest.raises(DataError, match='"who": expected a number, found the text "a"') as caught:
+        prepare(table, split={"train": 0.5, "test": 0.5}, time="who")
+    assert "split.time takes numbers, and dates such as 2024-12-31" in str(caught.value)
+
+
 def test_a_row_without_a_group_is_refused():
     made = Table({"who": ["a", "", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 1.0, 0.0, 1.0]},
                  "y", {"who": "id"})  # fmt: skip

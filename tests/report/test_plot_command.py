@@ -206,10 +206,10 @@ def test_the_same_run_twice_is_bit_for_bit_the_same(tmp_path):
     same = {"params_sha256": "ab", "ranks": 1}
     found = compared(*(make_run(tmp_path, **same, data_hash="cd") for _ in range(3)))
     assert found["identical"]
-    assert found["config"] == found["surroundings"] == {}
+    assert found["config"] == found["environment"] == {}
     text = "\n".join(lines(found))
     assert "bit for bit the same runs: all rows of metrics and the hash of the parameters" in text
-    assert "configuration: equal\ndata: equal\nsurroundings: equal" in text
+    assert "configuration: equal\ndata: equal\nenvironment: equal" in text
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_sign_of_zero_is_a_difference(tmp_path):
     assert compared(*runs)["first_difference"] == {"step": 1, "columns": ["train/loss"]}
 
 
-def test_configuration_surroundings_and_metrics_side_by_side(tmp_path):
+def test_configuration_environment_and_metrics_side_by_side(tmp_path):
     a = make_run(tmp_path, ranks=1, hosts=["vm"], data_hash="x")
     b = make_run(
         tmp_path,
@@ -256,7 +256,7 @@ def test_configuration_surroundings_and_metrics_side_by_side(tmp_path):
     found = compared(a, b)
     both = [s["value"] for s in found["config"]["optimizer.lr"]]
     assert both == [0.1, 0.2]
-    assert found["surroundings"]["ranks"] == [1, 2]
+    assert found["environment"]["ranks"] == [1, 2]
     assert found["data"]["equal"] is False
     assert found["metrics"]["val/r2"]["best"] == [pytest.approx(0.85), pytest.approx(0.9)]
     assert {column["better"] for column in found["metrics"].values()} == {None}

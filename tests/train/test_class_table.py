@@ -99,7 +99,7 @@ def test_counts_are_whole_numbers_where_rows_have_no_weights(tmp_path: Path) -> 
 
 def test_a_class_that_is_never_predicted_is_named(tmp_path: Path) -> None:
     _, said, warned = run(tmp_path, rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3)
-    assert "warning (rank 0): never predicted in the test data: class " in warned
+    assert "warning: never predicted in the test data: class " in warned
     assert "class_weight: balanced" in warned
     assert "accuracy of always saying class b: " in said
     loss = {"type": "cross_entropy", "class_weight": [9.0, 1.0, 1.0]}

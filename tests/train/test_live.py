@@ -78,7 +78,7 @@ def test_an_interrupted_run_takes_its_bar_away(tmp_path):
     seen = [line for line in terminal.screen(written) if line]
     assert seen[:7] == [
         "from the user 1",
-        "warning (rank 0): careful",
+        "warning: careful",
         "row 1 \\u2603 [bold]x",
         "from the user 2",
         "row 2 \\u2603 [bold]x",
@@ -96,7 +96,7 @@ def test_a_pipe_gets_no_control_characters(tmp_path):
     assert done.returncode == 0
     assert_plain(done.stdout)
     assert done.stdout.splitlines() == [x for x in log_of(tmp_path) if "warning" not in x]
-    assert done.stderr == ("warning (rank 0): no progress bar: standard output is not a terminal\n")
+    assert done.stderr == ("warning: no progress bar: standard output is not a terminal\n")
 
 
 @pytest.mark.parametrize("where", ["pipe", "terminal"])

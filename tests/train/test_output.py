@@ -338,7 +338,7 @@ def test_closed_standard_streams_are_no_error(monkeypatch):
     output = Output(0, log.append)
     output.say("row")
     output.warn("careful")
-    assert log == ["row", "warning (rank 0): careful"]
+    assert log == ["row", "warning: careful"]
 
 
 PRINT = """
@@ -378,7 +378,7 @@ def test_losing_the_terminal_does_not_lose_the_run(tmp_path, full_disk, reader, 
         errors = process.stderr.read()
         code = process.wait(60)
     reason = "Broken pipe" if reader == "closed pipe" else "No space left on device"
-    expected = f"warning (rank 0): cannot print: {reason}; the run goes on, its rows are in log.txt"
+    expected = f"warning: cannot print: {reason}; the run goes on, its rows are in log.txt"
     assert (code, errors) == (0, expected + "\n")
     lines = log.read_text().splitlines()
     assert [line for line in lines if line.startswith("row")] == [f"row {i}" for i in range(20_000)]

@@ -56,6 +56,10 @@ class Needs(Good):
 
 def works(prediction, target, share=0.5): return np.quantile(prediction - target, share)
 def columns(prediction, target): return prediction.mean(axis=0)
+def alone(prediction): return 0.5
+def total(prediction, target): return ((prediction - target) ** 2).sum()
+def says_sum(prediction, target): return ((prediction - target) ** 2).mean()
+says_sum.reduction = "sum"
 def fails(prediction, target): return prediction.nothing
 nameless = lambda prediction, target: 0.5
 
@@ -192,15 +196,18 @@ REFUSED = {
     "metrics=[./parts.py:Empty]": "expected `sums` and `value`, or `of_rows`",
     "metrics=[./parts.py:Lists]": "has sums that are a list of 1.0, 2.0; expected a float64 vector",
     "metrics=[./parts.py:NotZero]": "has sums of no rows that are [1. 1.]; expected 2 zeros",
-    "metrics=[./parts.py:NotANumber]": "gave an array (2,) of float64 with prediction an array",
+    "metrics=[./parts.py:NotANumber]": "gave an array (2,) of float64 for prediction: an array",
     "metrics=[./parts.py:columns]": (
-        "PARTS:columns (line 38) gave an array (1,) of float32 with prediction an array (2, 1) of "
-        "float32 and target an array (2, 1) of float32; expected one number"
+        "PARTS:columns (line 38) gave an array (1,) of float32 for prediction: an array (2, 1) of "
+        "float32, target: an array (2, 1) of float32; expected one number"
     ),
+    "metrics=[./parts.py:alone]": "alone takes prediction alone; expected a function of prediction",
     "metrics=[f2]": 'no registered metric "f2"',
     "loss=./parts.py:as_float": "returned float; expected one number as a Tensor",
     "loss=./parts.py:each_row": "returned shape (2, 1); expected one number as a Tensor",
     "loss=./parts.py:detached": "returned a number without a gradient",
+    "loss=./parts.py:total": "is a sum over the rows: ",
+    "loss=./parts.py:says_sum": 'is a mean over the rows, but its `reduction` is "sum": ',
     "optimizer=./parts.py:Still": "has changed no parameter in a step",
     "optimizer=./parts.py:listed": "is no optimizer: expected a class that derives from",
     "schedule=./parts.py:none": "none(0, 8) returned None; expected a number",
@@ -259,7 +266,9 @@ def test_an_error_of_the_users_own_code_keeps_its_traceback(
         main(["check", "run.yaml", override])
     assert str(place / "parts.py") in [str(entry.path) for entry in caught.traceback]
     (note,) = caught.value.__notes__
-    assert re.match(rf"{part} \(command line\): \S+parts.py:\w+ \(line \d+\) has failed", note)
+    assert re.match(
+        rf"{part} \(command line\): \S+parts.py:\w+ \(line \d+\) raised the error", note
+    )
 
 
 def test_a_step_of_ones_own_that_returns_no_loss(place: Path) -> None:

@@ -108,7 +108,8 @@ def chosen(x: Any, indices: Any, dim: int, keepdim: bool) -> Chosen:
     values = gather_along(x, indices, dim)
     if keepdim:
         return Chosen(values, indices)
-    shape = x.shape[:dim] + x.shape[dim + 1 :]
+    shape = x.shape
+    shape = shape[:dim] + shape[dim + 1 :]
     return Chosen(reshape_to(values, shape), reshape_to(indices, shape))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from ...autograd.graph import Backward, NodeOfMany, edge_of, record
 from ...backend import XP
 from ...tensor import TENSORS, wrap
+from ..fronts import Unchecked
 from ..index.indexing import at_dim, select
 from ..registry import Variadic
 from .shapes import normal_dim, reshape_to, unsqueeze
@@ -59,7 +60,7 @@ def _fitting(tensors: tuple[Any, ...], dim: int) -> list[Any]:
     return [reshape_to(x, tuple(sizes)) if sizes and x.shape == (0,) else x for x in tensors]
 
 
-def cat(tensors: Any, dim: int = 0) -> Any:
+def cat(tensors: Unchecked, dim: int = 0) -> Any:
     """The Tensors joined along an existing dimension; they agree in all other sizes.
 
     An empty Tensor of shape (0,) fits to all others.
@@ -78,7 +79,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
     return _cat_operation.apply(tensors, dim=normal_dim(dim, tensors[0].ndim))
 
 
-def stack(tensors: Any, dim: int = 0) -> Any:
+def stack(tensors: Unchecked, dim: int = 0) -> Any:
     """Tensors of one shape joined along a new dimension before `dim`.
 
     Raises RuntimeError for an empty list or shapes that differ.

@@ -50,6 +50,8 @@ def normal_dims(dim: Any, ndim: int) -> tuple[int, ...] | None:
     """
     if dim is None:
         return None
+    if type(dim) is int and -ndim <= dim < ndim:  # the common case
+        return (dim % ndim,)
     if not isinstance(dim, tuple | list):
         dims: tuple[int, ...] = (normal_dim(dim, ndim),)
     else:
@@ -119,8 +121,9 @@ def squeeze(x: Any, dim: Any = None) -> Any:
 
 def unsqueeze(x: Any, dim: int) -> Any:
     """With a dimension of size 1 inserted before `dim`."""
-    at = normal_dim(dim, x.ndim + 1)
-    return reshape_to(x, (*x.shape[:at], 1, *x.shape[at:]))
+    shape = x.shape
+    at = normal_dim(dim, len(shape) + 1)
+    return reshape_to(x, (*shape[:at], 1, *shape[at:]))
 
 
 def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
