@@ -168,6 +168,7 @@ def load(
     does not fit, TypeError for a `model` that is no Module and arguments of the other form.
 
     Example:
+        >>> mt.save(model.state_dict(), "weights.pt")
         >>> model.load_state_dict(mt.load("weights.pt"))
         LoadedKeys(missing_keys=[], unexpected_keys=[])
         >>> iris = mt.load("runs/iris")
