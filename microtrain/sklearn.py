@@ -96,7 +96,9 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         with _seeded(seed), default_dtype(x.dtype):
             kept, held = self._parts(len(x), seed)
             module = self._module(x.shape[1], outputs).train()
-            self.module_, self.loss_curve_, self.validation_curve_ = module, [], []
+            self.module_ = module
+            self.loss_curve_: list[float] = []
+            self.validation_curve_: list[float] = []
             self._train(ArrayDataset(x[kept], y[kept]), (x[held], y[held]), loss, seed)
         self.n_iter_ = len(self.loss_curve_)
         module.eval()

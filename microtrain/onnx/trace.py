@@ -189,10 +189,11 @@ def _tracing(trace: Trace) -> Iterator[None]:
             return mine.call(op.name, lambda: code(**inputs, **arguments), inputs, arguments)
 
         def traced_list(self: Any, tensors: Any, **attributes: Any) -> Any:
-            mine, run = getattr(_HERE, "trace", None), lambda: cat(self, tensors, **attributes)
+            mine = getattr(_HERE, "trace", None)
             if mine is None:
-                return run()
-            return mine.call(self.name, run, {"tensors": tuple(tensors)}, attributes)
+                return cat(self, tensors, **attributes)
+            given = {"tensors": tuple(tensors)}
+            return mine.call(self.name, lambda: cat(self, tensors, **attributes), given, attributes)
 
         _HERE.trace = trace
         try:
