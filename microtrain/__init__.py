@@ -100,7 +100,12 @@ _LAZY_FUNCTIONS = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ImportError as error:
+            if name != "sklearn":
+                raise
+            raise AttributeError(str(error)) from error  # what hasattr and completion expect
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
     hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
