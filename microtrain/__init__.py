@@ -95,7 +95,7 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "train", "utils")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
     "load": ".exchange.state",
     "restore": ".train.custom_loop",
