@@ -97,7 +97,7 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "train", "utils")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
     "load": ".exchange.state",
     "restore": ".train.custom_loop",
@@ -107,7 +107,12 @@ _LAZY_FUNCTIONS = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ImportError as error:
+            if name != "sklearn":
+                raise
+            raise AttributeError(str(error)) from error  # what hasattr and completion expect
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
     raise _missing(__name__, name)
