@@ -301,7 +301,7 @@ def test_names_of_pytorch_that_are_others_here() -> None:
 
 
 PUBLIC = """ autograd autograd.functional cuda data distributed linalg nn nn.functional nn.init
-nn.utils ops optim optim.lr_scheduler train""".split()
+nn.utils ops optim optim.lr_scheduler special train""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])

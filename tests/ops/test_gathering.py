@@ -103,6 +103,7 @@ ARGUMENTS: dict[str, Any] = {
     "masked_select": (mt.tensor(True),),
     **dict.fromkeys(("take", "searchsorted", "bucketize"), (mt.tensor([0]),)),
     "index_put": ((mt.tensor([0]),), mt.tensor(1.0)),
+    **dict.fromkeys(("fill", "isin"), (1.0,)),
     **dict.fromkeys(("topk", "kthvalue"), (1,)),
 }
 
