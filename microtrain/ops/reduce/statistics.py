@@ -183,7 +183,7 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
 
 
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
-    """The ends of a histogram, as given or of all elements; moved by `wide` where they are equal."""
+    """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
         low, high = amin_dims(x), amax_dims(x)
         return where(low == high, low - wide, low), where(low == high, high + wide, high)
