@@ -235,7 +235,8 @@ def histogram(
         want_same_dtype("histogram", "bins", bins, input)
         edges = bins.detach()
     else:
-        low, high = _range(x, *(range or (0, 0 if len(x) else 1)), 0.5)
+        low, high = range or (0, 0 if len(x) else 1)
+        low, high = _range(x, low, high, 0.5)
         share = np.linspace(0, 1, bins + 1, dtype=x.dtype)
         steps = wrap(XP[type(x._array)].asarray(made(share)))
         edges = lerp(low, high, steps)
