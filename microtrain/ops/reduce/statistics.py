@@ -177,7 +177,8 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
     size = max(places.max().item() + 1 if len(places) else 0, minlength)
     want_in_range("bincount", places._array, 0, 0, size, RuntimeError)
     if weights is None:
-        return _counted(places, places * 0 + 1, size)
+        ones = cast(places * 0 + 1, as_dtype("double"))  # CuPy adds no int64
+        return cast(_counted(places, ones, size), int64)
     single = weights.dtype == as_dtype("float")
     return _counted(places, cast(weights.detach(), as_dtype("float" if single else "double")), size)
 
