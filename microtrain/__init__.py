@@ -85,12 +85,11 @@ _INSTEAD = {
     "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
     "Generator": "all draws come from the stream of mt.manual_seed(seed)",
     "Size": "shapes are tuples",
-    "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
     "backends": "there are NumPy and, with CuPy, mt.cuda",
     "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
 }
 
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "train", "utils")
 _LAZY_FUNCTIONS = {
     "load": ".inference.model",
     "restore": ".train.custom_loop",

@@ -34,11 +34,13 @@ __all__ = [
     "forward_words",
     "generator",
     "get_rng_state",
+    "go_to",
     "initial_seed",
     "manual_seed",
     "next_draw",
     "place",
     "set_rng_state",
+    "standing",
 ]
 
 _START = np.zeros(4, np.uint64)
@@ -181,6 +183,19 @@ def set_rng_state(state: dict[str, Any]) -> None:
         raise ValueError(f"set_rng_state: not a state from get_rng_state: {error!r}") from error
     STREAM.seed, STREAM.generator = seed, fresh
     STREAM.step, STREAM.draw = step, draw
+
+
+def standing() -> Any:
+    """Where all draws of this thread stand; `go_to` comes back, for a computation done twice."""
+    state: Any = default_generator().bit_generator.state
+    return {**STREAM.__dict__}, state
+
+
+def go_to(stand: Any) -> None:
+    """Draw again what was drawn since `standing()` returned this."""
+    kept, state = stand
+    STREAM.__dict__.update(kept)
+    default_generator().bit_generator.state = state
 
 
 # Draws of the forward pass ------------------------------------------------------------------------

@@ -115,6 +115,7 @@ LAYERS = [
     {"ops"},
     {"creation", "linalg"},
     {"nn", "optim", "compile"},
+    {"utils"},
     {"distributed"},
     {"data"},
     {"config"},
@@ -301,7 +302,7 @@ def test_names_of_pytorch_that_are_others_here() -> None:
 
 
 PUBLIC = """ autograd autograd.functional cuda data distributed linalg nn nn.functional nn.init
-nn.utils ops optim optim.lr_scheduler train""".split()
+nn.utils ops optim optim.lr_scheduler train utils utils.checkpoint""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])
