@@ -302,7 +302,7 @@ def test_names_of_pytorch_that_are_others_here() -> None:
 
 
 PUBLIC = """ autograd autograd.functional cuda data distributed linalg nn nn.functional nn.init
-nn.utils ops optim optim.lr_scheduler train utils utils.checkpoint""".split()
+nn.utils ops optim optim.lr_scheduler optim.swa_utils train utils utils.checkpoint""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])

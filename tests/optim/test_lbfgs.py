@@ -427,7 +427,7 @@ def test_training_by_yaml_says_that_it_takes_one_gradient():
 
     with pytest.raises(ConfigError, match="a training step takes one gradient"):
         load("optimizer", "lbfgs")
-    with pytest.raises(ConfigError, match="LBFGS.* computes the loss several times"):
+    with pytest.raises(ConfigError, match=r"LBFGS.* computes the loss several times"):
         mt.train.Trainer(
             mt.nn.Linear(1, 1), (mt.ones(8, 1), mt.ones(8, 1)), loss="mse",
             optimizer=mt.optim.LBFGS, duration="1 epochs", batch_size=4,
