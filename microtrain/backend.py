@@ -108,6 +108,19 @@ class Namespace:
         v = v.transpose((*range(lead), lead + 1, lead))
         return self.concatenate([u, values[..., None, :], v], -2)
 
+    def loop(
+        self, step: Any, moving: tuple[Any, ...], fixed: tuple[Any, ...], out: tuple[Any, ...],
+        scratch: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        """`step(xp, parts, fixed)` once for every place along the first dimension of `moving`.
+
+        `parts` are what the arrays of `moving` have there; these and `fixed` may hold None. A step
+        does nothing but call instructions that are told where to write; `out` has all that they
+        write to, `scratch` what of that nobody reads in a later step or behind the loop.
+        """
+        for turn in range(max(len(array) for array in moving if array is not None)):
+            step(self, tuple([None if array is None else array[turn] for array in moving]), fixed)
+
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))

@@ -132,6 +132,13 @@ class Library:
         self._note(name, hosts, found, attrs)
         return self.traced(found, "made")
 
+    def loop(self, step: Any, moving: Any, fixed: Any, out: Any, scratch: Any = ()) -> None:
+        """A loop is one instruction."""
+        moving, fixed, scratch = self.host(moving), self.host(fixed), self.host(scratch)
+        out = tuple([self.host(array, written=True) for array in out])
+        self.xp.loop(step, moving, fixed, out, scratch)
+        self._note("loop", (step, moving, fixed), out, {"scratch": scratch})
+
     def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
         if type(out) is tuple or out.size or name == "random_words":  # these are counted
             self.program.lines.append(Line(name, args, out, attrs, self._where(), self._what()))

@@ -9,6 +9,9 @@ from . import (
     normalization,
     padding,
     pooling,
+    recurrent,
+    recurrent_cells,
+    transformer_decoder,
     utils,
 )
 from .activation import *  # noqa: F403
@@ -24,8 +27,11 @@ from .normalization import *  # noqa: F403
 from .padding import *  # noqa: F403
 from .parameter import Parameter
 from .pooling import *  # noqa: F403
+from .recurrent import *  # noqa: F403
+from .recurrent_cells import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
 from .transformer import TransformerEncoder, TransformerEncoderLayer
+from .transformer_decoder import *  # noqa: F403
 
 __all__ = [
     "Dropout", "Dropout1d", "Dropout2d", "Embedding", "Flatten", "Identity", "Linear", "Module",
@@ -38,6 +44,9 @@ __all__ += loss.__all__
 __all__ += normalization.__all__
 __all__ += padding.__all__
 __all__ += pooling.__all__
+__all__ += recurrent.__all__
+__all__ += recurrent_cells.__all__
+__all__ += transformer_decoder.__all__
 
 
 def __dir__() -> list[str]:

@@ -41,7 +41,8 @@ def late(*values: Any) -> Any:
 
 
 # Of one of `PROGRAMS`, an optimizer, and whether in float64.
-QUICK = [("linreg", "sgd", False), ("linreg", "adamw", True), ("mlp", "sgd", False)]
+QUICK = [("linreg", "sgd", False), ("linreg", "adamw", True), ("mlp", "sgd", False),
+         ("recurrent", "sgd", False)]  # fmt: skip
 SIDES = [
     side if side in QUICK else late(*side)
     for side in itertools.product(PROGRAMS, ("sgd", "adamw"), (False, True))
