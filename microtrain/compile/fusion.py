@@ -19,14 +19,14 @@ import numpy as np
 from ..backend import LIBRARIES, address, owner_of
 from .elements import DTYPES, PYTHON, C, Expression, Language, expression
 from .passes import arrays_in
-from .program import Host, Line, Program
+from .program import DRAWS, Host, Line, Program
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
 ARGUMENTS = 128  # of a kernel, numbers in memory among them: CUDA takes 4,096 bytes
 # Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
-RAISING = {"cholesky", "getitem", "inverse", "scatter_add", "setitem", "solve", "svd",
-           "take"}  # fmt: skip
+RAISING = {"cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
+           "solve", "svd", "take"}  # fmt: skip
 
 
 class Place:
@@ -463,7 +463,7 @@ def _barrier(unit: Unit) -> bool:
 
 def _pythons(unit: Unit) -> bool:
     """Whether it reads or changes what Python knows: these stay in order among themselves."""
-    return type(unit) is Call and (unit.host is not None or unit.lines[0].name == "random_words")
+    return type(unit) is Call and (unit.host is not None or unit.lines[0].name in DRAWS)
 
 
 def _may_raise(unit: Unit) -> bool:

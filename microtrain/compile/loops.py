@@ -14,7 +14,7 @@ from typing import Any
 from ..backend import owner_of
 from . import fusion
 from .elements import PYTHON
-from .fusion import Call, Place, Unit
+from .fusion import Call, Unit
 from .native import routine_of
 from .passes import arrays_in
 from .program import Line, Program
@@ -129,9 +129,7 @@ def text_of_applied(table: Any, unit: Applied) -> list[str]:
         dims[-1] = [dims[-1][0] * n[0], *n[1:]]
     *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
     size = out.dtype.itemsize
-    starts = [
-        " + ".join(f"i{d} * {dim[n]}" for d, dim in enumerate(outer)) or "0" for n in (1, 2)
-    ]
+    starts = [" + ".join(f"i{d} * {dim[n]}" for d, dim in enumerate(outer)) or "0" for n in (1, 2)]
     p, q = (
         f"ahead({table.of_place(place)}, {start})"
         for place, start in zip((x, out), starts, strict=True)

@@ -27,8 +27,9 @@ from typing import Any, Literal, Self
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..nn.module import LoadedKeys, Module
-from ..nn.normalization import BatchNorm1d, BatchNorm2d
+from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from ..optim.flat import Buffer, FlatStorage
+from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
@@ -41,7 +42,7 @@ from .strategy import check_options, strategy
 
 __all__ = ["DataParallel"]
 
-_BATCH_NORMS = (BatchNorm1d, BatchNorm2d)
+_BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 MOST = 64  # forward calls between two backward passes that are told apart
 
 
@@ -205,16 +206,17 @@ class DataParallel(Module):
         if self.training and not self.reducer.in_place:
             self._note("a shard begins", self.reducer.enter)
         first = graph.next_seq()
-        out = self.module(*args, **kwargs)
+        shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
+        rows = next((shape[0] for shape in shapes if shape), None)
+        with in_step(rows, self.comm.size):
+            out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
             forwards = (MODES.recorder or self.passes).forwards
             forwards.append((first, graph.next_seq()))
             if len(forwards) > MOST:  # nobody called backward
                 forwards[:] = [(forwards[0][0], forwards[-1][1])]
-            for value in (*args, *kwargs.values()):
-                if type(value) in TENSORS and value._array.ndim:
-                    self._note("rows are counted", self._add, value._array.shape[0])
-                    break
+            if rows is not None:
+                self._note("rows are counted", self._add, rows)
         return out
 
     @property

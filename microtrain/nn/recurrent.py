@@ -294,9 +294,7 @@ class RNN(RNNBase):
 
 def _check_nonlinearity(name: str, given: Any) -> None:
     if given not in ("tanh", "relu"):
-        raise ValueError(
-            f"{name}: Unknown nonlinearity '{given}'. Select from 'tanh' or 'relu'."
-        )
+        raise ValueError(f"{name}: Unknown nonlinearity '{given}'. Select from 'tanh' or 'relu'.")
 
 
 class GRU(RNNBase):

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from ..missing_names import missing
 from . import lr_scheduler
 from .adadelta import Adadelta
 from .adagrad import Adagrad
@@ -27,7 +28,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "swa_utils":  # it needs modules, which need flat storage
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing(__name__, name)
 
 
 def __dir__() -> list[str]:

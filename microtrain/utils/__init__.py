@@ -1,19 +1,13 @@
-"""What PyTorch's users look for under this name: memory saved by computing twice."""
+"""What PyTorch has under `torch.utils`."""
 
-from typing import Any
+from ..missing_names import say_instead
+from . import checkpoint, data
 
-from . import checkpoint
-
-__all__ = ["checkpoint"]
-
-# What PyTorch's users write at this place that has another name or form here.
-_INSTEAD = {"data": "datasets and batches are in mt.data (ArrayDataset, DataLoader)"}
-
-
-def __getattr__(name: str) -> Any:
-    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+__all__ = ["checkpoint", "data"]
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+globals()["__getattr__"] = say_instead(__name__)

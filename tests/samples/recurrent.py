@@ -29,7 +29,8 @@ SAMPLES = {
         _sample(kind, bias, ends, reverse)
         for kind in GATES
         for bias, ends, reverse in ((True, False, False), (False, True, True), (True, True, False))
-    ] + [_sample("lstm", True, False, False, 0), _sample("gru", True, False, True, 0)]
+    ]
+    + [_sample("lstm", True, False, False, 0), _sample("gru", True, False, True, 0)]
 }
 
 
