@@ -43,7 +43,7 @@ INSTEAD: dict[str, dict[str, str]] = {
             ("cfloat", "cdouble", "complex64", "complex128"), "there are no complex Tensors"
         ),
         "backends": "there are NumPy and, with CuPy, mt.cuda",
-        "channels_last": "images are (N, C, H, W) in row-major memory, and there is no memory_format",
+        "channels_last": "images are (N, C, H, W) in row-major memory; there is no memory_format",
         "contiguous_format": "there is no memory_format: x.contiguous() is row-major",
         "preserve_format": "there is no memory_format: x.clone() keeps the order of the dimensions",
         "amp": "give dtypes where Tensors are made, or .to(dtype)",
