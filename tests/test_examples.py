@@ -87,14 +87,14 @@ def language_model(file, *arguments):
 
 
 def test_the_word_language_model_learns_which_verb_agrees():
-    found = language_model(LANGUAGE, "--sentences", "600", "--epochs", "4")
-    assert found[-1][1] < 10 < 25 < found[0][1]
+    found = language_model(LANGUAGE, "--epochs", "4")
+    assert found[-1][1] < 7 < 25 < found[0][1]
 
 
 def test_the_word_language_model_learns_with_dropout_and_one_matrix():
-    options = "--sentences 300 --epochs 3 --tied --dropout 0.2 --cell GRU --layers 2".split()
+    options = "--epochs 3 --tied --dropout 0.2 --cell GRU --size 32".split()
     found = language_model(LANGUAGE, *options)
-    assert found[-1][1] < found[0][1] / 1.5
+    assert found[-1][1] < 9
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ from ..registry import primitive
 from ..shape.joining import cat
 from .cells import unrolled
 
+# So many multiplications in one product OpenBLAS does without packing the matrices first.
+SMALL = 1_000_000
 # The gates that are sigmoids, by the number of their block of rows.
 SIGMOIDS = {"lstm": (0, 1, 3), "gru": (0, 1), "tanh": (), "relu": ()}
 
@@ -36,15 +38,15 @@ def _blocks(xp, rows, size):
 
 # One step ----------------------------------------------------------------------------------------
 #
-# Gates are (gates, samples, size): what is done to one gate is done along memory. BLAS wants rows
-# (samples, gates * size), so what goes into a product or comes out of one is copied once.
+# Gates are (gates, samples, size): what is done to one gate is done along memory. The products of
+# the gradient want rows (samples, gates * size), so what goes into these is copied once.
 
 
 def _step(xp, parts, fixed):
     """The states behind a step from those before it; `work` is W h, `gates` is W x."""
     gates, before, after, cell, new_cell, kept, stopped = parts
-    kind, weight, bias, n_bias, rows, work = fixed
-    xp.matmul(before, weight, out=rows)
+    kind, weight, bias, n_bias, work = fixed
+    xp.matmul(before, weight, out=work)
     if bias is not None:
         xp.add(gates, bias, out=gates)
     if kind == "gru":
@@ -129,7 +131,12 @@ def _step_back(xp, parts, fixed):
         xp.multiply(a, dh, out=d[0])
     for gate in range(d.shape[0]):
         xp.copyto(into[gate], d[gate])
-    xp.matmul(rows, weight, out=carried)
+    half = len(rows) // 2
+    if SMALL < len(rows) * weight.size <= 2 * SMALL:
+        xp.matmul(rows[:half], weight, out=carried[:half])
+        xp.matmul(rows[half:], weight, out=carried[half:])
+    else:
+        xp.matmul(rows, weight, out=carried)
     if kind == "gru":
         xp.multiply(dh, gates[1], out=a)
         xp.add(carried, a, out=carried)
@@ -262,13 +269,14 @@ def _recurrent(
         of_cells = _forwards(xp, cells, reverse)
         xp.copyto(xp.getitem(of_cells, 0), cell)
         old, new = xp.getitem(of_cells, slice(0, steps)), xp.getitem(of_cells, slice(1, None))
-    rows = xp.empty((samples, width), dtype)
+    work = xp.empty((width // size, samples, size), dtype)
+    weight = xp.copy(_blocks(xp, _prepared(xp, w_hh, kind, size), size))
     biases = _biases(xp, b_ih, b_hh, kind, size)
     gates_in_order, kept, stopped = (_forwards(xp, a, reverse) for a in (gates, inner, stopped))
     moving = gates_in_order, before, after, old, new, kept, stopped
-    fixed = kind, _prepared(xp, w_hh, kind, size), *biases, rows, _blocks(xp, rows, size)
-    out = gates, states, rows, *(a for a in (cells, inner) if a is not None)
-    xp.loop(_step, moving, fixed, out=out, scratch=(rows,))
+    fixed = kind, weight, *biases, work
+    out = gates, states, work, *(a for a in (cells, inner) if a is not None)
+    xp.loop(_step, moving, fixed, out=out, scratch=(work,))
     last = xp.getitem(line, steps + 1)
     xp.copyto(last, 0.0 if cells is None else xp.getitem(of_cells, steps))
     return states, {"rows": given, "gates": gates, "cells": cells, "inner": inner}
