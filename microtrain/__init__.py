@@ -41,9 +41,11 @@ from .compile import compile
 from .creation import (
     arange,
     as_tensor,
+    asarray,
     empty,
     empty_like,
     eye,
+    from_dlpack,
     from_numpy,
     full,
     full_like,
@@ -55,6 +57,7 @@ from .creation import (
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,
@@ -76,6 +79,9 @@ from .inspection import (
     is_tensor,
     numel,
 )
+from .missing_names import missing as _missing
+from .missing_names import say_instead as _say_instead
+from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor
@@ -89,29 +95,11 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-# What PyTorch's users write at this place that has another name or form here.
-_INSTEAD = {
-    "FloatTensor": "write mt.tensor(data, dtype=mt.float32)",
-    "DoubleTensor": "write mt.tensor(data, dtype=mt.float64)",
-    "LongTensor": "write mt.tensor(data, dtype=mt.int64)",
-    "IntTensor": "write mt.tensor(data, dtype=mt.int32)",
-    "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
-    "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
-    "Generator": "all draws come from the stream of mt.manual_seed(seed)",
-    "Size": "shapes are tuples",
-    "channels_last": "images are (N, C, H, W) in row-major memory, and there is no memory_format",
-    "contiguous_format": "there is no memory_format: x.contiguous() is row-major",
-    "preserve_format": "there is no memory_format: x.clone() keeps the order of the dimensions",
-    "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
-    "backends": "there are NumPy and, with CuPy, mt.cuda",
-    "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
-}
-
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "train", "utils")
 _LAZY_FUNCTIONS = {
-    "load": ".inference.model",
+    "load": ".exchange.state",
     "restore": ".train.custom_loop",
-    "save": ".train.custom_loop",
+    "save": ".exchange.state",
 }
 
 
@@ -120,8 +108,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
-    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise _missing(__name__, name)
+
+
+for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim,
+                optim.lr_scheduler):  # fmt: skip
+    vars(_module)["__getattr__"] = _say_instead(_module.__name__)
 
 
 def __dir__() -> list[str]:
@@ -133,6 +125,7 @@ __all__ = [
     "allclose",
     "arange",
     "as_tensor",
+    "asarray",
     "autograd",
     "compile",
     "cuda",
@@ -148,6 +141,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",
@@ -186,6 +180,7 @@ __all__ = [
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "randperm",

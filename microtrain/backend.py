@@ -21,7 +21,8 @@ import numpy as np
 
 from . import numerics
 from .errors import install
-from .random import forward_words
+from .numerics.matrix_exponential import matrix_exp
+from .random import forward_numbers, forward_words, where_to_draw
 from .recording import Recording
 
 __all__ = [
@@ -109,9 +110,46 @@ class Namespace:
         v = v.transpose((*range(lead), lead + 1, lead))
         return self.concatenate([u, values[..., None, :], v], -2)
 
+    def qr(self, x: Any) -> Any:
+        """Q and the transpose of R under each other: (..., m + n, k), k = min(m, n)."""
+        q, r = self.module.linalg.qr(x)
+        lead = len(x.shape) - 2
+        return self.concatenate([q, r.transpose((*range(lead), lead + 1, lead))], -2)
+
+    def basis(self, x: Any) -> Any:
+        """An orthonormal basis whose first vectors span what the columns of `x` do."""
+        return self.module.linalg.qr(x, "complete")[0]
+
+    def eigh(self, x: Any, triangle: str) -> Any:
+        """Eigenvalues and below them the eigenvectors: (..., 1 + n, n)."""
+        values, vectors = self.module.linalg.eigh(x, triangle)
+        return self.concatenate([values[..., None, :], vectors], -2)
+
+    def matrix_exp(self, x: Any) -> Any:
+        """The exponential of each matrix; a GPU is waited for."""
+        return matrix_exp(self.module, x)
+
+    def loop(
+        self, step: Any, moving: tuple[Any, ...], fixed: tuple[Any, ...], out: tuple[Any, ...],
+        scratch: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        """`step(xp, parts, fixed)` once for every place along the first dimension of `moving`.
+
+        `parts` are what the arrays of `moving` have there; these and `fixed` may hold None. A step
+        does nothing but call instructions that are told where to write; `out` has all that they
+        write to, `scratch` what of that nobody reads in a later step or behind the loop.
+        """
+        lines = (itertools.repeat(None) if array is None else array for array in moving)
+        for parts in zip(*lines, strict=False):
+            step(self, parts, fixed)
+
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))
+
+    def random_numbers(self, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
+        """Random numbers as `forward_numbers` has them: the same bits on every device."""
+        return self.asarray(forward_numbers(shape, draw, *how))
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
@@ -146,7 +184,7 @@ class _CupyNamespace(Namespace):
         for name in numerics.__all__:
             setattr(self, name, _keeping_dtype(getattr(self, name)))
         self.as_strided = _as_strided
-        for name in ("inverse", "solve", "cholesky", "svd"):
+        for name in ("inverse", "solve", "cholesky", "svd", "eigh"):
             setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
         self._operands: dict[Any, Any] = {}
 
@@ -644,6 +682,24 @@ class Staging:
         """The values of `host` into `array`; of a GPU's `fetch` waits until that is done."""
         if self.host is not self.array:
             self.array.set(self.host)
+
+
+def library(where: device) -> Namespace:
+    """The array library of a device."""
+    return NUMPY if where.type == "cpu" else cuda()
+
+
+def drawn(
+    name: str, kind: str, shape: tuple[int, ...], dtype: Any = float64, *limits: int,
+    like: Any = np.ndarray, state: bool = False,
+) -> Any:  # fmt: skip
+    """Random numbers for the function `name`, an array of the library of `like`, a type of array.
+
+    kind, limits: see `random.forward_numbers`; state: see `random.where_to_draw`. Captured steps
+    draw anew at every replay.
+    """
+    draw, whole = where_to_draw(name, shape, state)
+    return XP[like].random_numbers(shape, draw, kind, np.dtype(dtype).name, whole, *limits)
 
 
 def made(array: Any) -> Any:

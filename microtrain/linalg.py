@@ -13,6 +13,9 @@ from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast
 from .ops.fronts import Front, Unchecked, public
+from .ops.matrix import decompositions, systems
+from .ops.matrix.decompositions import QR, SVD, Eigh, LeastSquares
+from .ops.matrix.decompositions import matrix_exp as matrix_exp
 from .ops.matrix.factorisations import SignAndLog
 from .ops.matrix.factorisations import cholesky as cholesky
 from .ops.matrix.factorisations import det as _det
@@ -21,6 +24,8 @@ from .ops.matrix.factorisations import slogdet as _slogdet
 from .ops.matrix.factorisations import solve as solve
 from .ops.matrix.factorisations import svdvals as _svdvals
 from .ops.matrix.products import matrix_power as matrix_power
+from .ops.matrix.systems import solve_triangular as solve_triangular
+from .ops.matrix.systems import tensorsolve as tensorsolve
 from .ops.reduce.norms import norm as _norm
 from .ops.reduce.norms import singular
 from .ops.shape.joining import checked_tensors
@@ -28,8 +33,10 @@ from .ops.shape.shapes import normal_dims
 from .ops.shape.triangles import diagonal as _diagonal
 
 __all__ = [
-    "LinAlgError", "cholesky", "det", "diagonal", "inv", "matmul", "matrix_norm", "matrix_power",
-    "multi_dot", "norm", "slogdet", "solve", "svdvals", "vecdot", "vector_norm",
+    "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv",
+    "lstsq", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot",
+    "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensorinv",
+    "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -71,6 +78,140 @@ def svdvals(A: Any) -> Any:
     for values that are not finite.
     """
     return _svdvals(A)
+
+
+def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> SVD:
+    """The factors of `A = U @ diag(S) @ Vh` with orthonormal columns of U and rows of Vh.
+
+    Args:
+        A: (..., m, n), of a float dtype.
+        full_matrices: whether U is (..., m, m) and Vh (..., n, n), not (..., m, k) and (..., k, n)
+            with k = min(m, n). What that adds gets no gradient.
+        driver: only None.
+
+    Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
+    "Differentiating the singular value decomposition", 2016; see the file for equal values.
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+
+    Example:
+        >>> U, S, Vh = mt.linalg.svd(mt.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        >>> S
+        tensor([4., 3.])
+    """
+    return decompositions.linalg_svd(A, full_matrices, driver=driver)
+
+
+def qr(A: Any, mode: str = "reduced") -> QR:
+    """The factors of `A = Q @ R`, Q with orthonormal columns and R upper triangular.
+
+    Args:
+        A: (..., m, n), of a float dtype.
+        mode: "reduced" for Q (..., m, k) and R (..., k, n), k = min(m, n); "complete" for Q
+            (..., m, m) and R (..., m, n); "r" for an empty Q.
+
+    The gradient needs the first k columns of `A` to be independent. Raises RuntimeError for fewer
+    than two dimensions, for integers and for another mode, and in the backward pass for the columns
+    that "complete" adds to Q.
+    """
+    return decompositions.linalg_qr(A, mode)
+
+
+def eigh(A: Any, UPLO: str = "L") -> Eigh:
+    """Eigenvalues and eigenvectors of a symmetric matrix, or of each of a batch.
+
+    Args:
+        A: (..., n, n), of a float dtype; one triangle is read.
+        UPLO: "L" for the lower triangle, "U" for the upper.
+
+    Returns `(eigenvalues, eigenvectors)`: (..., n), the smallest first, and (..., n, n), of which a
+    column belongs to each. Raises RuntimeError for other shapes and for integers, LinAlgError (a
+    RuntimeError) for values that are not finite.
+
+    Example:
+        >>> mt.linalg.eigh(mt.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+        tensor([1., 2.])
+    """
+    return decompositions.eigh(A, UPLO)
+
+
+def eigvalsh(A: Any, UPLO: str = "L") -> Any:
+    """The eigenvalues of a symmetric matrix, the smallest first; arguments as for `eigh`."""
+    return decompositions.eigh(A, UPLO).eigenvalues
+
+
+def pinv(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The pseudo-inverse (Moore, Penrose) of a matrix (..., m, n), or of each of a batch.
+
+    Args:
+        A: of a float dtype.
+        atol, rtol: singular values at most `max(atol, rtol * the largest)` count as 0; numbers, or
+            Tensors with one for each matrix. By default atol is 0 and rtol the larger size times
+            the distance from 1 to the next float, or 0 beside an atol.
+        hermitian: whether `A` is symmetric, and only its lower triangle is read.
+
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+    """
+    return decompositions.pinv(A, atol=atol, rtol=rtol, hermitian=hermitian)
+
+
+def matrix_rank(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """How many singular values are not 0, as int64; arguments and errors as for `pinv`."""
+    return decompositions.matrix_rank(A, atol=atol, rtol=rtol, hermitian=hermitian)
+
+
+def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> LeastSquares:
+    """The X that makes `A @ X - B` smallest, of several the smallest: `pinv(A) @ B`.
+
+    Args:
+        A: (..., m, n), of a float dtype.
+        B: (..., m, k); or a vector for each matrix, (..., m).
+        rcond: singular values at most this times the largest count as 0; by default as in `pinv`.
+        driver: for "gels" `A` has full rank. As in PyTorch it also says what else is returned: the
+            rank but for "gels", the residuals but for "gelsy", which is the default, the singular
+            values for "gelsd" and "gelss".
+
+    Returns `(solution, residuals, rank, singular_values)`, empty where there is nothing to say; the
+    residuals, the squared distances of the columns, only where m > n and all ranks are full.
+    Raises RuntimeError for shapes or dtypes that do not fit.
+    """
+    return decompositions.lstsq(A, B, rcond, driver=driver)
+
+
+def cond(A: Any, p: Any = None) -> Any:
+    """The condition number of the matrices (..., m, n): how much errors can grow in a solution.
+
+    Args:
+        A: a Tensor of a float dtype.
+        p: None or 2 for the largest singular value over the smallest, -2 for the reverse, else the
+            `ord` of `matrix_norm`: the norm times that of the inverse.
+
+    Raises what `matrix_norm` raises and, but for None, 2 and -2, RuntimeError for a matrix that is
+    not square and LinAlgError for a singular one.
+    """
+    if p is not None and p not in (2, -2):
+        return matrix_norm(A, p) * matrix_norm(_inverse(A), p)
+    values = _svdvals(A)
+    if not values.shape[-1]:
+        raise RuntimeError(f"linalg.cond: no condition number of nothing (shape {A.shape})")
+    largest, smallest = values[..., 0], values[..., -1]
+    return smallest / largest if p == -2 else largest / smallest
+
+
+def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
+    """The cross product of vectors of three elements along `dim`, broadcast."""
+    return systems.cross(input, other, dim)
+
+
+def vander(x: Any, N: int | None = None) -> Any:
+    """The powers 0 to N - 1 of every element of (..., n), as (..., n, N); N is n if not given."""
+    return systems.vander(x, N)
+
+
+def tensorinv(A: Any, ind: int = 2) -> Any:
+    """The inverse of a Tensor as a matrix of its first `ind` dimensions by the others."""
+    return systems.tensorinv(A, ind)
 
 
 def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:

@@ -34,7 +34,7 @@ FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to 
     cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort
     tril triu where zeros_like""".split()
 # Functions of cupy.linalg.
-LINEAR_ALGEBRA = "cholesky det inv slogdet solve svd".split()
+LINEAR_ALGEBRA = "cholesky det eigh inv qr slogdet solve svd".split()
 # Functions of cupyx.scipy.special.
 SPECIAL = "digamma erf erfc erfcx erfinv gammaln i0e i1e ndtri zeta".split()
 # Functions that make arrays from numbers.

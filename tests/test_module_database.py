@@ -36,6 +36,10 @@ DIFFERENT: dict[str, Any] = {
     "nn_MultiheadAttention": lambda args, kwargs: (
         kwargs.get("add_bias_kv") or kwargs.get("add_zero_attn")
     ),
+    **dict.fromkeys(
+        ("nn_InstanceNorm1d", "nn_InstanceNorm2d", "nn_InstanceNorm3d"),
+        lambda args, kwargs: len(args) > 4 and args[4],  # track_running_stats
+    ),
     "SGD": lambda args, kwargs: isinstance(kwargs.get("lr"), torch.Tensor),
 }
 

@@ -12,9 +12,10 @@ from .module import Module
 from .parameter import Parameter
 
 __all__ = [
-    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
-    "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax",
-    "Softmin", "Softplus", "Softsign", "Tanh", "Tanhshrink", "Threshold",
+    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh",
+    "LeakyReLU", "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SiLU",
+    "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh",
+    "Tanhshrink", "Threshold",
 ]  # fmt: skip
 
 
@@ -178,3 +179,50 @@ class GLU(Applied, function=F.glu):
     """The first half along `dim` times the sigmoid of the second half."""
 
     dim: int = -1
+
+
+class Softmax2d(Module):
+    """`Softmax` over the channels of (N, C, H, W) or (C, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply it; ValueError for another number of dimensions."""
+        if input.ndim not in (3, 4):
+            raise ValueError(f"Softmax2d: expected 3D or 4D input, got {input.ndim}D")
+        return F.softmax(input, -3)
+
+
+class _Shrink(Applied):
+    _shown = ("*lambd",)
+
+
+class Hardshrink(_Shrink, function=F.hardshrink):
+    """0 from `-lambd` to `lambd`, `x` elsewhere."""
+
+    lambd: float = 0.5
+
+
+class Softshrink(_Shrink, function=F.softshrink):
+    """`x` moved by `lambd` towards 0, and 0 where it is nearer."""
+
+    lambd: float = 0.5
+
+
+class RReLU(Module):
+    """`x` above 0, elsewhere times a slope, drawn while training; see `functional.rrelu`.
+
+    Args:
+        lower, upper: what the slope is drawn from; in evaluation it is their mean.
+        inplace: only False.
+    """
+
+    _shown = ("lower", "upper")
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
+        super().__init__()
+        self.lower = lower
+        self.upper = upper
+        self.inplace = inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply it to an input whose leading dimension is samples."""
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)

@@ -14,7 +14,9 @@ from . import init
 from .applied import Family
 from .parameter import Parameter
 
-__all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
+__all__ = [
+    "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+]  # fmt: skip
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -153,6 +155,10 @@ class Conv2d(_Conv, dims=2, function=F.conv2d):
     """
 
 
+class Conv3d(_Conv, dims=3, function=F.conv3d):
+    """The convolution of volumes; see `Conv2d`. The weight is (out, in / groups, *kernel_size)."""
+
+
 class _ConvTranspose(_Convolution):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
@@ -188,3 +194,7 @@ class ConvTranspose2d(_ConvTranspose, dims=2, function=F.conv_transpose2d):
 
     The weight is (in_channels, out_channels / groups, *kernel_size).
     """
+
+
+class ConvTranspose3d(_ConvTranspose, dims=3, function=F.conv_transpose3d):
+    """The transposed convolution of volumes; see `functional.conv_transpose2d`."""

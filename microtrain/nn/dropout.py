@@ -10,6 +10,10 @@ from ..tensor import Tensor
 from . import functional as F
 from .applied import Family
 
+__all__ = [
+    "AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout",
+]  # fmt: skip
+
 
 class Dropout(Family, function=F.dropout):
     """Elements set to 0 with probability `p` while training, the others divided by 1 - p.
@@ -37,9 +41,21 @@ class Dropout(Family, function=F.dropout):
         return self.function(input, self.p, self.training)
 
 
+class AlphaDropout(Dropout, function=F.alpha_dropout):
+    """Dropout for `SELU`, which leaves mean and variance as they are; arguments as `Dropout`."""
+
+
+class FeatureAlphaDropout(Dropout, function=F.feature_alpha_dropout):
+    """`AlphaDropout` of whole channels of (N, C, ...); arguments as `Dropout`."""
+
+
 class Dropout1d(Dropout, function=F.dropout1d):
     """Whole channels of (N, C, L) set to 0 together; arguments as `Dropout`."""
 
 
 class Dropout2d(Dropout, function=F.dropout2d):
     """Whole channels of (N, C, H, W) set to 0 together; arguments as `Dropout`."""
+
+
+class Dropout3d(Dropout, function=F.dropout3d):
+    """Whole channels of (N, C, D, H, W) set to 0 together; arguments as `Dropout`."""

@@ -1,4 +1,4 @@
-"""Embedding: a table of vectors that are learned, read by row number."""
+"""Embedding: tables of vectors that are learned, read by row number, one by one or in bags."""
 
 from __future__ import annotations
 
@@ -81,3 +81,55 @@ class Embedding(Module):
         """The sizes and the padding."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+class EmbeddingBag(Module):
+    """Sums, means or maxima of rows of a learned table, one for each bag of row numbers.
+
+    Args:
+        num_embeddings, embedding_dim: the rows of the table and their size.
+        max_norm, norm_type, scale_grad_by_freq, sparse: not supported: leave them as they are.
+        mode: "sum", "mean" or "max".
+        include_last_offset: whether the last offset is the end of the last bag.
+        padding_idx: a row that does not count and gets no gradient.
+        dtype: default float type if not given.
+
+    Raises what `Embedding` raises.
+
+    Example:
+        >>> bags = mt.nn.EmbeddingBag(10, 3, mode="sum")
+        >>> bags(mt.tensor([1, 2, 4, 5, 4]), mt.tensor([0, 2])).shape
+        (2, 3)
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None,
+        norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",
+        sparse: bool = False, include_last_offset: bool = False, padding_idx: int | None = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_unsupported("EmbeddingBag", max_norm, norm_type, scale_grad_by_freq, sparse)
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+        self.padding_idx = normal_padding(padding_idx, num_embeddings)
+        self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype))
+        self.reset_parameters()
+
+    reset_parameters = Embedding.reset_parameters
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        """One row for each bag; see `functional.embedding_bag`."""
+        return F.embedding_bag(
+            input, self.weight, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset, padding_idx=self.padding_idx,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The sizes, the mode and the padding."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"

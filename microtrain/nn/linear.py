@@ -1,4 +1,4 @@
-"""Linear layers."""
+"""Linear and bilinear layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..creation import empty
 from ..tensor import Tensor, wrap
 from . import init
-from .functional import linear
+from .functional import bilinear, linear
 from .module import Module
 from .parameter import Parameter
 
@@ -56,3 +56,44 @@ class Linear(Module):
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to an input of shape (..., in_features)."""
         return linear(input, self.weight, self.bias)
+
+
+class Bilinear(Module):
+    """`x1 @ weight[o] @ x2 + bias[o]`: (..., in1) and (..., in2) to (..., out_features).
+
+    Weight (out, in1, in2) and bias (out,) start uniform in +-1/sqrt(in1_features).
+
+    Args:
+        in1_features, in2_features: sizes of the last dimension of the inputs.
+        out_features: size of the last dimension of the output.
+        bias: False for no added vector.
+        dtype: default float type if not given.
+
+    Raises ValueError for no features in the first input.
+    """
+
+    _shown = ("in1_features", "in2_features", "out_features", "bias")
+
+    def __init__(
+        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if in1_features < 1:
+            raise ValueError(f"Bilinear: in1_features must be at least 1, got {in1_features}")
+        self.in1_features = in1_features
+        self.in2_features = in2_features
+        self.out_features = out_features
+        self.weight = Parameter(empty(out_features, in1_features, in2_features, dtype=dtype))
+        self.bias = Parameter(empty(out_features, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew."""
+        bound = 1 / math.sqrt(self.in1_features)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        """Apply the layer."""
+        return bilinear(input1, input2, self.weight, self.bias)

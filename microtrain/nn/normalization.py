@@ -1,4 +1,4 @@
-"""Layers that normalise: by sample, batch, group or root mean square; cosine similarity."""
+"""Layers that normalise: by sample, batch, group or root mean square; distances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from .applied import Applied
 from .module import Module
 from .parameter import Parameter
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "CosineSimilarity", "GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ = [
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "CosineSimilarity", "GroupNorm", "InstanceNorm1d",
+    "InstanceNorm2d", "InstanceNorm3d", "LayerNorm", "LocalResponseNorm", "PairwiseDistance",
+    "RMSNorm",
+]  # fmt: skip
 
 
 class _Norm(Module):
@@ -214,6 +218,97 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     __doc__ = f"Input (n, channels, height, width). {_BatchNorm.__doc__}"
     _ndims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    __doc__ = f"Input (n, channels, depth, height, width). {_BatchNorm.__doc__}"
+    _ndims = (5,)
+
+
+class _InstanceNorm(_Norm):
+    """Every channel of every sample less its mean, divided by its standard deviation.
+
+    Ulyanov et al., "Instance normalization", 2016.
+
+    Args:
+        num_features: the number of channels.
+        eps: added to the variance.
+        momentum: of running statistics, which are not supported.
+        affine: whether to multiply by a weight and add a bias per channel.
+        track_running_stats: only False.
+        bias: False for a weight only.
+        dtype: default float type if not given.
+
+    Raises ValueError for running statistics, another number of channels or dimensions.
+    """
+
+    _dims: ClassVar[int]
+    _shown = ("*num_features", "eps", "momentum", "affine", "bias", "track_running_stats")
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+        track_running_stats: bool = False, dtype: Any = None, *, bias: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if track_running_stats:
+            name = type(self).__name__
+            raise ValueError(f"{name}: track_running_stats=True is not supported; leave it out")
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self._make_affine((num_features,), affine, bias, dtype)
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise an input of shape (n, num_features, *sizes) or (num_features, *sizes)."""
+        single = input.ndim == self._dims + 1
+        if not single and input.ndim != self._dims + 2:
+            wanted = f"{self._dims + 1}D or {self._dims + 2}D"
+            raise ValueError(f"expected {wanted} input (got {input.ndim}D input)")
+        channels = input.shape[0 if single else 1]
+        if channels != self.num_features:
+            name = type(self).__name__
+            raise ValueError(f"{name}: expected {self.num_features} channels, got {input.shape}")
+        batch = input.unsqueeze(0) if single else input
+        found = F.instance_norm(batch, weight=self.weight, bias=self.bias, eps=self.eps)
+        return found.squeeze(0) if single else found
+
+
+class InstanceNorm1d(_InstanceNorm):
+    __doc__ = f"Input (n, channels, length). {_InstanceNorm.__doc__}"
+    _dims = 1
+
+
+class InstanceNorm2d(_InstanceNorm):
+    __doc__ = f"Input (n, channels, height, width). {_InstanceNorm.__doc__}"
+    _dims = 2
+
+
+class InstanceNorm3d(_InstanceNorm):
+    __doc__ = f"Input (n, channels, depth, height, width). {_InstanceNorm.__doc__}"
+    _dims = 3
+
+
+class LocalResponseNorm(Applied, function=F.local_response_norm):
+    """Elements divided by the squares of neighbours; see `functional.local_response_norm`."""
+
+    _shown = ("*size", "alpha", "beta", "k")
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
+
+
+class PairwiseDistance(Applied, function=F.pairwise_distance):
+    """The p-norm of the difference of vectors; see `functional.pairwise_distance`."""
+
+    _inputs = "x1, x2"
+    _shown = ()
+    p: float = 2.0
+    eps: float = 1e-6
+    keepdim: bool = False
 
 
 class CosineSimilarity(Applied, function=F.cosine_similarity):

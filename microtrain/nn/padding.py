@@ -10,8 +10,9 @@ from .applied import Family
 from .functional import pad
 
 __all__ = [
-    "CircularPad1d", "CircularPad2d", "ConstantPad1d", "ConstantPad2d", "ReflectionPad1d",
-    "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "ZeroPad1d", "ZeroPad2d",
+    "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d",
+    "ConstantPad3d", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d",
+    "ReplicationPad2d", "ReplicationPad3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
 ]  # fmt: skip
 
 
@@ -44,6 +45,10 @@ class ZeroPad2d(_Pad, dims=2):
     """Zeros around images."""
 
 
+class ZeroPad3d(_Pad, dims=3):
+    """Zeros around volumes."""
+
+
 class _ConstantPad(_Pad):
     _shown = ("padding", "value")
 
@@ -60,12 +65,20 @@ class ConstantPad2d(_ConstantPad, dims=2):
     """A value around images."""
 
 
+class ConstantPad3d(_ConstantPad, dims=3):
+    """A value around volumes."""
+
+
 class ReflectionPad1d(_Pad, dims=1, mode="reflect"):
     """Signals mirrored at their ends."""
 
 
 class ReflectionPad2d(_Pad, dims=2, mode="reflect"):
     """Images mirrored at their edges."""
+
+
+class ReflectionPad3d(_Pad, dims=3, mode="reflect"):
+    """Volumes mirrored at their faces."""
 
 
 class ReplicationPad1d(_Pad, dims=1, mode="replicate"):
@@ -76,9 +89,17 @@ class ReplicationPad2d(_Pad, dims=2, mode="replicate"):
     """The edges of images repeated."""
 
 
+class ReplicationPad3d(_Pad, dims=3, mode="replicate"):
+    """The faces of volumes repeated."""
+
+
 class CircularPad1d(_Pad, dims=1, mode="circular"):
     """Signals wrapped around."""
 
 
 class CircularPad2d(_Pad, dims=2, mode="circular"):
     """Images wrapped around."""
+
+
+class CircularPad3d(_Pad, dims=3, mode="circular"):
+    """Volumes wrapped around."""

@@ -10,8 +10,9 @@ from . import functional as F
 from .applied import Applied
 
 __all__ = [
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d",
-    "AvgPool2d", "Fold", "MaxPool1d", "MaxPool2d", "Unfold",
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "Fold",
+    "MaxPool1d", "MaxPool2d", "MaxPool3d", "Unfold",
 ]  # fmt: skip
 
 
@@ -51,6 +52,10 @@ class MaxPool2d(_MaxPool, function=F.max_pool2d):
     """
 
 
+class MaxPool3d(_MaxPool, function=F.max_pool3d):
+    """The maximum of every window of a volume; see `functional.max_pool2d`."""
+
+
 @dataclass(repr=False, eq=False)
 class _AvgPool(_Pool):
     kernel_size: Any
@@ -75,6 +80,12 @@ class AvgPool2d(_AvgPool, function=F.avg_pool2d):
     divisor_override: int | None = None
 
 
+class AvgPool3d(_AvgPool, function=F.avg_pool3d):
+    """The average of every window of a volume; see `functional.avg_pool2d`."""
+
+    divisor_override: int | None = None
+
+
 class _Adaptive(Applied):
     _shown = ("output_size",)
 
@@ -91,6 +102,12 @@ class AdaptiveAvgPool2d(_Adaptive, function=F.adaptive_avg_pool2d):
     output_size: Any
 
 
+class AdaptiveAvgPool3d(_Adaptive, function=F.adaptive_avg_pool3d):
+    """The averages of so many windows over a volume; see `functional.adaptive_avg_pool2d`."""
+
+    output_size: Any
+
+
 class AdaptiveMaxPool1d(_Adaptive, function=F.adaptive_max_pool1d):
     """The maxima of so many windows over a signal; see `functional.adaptive_avg_pool2d`."""
 
@@ -100,6 +117,13 @@ class AdaptiveMaxPool1d(_Adaptive, function=F.adaptive_max_pool1d):
 
 class AdaptiveMaxPool2d(_Adaptive, function=F.adaptive_max_pool2d):
     """The maxima of so many windows over an image; see `functional.adaptive_avg_pool2d`."""
+
+    output_size: Any
+    return_indices: bool = False
+
+
+class AdaptiveMaxPool3d(_Adaptive, function=F.adaptive_max_pool3d):
+    """The maxima of so many windows over a volume; see `functional.adaptive_avg_pool2d`."""
 
     output_size: Any
     return_indices: bool = False

@@ -12,12 +12,14 @@ from .index.masking import *  # noqa: F403
 from .index.reducing import *  # noqa: F403
 from .loss.classification_losses import cross_entropy
 from .loss.regression_losses import mse_loss
-from .matrix import distances, einstein, factorisations, products
+from .matrix import decompositions, distances, einstein, factorisations, products, systems
+from .matrix.decompositions import *  # noqa: F403
 from .matrix.distances import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
 from .matrix.linear_algebra import matmul, mm
 from .matrix.products import *  # noqa: F403
+from .matrix.systems import *  # noqa: F403
 from .nn import dropout, normalization  # noqa: F401
 from .nn.normalization import *  # noqa: F403
 from .pointwise import comparison, elementwise, gamma, pairs, special
@@ -96,6 +98,8 @@ __all__ += combining.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
 __all__ += factorisations.__all__
+__all__ += decompositions.__all__
+__all__ += systems.__all__
 __all__ += einstein.__all__
 __all__ += triangles.__all__
 __all__ += splitting.__all__

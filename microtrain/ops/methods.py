@@ -1,4 +1,6 @@
-"""Tensor's operators and methods, from one table: the only late binding in the package.
+"""Tensor's operators and methods, from one table.
+
+Nothing else is bound late but NumPy's two protocols, in `numpy_functions.py`.
 
 `METHODS` has one line per method. `tensor.pyi` is written from the tables here and from the class
 by `scripts/stubs`, and the suite fails when it is stale.
@@ -26,13 +28,21 @@ from ..backend import (
     uint8,
 )
 from ..inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
+from ..missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
 from .fronts import public
 from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
-from .matrix import distances, factorisations, linear_algebra, products
+from .matrix import (
+    decompositions,
+    distances,
+    factorisations,
+    linear_algebra,
+    products,
+    systems,
+)
 from .nn import windows
 from .pointwise import comparison, gamma, pairs, special
 from .pointwise import elementwise as e
@@ -98,7 +108,7 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 MODULES = (
     e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
     integrals, gathering, masking, reducing, linear_algebra, products, factorisations, distances,
-    sampling, triangles, shapes, splitting, rearranging, likeness,
+    sampling, triangles, shapes, splitting, rearranging, likeness, decompositions, systems,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
     "broadcast_shapes broadcast_tensors bucketize cdist cumulative_trapezoid fill gradient isin "
@@ -390,8 +400,9 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 # Methods with code of their own.
 OTHERS = (
     backward, contiguous, copy_, cpu, cuda, fill_, fill_diagonal_, register_hook,
-    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.normal_, sampling.uniform_,
-    to, zero_,
+    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
+    sampling.exponential_, sampling.geometric_, sampling.log_normal_, sampling.normal_,
+    sampling.uniform_, to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
@@ -420,6 +431,7 @@ def _install() -> None:
     table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
     table["__iter__"], table["__contains__"] = _iterate, _contains
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
+    table |= {name: NoAttribute(name, instead) for name, instead in INSTEAD["Tensor"].items()}
     for name, value in table.items():
         setattr(Tensor, name, value)
 

@@ -514,7 +514,7 @@ def test_a_shape_is_changed_in_place_only_where_that_lasts() -> None:
         for context in (mt.no_grad(), mt.enable_grad()):
             if type(leaf) is mt.Tensor and isinstance(context, mt.no_grad):
                 continue
-            with context, pytest.raises(RuntimeError, match="keeps its shape; write x = x.t"):
+            with context, pytest.raises(RuntimeError, match="keeps its shape; write x = "):
                 leaf.t_()
     y = mt.ones(1, 2, requires_grad=True) * 2
     with mt.no_grad(), pytest.raises(RuntimeError, match="keeps its shape"):

@@ -30,6 +30,10 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((normal(*i.shape, w.shape[1]), i), {"rows": 5}) for w, i in CASES
     ]
     + [Sample((normal(2, 2, 3).T, np.array([[1, 1], [0, 1], [4, 0]])), {"rows": 6})],
+    "bag_numbers": [
+        Sample((np.array(offsets, np.int64),), {"count": count})
+        for offsets, count in [([0, 2, 2, 5], 7), ([0], 3), ([0, 4], 4), ([0, 0], 0), ([], 0)]
+    ],
 }
 
 
@@ -43,6 +47,9 @@ def _add_rows(x: Any, indices: Any, rows: int) -> Any:
 REFERENCE: dict[str, Callable[..., Any]] = {
     "embedding": lambda weight, indices, padding=None: weight[indices],
     "embedding_dense_backward": _add_rows,
+    "bag_numbers": lambda offsets, count: (
+        np.searchsorted(offsets, np.arange(count), side="right") - 1
+    ),
 }
 
 TORCH: dict[str, Callable[..., Any]] = {
@@ -52,4 +59,7 @@ TORCH: dict[str, Callable[..., Any]] = {
     "embedding_dense_backward": lambda torch, x, indices, rows: torch.zeros(
         rows, x.shape[-1], dtype=x.dtype
     ).index_add(0, indices.reshape(-1), x.reshape(indices.numel(), x.shape[-1])),
+    "bag_numbers": lambda torch, offsets, count: (
+        torch.searchsorted(offsets, torch.arange(count), right=True) - 1
+    ),
 }

@@ -1,4 +1,4 @@
-"""Distances between vectors, and cross products."""
+"""Distances between vectors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ..fronts import Float, Matrix, Number, T, of_dims, one_of, public
 from ..index.indexing import gather_index
 from ..reduce.norms import norm
 from ..reduce.reductions import sum_dims
-from ..shape.rearranging import roll_dims
-from ..shape.shapes import broadcast_shape, expand_to, normal_dim, unsqueeze
+from ..shape.shapes import unsqueeze
 
-__all__ = ["cdist", "cross", "dist"]
+__all__ = ["cdist", "dist"]
 
 _MODES = (
     "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
@@ -56,26 +55,3 @@ def pdist(input: Matrix, p: Number = 2.0) -> Any:
     xp = XP[type(input._array)]
     rows, columns = (xp.asarray(made(at)) for at in np.triu_indices(len(input), 1))
     return _lengths(gather_index(input, (rows,)) - gather_index(input, (columns,)), float(p))
-
-
-@public
-def cross(input: T, other: T, dim: int | None = None) -> Any:
-    """The cross products of vectors of 3 numbers along `dim`, broadcast.
-
-    Without `dim` that is the first dimension of size 3. Raises RuntimeError where there is none.
-    """
-    shape = broadcast_shape("cross", input.shape, other.shape)
-    if dim is None and 3 not in input.shape:
-        raise RuntimeError(f"cross(): no dimension of size 3 in input, of shape {input.shape}")
-    at = input.shape.index(3) if dim is None else normal_dim(dim, len(shape))
-    if input.ndim != other.ndim or input.shape[at] != 3 or other.shape[at] != 3:
-        raise RuntimeError(
-            f"cross(): inputs must have size 3 in dimension {at} and one number of dimensions, "
-            f"got {input.shape} and {other.shape}"
-        )
-    x, y = expand_to(input, shape), expand_to(other, shape)
-
-    def turned(z: Any, places: int) -> Any:
-        return roll_dims(z, (-places,), (at,))
-
-    return turned(x, 1) * turned(y, 2) - turned(x, 2) * turned(y, 1)

@@ -18,7 +18,10 @@ from .padding import constant_pad
 from .pooling import adaptive_windows, pool_geometry, window_ends
 from .windows import batched, unbatched
 
-__all__ = ["adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d"]
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d",
+]  # fmt: skip
 
 
 def _steps(lead: int, kernel: int, stride: int, size: int) -> Any:
@@ -76,11 +79,12 @@ def _avg_pool(
     """The average of every window of a signal or an image.
 
     Args:
-        input: (N, C, *sizes) or (C, *sizes), of a float dtype: one size in 1d, two in 2d.
+        input: (N, C, *sizes) or (C, *sizes), of a float dtype: as many sizes as the name
+            says.
         kernel_size, stride, ceil_mode: as for `max_pool2d`.
         padding: zeros around the input, at most half the kernel size.
         count_include_pad: whether these zeros count.
-        divisor_override: what to divide the sums by, instead of the number of elements (2d only).
+        divisor_override: what to divide the sums by, instead of the number of elements (not in 1d).
 
     Raises TypeError for arguments of a wrong kind, RuntimeError for shapes, dtypes and numbers that
     do not fit.
@@ -118,15 +122,16 @@ def _grid(x: Any, counts: list[list[int]]) -> Any:
 
 
 avg_pool1d = Front(_avg_pool, "avg_pool1d", name="avg_pool1d", dims=1, divisor_override=None).apply
-(avg_pool2d,) = spatial(_avg_pool, "avg_pool2d")
+avg_pool2d, avg_pool3d = spatial(_avg_pool, "avg_pool2d", "avg_pool3d")
 
 
 def _adaptive_avg_pool(name: str, dims: int, input: Float, output_size: Any) -> Tensor:
     """The averages of so many windows over a signal or an image, whatever its size.
 
     Args:
-        input: (N, C, *sizes) or (C, *sizes), of a float dtype: one size in 1d, two in 2d.
-        output_size: an int, or one for each size; None keeps that size (2d only).
+        input: (N, C, *sizes) or (C, *sizes), of a float dtype: as many sizes as the name
+            says.
+        output_size: an int, or one for each size; None keeps that size (not in 1d).
 
     Window i of n over a size s is from floor(i s / n) to ceil((i + 1) s / n). Raises TypeError for
     numbers of a wrong kind, RuntimeError for shapes, dtypes and numbers that do not fit.
@@ -146,6 +151,6 @@ def _adaptive_avg_pool(name: str, dims: int, input: Float, output_size: Any) -> 
     return unbatched(clone(x) if result is x else result, x, input)
 
 
-adaptive_avg_pool1d, adaptive_avg_pool2d = spatial(
-    _adaptive_avg_pool, "adaptive_avg_pool1d", "adaptive_avg_pool2d"
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = spatial(
+    _adaptive_avg_pool, "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"
 )

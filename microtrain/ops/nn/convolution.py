@@ -28,7 +28,9 @@ from . import windows
 from .padding import padded
 from .windows import Geometry, batched, both_sides, geometric, unbatched
 
-__all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
+__all__ = [
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+]  # fmt: skip
 
 PART = 1 << 19  # bytes of columns at a time: about half of a core's second level cache
 JOINED_PART = 4 * PART  # every part adds to the whole gradient of the weight, so they are fewer
@@ -258,7 +260,8 @@ def _convolve(
     """The convolution (cross-correlation) of signals or images with kernels.
 
     Args:
-        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d.
+        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d,
+            and a depth before them in 3d.
         weight: (outputs, channels / groups, *kernel sizes), of the input's dtype.
         bias: (outputs,), or None.
         stride: the step from window to window, an int or one for each size.
@@ -304,7 +307,7 @@ def _pairs(name: str, padding: Any, kernel: Any, stride: Any, dilation: Any) -> 
     return both_sides(*geometric(name, len(kernel), padding=padding))
 
 
-conv1d, conv2d = spatial(_convolve, "conv1d", "conv2d")
+conv1d, conv2d, conv3d = spatial(_convolve, "conv1d", "conv2d", "conv3d")
 
 
 def _convolve_transposed(
@@ -314,7 +317,8 @@ def _convolve_transposed(
     """The transposed convolution of signals or images: the gradient of `conv2d` in its input.
 
     Args:
-        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d.
+        input: (N, channels, *sizes) or (channels, *sizes): one size in 1d, height and width in 2d,
+            and a depth before them in 3d.
         weight: (channels, outputs / groups, *kernel sizes), of the input's dtype.
         bias: (outputs,), or None.
         stride, padding, dilation, groups: those of the convolution that this is the transpose of.
@@ -352,6 +356,6 @@ def _convolve_transposed(
     return unbatched(result, x, input)
 
 
-conv_transpose1d, conv_transpose2d = spatial(
-    _convolve_transposed, "conv_transpose1d", "conv_transpose2d"
+conv_transpose1d, conv_transpose2d, conv_transpose3d = spatial(
+    _convolve_transposed, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"
 )

@@ -11,8 +11,10 @@ from typing import Any
 from ...random import next_draw
 from ...tensor import Tensor
 from ..arguments import want_float
-from ..fronts import T, spatial
-from ..pointwise.elementwise import mul
+from ..fronts import Float, Number, T, public, spatial
+from ..pointwise.activations import leaky_relu
+from ..pointwise.comparison import ne
+from ..pointwise.elementwise import mul, where
 from ..registry import primitive
 
 _WORDS = 2**32
@@ -41,8 +43,7 @@ def _dropout(
     name: str, x: Any, p: float, training: bool, inplace: bool, features: bool = False
 ) -> Any:
     check_probability(name, p)
-    if inplace:
-        raise RuntimeError(f"{name}: inplace=True is not supported; use the result instead")
+    refuse_inplace(name, inplace)
     if not training or not p:
         return x
     want_float(name, x)
@@ -53,6 +54,12 @@ def check_probability(name: str, p: Any) -> None:
     """ValueError unless 0 <= p <= 1."""
     if not 0 <= p <= 1:
         raise ValueError(f"{name}: the probability has to be between 0 and 1, but got {p!r}")
+
+
+def refuse_inplace(name: str, inplace: bool) -> None:
+    """RuntimeError for `inplace=True`."""
+    if inplace:
+        raise RuntimeError(f"{name}: inplace=True is not supported; use the result instead")
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -79,7 +86,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 def _dropout_channels(
     name: str, dims: int, input: T, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """Whole channels of (N, C, L) or (N, C, H, W) set to 0 together; else as `dropout`.
+    """Whole channels of (N, C, *sizes) set to 0 together; else as `dropout`.
 
     Raises RuntimeError for another number of dimensions: without the dimension of samples the masks
     would depend on the number of ranks.
@@ -92,4 +99,75 @@ def _dropout_channels(
     return _dropout(name, input, p, training, inplace, features=True)
 
 
-dropout1d, dropout2d = spatial(_dropout_channels, "dropout1d", "dropout2d")
+dropout1d, dropout2d, dropout3d = spatial(_dropout_channels, "dropout1d", "dropout2d", "dropout3d")
+
+
+# Units that dropout would upset -------------------------------------------------------------------
+
+_LEAST = -1.7580993408473766  # what selu tends to: -scale * alpha
+
+
+def _alpha_dropout(
+    name: str, x: Any, p: float, training: bool, inplace: bool, channels: bool
+) -> Any:
+    check_probability(name, p)
+    refuse_inplace(name, inplace)
+    if not training or not p:
+        return x
+    want_float(name, x)
+    scale = dropout_scale(x, float(p), next_draw(), channels)
+    if p == 1:
+        return mul(x, scale)
+    a = ((1 - p) * (1 + p * _LEAST**2)) ** -0.5
+    return where(ne(scale, 0), x, _LEAST) * a + -a * _LEAST * p
+
+
+@public
+def alpha_dropout(
+    input: T, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Dropout for `selu`: what is dropped takes its least value, and mean and variance stay.
+
+    G. Klambauer et al., "Self-normalizing neural networks", 2017. Arguments as `dropout`.
+    """
+    return _alpha_dropout("alpha_dropout", input, p, training, inplace, False)
+
+
+@public
+def feature_alpha_dropout(
+    input: T, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """`alpha_dropout` of whole channels of (N, C, ...)."""
+    if training and input.ndim < 2:
+        raise RuntimeError(f"feature_alpha_dropout: expected (N, C, ...), got shape {input.shape}")
+    return _alpha_dropout("feature_alpha_dropout", input, p, training, inplace, True)
+
+
+def _slopes(xp, x, *, lower, upper, draw):
+    """A number from `lower` to `upper` for each element of `x`."""
+    words = xp.asarray(xp.random_words(x.shape, draw), x.dtype)
+    width = xp.constant((upper - lower) / _WORDS, x.dtype)
+    return xp.add(xp.multiply(words, width), xp.constant(lower, x.dtype))
+
+
+random_slopes = primitive("random_slopes", _slopes)
+
+
+@public
+def rrelu(
+    input: Float, lower: Number = 1 / 8, upper: Number = 1 / 3, training: bool = False,
+    inplace: bool = False,
+) -> Tensor:  # fmt: skip
+    """`x` above 0, elsewhere times a slope that is drawn from [lower, upper] while training.
+
+    In evaluation the slope is their mean: B. Xu et al., "Empirical evaluation of rectified
+    activations in convolutional network", 2015. Raises RuntimeError for integers, lower > upper and
+    `inplace=True`.
+    """
+    refuse_inplace("rrelu", inplace)
+    if not lower <= upper:
+        raise RuntimeError(f"rrelu: lower must not be greater than upper, got {lower} and {upper}")
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2)
+    slopes = random_slopes(input, float(lower), float(upper), next_draw())
+    return where(input > 0, input, mul(input, slopes))

@@ -14,7 +14,10 @@ from ..registry import primitive
 from .pooling import adaptive_windows, pool_geometry, window_ends
 from .windows import batched, unbatched
 
-__all__ = ["adaptive_max_pool1d", "adaptive_max_pool2d", "max_pool1d", "max_pool2d"]
+__all__ = [
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool1d",
+    "max_pool2d", "max_pool3d",
+]  # fmt: skip
 
 
 def _max_positions(xp, input, *, windows):
@@ -135,7 +138,8 @@ def _max_pool(
     """The maximum of every window of a signal or an image; the first of equals has the gradient.
 
     Args:
-        input: (N, C, *sizes) or (C, *sizes): one size in 1d, height and width in 2d.
+        input: (N, C, *sizes) or (C, *sizes): one size in 1d, height and width in 2d, and
+            a depth before them in 3d.
         kernel_size: an int, or one for each size.
         stride: the step from window to window, the kernel size if not given.
         padding: how far windows reach over the edge, at most half the kernel size; what is there
@@ -153,7 +157,7 @@ def _max_pool(
     return _best(input, x, windows, return_indices)
 
 
-max_pool1d, max_pool2d = spatial(_max_pool, "max_pool1d", "max_pool2d")
+max_pool1d, max_pool2d, max_pool3d = spatial(_max_pool, "max_pool1d", "max_pool2d", "max_pool3d")
 
 
 def _adaptive_max_pool(
@@ -171,6 +175,6 @@ def _adaptive_max_pool(
     return _best(input, x, tuple(windows), return_indices)
 
 
-adaptive_max_pool1d, adaptive_max_pool2d = spatial(
-    _adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d"
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = spatial(
+    _adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"
 )

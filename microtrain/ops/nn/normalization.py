@@ -15,12 +15,14 @@ from ...backend import XP, float16, float32
 from ...tensor import TENSORS, Tensor
 from ..arguments import want_float, want_tensors
 from ..coercion import cast
-from ..fronts import T, public
-from ..pointwise.elementwise import clamp, zeros_like
+from ..fronts import Int, T, public
+from ..pointwise.elementwise import clamp, clone, mul, zeros_like
 from ..reduce.norms import norm
 from ..reduce.reductions import sum
 from ..registry import primitive
 from ..shape.shapes import _sum_to, reshape_to, sum_to
+from .average_pooling import window_sum
+from .padding import constant_pad
 
 __all__ = ["cosine_similarity", "pairwise_distance"]
 
@@ -360,6 +362,30 @@ def _track(running: tuple[Any, Any], stats: list[Any], momentum: Any, count: int
         xp.multiply(array, keep, out=array)
         xp.add(array, xp.multiply(xp.reshape(new, array.shape), factor), out=array)
         old.version.n += 1
+
+
+@public
+def local_response_norm(
+    input: T, size: Int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Every element divided by a power of the mean square of `size` channels around its own.
+
+    `input / (k + alpha * mean) ** beta`, where channels outside count as 0: A. Krizhevsky et al.,
+    "ImageNet classification with deep convolutional neural networks", 2012.
+
+    Raises ValueError for fewer than three dimensions, RuntimeError for a size below 1.
+    """
+    if input.ndim < 3:
+        raise ValueError(f"local_response_norm: expected at least 3 dimensions, got {input.shape}")
+    if size < 1:
+        raise RuntimeError(f"local_response_norm: size must be at least 1, got {size}")
+    if not math.prod(input.shape):
+        return clone(input)
+    n, channels, *sizes = input.shape
+    lines = reshape_to(mul(input, input), (n, channels, math.prod(sizes)))
+    lines = constant_pad(lines, ((size // 2, (size - 1) // 2), (0, 0)))
+    total = window_sum(reshape_to(lines, (n, 1, *lines.shape[1:])), (size, 1), (1, 1))
+    return input / (reshape_to(total, input.shape) * (alpha / size) + k) ** beta
 
 
 # Lengths and angles -------------------------------------------------------------------------------

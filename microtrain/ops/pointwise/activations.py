@@ -20,9 +20,9 @@ from .elementwise import abs, exp, sigmoid, tanh, where
 from .special import erf
 
 __all__ = [
-    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
-    "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu", "softmin", "softplus",
-    "softsign", "tanhshrink", "threshold",
+    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "leaky_relu", "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu", "softmin",
+    "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
 ]  # fmt: skip
 
 
@@ -378,3 +378,20 @@ def glu(input: Float, dim: Dim = -1) -> Tensor:
     if size % 2:
         raise RuntimeError(f"glu: dimension {dim} has size {size}, which has no halves")
     return part(input, dim, size // 2) * sigmoid(part(input, dim, size // 2, None))
+
+
+@public
+def hardshrink(input: Float, lambd: Number = 0.5) -> Tensor:
+    """0 from `-lambd` to `lambd`, `x` elsewhere; RuntimeError for integers."""
+    return where((input >= -lambd) & (input <= lambd), 0, input)
+
+
+@public
+def softshrink(input: Float, lambd: Number = 0.5) -> Tensor:
+    """`x` moved by `lambd` towards 0, and 0 where it is nearer; RuntimeError for integers.
+
+    Raises RuntimeError for a `lambd` below 0.
+    """
+    if lambd < 0:
+        raise RuntimeError(f"softshrink: lambd must not be negative, got {lambd}")
+    return input - e.clamp(input, -lambd, lambd)

@@ -1,0 +1,95 @@
+"""Layers that give images another size, or move pixels between space and channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tensor import Tensor
+from . import functional as F
+from .applied import Applied
+from .module import Module
+
+__all__ = [
+    "ChannelShuffle", "PixelShuffle", "PixelUnshuffle", "Upsample", "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
+]  # fmt: skip
+
+
+class Upsample(Module):
+    """Signals, images or volumes of another size; see `functional.interpolate`.
+
+    Args:
+        size: of the result, an int or one for each size.
+        scale_factor: how many times larger it is instead, a number or one for each size.
+        mode: "nearest", "linear", "bilinear", "trilinear", "bicubic" ...
+        align_corners: whether the first and last elements keep their place.
+        recompute_scale_factor: whether to go by the size that results, rather than by the factor.
+
+    Example:
+        >>> mt.nn.Upsample(scale_factor=2, mode="bilinear")(mt.zeros(1, 3, 8, 8)).shape
+        (1, 3, 16, 16)
+    """
+
+    def __init__(
+        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+        align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.name = type(self).__name__
+        self.size = size
+        several = isinstance(scale_factor, tuple | list)
+        self.scale_factor = tuple(map(float, scale_factor)) if several else scale_factor
+        if scale_factor is not None and not several:
+            self.scale_factor = float(scale_factor)
+        self.mode = mode
+        self.align_corners = align_corners
+        self.recompute_scale_factor = recompute_scale_factor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input (N, C, *sizes) in another size."""
+        return F.interpolate(
+            input, self.size, self.scale_factor, self.mode, self.align_corners,
+            self.recompute_scale_factor,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        """The size or the factor, and the mode."""
+        given = "size" if self.scale_factor is None else "scale_factor"
+        return f"{given}={getattr(self, given)}, mode={self.mode!r}"
+
+
+class UpsamplingNearest2d(Upsample):
+    """Images of another size, of the nearest pixels: `Upsample` with mode "nearest"."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, "nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """Images of another size: `Upsample` with mode "bilinear" and aligned corners."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, "bilinear", True)
+
+
+class PixelShuffle(Applied, function=F.pixel_shuffle):
+    """Channels as pixels, (..., C r², H, W) to (..., C, H r, W r); `functional.pixel_shuffle`.
+
+    Example:
+        >>> mt.nn.PixelShuffle(2)(mt.zeros(1, 12, 8, 8)).shape
+        (1, 3, 16, 16)
+    """
+
+    upscale_factor: int
+
+
+class PixelUnshuffle(Applied, function=F.pixel_unshuffle):
+    """Pixels as channels: the reverse of `PixelShuffle`."""
+
+    downscale_factor: int
+
+
+class ChannelShuffle(Applied, function=F.channel_shuffle):
+    """The channels of several groups dealt out anew; see `functional.channel_shuffle`."""
+
+    groups: int

@@ -1,0 +1,375 @@
+"""Singular vectors, QR, eigenvectors of symmetric matrices, and what follows from singular values.
+
+A factorisation is one operation, whose factors lie under each other in one array; the functions cut
+it up. Vectors are determined up to their sign (of equal values up to a rotation), and so are their
+gradients: use them in functions that do not depend on it. What equal values leave open in a
+gradient counts as 0 here, and is NaN or infinite in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from ...backend import XP, int64
+from ...tensor import TENSORS, wrap
+from ..arguments import want_square, want_tensors
+from ..coercion import cast
+from ..fronts import FLOAT, Flag, FloatSquare, Matrices, one_of, public
+from ..index.indexing import part
+from ..pointwise.elementwise import abs, maximum, where
+from ..reduce.extrema import amax
+from ..reduce.reductions import sum_dims
+from ..registry import primitive
+from ..shape.joining import cat
+from ..shape.shapes import matrix_transpose, reshape_to
+from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
+from .factorisations import _attempt, solve_systems, svd_of, svdvals
+from .linear_algebra import batched, check_dtypes
+
+__all__ = ["matrix_exp", "pinverse", "qr", "svd"]
+
+FloatMatrices = Annotated[Matrices, FLOAT]
+
+
+def _completed(xp, x):
+    """Orthonormal columns that make those of `x`, (..., m, k), a basis: (..., m, m - k)."""
+    return xp.copy(xp.getitem(xp.basis(x), (Ellipsis, slice(x.shape[-1], None))))
+
+
+def _undetermined(g: Any) -> Any:
+    raise RuntimeError(
+        "linalg.qr: Q of mode='complete' has no gradient with more rows than columns; use 'reduced'"
+    )
+
+
+completion = primitive("orthonormal_completion", _completed)
+
+
+# Singular value decomposition ---------------------------------------------------------------------
+
+
+class SVD(NamedTuple):
+    """What `linalg.svd` returns."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class SVDOfOld(NamedTuple):
+    """What `svd` returns."""
+
+    U: Any
+    S: Any
+    V: Any
+
+
+def _parts_of_svd(x: Any, full: bool) -> tuple[Any, Any, Any]:
+    """U, the singular values and V."""
+    m, n = x.shape[-2:]
+    found, rows = svd_of(x), x.ndim - 2
+    u, v = part(found, rows, 0, m), part(found, rows, m + 1, None)
+    values = reshape_to(part(found, rows, m, m + 1), (*x.shape[:-2], min(m, n)))
+    if full and m > n:
+        u = cat([u, completion(u.detach())], -1)
+    if full and m < n:
+        v = cat([v, completion(v.detach())], -1)
+    return u, values, v
+
+
+@public
+def linalg_svd(x: FloatMatrices, full_matrices: Flag = True, *, driver: Any = None) -> SVD:
+    """`mt.linalg.svd`."""
+    if driver is not None:
+        raise RuntimeError("linalg.svd: driver chooses a routine of cuSOLVER's; leave it out")
+    u, values, v = _parts_of_svd(x, full_matrices)
+    return SVD(u, values, matrix_transpose(v))
+
+
+@public
+def svd(x: FloatMatrices, some: Flag = True, compute_uv: Flag = True) -> SVDOfOld:
+    """The older form of `linalg.svd`: `x = U @ diag(S) @ V.mT`.
+
+    Args:
+        x: (..., m, n), of a float dtype.
+        some: False for all columns of U and V.
+        compute_uv: False for zeros instead of U and V.
+    """
+    m, n = x.shape[-2:]
+    if compute_uv:
+        return SVDOfOld(*_parts_of_svd(x, not some))
+    xp, lead = XP[type(x._array)], x.shape[:-2]
+    u, v = (wrap(xp.zeros((*lead, k, k), x.dtype)) for k in (m, n))
+    return SVDOfOld(u, svdvals(x), v)
+
+
+# QR -----------------------------------------------------------------------------------------------
+
+
+def _qr_square(q: Any, r: Any, g_q: Any, g_r: Any) -> Any:
+    """The gradient of `q @ r` with an invertible r."""
+    inside = batched(r, matrix_transpose(g_r)) - batched(matrix_transpose(g_q), q)
+    inside = lower_triangle(inside, 0) + matrix_transpose(lower_triangle(inside, -1))
+    return matrix_transpose(solve_systems(r, matrix_transpose(g_q + batched(q, inside))))
+
+
+def _qr_rule(g, x_shape, result):
+    """S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions with
+    application in optimum experimental design", 2018, and J. Roberts and Z. Roberts, "QR and LQ
+    decomposition matrix backpropagation algorithms for square, wide, and deep matrices", 2020.
+    """
+    m, n = x_shape[-2:]
+    lead = len(x_shape) - 2
+    q, r = part(result, lead, 0, m), matrix_transpose(part(result, lead, m, None))
+    g_q, g_r = part(g, lead, 0, m), upper_triangle(matrix_transpose(part(g, lead, m, None)))
+    if m >= n:
+        return _qr_square(q, r, g_q, g_r)
+    # The columns behind the first m are q @ rest, and rest is what q makes of them.
+    square, rest = part(r, lead + 1, 0, m), part(r, lead + 1, m, None)
+    g_square, g_rest = part(g_r, lead + 1, 0, m), part(g_r, lead + 1, m, None)
+    first = g_q + batched(batched(q, rest), matrix_transpose(g_rest))
+    return cat([_qr_square(q, square, first, g_square), batched(q, g_rest)], -1)
+
+
+qr_of = primitive("linalg_qr", lambda xp, x: xp.qr(x), x=_qr_rule)
+
+
+class QR(NamedTuple):
+    """What `linalg.qr` returns."""
+
+    Q: Any
+    R: Any
+
+
+@public
+def linalg_qr(
+    x: FloatMatrices, mode: Annotated[str, one_of("reduced", "complete", "r")] = "reduced"
+) -> QR:
+    """`mt.linalg.qr`."""
+    m, n = x.shape[-2:]
+    found, lead = qr_of(x), x.ndim - 2
+    q, r = part(found, lead, 0, m), matrix_transpose(part(found, lead, m, None))
+    xp = XP[type(x._array) if type(x) in TENSORS else type(x)]
+    if mode == "r":
+        return QR(wrap(xp.zeros((0,), x.dtype)), r)
+    if mode == "complete" and m > n:
+        zeros = wrap(xp.zeros((*x.shape[:-2], m - n, n), x.dtype))
+        q = cat([q, completion(q.detach())], -1)
+        if q.requires_grad:
+            q.register_hook(_undetermined)
+        return QR(q, cat([r, zeros], -2))
+    return QR(q, r)
+
+
+@public
+def qr(x: FloatMatrices, some: Flag = True) -> QR:
+    """The older form of `linalg.qr`: "reduced", or "complete" where `some` is False."""
+    return linalg_qr(x, "reduced" if some else "complete")
+
+
+# Eigenvalues of symmetric matrices ----------------------------------------------------------------
+
+
+def _eigh_rule(g, x_shape, result):
+    """M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+    differentiation", 2008, section 3.1, with 0 for the differences of equal eigenvalues.
+
+    As in PyTorch, half of what moves an element of the triangle goes to its mirror image.
+    """
+    n, lead = x_shape[-1], len(x_shape) - 2
+    values, vectors = part(result, lead, 0, 1), part(result, lead, 1, None)
+    g_values, g_vectors = part(g, lead, 0, 1), part(g, lead, 1, None)
+    apart = values - matrix_transpose(values)
+    alike = apart == 0
+    turned = matrix_transpose(vectors)
+    inside = where(alike, 0, batched(turned, g_vectors) / where(alike, 1, apart))
+    straight = with_diagonal(reshape_to(g_values, (*x_shape[:-2], n)), x_shape, 0)
+    found = batched(vectors, batched(inside + straight, turned))
+    return (found + matrix_transpose(found)) * 0.5
+
+
+eigh_of = primitive(
+    "linalg_eigh", lambda xp, x, *, uplo="L": _attempt(xp.eigh, x, uplo), x=_eigh_rule
+)
+
+
+class Eigh(NamedTuple):
+    """What `linalg.eigh` returns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+_Triangle = Annotated[str, one_of("L", "U", "l", "u")]
+
+
+@public
+def eigh(x: FloatSquare, UPLO: _Triangle = "L") -> Eigh:
+    """`mt.linalg.eigh`."""
+    found = eigh_of(x, UPLO.upper())
+    lead = x.ndim - 2
+    return Eigh(reshape_to(part(found, lead, 0, 1), x.shape[:-1]), part(found, lead, 1, None))
+
+
+# The pseudo-inverse -------------------------------------------------------------------------------
+
+
+def _turned(xp, x):
+    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+    return xp.transpose(x, order)
+
+
+def _pinv(xp, x, atol, rtol, *, hermitian=False):
+    m = x.shape[-2]
+    if hermitian:  # the lower triangle and its mirror
+        x = xp.add(xp.tril(x), _turned(xp, xp.tril(x, -1)))
+    found = _attempt(xp.svd, x)
+    u = xp.getitem(found, (Ellipsis, slice(0, m), slice(None)))
+    values = xp.getitem(found, (Ellipsis, slice(m, m + 1), slice(None)))
+    v = xp.getitem(found, (Ellipsis, slice(m + 1, None), slice(None)))
+    if 0 in values.shape:
+        return xp.zeros((*x.shape[:-2], x.shape[-1], m), x.dtype)
+    largest = xp.max(values, axis=-1, keepdims=True)
+    atol, rtol = (xp.reshape(t, (*t.shape, 1, 1)) for t in (atol, rtol))
+    kept = xp.greater(values, xp.maximum(atol, xp.multiply(rtol, largest)))
+    inverted = xp.where(kept, xp.reciprocal(xp.where(kept, values, 1)), 0)
+    return xp.matmul(xp.multiply(v, xp.asarray(inverted, x.dtype)), _turned(xp, u))
+
+
+def _pinv_rule(g, x, result):
+    """G. Golub and V. Pereyra, "The differentiation of pseudo-inverses", 1973, equation 4.12."""
+    p, turned = matrix_transpose(result), matrix_transpose(g)
+    left = batched(turned, batched(result, p))
+    right = batched(batched(p, result), turned)
+    left = left - batched(x, batched(result, left))
+    return left + right - batched(batched(right, result), x) - batched(p, batched(g, p))
+
+
+pinv_of = primitive("linalg_pinv", _pinv, x=_pinv_rule)
+
+
+def _limits(name: str, x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
+    """The tolerances as Tensors in the dtype of `x`; by default as many units as the larger size.
+
+    A relative one holds by default only where there is no absolute one.
+    """
+    if rtol is None:
+        none = type(atol) not in TENSORS and not atol
+        default = float(np.finfo(x.dtype).eps) * max(x.shape[-2:])
+        rtol = default if none else 0.0
+        if type(atol) in TENSORS:
+            rtol = cast(atol == 0, x.dtype) * default
+    atol = 0.0 if atol is None else atol
+    xp, found = XP[type(x._array)], []
+    for value in (atol, rtol):
+        if type(value) not in TENSORS:
+            value = wrap(xp.asarray(float(value), x.dtype))
+        found.append(cast(value.detach(), x.dtype))
+    return found[0], found[1]
+
+
+@public
+def pinv(x: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Flag = False) -> Any:
+    """`mt.linalg.pinv`."""
+    if hermitian:
+        want_square("linalg.pinv", x)
+    return pinv_of(x, *_limits("linalg.pinv", x, atol, rtol), hermitian)
+
+
+def _limit(values: Any, atol: Any, rtol: Any) -> Any:
+    """What singular values must be larger than: one for each matrix."""
+    largest = amax(values, (-1,))
+    found = maximum(atol + largest * 0, rtol * largest)
+    return reshape_to(found, (*found.shape, 1))
+
+
+@public
+def pinverse(x: FloatMatrices, rcond: Any = 1e-15) -> Any:
+    """`linalg.pinv` with singular values up to `rcond` times the largest as 0."""
+    return pinv(x, atol=0.0, rtol=rcond)
+
+
+@public
+def matrix_rank(
+    x: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Flag = False
+) -> Any:
+    """How many singular values are not 0, as int64; arguments and errors as for `pinv`."""
+    found = wrap(x._array)
+    values = abs(eigh(found).eigenvalues) if hermitian else svdvals(found)
+    if not values.shape[-1] or not math.prod(values.shape):
+        return wrap(XP[type(x._array)].zeros(x.shape[:-2], int64))
+    limit = _limit(values, *_limits("linalg.matrix_rank", x, atol, rtol))
+    return sum_dims(cast(values > limit, int64), (values.ndim - 1,), False)
+
+
+# Least squares ------------------------------------------------------------------------------------
+
+
+class LeastSquares(NamedTuple):
+    """What `linalg.lstsq` returns."""
+
+    solution: Any
+    residuals: Any
+    rank: Any
+    singular_values: Any
+
+
+_Driver = Annotated[str | None, one_of("gels", "gelsy", "gelsd", "gelss")]
+
+
+@public
+def lstsq(x: FloatMatrices, B: Any, rcond: Any = None, *, driver: _Driver = None) -> LeastSquares:
+    """`mt.linalg.lstsq`."""
+    want_tensors("linalg.lstsq", B=B)
+    check_dtypes("linalg.lstsq", x, B)
+    vector = x.ndim - 1 == B.ndim and B.shape == x.shape[:-1]
+    right = reshape_to(B, (*B.shape, 1)) if vector else B
+    if right.ndim < 2 or right.shape[-2] != x.shape[-2]:
+        raise RuntimeError(
+            f"linalg.lstsq: expected B of shape (..., {x.shape[-2]}, k) or {x.shape[:-1]} for a "
+            f"matrix of shape {x.shape}, got {B.shape}"
+        )
+    driver = driver or "gelsy"
+    m, n = x.shape[-2:]
+    xp = XP[type(x._array)]
+    solution = batched(pinv(x, rtol=rcond), right)
+    residuals = part(reshape_to(solution, (-1,)), 0, 0, 0)
+    values, rank = (wrap(xp.zeros((0,), dtype)) for dtype in (x.dtype, int64))
+    if driver != "gelsy" and m > n:
+        apart = batched(x, solution) - right
+        residuals = sum_dims(apart * apart, (apart.ndim - 2,), False)
+    if driver != "gels":
+        rank = matrix_rank(x, rtol=rcond)
+    if driver in ("gelsd", "gelss"):
+        values = svdvals(wrap(x._array))
+    if vector:
+        solution = reshape_to(solution, solution.shape[:-1])
+    return LeastSquares(solution, residuals, rank, values)
+
+
+# The exponential ----------------------------------------------------------------------------------
+
+
+def _exp_rule(g, x):
+    """What the exponential of a block matrix has in its corner: N. Higham, "Functions of matrices",
+    2008, theorem 3.6.
+    """
+    turned, n = matrix_transpose(x), x.shape[-1]
+    above = cat([turned, g], -1)
+    whole = cat([above, cat([g * 0, turned], -1)], -2)
+    return part(part(matrix_exp_of(whole), x.ndim - 2, 0, n), x.ndim - 1, n, None)
+
+
+matrix_exp_of = primitive("matrix_exp", lambda xp, x: xp.matrix_exp(x), x=_exp_rule)
+
+
+@public
+def matrix_exp(x: FloatSquare) -> Any:
+    """The exponential of a square matrix, or of each of a batch: the sum of `x^k / k!`.
+
+    Raises RuntimeError for other shapes and for integers.
+    """
+    return matrix_exp_of(x)

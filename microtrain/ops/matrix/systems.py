@@ -1,0 +1,194 @@
+"""Linear systems of special shapes: triangular, with a Cholesky factor, of tensors; and powers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...backend import XP
+from ...tensor import Tensor, wrap
+from ..arguments import want_float, want_square, want_tensors
+from ..fronts import Flag, Float, FloatSquare, Int, Ints, T, public
+from ..index.indexing import part
+from ..pointwise.elementwise import mul
+from ..reduce.scans import cumprod
+from ..shape.joining import cat
+from ..shape.shapes import (
+    broadcast_shape,
+    dim_of,
+    expand_to,
+    matrix_transpose,
+    permute_dims,
+    reshape_to,
+)
+from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
+from .factorisations import inverse_of, solve_systems
+from .linear_algebra import batched, check_dtypes
+
+__all__ = ["cholesky_inverse", "cholesky_solve", "cross"]
+
+# Triangular matrices ------------------------------------------------------------------------------
+
+
+def _check_sides(name: str, A: Any, B: Any, left: bool = True) -> tuple[Any, Any]:
+    """Both with the same batch; RuntimeError where they do not fit."""
+    want_tensors(name, A=A, B=B)
+    want_square(name, A)
+    want_float(name, A)
+    check_dtypes(name, A, B)
+    if B.ndim < 2 or B.shape[-2 if left else -1] != A.shape[-1]:
+        raise RuntimeError(
+            f"{name}: incompatible shapes {A.shape} and {B.shape} of the matrix and the "
+            f"{'right' if left else 'left'} hand side"
+        )
+    batch = broadcast_shape(name, A.shape[:-2], B.shape[:-2])
+    return expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
+
+
+def _ones(x: Any, shape: Any) -> Any:
+    """Ones in the dtype and on the device of `x`."""
+    return wrap(XP[type(x._array)].ones(shape, x.dtype))
+
+
+def solve_triangular(
+    A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """The `X` with `A @ X = B` for a triangular A.
+
+    Args:
+        A: (..., n, n), of which only the triangle is read.
+        B: (..., n, k), or with `left=False` (..., k, n). Leading dimensions broadcast.
+        upper: whether the upper triangle is meant, else the lower.
+        left: False solves `X @ A = B`.
+        unitriangular: whether the diagonal is taken as ones, and not read.
+
+    Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a zero
+    on the diagonal.
+    """
+    A, B = _check_sides("linalg.solve_triangular", A, B, left)
+    triangle = upper_triangle if upper else lower_triangle
+    matrix = triangle(A, 0)
+    if unitriangular:
+        ones = with_diagonal(_ones(A, A.shape[:-1]), A.shape, 0)
+        matrix = triangle(A, 1 if upper else -1) + ones
+    if left:
+        return solve_systems(matrix, B)
+    return matrix_transpose(solve_systems(matrix_transpose(matrix), matrix_transpose(B)))
+
+
+def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
+    """The `X` with `A @ X = B` for a matrix A whose Cholesky factor is L.
+
+    Args:
+        B: (..., n, k).
+        L: (..., n, n), of which only the triangle is read.
+        upper: whether it is the upper triangular factor.
+
+    Raises RuntimeError for sizes or dtypes that do not fit.
+    """
+    L, B = _check_sides("cholesky_solve", L, B)
+    lower = matrix_transpose(upper_triangle(L, 0)) if upper else lower_triangle(L, 0)
+    return solve_systems(matrix_transpose(lower), solve_systems(lower, B))
+
+
+@public
+def cholesky_inverse(L: FloatSquare, upper: Flag = False) -> Any:
+    """The inverse of the matrix whose Cholesky factor is L, of which only the triangle is read."""
+    lower = matrix_transpose(upper_triangle(L, 0)) if upper else lower_triangle(L, 0)
+    found = inverse_of(lower)
+    return batched(matrix_transpose(found), found)
+
+
+# Tensors as matrices ------------------------------------------------------------------------------
+
+
+@public
+def tensorinv(A: Float, ind: Int = 2) -> Any:
+    """The inverse of a Tensor as a matrix of its first `ind` dimensions by the others.
+
+    (*rows, *columns) to (*columns, *rows): `tensordot(tensorinv(A), B, ind)` solves for B. Raises
+    RuntimeError for `ind` below 1 and for another number of rows than of columns.
+    """
+    rows, columns = A.shape[:ind], A.shape[ind:]
+    if ind < 1 or math.prod(rows) != math.prod(columns):
+        raise RuntimeError(
+            f"linalg.tensorinv: expected ind of at least 1 and as many elements in {rows} as in "
+            f"{columns}, of shape {A.shape} with ind={ind}"
+        )
+    n = math.prod(rows)
+    return reshape_to(inverse_of(reshape_to(A, (n, n))), (*columns, *rows))
+
+
+def tensorsolve(A: Any, B: Any, dims: Ints | None = None) -> Any:
+    """The X with `tensordot(A, X, X.ndim) = B`.
+
+    Args:
+        A: (*B.shape, *X.shape), as many elements in both.
+        B: the right hand side.
+        dims: dimensions of A that are moved to its end first.
+
+    Raises RuntimeError for shapes or dtypes that do not fit.
+    """
+    want_tensors("linalg.tensorsolve", A=A, B=B)
+    want_float("linalg.tensorsolve", A)
+    check_dtypes("linalg.tensorsolve", A, B)
+    if dims is not None:
+        last = [dim_of("linalg.tensorsolve", A, d) for d in dims]
+        A = permute_dims(A, (*(d for d in range(A.ndim) if d not in last), *last))
+    n, found = math.prod(B.shape), A.shape[B.ndim :]
+    if math.prod(A.shape) != n * n or math.prod(found) != n:
+        raise RuntimeError(
+            f"linalg.tensorsolve: a Tensor of shape {A.shape} is no system for a right hand side "
+            f"of shape {B.shape}: expected {n} elements in the other dimensions"
+        )
+    solved = solve_systems(reshape_to(A, (n, n)), reshape_to(B, (n, 1)))
+    return reshape_to(solved, found)
+
+
+# Products and powers ------------------------------------------------------------------------------
+
+
+@public
+def cross(input: T, other: T, dim: Any = None) -> Tensor:
+    """The cross product of vectors of three elements along `dim`, broadcast.
+
+    Without `dim` it is the first dimension of size 3. Raises RuntimeError for other sizes, dtypes
+    or numbers of dimensions.
+    """
+    check_dtypes("cross", input, other)
+    if input.ndim != other.ndim:
+        raise RuntimeError(
+            f"cross: inputs must have the same number of dimensions, got {input.shape} and "
+            f"{other.shape}"
+        )
+    if dim is None:
+        dim = next((d for d, n in enumerate(input.shape) if n == other.shape[d] == 3), None)
+        if dim is None:
+            raise RuntimeError(f"cross: no dimension of size 3 in {input.shape}, {other.shape}")
+    at = dim_of("cross", input, dim)
+    if input.shape[at] != 3 or other.shape[at] != 3:
+        raise RuntimeError(
+            f"cross: dimension {dim} must have size 3, got {input.shape} and {other.shape}"
+        )
+
+    def turned(x: Any, by: int) -> Any:
+        """The elements moved up by `by` places."""
+        return cat([part(x, at, by, None), part(x, at, 0, by)], at)
+
+    return mul(turned(input, 1), turned(other, 2)) - mul(turned(input, 2), turned(other, 1))
+
+
+@public
+def vander(x: T, N: Int | None = None) -> Tensor:
+    """The powers 0 to N - 1 of every element of (..., n), as (..., n, N); N is n if not given.
+
+    Raises RuntimeError for an N below 2.
+    """
+    x = x if x.ndim else reshape_to(x, (1,))
+    powers = x.shape[-1] if N is None else N
+    if powers < 2 and N is not None:
+        raise RuntimeError(f"linalg.vander: N must be greater than 1, got {N}")
+    if powers < 2:
+        return _ones(x, (*x.shape, powers))
+    lines = expand_to(reshape_to(x, (*x.shape, 1)), (*x.shape, powers - 1))
+    return cat([_ones(x, (*x.shape, 1)), cumprod(lines, x.ndim)], -1)
