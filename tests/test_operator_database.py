@@ -105,6 +105,10 @@ def here(value: Any) -> Any:
         return mt.tensor(value.numpy(force=True)).requires_grad_(value.requires_grad)
     if isinstance(value, torch.dtype) and value in DTYPES:
         return DTYPES[value]
+    if isinstance(value, torch.nn.PairwiseDistance):
+        return mt.nn.PairwiseDistance()
+    if callable(value) and hasattr(mt.nn.functional, getattr(value, "__name__", "")):
+        return getattr(mt.nn.functional, value.__name__)
     if isinstance(value, torch.device):
         return "cpu"
     if isinstance(value, complex | torch.dtype | torch.layout | torch.memory_format):

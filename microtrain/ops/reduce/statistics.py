@@ -189,7 +189,7 @@ def _finite(width: Any) -> None:
 
 
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
-    """The ends of a histogram, as given or of all elements; moved by `wide` if they are equal."""
+    """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
         low, high = amin_dims(x), amax_dims(x)
         examine(high - low, _finite)
