@@ -291,9 +291,10 @@ def odd(dtype: str) -> np.ndarray:
 
 
 UNARY = """neg abs square sqrt exp expm1 log log1p sin cos tanh sinh cosh arctan floor ceil sign
-    reciprocal isnan isinf isfinite erf erfc relu sigmoid logical_not""".split()
+    reciprocal isnan isinf isfinite erf erfc relu sigmoid logical_not lgamma digamma
+    erfinv i0 sinc logit""".split()
 BINARY = """add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor
-    pow""".split()
+    pow fmax fmin logaddexp2 gcd lcm bitwise_left_shift bitwise_right_shift""".split()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "uint8", "bool"])
@@ -325,6 +326,28 @@ def test_elementwise_instructions(dtype: str) -> None:
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         near(found[key].numpy(), value.numpy(), 2e-6 if dtype != "float64" else 1e-14, key)
+
+
+def test_statistics_and_places_in_one_step() -> None:
+    def step(x: Any, index: Any) -> Any:
+        values = [
+            x.quantile(0.3, 1).sum(), x.logcumsumexp(0).mean(), mt.cdist(x, x[:2]).mean(),
+            mt.cov(x).sum(), mt.trapezoid(x, dx=0.5).sum(), x.renorm(2, 0, 1.0).sum(),
+            mt.special.log_ndtr(x).sum(), x.mode(1).values.sum(), mt.cross(x[:3], x[1:], 0).sum(),
+            *((x.scatter_reduce(0, index, x * 2, name) ** 2).sum()
+              for name in ("prod", "mean", "amax", "amin")),
+        ]  # fmt: skip
+        loss = mt.stack(values)
+        return loss.detach(), *(g.detach() for g in mt.autograd.grad(loss.sum(), x))
+
+    compiled = native_step(step)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = mt.tensor(rng.standard_normal((4, 5)), requires_grad=True)
+        index = mt.tensor(rng.integers(0, 4, (4, 5)))
+        for number, (a, b) in enumerate(zip(compiled(x, index), step(x, index), strict=True)):
+            near(a.numpy(), b.numpy(), 1e-13, str(number))
+    assert len(compiled.programs) == 1
 
 
 def pieces(a: Any, b: Any, v: Any, w: Any, t: Any, i: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ installed, in test_torch_operations.py.
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import microtrain as mt
 from microtrain.backend import NUMPY
+from microtrain.errors import CaptureError
 from microtrain.nn import functional as F
 from microtrain.tensor import Tensor, wrap
 
@@ -496,3 +498,31 @@ def test_a_front_says_which_argument_is_wrong(
 ) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_a_shape_is_changed_in_place_only_where_that_lasts() -> None:
+    x = mt.ones(2, 3)
+    version = x.version.n
+    row = x[0]
+    assert x.t_() is x
+    assert (x.shape, row.shape, x.version.n) == ((3, 2), (3,), version + 1)
+    row.mul_(2)
+    assert x.tolist() == [[2, 1], [2, 1], [2, 1]]
+    with pytest.raises(CaptureError, match=r"write x = x.squeeze\(...\)"):
+        mt.compile(lambda y: (y * 1).squeeze_())(mt.ones(1, 2))
+    for leaf in (mt.nn.Parameter(mt.ones(1, 2)), mt.ones(1, 2, requires_grad=True)):
+        for context in (mt.no_grad(), mt.enable_grad()):
+            if type(leaf) is mt.Tensor and isinstance(context, mt.no_grad):
+                continue
+            with context, pytest.raises(RuntimeError, match="keeps its shape; write x = "):
+                leaf.t_()
+    y = mt.ones(1, 2, requires_grad=True) * 2
+    with mt.no_grad(), pytest.raises(RuntimeError, match="keeps its shape"):
+        y.squeeze_()
+
+
+def test_a_histogram_of_what_is_not_finite_is_refused() -> None:
+    for call in (mt.histc, lambda x: mt.histogram(x, 3)):
+        with pytest.raises(RuntimeError, match="give the range"):
+            call(mt.tensor([1.0, math.inf]))
+    assert mt.histc(mt.tensor([1.0, math.inf, math.nan]), 2, 0, 4).tolist() == [1, 0]

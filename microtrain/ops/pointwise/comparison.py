@@ -25,10 +25,15 @@ bitwise_and = comparison("bitwise_and", "bitwise_and", "`x & y` for booleans and
 bitwise_or = comparison("bitwise_or", "bitwise_or", "`x | y` for booleans and integers")
 bitwise_xor = comparison("bitwise_xor", "bitwise_xor", "`x ^ y` for booleans and integers")
 bitwise_not = comparison("bitwise_not", "invert", "`~x` for booleans and integers", ("x",))
-bitwise_left_shift = comparison("bitwise_left_shift", "left_shift", "`x << y` for integers")
-bitwise_right_shift = comparison("bitwise_right_shift", "right_shift", "`x >> y` for integers")
-gcd = comparison("gcd", "gcd", "The greatest common divisor of integers")
-lcm = comparison("lcm", "lcm", "The least common multiple of integers")
+_PAIR = "input", "other"
+bitwise_left_shift = comparison(
+    "bitwise_left_shift", "left_shift", "`input << other` for integers", _PAIR
+)
+bitwise_right_shift = comparison(
+    "bitwise_right_shift", "right_shift", "`input >> other` for integers", _PAIR
+)
+gcd = comparison("gcd", "gcd", "The greatest common divisor of integers", _PAIR)
+lcm = comparison("lcm", "lcm", "The least common multiple of integers", _PAIR)
 isnan = comparison("isnan", "isnan", "Whether `x` is NaN", ("x",))
 isinf = comparison("isinf", "isinf", "Whether `x` is infinite", ("x",))
 isfinite = comparison("isfinite", "isfinite", "Whether `x` is neither infinite nor NaN", ("x",))

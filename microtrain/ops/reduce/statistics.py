@@ -183,10 +183,16 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
     return _counted(places, cast(weights.detach(), as_dtype("float" if single else "double")), size)
 
 
+def _finite(width: Any) -> None:
+    if not np.isfinite(width).all():
+        raise RuntimeError("histogram: the elements are not finite; give the range")
+
+
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
     """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
         low, high = amin_dims(x), amax_dims(x)
+        examine(high - low, _finite)
         return where(low == high, low - wide, low), where(low == high, high + wide, high)
     low, high = (low - wide, high + wide) if low == high else (low, high)
     return x.new_tensor(low), x.new_tensor(high)
