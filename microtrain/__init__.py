@@ -11,7 +11,7 @@ import importlib
 from math import e, inf, nan, pi
 from typing import Any
 
-from . import autograd, cuda, linalg, nn, ops, optim
+from . import autograd, cuda, linalg, nn, ops, optim, special
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -41,27 +41,47 @@ from .compile import compile
 from .creation import (
     arange,
     as_tensor,
+    asarray,
     empty,
     empty_like,
     eye,
+    from_dlpack,
     from_numpy,
     full,
     full_like,
     linspace,
+    logspace,
     normal,
     ones,
     ones_like,
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,
+    scalar_tensor,
     tensor,
     zeros,
     zeros_like,
 )
-from .inspection import allclose, equal, finfo, iinfo, is_floating_point, is_tensor, numel
+from .inspection import (
+    allclose,
+    equal,
+    finfo,
+    iinfo,
+    is_complex,
+    is_floating_point,
+    is_nonzero,
+    is_same_size,
+    is_signed,
+    is_tensor,
+    numel,
+)
+from .missing_names import missing as _missing
+from .missing_names import say_instead as _say_instead
+from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Tensor
@@ -75,26 +95,11 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-# What PyTorch's users write at this place that has another name or form here.
-_INSTEAD = {
-    "FloatTensor": "write mt.tensor(data, dtype=mt.float32)",
-    "DoubleTensor": "write mt.tensor(data, dtype=mt.float64)",
-    "LongTensor": "write mt.tensor(data, dtype=mt.int64)",
-    "IntTensor": "write mt.tensor(data, dtype=mt.int32)",
-    "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
-    "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
-    "Generator": "all draws come from the stream of mt.manual_seed(seed)",
-    "Size": "shapes are tuples",
-    "utils": "datasets and batches are in mt.data (ArrayDataset, DataLoader)",
-    "backends": "there are NumPy and, with CuPy, mt.cuda",
-    "distributions": "draw with mt.multinomial, mt.bernoulli or mt.normal",
-}
-
-_LAZY = ("cli", "data", "distributed", "train")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "train", "utils")
 _LAZY_FUNCTIONS = {
-    "load": ".inference.model",
+    "load": ".exchange.state",
     "restore": ".train.custom_loop",
-    "save": ".train.custom_loop",
+    "save": ".exchange.state",
 }
 
 
@@ -103,8 +108,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
-    hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise _missing(__name__, name)
+
+
+for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim,
+                optim.lr_scheduler):  # fmt: skip
+    vars(_module)["__getattr__"] = _say_instead(_module.__name__)
 
 
 def __dir__() -> list[str]:
@@ -116,6 +125,7 @@ __all__ = [
     "allclose",
     "arange",
     "as_tensor",
+    "asarray",
     "autograd",
     "compile",
     "cuda",
@@ -131,6 +141,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",
@@ -144,12 +155,17 @@ __all__ = [
     "int64",
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
+    "is_complex",
     "is_floating_point",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_nonzero",
+    "is_same_size",
+    "is_signed",
     "is_tensor",
     "linalg",
     "linspace",
+    "logspace",
     "manual_seed",
     "nan",
     "nn",
@@ -164,11 +180,14 @@ __all__ = [
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "randperm",
+    "scalar_tensor",
     "set_default_dtype",
     "set_grad_enabled",
+    "special",
     "tensor",
     "threads",
     "uint8",

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import special as numpy_special
+from . import numerics
 from .errors import install
-from .random import forward_words
+from .numerics.matrix_exponential import matrix_exp
+from .random import forward_numbers, forward_words, where_to_draw
 from .recording import Recording
 
 __all__ = [
@@ -46,11 +47,11 @@ INSTRUCTIONS = tuple(
     """absolute add all any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
     argmin argpartition argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate
     copysign copyto cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1
-    flip floor floor_divide fmod full greater greater_equal hypot invert isfinite isinf
-    isnan less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or
-    logical_xor matmul maximum minimum multiply negative nonzero not_equal ones power prod
-    reciprocal remainder repeat rint roll sign signbit sin sinh sort sqrt subtract
-    tan tanh tril triu trunc where zeros zeros_like""".split()
+    flip floor floor_divide fmod frexp full gcd greater greater_equal hypot invert isfinite isinf
+    isnan lcm left_shift less less_equal log log10 log1p log2 logaddexp logaddexp2 logical_and
+    logical_not logical_or logical_xor matmul maximum minimum multiply negative nextafter nonzero
+    not_equal ones power prod reciprocal remainder repeat right_shift rint roll sign signbit sin
+    sinh sort sqrt subtract tan tanh tril triu trunc where zeros zeros_like""".split()
 )
 
 
@@ -61,7 +62,7 @@ class Namespace:
         module: `numpy`, `cupy`, or a module with the names of `INSTRUCTIONS`.
         array_type: the library's array class.
         kind: the device type of its arrays, "cpu" or "cuda".
-        special: where its `erf` and `erfc` are.
+        special: where the functions of `numerics` are.
     """
 
     powers: dict[float, Any] = {}  # what `**` calls for common exponents, instead of `power`
@@ -89,7 +90,8 @@ class Namespace:
         self.cholesky = module.linalg.cholesky
         self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
-        self.erf, self.erfc = special.erf, special.erfc
+        for name in numerics.__all__:
+            setattr(self, name, getattr(special, name))
         self.getitem = operator.getitem
         self.setitem = operator.setitem
         # The unbuffered `array[index] += values`: a repeated index adds every time.
@@ -125,11 +127,29 @@ class Namespace:
 
     def matrix_exp(self, x: Any) -> Any:
         """The exponential of each matrix; a GPU is waited for."""
-        return numpy_special.matrix_exp(self.module, x)
+        return matrix_exp(self.module, x)
+
+    def loop(
+        self, step: Any, moving: tuple[Any, ...], fixed: tuple[Any, ...], out: tuple[Any, ...],
+        scratch: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        """`step(xp, parts, fixed)` once for every place along the first dimension of `moving`.
+
+        `parts` are what the arrays of `moving` have there; these and `fixed` may hold None. A step
+        does nothing but call instructions that are told where to write; `out` has all that they
+        write to, `scratch` what of that nobody reads in a later step or behind the loop.
+        """
+        lines = (itertools.repeat(None) if array is None else array for array in moving)
+        for parts in zip(*lines, strict=False):
+            step(self, parts, fixed)
 
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))
+
+    def random_numbers(self, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
+        """Random numbers as `forward_numbers` has them: the same bits on every device."""
+        return self.asarray(forward_numbers(shape, draw, *how))
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
@@ -161,7 +181,8 @@ class _CupyNamespace(Namespace):
 
     def __init__(self, module: Any, cupyx: Any, special: Any) -> None:
         super().__init__(module, module.ndarray, "cuda", special)
-        self.erf, self.erfc = _keeping_dtype(self.erf), _keeping_dtype(self.erfc)
+        for name in numerics.__all__:
+            setattr(self, name, _keeping_dtype(getattr(self, name)))
         self.as_strided = _as_strided
         for name in ("inverse", "solve", "cholesky", "svd", "eigh"):
             setattr(self, name, _raising(getattr(self, name), cupyx.errstate))
@@ -213,10 +234,10 @@ class _CupyNamespace(Namespace):
 def _keeping_dtype(function: Any) -> Any:
     """`function` with the dtype that goes in: CuPy's erf makes float64 of float16."""
 
-    def call(x: Any, out: Any = None) -> Any:
+    def call(*arrays: Any, out: Any = None) -> Any:
         if out is not None:
-            return function(x, out=out)
-        return function(x).astype(x.dtype, copy=False)
+            return function(*arrays, out=out)
+        return function(*arrays).astype(arrays[-1].dtype, copy=False)
 
     return call
 
@@ -246,7 +267,7 @@ class _NumpyNamespace(Namespace):
     LARGEST_KEPT = 16384  # elements
 
     def __init__(self) -> None:
-        super().__init__(np, np.ndarray, "cpu", numpy_special)
+        super().__init__(np, np.ndarray, "cpu", numerics)
         self._constants: dict[Any, Any] = {}
         self.as_strided = np.lib.stride_tricks.as_strided
         self.sum = self._sum
@@ -661,6 +682,24 @@ class Staging:
         """The values of `host` into `array`; of a GPU's `fetch` waits until that is done."""
         if self.host is not self.array:
             self.array.set(self.host)
+
+
+def library(where: device) -> Namespace:
+    """The array library of a device."""
+    return NUMPY if where.type == "cpu" else cuda()
+
+
+def drawn(
+    name: str, kind: str, shape: tuple[int, ...], dtype: Any = float64, *limits: int,
+    like: Any = np.ndarray, state: bool = False,
+) -> Any:  # fmt: skip
+    """Random numbers for the function `name`, an array of the library of `like`, a type of array.
+
+    kind, limits: see `random.forward_numbers`; state: see `random.where_to_draw`. Captured steps
+    draw anew at every replay.
+    """
+    draw, whole = where_to_draw(name, shape, state)
+    return XP[like].random_numbers(shape, draw, kind, np.dtype(dtype).name, whole, *limits)
 
 
 def made(array: Any) -> Any:

@@ -1,6 +1,7 @@
 """Making Tensors: from data, filled, counted and drawn at random.
 
-Random draws come from the one stream that `manual_seed` sets, which is equal on all ranks.
+Random draws come from the stream that `manual_seed` sets, which is equal on all ranks; in a
+training step from one of the global batch (`microtrain.random`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,22 @@ from typing import Any
 import numpy as np
 
 from .autograd import no_grad
-from .backend import MODES, XP, as_dtype, made, resolve_device, to_device, to_host
-from .random import default_generator, draw_dtype
-from .tensor import INFERENCE, TENSORS, Tensor, kind_of, one_dtype, wrap
+from .backend import (
+    MODES,
+    NUMPY,
+    XP,
+    as_dtype,
+    cuda,
+    drawn,
+    library,
+    made,
+    resolve_device,
+    to_device,
+    to_host,
+)
+from .ops.coercion import examine
+from .random import draw_dtype
+from .tensor import INFERENCE, TENSORS, Tensor, is_state, kind_of, one_dtype, wrap
 
 
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
@@ -163,6 +177,76 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(one_dtype(array))
 
 
+_HOST, _GPU = (1, 3), (2, 13)  # memory of the CPU and of CUDA in DLPack's numbers
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A Tensor over the memory of a Tensor or array of another library that knows DLPack.
+
+    That is shared: what one side writes, the other sees (autograd does not notice such writes).
+    Read-only memory makes a Tensor that refuses to be written to.
+
+    Raises TypeError for an object without `__dlpack__` and for dtypes that Tensors do not have,
+    RuntimeError for memory of other devices; and what the other library raises where it does not
+    share, such as BufferError for a Tensor that requires grad.
+
+    Example:
+        >>> array = np.zeros(2)
+        >>> x = mt.from_dlpack(array)
+        >>> array[0] = 5
+        >>> x
+        tensor([5., 0.], dtype=float64)
+    """
+    if not hasattr(ext_tensor, "__dlpack__"):
+        raise TypeError(
+            f"from_dlpack: expected an object with __dlpack__, got {type(ext_tensor).__name__}"
+        )
+    kind, number = ext_tensor.__dlpack_device__()
+    if kind in _HOST:
+        array = one_dtype(np.from_dlpack(ext_tensor))
+    elif kind in _GPU:
+        resolve_device(f"cuda:{number}")
+        array = cuda().module.from_dlpack(ext_tensor)
+    else:
+        raise RuntimeError(f"from_dlpack: expected memory of the CPU or of CUDA, got type {kind}")
+    as_dtype(array.dtype)
+    return wrap(array)
+
+
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """`obj` as a Tensor: a Tensor or array shares its memory, other data are copied.
+
+    Args:
+        obj: a Tensor, an array, an object that knows DLPack, numbers or sequences of them.
+        dtype, device: of the result; another one than that of `obj` needs a copy.
+        copy: True copies always, None only where it must be, False never.
+        requires_grad: whether operations on the result are recorded; False detaches it, None
+            leaves that as it is with `obj`.
+
+    Raises ValueError where `copy=False` and a copy is needed; and what `mt.tensor` raises.
+    """
+    if type(obj) in TENSORS:
+        like = obj
+    elif isinstance(obj, np.ndarray):
+        like = from_numpy(obj)
+    elif hasattr(obj, "__dlpack__"):
+        like = from_dlpack(obj)
+    else:
+        like = None
+    out = tensor(obj, dtype=dtype) if like is None else like.to(dtype=dtype)
+    out = out.to(device=device)
+    fresh = like is None or out._array is not like._array
+    if copy is False and fresh:
+        raise ValueError("asarray: copy=False, but this needs a copy of the data")
+    out = out.clone() if copy and not fresh else out
+    if requires_grad is None or out.requires_grad == requires_grad:
+        return out
+    return out.detach().requires_grad_(requires_grad)
+
+
 @factory
 def zeros(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Zeros of shape `size` in the default float type."""
@@ -262,19 +346,56 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
 
 
 @factory
-def rand(*sizes: Any, size: Any = None, dtype: Any) -> Any:
-    """Uniform random numbers in [0, 1)."""
-    return _drawn(default_generator().random, _shape(sizes, size), _float(dtype))
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
+    """`base ** x` for the `steps` numbers x that `linspace` gives."""
+    powers = linspace(start, end, steps, dtype=np.float64).numpy()
+    return np.power(float(base), powers).astype(_float(dtype))
 
 
 @factory
-def randn(*sizes: Any, size: Any = None, dtype: Any) -> Any:
+def scalar_tensor(s: Any, *, dtype: Any) -> Any:
+    """The number `s` as a 0-d Tensor in the default float type."""
+    return np.full((), _number(s), _float(dtype))
+
+
+def _filled(
+    name: str, kind: str, shape: tuple[int, ...], options: Any, *limits: int,
+    kept: Any = np.float64, input: Any = None,
+) -> Tensor:  # fmt: skip
+    """Random numbers of a `kind` (`random.forward_numbers`), in the dtype and place of `options`.
+
+    kept: the dtype to draw in; input: the Tensor that the result is like.
+    """
+    dtype, device, requires_grad = options
+    like = NUMPY.array_type if device is None else library(resolve_device(device)).array_type
+    array = drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
+    return _finish(array.astype(dtype, copy=False), device, requires_grad)
+
+
+def _floats(name: str, kind: str, shape: Any, options: Any, input: Any = None) -> Tensor:
+    wanted = _float(options[0])
+    options = (wanted, *options[1:])
+    return _filled(name, kind, shape, options, kept=draw_dtype(wanted), input=input)
+
+
+def rand(
+    *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform random numbers in [0, 1).
+
+    In a training step the leading dimension is samples, see `microtrain.random`; so in all that
+    draw.
+    """
+    return _floats("rand", "uniform", _shape(sizes, size), (dtype, device, requires_grad))
+
+
+def randn(
+    *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Normal random numbers of mean 0 and variance 1."""
-    return _drawn(default_generator().standard_normal, _shape(sizes, size), _float(dtype))
-
-
-def _drawn(draw: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    return np.asarray(draw(shape, draw_dtype(dtype))).astype(dtype, copy=False)
+    return _floats("randn", "normal", _shape(sizes, size), (dtype, device, requires_grad))
 
 
 def randint(
@@ -287,18 +408,28 @@ def randint(
         low, high = 0, low
     if size is None:
         raise TypeError("randint: expected a bound and a size")
+    return _integers("randint", low, high, _shape((size,)), (dtype, device, False))
+
+
+def _integers(
+    name: str, low: Any, high: Any, shape: tuple[int, ...], options: Any, input: Any = None
+) -> Tensor:
     if not low < high:
-        raise RuntimeError(f"randint: low must be less than high, got {low} and {high}")
-    array = np.asarray(default_generator().integers(low, high, _shape((size,))))
-    return _finish(array.astype(np.int64 if dtype is None else as_dtype(dtype)), device, False)
+        raise RuntimeError(f"{name}: low must be less than high, got {low} and {high}")
+    wanted = np.int64 if options[0] is None else as_dtype(options[0])
+    limits = operator.index(low), operator.index(high)
+    return _filled(name, "integers", shape, (wanted, *options[1:]), *limits, input=input)
 
 
-@factory
-def randperm(n: int, *, dtype: Any) -> Any:
-    """The numbers from 0 to `n` - 1 in random order."""
-    (count,) = _shape((n,))
-    array = default_generator().permutation(count)
-    return array.astype(np.int64 if dtype is None else as_dtype(dtype))
+def randperm(
+    n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """The numbers from 0 to `n` - 1 in random order.
+
+    In a step over several ranks the order is one for all of them: `with mt.random.shared():`.
+    """
+    wanted = np.int64 if dtype is None else as_dtype(dtype)
+    return _filled("randperm", "permutation", _shape((n,)), (wanted, device, requires_grad))
 
 
 def normal(
@@ -321,21 +452,26 @@ def normal(
         raise TypeError("normal: expected a size for numbers, and none for Tensors")
     if tensors and (dtype is not None or device is not None or requires_grad):
         raise TypeError("normal: dtype, device and requires_grad are those of the Tensors")
-    if not np.all(to_host(std._array) >= 0 if type(std) in TENSORS else std >= 0):
-        raise RuntimeError("normal: expected std >= 0")
+    if type(std) in TENSORS:
+        examine(std, _not_negative)
+    else:
+        _not_negative(std)
     with no_grad():
         out = randn_like(mean + std) if tensors else randn(size, dtype=dtype, device=device)
         drawn: Tensor = out * std + mean
     return drawn.requires_grad_(requires_grad)
 
 
+def _not_negative(std: Any) -> None:
+    if not np.all(std >= 0):
+        raise RuntimeError("normal: expected std >= 0")
+
+
 def _like(name: str, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def function(
         input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
-        chosen = input.dtype if dtype is None else dtype
-        where = input.device if device is None else device
-        where = None if getattr(where, "type", where) == "cpu" else where
+        chosen, where, _ = _options(input, dtype, device)
         return make(input.shape, dtype=chosen, device=where, requires_grad=requires_grad)
 
     function.__name__ = name
@@ -346,12 +482,40 @@ def _like(name: str, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 zeros_like = _like("zeros_like", zeros)
 ones_like = _like("ones_like", ones)
 empty_like = _like("empty_like", empty)
-rand_like = _like("rand_like", rand)
-randn_like = _like("randn_like", randn)
+
+
+def _options(input: Tensor, dtype: Any, device: Any, requires_grad: bool = False) -> Any:
+    where = input.device if device is None else device
+    where = None if getattr(where, "type", where) == "cpu" else where
+    return input.dtype if dtype is None else dtype, where, requires_grad
+
+
+def rand_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`rand` in the shape, dtype and device of `input`."""
+    options = _options(input, dtype, device, requires_grad)
+    return _floats("rand_like", "uniform", input.shape, options, input)
+
+
+def randn_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`randn` in the shape, dtype and device of `input`."""
+    options = _options(input, dtype, device, requires_grad)
+    return _floats("randn_like", "normal", input.shape, options, input)
+
+
+def randint_like(
+    input: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """`randint` in the shape, dtype and device of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    options = _options(input, dtype, device)
+    return _integers("randint_like", low, high, input.shape, options, input)
 
 
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """`fill_value` in the shape, dtype and device of `input`."""
-    where = input.device if device is None else device
-    where = None if getattr(where, "type", where) == "cpu" else where
-    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=where)
+    chosen, where, _ = _options(input, dtype, device)
+    return full(input.shape, fill_value, dtype=chosen, device=where)

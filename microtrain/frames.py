@@ -20,6 +20,7 @@ from typing import Any, Final
 __all__ = [
     "ENTRY", "FIRST_LINE", "FRONT", "LAYER", "OPERATION", "REPLAY", "calls_under_way", "generated",
     "is_own", "of_threads", "outwards", "user_line", "user_place",
+    "with_code",
 ]  # fmt: skip
 
 _PACKAGE: Final = os.path.dirname(__file__) + os.sep
@@ -111,6 +112,13 @@ def user_line(frame: FrameType) -> str:
     while frame.f_back is not None and is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def with_code(place: str) -> str:
+    """`place`, path and line, with the text of that line, where there is one."""
+    path, _, number = place.rpartition(":")
+    text = linecache.getline(path, int(number)).strip()
+    return f"{place}: {text if len(text) < 80 else text[:76] + ' ...'}" if text else place
 
 
 def user_place(calls: Sequence[FrameType]) -> str:

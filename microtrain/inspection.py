@@ -1,4 +1,4 @@
-"""Questions about Tensors and dtypes: is_tensor, numel, allclose, equal, finfo, iinfo."""
+"""Questions about Tensors and dtypes: is_tensor, numel, is_signed, allclose, finfo, iinfo."""
 
 from __future__ import annotations
 
@@ -37,6 +37,26 @@ def equal(input: Tensor, other: Tensor) -> bool:
     """Whether two Tensors have the same shape and the same elements."""
     xp = _module("equal()", input)
     return input.shape == other.shape and bool(xp.all(input._array == other._array))
+
+
+def is_complex(input: Tensor) -> bool:
+    """Whether the dtype is complex: no Tensor here is."""
+    return False
+
+
+def is_signed(input: Tensor) -> bool:
+    """Whether the dtype holds negative numbers."""
+    return input.dtype.kind in "if"
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Whether the only element is not 0; RuntimeError where there is not exactly one."""
+    return bool(input)
+
+
+def is_same_size(input: Tensor, other: Tensor) -> bool:
+    """Whether two Tensors have one shape."""
+    return input.shape == other.shape
 
 
 def _module(what: str, input: Tensor) -> Any:

@@ -10,16 +10,34 @@ element in the *global* batch. So masks depend neither on the number of ranks no
 a resume, and every rank draws its rows of one and the same stream; and batches without a step
 between them, as when gradients are added up by hand or predictions drawn many times, have others.
 
+`randn`, `rand_like`, `bernoulli`, `multinomial`, `normal_` ... ask `where_to_draw`:
+
+- Outside of a step (initialisation, plain scripts) they come from the stream of `manual_seed`.
+- In a step, which is where a loader has handed out n rows, an evaluation takes n, or a
+  `DataParallel` model is called with n:
+  - a draw whose leading dimension is n is one of samples: as dropout's, a function of seed, step,
+    batch, number and row. The same numbers at every number of ranks, others on each rank.
+  - a number (shape `()`), a draw for a parameter (`randn_like(weight)`, `weight.normal_()`) and all
+    draws in `with shared():` are one draw of the global batch: equal on all ranks, and in all
+    micro-batches of a step.
+  - any other shape is not known to be either. On one rank it comes from the stream of
+    `manual_seed`. On several all would have the same noise, or results that depend on their number,
+    so it is an error that names the ways out.
+
+A captured step draws the same numbers as the eager one: draws are instructions of it.
+
 Streams are Philox keyed by a hash: the same 64-bit words on every machine. What NumPy makes of them
 (a permutation, a normal draw) it keeps as it is between its releases unless it says otherwise.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import threading
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,14 +49,20 @@ __all__ = [
     "default_generator",
     "draw_dtype",
     "end_step",
+    "forward_numbers",
     "forward_words",
     "generator",
     "get_rng_state",
+    "in_step",
     "initial_seed",
+    "kept_place",
     "manual_seed",
     "next_draw",
     "place",
     "set_rng_state",
+    "shared",
+    "step_now",
+    "where_to_draw",
 ]
 
 _START = np.zeros(4, np.uint64)
@@ -108,6 +132,9 @@ class _Stream(threading.local):
         # so far apart that the rows of two ranks never meet.
         self.first_row = LAUNCH.rank * 2**40
         self.batch = (0, 0)  # the loader's epoch, and the number of its batch
+        self.rows: int | None = None  # of this rank in the batch; None outside of a step
+        self.ranks = 1  # that the batch is divided among
+        self.shared = False  # whether a draw is one of the global batch
 
 
 STREAM = _Stream()
@@ -186,14 +213,104 @@ def set_rng_state(state: dict[str, Any]) -> None:
 # Draws of the forward pass ------------------------------------------------------------------------
 
 
-def begin_batch(first_row: int, batch: tuple[int, int] = (0, 0), draw: int = 0) -> None:
-    """A batch is taken whose first row stands at `first_row` of the global batch `batch`."""
+class Place(NamedTuple):
+    """Where the draws of a thread stand: see `begin_batch`."""
+
+    first_row: int
+    batch: tuple[int, int]
+    draw: int
+    rows: int | None
+    ranks: int
+
+
+def begin_batch(
+    first_row: int,
+    batch: tuple[int, int] = (0, 0),
+    draw: int = 0,
+    rows: int | None = None,
+    ranks: int = 1,
+) -> None:
+    """A batch is taken whose first row stands at `first_row` of the global batch `batch`.
+
+    `rows` of it are this rank's, one of `ranks`: a step begins. None: no step, but a place for
+    dropout.
+    """
     STREAM.first_row, STREAM.batch, STREAM.draw = first_row, batch, draw
+    STREAM.rows, STREAM.ranks = rows, ranks
 
 
-def place() -> tuple[int, tuple[int, int], int]:
+def place() -> Place:
     """What `begin_batch` takes to come back to where the draws of this thread stand now."""
-    return STREAM.first_row, STREAM.batch, STREAM.draw
+    return Place(STREAM.first_row, STREAM.batch, STREAM.draw, STREAM.rows, STREAM.ranks)
+
+
+def step_now() -> tuple[int | None, int, bool]:
+    """What `where_to_draw` goes by."""
+    return STREAM.rows, STREAM.ranks, STREAM.shared
+
+
+@contextlib.contextmanager
+def kept_place() -> Iterator[None]:
+    """Inside, batches may be taken; draws then go on where they stood."""
+    before = place()
+    try:
+        yield
+    finally:
+        begin_batch(*before)
+
+
+@contextlib.contextmanager
+def in_step(rows: int | None, ranks: int) -> Iterator[None]:
+    """Inside, a step is under way on `rows` rows, unless a loader has said so already."""
+    before = STREAM.rows, STREAM.ranks
+    if before[0] is None:
+        STREAM.rows, STREAM.ranks = rows, ranks
+    try:
+        yield
+    finally:
+        STREAM.rows, STREAM.ranks = before
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Inside, every draw of a step is one of the global batch: equal on all ranks.
+
+    For what is no noise of samples: noise of weights, a coin for the whole batch. Outside of a step
+    draws are equal on all ranks as they are.
+
+    Example:
+        >>> weight = mt.ones(3, 4)
+        >>> with mt.random.shared():
+        ...     noisy = weight + 0.1 * mt.randn(3, 4)
+    """
+    before, STREAM.shared = STREAM.shared, True
+    try:
+        yield
+    finally:
+        STREAM.shared = before
+
+
+def where_to_draw(name: str, shape: tuple[int, ...], state: bool = False) -> tuple[Any, bool]:
+    """The number of the draw of `shape` that is made now, and whether it is shared by all ranks.
+
+    None in place of a number stands for the stream of `manual_seed`. `state`: a draw for a
+    parameter. Raises RuntimeError for a shape that leaves open on several ranks what is meant.
+    """
+    rows = STREAM.rows
+    if rows is None:
+        return None, False
+    if STREAM.shared or state or not shape:
+        return next_draw(), True
+    if shape[0] == rows:
+        return next_draw(), False
+    if STREAM.ranks == 1:
+        return None, False
+    raise RuntimeError(
+        f"{name}: a draw of shape {shape} in a step over {STREAM.ranks} ranks, where this rank has "
+        f"{rows} of the rows: its leading dimension is not the rows, so it is open whether the "
+        "ranks are to draw the same. Draw a row for each sample, (rows, ...), and transpose or "
+        "flatten that; or, for one draw that all ranks have, write `with mt.random.shared():`"
+    )
 
 
 def end_step() -> None:
@@ -215,10 +332,71 @@ def forward_words(shape: tuple[int, ...], draw: int) -> Any:
     The leading dimension is samples, and this rank gets the words of its rows.
     """
     start = STREAM.first_row * math.prod(shape[1:])
+    return _words(start, math.prod(shape), draw, "forward").reshape(shape)
+
+
+def _words(start: int, size: int, draw: int, purpose: str) -> Any:
+    """Words number `start` to `start + size` of a draw."""
     skipped = start % 8  # a block of the counter gives four 64-bit words
     counts = (STREAM.step, *STREAM.batch, draw)
-    bits: Any = brief_generator(STREAM.seed, "forward", *counts).bit_generator
+    bits: Any = brief_generator(STREAM.seed, purpose, *counts).bit_generator
     bits.advance(start // 8)
-    size = math.prod(shape)
     words = bits.random_raw((skipped + size + 1) // 2)
-    return words.view(np.uint32)[skipped : skipped + size].reshape(shape)
+    return words.view(np.uint32)[skipped : skipped + size]
+
+
+def forward_numbers(
+    shape: tuple[int, ...], draw: int | None, kind: str, dtype: str, whole: bool, *limits: int
+) -> Any:
+    """Random numbers, an array of `shape` for what `where_to_draw` has answered.
+
+    Args:
+        shape: leading dimension samples, unless `whole`.
+        draw: the number of the draw; None for the next numbers of the stream of `manual_seed`.
+        kind: "uniform" in [0, 1), "normal" or "exponential", all of `dtype` "float32" or "float64";
+            "integers" from the first to before the second of `limits`; "permutation", of one
+            dimension.
+        whole: whether the draw is shared by all ranks.
+    """
+    if draw is None:
+        stream: Any = default_generator()
+        if kind == "integers":
+            return np.asarray(stream.integers(*limits, shape))
+        if kind == "permutation":
+            return stream.permutation(shape[0])
+        method = stream.random if kind == "uniform" else getattr(stream, f"standard_{kind}")
+        return np.asarray(method(shape, np.dtype(dtype)))
+    start = 0 if whole else STREAM.first_row * math.prod(shape[1:])
+    size, purpose = math.prod(shape), "shared" if whole else "forward"
+    if kind == "normal":
+        return _normal(start, size, draw, purpose, dtype).reshape(shape)
+    if kind == "permutation":
+        return _uniform(start, size, draw, purpose, "float64").argsort(kind="stable")
+    found = _uniform(start, size, draw, purpose, dtype if kind == "uniform" else "float64")
+    if kind == "exponential":
+        found = -np.log1p(-found).astype(dtype)
+    elif kind == "integers":
+        found = np.floor(found * (limits[1] - limits[0])).astype(np.int64) + limits[0]
+    return found.reshape(shape)
+
+
+def _uniform(start: int, size: int, draw: int, purpose: str, dtype: str) -> Any:
+    """As many of the upper bits of a word as the significand holds."""
+    if dtype == "float32":
+        return (_words(start, size, draw, purpose) >> 8) * np.float32(2**-24)
+    return (_words(2 * start, 2 * size, draw, purpose).view(np.uint64) >> 11) * 2.0**-53
+
+
+def _normal(start: int, size: int, draw: int, purpose: str, dtype: str) -> Any:
+    """By Box and Muller (1958), two numbers of two words: each is a function of its place."""
+    skipped = start % 2
+    first, count = start - skipped, size + skipped + (size + skipped) % 2
+    if dtype == "float32":
+        uniform = _words(first, count, draw, purpose) * 2.0**-32
+        least = 2.0**-32
+    else:
+        uniform, least = _uniform(first, count, draw, purpose, dtype), 2.0**-53
+    length = np.sqrt(-2 * np.log(uniform[0::2] + least))  # of numbers in (0, 1]
+    angle = 2 * math.pi * uniform[1::2]
+    found = np.stack([length * np.cos(angle), length * np.sin(angle)], -1).reshape(-1)
+    return found[skipped : skipped + size].astype(dtype)

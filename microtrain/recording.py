@@ -81,5 +81,8 @@ class Recording(Protocol):
     def refuse_look(self, what: str) -> NoReturn:
         """CaptureError: `what` looks at values."""
 
+    def refuse_init(self) -> NoReturn:
+        """CaptureError: initial values are drawn once."""
+
     def refuse_hook(self, what: str) -> NoReturn:
         """CaptureError: hooks are the user's Python, which a replay does not run."""

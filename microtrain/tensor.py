@@ -119,7 +119,6 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_array", "_base", "_edge", "_extra", "_grad", "_rg", "_version")
-    __array_priority__ = 1000  # NumPy arrays leave binary operators to us, which refuse the mix
 
     _array: Any
     _edge: Any  # the node that made this Tensor, or (node, output number), or None for a leaf
@@ -417,8 +416,36 @@ class Tensor:
             )
         return self._array
 
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """`numpy()` under the name by which matplotlib and others ask columns of data for it."""
+        return self.numpy()
+
+    # np.sin(tensor), array + tensor; numpy_functions.py
+    __array_ufunc__: Any
+    __array_function__: Any
+
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
         return np.asarray(self.numpy(), *args, **kwargs)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The memory for another library: `torch.from_dlpack(tensor)`, `np.from_dlpack(tensor)`.
+
+        Raises BufferError where the Tensor requires grad, or runs backwards through its memory.
+        """
+        if self._rg:
+            raise BufferError("Can't export Tensors that require gradient, use tensor.detach()")
+        if MODES.recorder is not None:
+            MODES.recorder.refuse_look("__dlpack__()")
+        if any(stride < 0 for stride in self._array.strides):
+            raise BufferError(
+                "Can't export a Tensor with negative strides, which others cannot read; use "
+                "tensor.contiguous()"
+            )
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The device in DLPack's numbers: (1, 0) the CPU, (2, n) GPU n."""
+        return self._array.__dlpack_device__()  # type: ignore[no-any-return]
 
     def item(self) -> Any:
         """The only element as a Python number; RuntimeError where there is not exactly one."""
@@ -462,6 +489,9 @@ class Tensor:
     def __repr__(self) -> str:
         return tensor_text(self)
 
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if hasattr(type(self), name)]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self._edge is not None:
             raise RuntimeError(
@@ -496,6 +526,14 @@ def wrap(array: Any) -> Tensor:
     return out
 
 
+def is_state(tensor: Any) -> bool:
+    """Whether it is a parameter: what a Module owns, or an optimizer updates."""
+    kind = type(tensor)
+    if kind not in TENSORS:
+        return False
+    return kind is not Tensor or (tensor._extra is not None and tensor._extra.slot is not None)
+
+
 def normalise(array: Any) -> Any:
     """`array` as an array: NumPy's scalars, which stand for 0-d results, become 0-d arrays."""
     return array if type(array) in ARRAYS else XP[type(array)].asarray(array)
@@ -517,11 +555,13 @@ def write(tensor: Tensor, value: Tensor, what: str) -> None:
 def kind_of(value: Any) -> str:
     """The type of what is no Tensor here, in words: of another library's with the way out."""
     kind = type(value)
-    if not hasattr(value, "numpy"):
+    ways = {"__dlpack__": "mt.from_dlpack(t)", "numpy": "mt.from_numpy(t.numpy())"}
+    ways = {name: way for name, way in ways.items() if hasattr(value, name)}
+    if not ways or isinstance(value, np.ndarray):
         return kind.__name__
     return (
         f"{kind.__module__}.{kind.__name__}, which is of another library; wrap it: "
-        "mt.from_numpy(t.numpy())"
+        f"{' or '.join(ways.values())}"
     )
 
 

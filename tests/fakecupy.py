@@ -19,16 +19,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from microtrain import special as numpy_special
+from microtrain import numerics
 from microtrain.backend import owner_of
 
 # Elementwise functions: `f(*arrays, out=None)`. All are cupy.ufunc.
 UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or
-    bitwise_xor ceil copysign cos cosh divide equal exp exp2 expm1 floor floor_divide fmod
-    greater greater_equal hypot invert isfinite isinf isnan less less_equal log log10 log1p
-    log2 logaddexp logical_and logical_not logical_or logical_xor maximum minimum multiply
-    negative not_equal power reciprocal remainder rint sign signbit sin sinh sqrt subtract
-    tan tanh trunc""".split()
+    bitwise_xor ceil copysign cos cosh divide equal exp exp2 expm1 floor floor_divide fmod frexp
+    gcd greater greater_equal hypot invert isfinite isinf isnan lcm left_shift less less_equal log
+    log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor maximum
+    minimum multiply negative nextafter not_equal power reciprocal remainder right_shift rint sign
+    signbit sin sinh sqrt subtract tan tanh trunc""".split()
 # Other functions of arrays.
 FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to concatenate copyto
     cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort
@@ -36,7 +36,7 @@ FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to 
 # Functions of cupy.linalg.
 LINEAR_ALGEBRA = "cholesky det eigh inv qr slogdet solve svd".split()
 # Functions of cupyx.scipy.special.
-SPECIAL = "erf erfc".split()
+SPECIAL = "digamma erf erfc erfcx erfinv gammaln i0e i1e ndtri zeta".split()
 # Functions that make arrays from numbers.
 CREATION = "arange empty full ones zeros".split()
 # Attributes and methods of cupy.ndarray.
@@ -226,12 +226,12 @@ def _function(name: str, home: Any = np) -> Any:
 
 
 def _special(name: str) -> Any:
-    plain = _function(name, numpy_special)
+    plain = _function(name, numerics)
 
-    def call(x: FakeArray, **options: Any) -> Any:
-        found = plain(x, **options)
+    def call(*arrays: Any, **options: Any) -> Any:
+        found = plain(*arrays, **options)
         # CuPy's have a loop from float16 to float64, and none to float16.
-        wide = not options and x.dtype == np.float16
+        wide = not options and arrays[-1].dtype == np.float16
         return on_device(found._host.astype(np.float64)) if wide else found
 
     return call

@@ -182,7 +182,7 @@ def test_detach_():
 
 def test_numpy_of_what_requires_grad_names_the_way_out():
     x = mt.ones(2, requires_grad=True)
-    for convert in (x.numpy, lambda: np.asarray(x), lambda: np.exp(x)):
+    for convert in (x.numpy, lambda: np.asarray(x), lambda: np.allclose(x, x)):
         with pytest.raises(RuntimeError, match=r"detach\(\).numpy\(\)"):
             convert()
     assert x.detach().numpy().tolist() == [1.0, 1.0]

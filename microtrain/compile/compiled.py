@@ -33,8 +33,8 @@ from .guard import MISSING, MODES_OF_KEY, guard, refuse_alias, same
 from .leaves import Leaves, reached
 from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
-from .program import Program
-from .recorder import Recorder, recording
+from .program import MADE, Program
+from .recorder import Recorder, recording, stream_now
 from .reuse import forget
 from .structure import Structure, look_at_all
 from .tree import copies, key_of, rebuilt, replaced, taken
@@ -118,6 +118,7 @@ class Capture:
         written: the ids of the owners of the memory that it writes.
         outside: how results are differentiated; None where they are detached.
         structure: flags, hooks and places of the modules and leaves.
+        drawing: the step (`random.step_now`) in which it drew numbers; None where it draws none.
         number: captures are numbered as they are made.
         text: the program as Python, by the executor.
         reason: why it is this executor's.
@@ -136,6 +137,7 @@ class Capture:
     written: set[int]
     outside: Outside | None
     structure: Structure
+    drawing: Any
     number: int = field(default_factory=itertools.count().__next__)
     text: Any = None
     reason: str = ""
@@ -275,6 +277,7 @@ class Compiled:
             capture.leaves.then,
             *(then for _, then in capture.presence + capture.counted),
             *(_flags(optimizer) for optimizer, _, _ in capture.optimizers),
+            capture.drawing,
         )
         if self._full() and place not in self._pending:
             self._too_many(key, args, kwargs, capture)
@@ -295,9 +298,14 @@ class Compiled:
             capture.enter, capture.attempt = guard(capture, run, self._names, self._me)
             self._prefer(capture)
         elif attempts + 1 >= ATTEMPTS:
+            hint = (
+                ". Pass what changes as an argument, a number as a Tensor; numbers of mt.randn, "
+                "mt.rand, dropout ... are drawn anew at every replay"
+            )
             raise CaptureError(
                 f"compile: {self.name} does something different at every call, so a replay "
                 f"would be wrong. Between the last two calls: {problem}"
+                f"{hint if MADE in problem else ''}"
             )
         else:
             forget(program)
@@ -343,9 +351,7 @@ class Compiled:
             if tensor._rg:
                 inner.requires_grad_()
         leaves.receive(inputs, tensors)
-        recorder.first_draw = random.place()[-1]
-        stream = random.default_generator()
-        drawn = repr(stream.bit_generator.state)
+        recorder.first_draw, drawing = random.place().draw, random.step_now()
         before = look_at_all()
         counted = {one: one.counted() for ref in tuple(LISTENERS) if (one := ref())}
         options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
@@ -358,7 +364,7 @@ class Compiled:
                 leaves.finish(recorder)
         finally:
             leaves.restore()
-        used = random.place()[-1] - recorder.draws_before
+        used = random.place().draw - recorder.draws_before
         if used > 0:
             program.lines.append(recorder.draws(used))
         if any(o.options_now() != options.get(o, o.options_now()) for o in recorder.optimizers):
@@ -367,10 +373,10 @@ class Compiled:
         if any(id(owner_of(tensor._array)) in written for tensor in tensors):
             refuse_alias()
         problem = None
-        if random.default_generator() is not stream or repr(stream.bit_generator.state) != drawn:
+        if recorder.moved or recorder.stream != stream_now():
             problem = (
-                "it seeds the random stream or draws from it (randn, bernoulli, init), and would "
-                "repeat today's numbers; draw outside and pass the Tensor (dropout is drawn anew)"
+                "it seeds the random stream or initialises weights from it (manual_seed, nn.init), "
+                "which a replay would not; do that outside (randn, dropout ... are drawn anew)"
             )
         leaves.close(now=True)
         outside = None
@@ -391,6 +397,7 @@ class Compiled:
             optimizers=[(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers],
             written=written & {key for key, kind in program.kinds.items() if kind == "state"},
             outside=outside, structure=structure,
+            drawing=drawing if any(map(_draws_numbers, program.lines)) else None,
         )  # fmt: skip
 
     def _library(self, tensors: Sequence[Tensor]) -> Any:
@@ -472,6 +479,10 @@ def _names(signature: inspect.Signature) -> tuple[str, ...]:
 def _flags(optimizer: Any) -> Any:
     """Which options of its groups are 0, off or None: with another set an update is another one."""
     return tuple([tuple(map(bool, options)) for options in optimizer.options_now()])
+
+
+def _draws_numbers(line: Any) -> bool:
+    return getattr(line, "name", "") == "random_numbers"
 
 
 def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:

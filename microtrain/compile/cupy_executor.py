@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..backend import owner_of, uint8
-from ..random import forward_words
+from ..random import forward_numbers, forward_words
 from . import fusion
 from .cuda_kernels import THREADS, Kernel, options
 from .numpy_executor import Text, in_pieces
-from .program import Host, Line, Program
+from .program import DRAWS, Host, Line, Program
 from .reuse import move, moved, reuse
 
 
@@ -109,7 +109,7 @@ class _Text(Text):
 
 
 class Words:
-    """The random words of a step: drawn on the host, copied to the GPU at once.
+    """The random words and numbers of a step: drawn on the host, copied to the GPU at once.
 
     Args:
         program: whose draws become views of one piece of memory.
@@ -118,15 +118,19 @@ class Words:
 
     def __init__(self, program: Program, lines: list[Line]) -> None:
         self.lines = lines
-        sizes = [line.out.nbytes for line in lines]
+        sizes = [-(-line.out.nbytes // 8) * 8 for line in lines]  # words may be half as wide
         xp = program.xp
         self.memory = xp.empty(sum(sizes), uint8)
         program.fixed.add(id(self.memory))
         stops = itertools.accumulate(sizes)
-        parts = [slice(stop - n, stop) for n, stop in zip(sizes, stops, strict=True)]
+        starts = [stop - n for n, stop in zip(sizes, stops, strict=True)]
+        parts = [slice(n, n + line.out.nbytes) for n, line in zip(starts, lines, strict=True)]
         owners = [id(owner_of(line.out)) for line in lines]
         move(program, {key: self.memory[part] for key, part in zip(owners, parts, strict=True)})
-        self.draws = [(*line.args, part) for line, part in zip(lines, parts, strict=True)]
+        self.draws = [
+            (forward_words if line.name == "random_words" else forward_numbers, *line.args, part)
+            for line, part in zip(lines, parts, strict=True)
+        ]
         # Two, so that one can be filled while the other is still on its way.
         self.buffers = [xp.pinned(self.memory.nbytes) for _ in range(2)]
         self.sent: list[Any] = [None, None]
@@ -138,7 +142,7 @@ class Words:
         lines = [
             line
             for line in program.lines
-            if isinstance(line, Line) and line.name == "random_words" and line.attrs["fresh"]
+            if isinstance(line, Line) and line.name in DRAWS and line.attrs["fresh"]
             if line.out.size
         ]
         return Words(program, lines) if lines else None
@@ -148,7 +152,7 @@ class Words:
         host, before = self.buffers[0], self.sent[0]
         if before is not None:
             before.synchronize()  # of the step before last
-        for shape, number, part in self.draws:
-            host[part] = forward_words(shape, draw + number).ravel().view(uint8)
+        for function, shape, number, *how, part in self.draws:
+            host[part] = function(shape, draw + number, *how).ravel().view(uint8)
         self.buffers.reverse()
         self.sent = [self.sent[1], self.send_to(host, self.memory)]

@@ -7,7 +7,7 @@ from ..frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
 from .bookkeeping import End, skip
 from .passes import arrays_in
-from .program import Host, Line, Program
+from .program import DRAWS, Host, Line, Program
 
 EXCEPT = """\
     except BaseException as error:
@@ -49,8 +49,8 @@ def _count_draws(program: Program, origin: Line | Host) -> None:
             break
         if isinstance(line, End):
             count = 0
-        elif isinstance(line, Line) and line.name == "random_words":
-            count += 1
+        elif isinstance(line, Line) and line.name in DRAWS:
+            count += line.args[1] is not None
     else:
         return
     skip(count)

@@ -19,7 +19,7 @@ import numpy as np
 from ..backend import LIBRARIES, address, owner_of
 from .elements import DTYPES, PYTHON, C, Expression, Language, expression
 from .passes import arrays_in
-from .program import Host, Line, Program
+from .program import DRAWS, Host, Line, Program
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
@@ -59,7 +59,26 @@ class Place:
 
     def meets(self, other: Place) -> bool:
         """Whether they may have memory in common."""
-        return self.low < other.high and other.low < self.high
+        return self.low < other.high and other.low < self.high and not self.beside(other)
+
+    def beside(self, other: Place, turn: int = 0, turns: int = 1) -> bool:
+        """Whether they are strips of one matrix, or more such, that do not overlap.
+
+        With `turn`, when each may have moved by that many bytes, less than `turns` times.
+        """
+        if self.strides != other.strides or self.shape != other.shape or self.dtype != other.dtype:
+            return False
+        size = self.dtype.itemsize
+        steps = [(abs(s) * size, n) for s, n in zip(self.strides, self.shape, strict=True)]
+        steps = sorted([*steps, (abs(turn), turns)] if turn else steps)
+        offset, reach = other.low - self.low, size
+        for number, (step, n) in enumerate(steps):
+            # Addresses modulo a step that divides all larger ones.
+            if step and all(larger % step == 0 for larger, _ in steps[number:]):
+                if reach <= offset % step <= step - reach:
+                    return True
+            reach += step * (n - 1)
+        return abs(offset) >= reach
 
     def same(self, other: Place) -> bool:
         """Whether an index leads to the same element in both."""
@@ -444,7 +463,7 @@ def _barrier(unit: Unit) -> bool:
 
 def _pythons(unit: Unit) -> bool:
     """Whether it reads or changes what Python knows: these stay in order among themselves."""
-    return type(unit) is Call and (unit.host is not None or unit.lines[0].name == "random_words")
+    return type(unit) is Call and (unit.host is not None or unit.lines[0].name in DRAWS)
 
 
 def _may_raise(unit: Unit) -> bool:

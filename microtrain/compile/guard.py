@@ -16,8 +16,9 @@ from ..backend import ARRAYS, MODES, STRUCTURE, address, is_plain, owner_of
 from ..errors import CaptureError
 from ..frames import ENTRY, generated
 from ..nn.module import Module
-from ..random import STREAM
+from ..random import STREAM, step_now
 from ..tensor import TENSORS, Tensor
+from .program import DRAWS
 from .tree import Again, Layout, Output, rebuilt
 
 MISSING = object()  # an argument that a call leaves out, and what a guard returns that misses
@@ -178,7 +179,7 @@ class _Text:
         lines += ["outside.begin()"] * (capture.outside is not None)
         lines += [f"{self.target(n)}[...] = {self.array(n)}" for n in copied]
         lines += [f"leaves.tensors = {self.given}"] * capture.leaves.ends
-        if any(getattr(line, "name", "") == "random_words" for line in capture.program.lines):
+        if any(getattr(line, "name", "") in DRAWS for line in capture.program.lines):
             self.scope |= {"stream": STREAM, "draw": capture.program.draw}
             lines.append("draw[0] = stream.draw")
         return [*lines, run]
@@ -278,6 +279,9 @@ class _Text:
         """What modules, gradients, data parallelism, leaves and optimizers must be like."""
         capture, checks = self.capture, self.rest
         checks.append("(STRUCTURE[0] == structure.count or structure.fits())")
+        if capture.drawing is not None:
+            self.scope |= {"step_now": step_now, "drawing": capture.drawing}
+            checks.append("step_now() == drawing")
         for storage, presence in capture.presence:
             for slot, there in zip(storage.slots, presence, strict=True):
                 one = self.name(f"slot{len(self.scope)}", slot)

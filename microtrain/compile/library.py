@@ -18,7 +18,7 @@ from ..errors import CaptureError
 from ..frames import OPERATION, user_line
 from ..nn.module import MODULES, Module
 from .names import layers
-from .program import Line, Program
+from .program import DRAWS, Line, Program
 from .traced import Traced, refuse
 
 UNWRITTEN = {"input": "its argument", "constant": "a constant",
@@ -101,7 +101,7 @@ class Library:
             raise CaptureError(
                 f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
                 "keep its current values forever. Pass it as an argument, or, if the step changes "
-                "it, as mt.compile(step, state=[...])"
+                "it, as mt.compile(step, state=[...]); for noise use mt.randn, mt.rand ..."
             )
         if written and kind in UNWRITTEN:
             raise CaptureError(
@@ -132,8 +132,15 @@ class Library:
         self._note(name, hosts, found, attrs)
         return self.traced(found, "made")
 
+    def loop(self, step: Any, moving: Any, fixed: Any, out: Any, scratch: Any = ()) -> None:
+        """A loop is one instruction."""
+        moving, fixed, scratch = self.host(moving), self.host(fixed), self.host(scratch)
+        out = tuple([self.host(array, written=True) for array in out])
+        self.xp.loop(step, moving, fixed, out, scratch)
+        self._note("loop", (step, moving, fixed), out, {"scratch": scratch})
+
     def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
-        if type(out) is tuple or out.size or name == "random_words":  # these are counted
+        if type(out) is tuple or out.size or name in DRAWS:  # these are counted
             self.program.lines.append(Line(name, args, out, attrs, self._where(), self._what()))
 
     def ufunc(self, function: Any, inputs: Any, out: Any, attrs: dict[str, Any]) -> Any:

@@ -46,10 +46,45 @@ def blas() -> tuple[dict[str, int], int] | None:
 
 
 @functools.cache
+def routine_of(name: str, dtype: Any) -> tuple[int, int] | None:
+    """NumPy's own inner loop of a function with one argument: the addresses of code and data.
+
+    It stands in the ufunc as NumPy's C interface lays that out; None where it is not found there.
+    """
+    ufunc, head = getattr(np, name), object.__basicsize__
+    if ctypes.sizeof(ctypes.c_void_p) != 8 or (ufunc.nin, ufunc.nout) != (1, 1):
+        return None
+    counts = (ctypes.c_int * 3).from_address(id(ufunc) + head)  # nin, nout, nargs
+    codes, data = (ctypes.c_void_p * 2).from_address(id(ufunc) + head + 16)
+    if tuple(counts) != (1, 1, 2) or not codes:
+        return None
+    for number, types in enumerate(ufunc.types):
+        if types == f"{dtype.char}->{dtype.char}":
+            found = (ctypes.c_void_p * (number + 1)).from_address(codes)[number]
+            more = (ctypes.c_void_p * (number + 1)).from_address(data)[number] if data else None
+            return (found, more or 0) if found and _works(ufunc, dtype, found, more) else None
+    return None
+
+
+def _works(ufunc: Any, dtype: Any, code: int, data: int | None) -> bool:
+    """Whether the routine at `code` computes what `ufunc` does."""
+    x = np.linspace(-2, 2, 37).astype(dtype)
+    out, size = np.zeros_like(x), ctypes.c_ssize_t
+    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
+    prototype(code)(
+        (ctypes.c_void_p * 2)(x.ctypes.data, out.ctypes.data), (size * 1)(x.size),
+        (size * 2)(x.itemsize, x.itemsize), data,
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        return bool(np.array_equal(out, ufunc(x), equal_nan=True))
+
+
+@functools.cache
 def instructions() -> Any:
-    """`address`, `pointer`, `get`, `put`, `gemm` and `gemv` for code that numba compiles."""
+    """`address`, `pointer`, `get`, `put`, `gemm` and the others for code that numba compiles."""
     from llvmlite import ir
     from numba import types
+    from numba.core import cgutils
     from numba.extending import intrinsic
 
     word = ir.IntType(64)
@@ -175,6 +210,32 @@ def instructions() -> Any:
 
         return memory(memory, types.int64), code
 
+    @intrinsic
+    def apply(
+        _: Any, code: Any, data: Any, x: Any, out: Any, count: Any, x_step: Any, out_step: Any
+    ) -> Any:  # fmt: skip
+        """A routine of NumPy for `count` elements; its steps are in bytes."""
+
+        def compiled(context: Any, builder: Any, _: Any, args: Any) -> Any:
+            routine, more, source, target, length, *steps = args
+            byte = ir.IntType(8).as_pointer()
+            arrays = cgutils.alloca_once(builder, byte, 2)
+            sizes = cgutils.alloca_once(builder, word, 1)
+            strides = cgutils.alloca_once(builder, word, 2)
+            index = [ir.Constant(word, n) for n in range(2)]
+            for place, pointed, step in zip(index, (source, target), steps, strict=True):
+                builder.store(builder.bitcast(pointed, byte), builder.gep(arrays, [place]))
+                builder.store(step, builder.gep(strides, [place]))
+            builder.store(length, sizes)
+            given = [arrays, sizes, strides, builder.inttoptr(more, byte)]
+            kind = ir.FunctionType(ir.VoidType(), [v.type for v in given]).as_pointer()
+            builder.call(builder.inttoptr(routine, kind), given)
+            return context.get_dummy_value()
+
+        length = types.int64
+        return types.void(length, length, x, out, length, length, length), compiled
+
     return python_types.SimpleNamespace(
-        address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead
-    )
+        address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead,
+        apply=apply,
+    )  # fmt: skip

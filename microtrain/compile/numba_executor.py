@@ -19,6 +19,7 @@ from . import fusion
 from .arrival import Arrival
 from .elements import DTYPES, converted, literal
 from .fusion import Call, Element, Elements, Place, Product, Reduction, Scatter, Unit
+from .loops import Applied, Loop, text_of_applied, text_of_loop, with_loops
 from .native import ROUTINES, blas
 from .numpy_executor import Text, size
 from .passes import arrays_in
@@ -38,7 +39,7 @@ from microtrain.compile.native import instructions
 
 _I = instructions()
 address, pointer, get, put = _I.address, _I.pointer, _I.get, _I.put
-ahead, gemm, gemv = _I.ahead, _I.gemm, _I.gemv
+ahead, apply, gemm, gemv = _I.ahead, _I.apply, _I.gemm, _I.gemv
 """
 
 
@@ -47,7 +48,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     from .cache import load
 
     routines = blas()
-    units = fusion.units_of(program, routines is not None)
+    units = _units(program)
     lines = [line for unit in units for line in unit.lines]
     table = Table(
         program, routines, reuse(program, [fusion.works_on(unit) for unit in units], lines)
@@ -90,9 +91,14 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
 
 def coverage(program: Program) -> tuple[int, int]:
     """How many of the instructions native code does, and how many there are."""
-    units = fusion.units_of(program, blas() is not None)
+    units = _units(program)
     native = sum(len(unit.lines) for unit in units if type(unit) is not Call)
     return native, sum(len(unit.lines) for unit in units)
+
+
+def _units(program: Program) -> list[Unit]:
+    products = blas() is not None
+    return with_loops(fusion.units_of(program, products), program, products)
 
 
 class Table:
@@ -110,6 +116,9 @@ class Table:
         self.slots: list[tuple[int, Any]] = []
         self.numbers: dict[Any, int] = {}
         self.loops = 0
+        self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
+        self.turns = 1
+        self.pointers: dict[str, str] = {}  # where what moves is in a turn
         self.label: Callable[[int], str] = lambda address: ""  # what people call memory
 
     def slot(self, key: Any, address: int, owner: Any) -> int:
@@ -135,18 +144,24 @@ class Table:
             names = " ".join(line.name for line in unit.lines)
             what = dict.fromkeys(line.what for line in unit.lines if line.what)
             about = " ".join(", ".join([*what, *where]).split())
-            body.append(f"# {size(last.out)}: {names}  # {about}")
-            body += _BY_TYPE[type(unit)](self, unit)
+            out = last.out[0] if type(last.out) is tuple else last.out
+            body.append(f"# {size(out)}: {names}  # {about}")
+            body += self.text(unit)
         release = ", nogil=True" if work >= RELEASE else ""
         options = f'"void(int64)", cache=CACHE, error_model="numpy"{release}'
         text = "\n".join([*self.heads.values(), *body])
         return f"@njit({options})\ndef {name}(table):\n{textwrap.indent(text, '    ')}\n"
 
+    def text(self, unit: Unit) -> list[str]:
+        """The text of what `unit` does."""
+        return _BY_TYPE[type(unit)](self, unit)
+
     def memory(self, address: int, dtype: Any, owner: Any) -> str:
         """The name of the memory at `address`."""
         kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
         assert id(owner) in self.alive  # or its memory could be another's
-        place = self.places.get(id(owner))
+        owned = id(owner)
+        place = self.places.get(owned)
         if place is not None:
             address += place.ctypes.data - owner.ctypes.data
             owner = place
@@ -154,10 +169,23 @@ class Table:
         name = f"p{number}"
         label = self.label(address)
         self.heads[name] = f"{name} = pointer(table, {number}, {kind})" + (label and f"  # {label}")
-        return name
+        step = self.moving.get(owned, 0) // dtype.itemsize
+        if not step:
+            return name
+        self.pointers[f"{name}_t"] = f"ahead({name}, t * {step})"
+        return f"{name}_t"
 
     def of(self, array: Any) -> str:
         return self.memory(array.__array_interface__["data"][0], array.dtype, owner_of(array))
+
+    def of_place(self, place: Place) -> str:
+        return self.memory(place.address, place.dtype, owner_of(place.array))
+
+    def address(self, name: str, value: int) -> str:
+        """The name of an address that is known in this process alone."""
+        number = self.slot(name, value, None)
+        self.heads[f"a{number}"] = f"a{number} = address(table, {number})"
+        return f"a{number}"
 
     def routine(self, dtype: Any, name: str) -> str:
         """Where in the table a BLAS routine is."""
@@ -336,7 +364,7 @@ class _Loop:
         self.values: dict[Any, str] = {}  # by key of a Place: its value now
         self.dims = fusion.loop_dims(unit)
         self.written = {place.key for place in unit.writes}
-        self.scopes = _scopes(unit)
+        self.scopes = _scopes(unit, table.moving, table.turns)
         self.last: dict[Any, tuple[Place, str]] = {}
 
     def text(self) -> list[str]:
@@ -363,8 +391,9 @@ class _Loop:
         if type(given) is not Place:
             return literal(given, dtype)
         fixed = not any(given.strides)
+        moves = self.table.moving.get(id(owner_of(given.array)), 0)
         kinds = self.table.program.kinds
-        if fixed and kinds.get(id(owner_of(given.array))) == "constant":
+        if fixed and not moves and kinds.get(id(owner_of(given.array))) == "constant":
             return literal(given.array.flat[0], dtype)
         hoisted = fixed and given.key not in self.written
         name = self.values.get(given.key)
@@ -409,21 +438,31 @@ class _Loop:
         self.last[out.key] = out, value
 
 
-def _scopes(unit: Elements) -> dict[Any, int]:
-    """Numbers for the Places of a loop: those that may have memory in common share one."""
+def _scopes(unit: Elements, steps: dict[int, int], turns: int) -> dict[Any, int]:
+    """Numbers for the Places of a loop: those that may have memory in common share one.
+
+    `steps` is how far they move, by id of their owners, in the `turns` of a loop around it.
+    """
     places = list({p.key: p for p in unit.reads + unit.writes}.values())
-    places.sort(key=lambda p: p.low)
     numbers: dict[Any, int] = {}
-    number, end = -1, -1
     for place in places:
-        if place.low >= end:
-            number += 1
-        end = max(end, place.high)
-        numbers[place.key] = number
-    # Numbered as they come, not by address: the same program has the same text in every process,
-    # so that ranks and resumed runs find it compiled.
+        # Numbered as they come, not by address: the same program has the same text in every
+        # process, so that ranks and resumed runs find it compiled.
+        numbers[place.key] = len(numbers)
+        for other in places[: places.index(place)]:
+            if _may_meet(place, other, steps, turns) and numbers[other.key] != numbers[place.key]:
+                old, new = sorted((numbers[place.key], numbers[other.key]), reverse=True)
+                numbers = {key: new if n == old else n for key, n in numbers.items()}
     order: dict[int, int] = {}
-    return {p.key: order.setdefault(numbers[p.key], len(order)) for p in unit.reads + unit.writes}
+    return {key: order.setdefault(number, len(order)) for key, number in numbers.items()}
+
+
+def _may_meet(one: Place, two: Place, steps: dict[int, int], turns: int) -> bool:
+    """Whether they may have memory in common, in this turn or another."""
+    step = steps.get(id(owner_of(one.array)), 0)
+    if step and owner_of(one.array) is owner_of(two.array):
+        return not one.beside(two, step, turns)
+    return one.meets(two)
 
 
 def _work(unit: Unit) -> int:
@@ -431,6 +470,8 @@ def _work(unit: Unit) -> int:
         return int(unit.out.size * unit.a.shape[-1])
     if isinstance(unit, Reduction):
         return int(unit.x.size)
+    if isinstance(unit, Loop):
+        return unit.count * sum(map(_work, unit.body_units))
     return int(np.prod(unit.shape, dtype=np.int64)) if isinstance(unit, Elements) else 1
 
 
@@ -491,4 +532,6 @@ _BY_TYPE: dict[type, Callable[[Table, Any], list[str]]] = {
     Reduction: Table.reduction,
     Product: Table.product,
     Scatter: Table.scatter,
+    Loop: text_of_loop,
+    Applied: text_of_applied,
 }

@@ -17,7 +17,7 @@ from ..backend import LIBRARIES, address, owner_of
 from ..frames import REPLAY, generated
 from .failure import EXCEPT, failed
 from .names import Names
-from .program import Host, Line, Program
+from .program import DRAWS, Host, Line, Program
 from .reuse import reuse, works_on
 
 # Instructions by the way they are told where to write.
@@ -135,6 +135,10 @@ class Text:
         self.origin = line
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
         xp = self.program.xp
+        if name == "loop":
+            outs = self.value(line.out)
+            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)}, {outs})", self.about(line))
+            return
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]
             call = f"{self.called(name, getattr(xp, name))}({', '.join(args)})"
@@ -151,11 +155,11 @@ class Text:
             text = f"{args[0]}[{args[1]}] = {args[2]}"
         elif name == "scatter_add":
             text = f"{self.called('add_at', xp.scatter_add)}({', '.join(args)})"
-        elif name == "random_words":
-            words = self.called("random_words", xp.random_words)
+        elif name in DRAWS:
+            words = self.called(name, getattr(xp, name))
             self.scope["draw"] = self.program.draw
             start = "draw[0] + " if attrs["fresh"] else ""
-            text = f"{out}[...] = {words}({args[0]}, {start}{args[1]})"
+            text = f"{out}[...] = {words}({args[0]}, {start}{', '.join(args[1:])})"
         elif name == "where":
             copy = self.called("copyto", xp.copyto)
             self.emit(f"{copy}({out}, {args[2]}, casting='unsafe')", self.about(line))

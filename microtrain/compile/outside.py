@@ -25,7 +25,7 @@ from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
 from .executors import EXECUTORS
 from .passes import optimise
-from .program import Program, copies_like
+from .program import DRAWS, Program, copies_like
 from .recorder import Recorder, recording
 from .traced import Traced
 
@@ -210,7 +210,7 @@ class Outside:
         finally:
             recorder.program, MODES.anomaly = first, before
         for line in program.lines:
-            if getattr(line, "name", "") == "random_words":
+            if getattr(line, "name", "") in DRAWS:
                 raise CaptureError(f"{line.where}: a backward that draws random numbers")
         program.outputs = [a for a in arrays if a is not None]
         numbers = iter(range(len(arrays)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backend import LIBRARIES, owner_of
 from .bookkeeping import Clear, Mark
-from .program import Host, Line, Program
+from .program import DRAWS, Host, Line, Program
 
 
 def optimise(program: Program) -> None:
@@ -33,7 +33,7 @@ def _fold_constants(program: Program) -> None:
     )
     kept: list[Line | Host] = []
     for line in program.lines:
-        if type(line) is Line and line.name != "random_words":
+        if type(line) is Line and line.name not in DRAWS:
             outs = [owner_of(a) for a in arrays_in(line.out)]
             read = arrays_in(line.args) + arrays_in(tuple(line.attrs.values()))
             # A line's own result is among its arguments where it writes in place.

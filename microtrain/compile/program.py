@@ -14,6 +14,8 @@ from typing import Any, Self
 from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
 
 ALIGNED = 64  # bytes
+MADE = "what Python or NumPy made there (random, numpy.random, time, a counter) is"
+DRAWS = ("random_words", "random_numbers")  # instructions
 
 
 @dataclass(slots=True)
@@ -156,8 +158,13 @@ def _line_difference(
     for a, b in pairs:
         problem = _value_difference(a, b, here, there, names)
         if problem:
-            return f"{mine.name}: {problem}"
+            return problem if problem.startswith(MADE) else f"{mine.name}: {problem}"
     return None
+
+
+def _short(constant: Any) -> str:
+    first = str(to_host(constant).flat[0]) if constant.size else "nothing"
+    return first if constant.size == 1 else f"[{first}, ...] of shape {constant.shape}"
 
 
 def _value_difference(
@@ -180,7 +187,9 @@ def _value_difference(
     if kind != there.kinds.get(id(theirs)):
         return "memory of another kind"
     if kind == "constant":
-        return None if to_host(a).tobytes() == to_host(b).tobytes() else "another constant"
+        if to_host(a).tobytes() == to_host(b).tobytes():
+            return None
+        return f"{MADE} {_short(a)}, then {_short(b)}"
     if kind == "state":
         return None if mine is theirs else "another state"
     if names.setdefault(id(mine), id(theirs)) != id(theirs):

@@ -17,6 +17,7 @@ from ..backend import ARRAYS, LIBRARIES, MODES, NUMPY, XP, owner_of, to_host
 from ..errors import CaptureError
 from ..nn.module import Module
 from ..optim.flat import owner
+from ..random import default_generator
 from ..tensor import TENSORS, wrap
 from .bookkeeping import Clear, Count, End, Mark, skip
 from .leaves import Leaves
@@ -47,6 +48,8 @@ class Recorder(Library):
         self.listeners: dict[Any, None] = {}  # that were told of backward passes
         self.forwards: list[tuple[int, int]] = []  # node numbers around those of wrapped models
         self.first_draw = 0
+        self.stream = stream_now()  # of `manual_seed`, as the instructions so far leave it
+        self.moved = False  # by anything else
         self.exchanged: list[Any] = []  # what other ranks have answered
         self.born = graph.next_seq()  # nodes that the step makes are younger
         for array in (*state, *leaves.arrays):
@@ -72,6 +75,19 @@ class Recorder(Library):
         array = self.xp.random_words(shape, draw).copy()
         args = shape, draw - self.draws_before
         self._note("random_words", args, array, {"fresh": not self.optimizers})
+        return self.traced(array, "made")
+
+    def random_numbers(self, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
+        """Random numbers: likewise, or the next ones of the stream of `manual_seed`."""
+        if draw is None and self.stream != stream_now():
+            self.moved = True
+        array = self.xp.random_numbers(shape, draw, *how).copy()
+        if draw is None:
+            self.stream = stream_now()
+        else:
+            draw -= self.draws_before
+        fresh = draw is not None and not self.optimizers
+        self._note("random_numbers", (shape, draw, *how), array, {"fresh": fresh})
         return self.traced(array, "made")
 
     @property
@@ -246,6 +262,13 @@ class Recorder(Library):
 
         self.bookkeeping(label, leave)
 
+    def refuse_init(self) -> NoReturn:
+        """CaptureError: initial values are drawn once, a step is repeated."""
+        raise CaptureError(
+            f"{self._where()}: nn.init, or a new layer, draws initial values, which a replay would "
+            "repeat; make it outside the step. Noise of mt.randn, x.normal_() ... is drawn anew"
+        )
+
     def refuse_hook(self, what: str) -> NoReturn:
         """CaptureError: hooks are the user's Python, which a replay does not run."""
         raise CaptureError(
@@ -277,6 +300,12 @@ class Recorder(Library):
             optimizer.update(run)
         self.doing = ""
         self._do(End(optimizer, self._where()))
+
+
+def stream_now() -> tuple[Any, str]:
+    """The stream of `manual_seed`, and where it stands."""
+    stream = default_generator()
+    return stream, repr(stream.bit_generator.state)
 
 
 def _slot(leaf: Any) -> Any:

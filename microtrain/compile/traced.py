@@ -8,11 +8,13 @@ on plain operators, an update, is recorded without knowing of it, and what would
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any, NoReturn
 
 from ..backend import address
 from ..errors import CaptureError
+from ..frames import is_own, user_line, with_code
 
 
 class Traced:
@@ -80,11 +82,40 @@ class Traced:
     __hash__ = None  # type: ignore[assignment]
 
 
+# What looks at values, by the function that the user's line calls: how it is written, and what to
+# write instead.
+_OUTSIDE = "Return it from the step and look at it outside"
+_KEEP = f"Calculate with the Tensor itself, which needs no number. {_OUTSIDE}"
+_PRINTED = "print, an f-string or str()", "Return it from the step and print it outside"
+_LOOKS = {
+    "__bool__": (
+        "if, while, and, or, not or bool()",
+        "Choose with mt.where(condition, a, b), or decide outside the step",
+    ),
+    "__repr__": _PRINTED,
+    "__format__": _PRINTED,
+    "__array__": ("NumPy", f"Use the function of microtrain that does the same. {_OUTSIDE}"),
+    "__float__": ("float()", _KEEP),
+    "__int__": ("int()", _KEEP),
+    "__index__": (
+        "an index, a size or range()",
+        "Index with the Tensor (index_select, gather), or pass the number as an argument",
+    ),
+    "item": ("item()", _KEEP),
+    "tolist": ("tolist()", _KEEP),
+}
+
+
 def refuse(what: str) -> NoReturn:
     """CaptureError: `what` would look at values."""
+    frame = sys._getframe(1)
+    name = ""
+    while frame.f_back is not None and is_own(frame.f_code.co_filename):
+        name, frame = frame.f_code.co_name, frame.f_back
+    what, instead = _LOOKS.get(name, (what, _OUTSIDE))
     raise CaptureError(
-        f"{what} looks at a Tensor of a captured step: its values differ from call to call, so "
-        "what depends on them cannot be captured. Return it from the step and look at it outside"
+        f"{with_code(user_line(frame))}: {what} looks at a Tensor of a captured step: its values "
+        f"differ from call to call, so what depends on them cannot be captured. {instead}"
     )
 
 

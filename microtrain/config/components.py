@@ -82,6 +82,12 @@ REGISTERED: dict[str, dict[str, str]] = {
         "sgd": "microtrain.optim.sgd:SGD",
         "adam": "microtrain.optim.adam:Adam",
         "adamw": "microtrain.optim.adam:AdamW",
+        "adadelta": "microtrain.optim.adadelta:Adadelta",
+        "adagrad": "microtrain.optim.adagrad:Adagrad",
+        "adamax": "microtrain.optim.adamax:Adamax",
+        "nadam": "microtrain.optim.nadam:NAdam",
+        "radam": "microtrain.optim.radam:RAdam",
+        "rmsprop": "microtrain.optim.rmsprop:RMSprop",
     },
     "schedule": {
         "constant": "microtrain.train.schedules:Constant",
@@ -181,6 +187,11 @@ def _unknown(kind: str, name: str) -> ConfigError:
         way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
     elif name.endswith(".py"):
         way_out = f"; an import path ends with what it names in the file: {name}:Name"
+    if (kind, name) == ("optimizer", "lbfgs"):
+        way_out = (
+            ": L-BFGS computes the loss several times in a step, and a training step takes one "
+            "gradient; use mt.optim.LBFGS in a loop of your own"
+        )
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
     noun = kind.removesuffix("s")

@@ -5,6 +5,7 @@ Those that ship are here; `prepare` turns what one returned into the parts of a 
 `DataLoader` into batches.
 """
 
+from ..missing_names import say_instead
 from .columns import Column
 from .dataset import ArrayDataset
 from .files import csv, npz, parquet
@@ -43,3 +44,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+globals()["__getattr__"] = say_instead(__name__)

@@ -45,19 +45,22 @@ class MicroBatches(Sequence[Batch]):
 
     Attributes:
         position: the epoch, and the number of the global batch in it.
+        ranks: that the batch is divided among.
     """
 
-    def __init__(self, batches: list[Batch], position: tuple[int, int] = (0, 0)) -> None:
-        self._batches, self.position = batches, position
+    def __init__(
+        self, batches: list[Batch], position: tuple[int, int] = (0, 0), ranks: int = 1
+    ) -> None:
+        self._batches, self.position, self.ranks = batches, position, ranks
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return MicroBatches(self._batches[index], self.position)
+            return MicroBatches(self._batches[index], self.position, self.ranks)
         batch = self._batches[index]
-        begin_batch(batch.offset, self.position)
+        begin_batch(batch.offset, self.position, rows=len(batch[0]), ranks=self.ranks)
         return batch
 
 
@@ -191,7 +194,7 @@ class DataLoader:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
         order = np.arange(len(self.dataset)) if self.shuffle else None
         cuts = (self._cut(size, self.accumulate) for size in self._sizes(steps))
-        return [MicroBatches(self._take(order, 0, cut)) for cut in cuts]
+        return [MicroBatches(self._take(order, 0, cut), ranks=self.comm.size) for cut in cuts]
 
     def _sizes(self, steps: int) -> list[int]:
         """Rows of the global batches of the first `steps` steps: of the first, and of the last."""
@@ -224,7 +227,7 @@ class DataLoader:
                     global_size = min(self.batch_size, rows - start)
                     batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
-                    yield MicroBatches(batches, (epoch, number))
+                    yield MicroBatches(batches, (epoch, number), self.comm.size)
                 begin = 0
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch

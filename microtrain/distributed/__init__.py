@@ -4,6 +4,7 @@
 otherwise it is rank 0 of 1 and nothing of MPI is loaded.
 """
 
+from ..missing_names import say_instead
 from .abort import agreed_exit
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter
 from .communicator import Communicator
@@ -30,3 +31,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+globals()["__getattr__"] = say_instead(__name__)

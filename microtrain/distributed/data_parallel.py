@@ -20,7 +20,7 @@ import operator
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -29,6 +29,7 @@ from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from ..optim.flat import Buffer, FlatStorage
+from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
@@ -205,16 +206,17 @@ class DataParallel(Module):
         if self.training and not self.reducer.in_place:
             self._note("a shard begins", self.reducer.enter)
         first = graph.next_seq()
-        out = self.module(*args, **kwargs)
+        shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
+        rows = next((shape[0] for shape in shapes if shape), None)
+        with in_step(rows, self.comm.size):
+            out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
             forwards = (MODES.recorder or self.passes).forwards
             forwards.append((first, graph.next_seq()))
             if len(forwards) > MOST:  # nobody called backward
                 forwards[:] = [(forwards[0][0], forwards[-1][1])]
-            for value in (*args, *kwargs.values()):
-                if type(value) in TENSORS and value._array.ndim:
-                    self._note("rows are counted", self._add, value._array.shape[0])
-                    break
+            if rows is not None:
+                self._note("rows are counted", self._add, rows)
         return out
 
     @property
@@ -272,6 +274,23 @@ class DataParallel(Module):
             yield
         finally:
             self.passes.sync = before
+
+    def loss_of(self, closure: Callable[[], Any]) -> tuple[Any, float]:
+        """What `closure` returns, and the global loss of the backward pass in it.
+
+        An optimizer that decides from the loss decides alike on all ranks. Raises RuntimeError
+        unless the closure makes one synchronised backward pass, from a scalar.
+        """
+        before = self.passes.made
+        result = closure()
+        made = self.passes.made - before
+        if made != 1 or self.loss is None:
+            found = f"{made} of them" if made != 1 else "one that does not start from a scalar"
+            raise RuntimeError(
+                "DataParallel: expected one synchronised backward pass from the loss in the "
+                f"closure, found {found}; add losses up, or accumulate under no_sync()"
+            )
+        return result, self.loss
 
     # Backward: called by autograd/listeners.py ----------------------------------------------------
 
@@ -426,6 +445,7 @@ class DataParallel(Module):
         if self.reducer.communicates:
             self.communicated(started)
         totals, noted = reduced
+        passes.made += 1
         mean, weight = self.reduction == "mean", totals.weight
         if mean and weight:
             for buffer in self.storage.buffers:

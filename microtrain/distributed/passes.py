@@ -25,13 +25,14 @@ class Passes:
         cleared: how often gradients had been cleared when the first of them began.
         rows, weight, loss, not_scalar: as in `Totals`.
         counted: whether the samples of all of them are known.
+        made: how many made a step.
         structure: `STRUCTURE` when all parameters were known to be those that were wrapped.
         kept: gradients of earlier steps, to be added to; None: there were none.
     """
 
     def __init__(self) -> None:
         self.sync = self.alone = True
-        self.cleared, self.structure = 0, -1
+        self.cleared, self.structure, self.made = 0, -1, 0
         self.kept: list[Any] | None = None
         self.current: int | None = None
         self.forget()

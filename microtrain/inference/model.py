@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ class TrainedModel:
         if self.classes is not None:
             labels: Array = self.labels[outputs.argmax(axis=1)]
             return labels
-        values = sigmoid(outputs) if isinstance(self._loss, BCEWithLogitsLoss) else outputs
+        values = sigmoid(outputs) if self.link == "sigmoid" else outputs
         return values[:, 0] if values.shape[1:] == (1,) else values
 
     def predict_proba(self, *inputs: Any) -> Array:
@@ -149,7 +149,7 @@ class TrainedModel:
 
         Raises ConfigError for a regression, and for a loss that says nothing of probabilities.
         """
-        if not isinstance(self._loss, CrossEntropyLoss | BCEWithLogitsLoss):
+        if self.link is None:
             kind = "a regression" if self.classes is None else "not known to give probabilities"
             raise ConfigError(
                 f"the model of {self.config.name} is {kind} (its loss is {self.config.loss.type}): "
@@ -177,6 +177,13 @@ class TrainedModel:
             return (chances >= threshold).astype(np.int64)
         labels: Array = self.labels[(chances[:, 1] >= threshold).astype(np.int64)]
         return labels
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid"] | None:
+        """What makes probabilities of the module's scores; None where nothing does."""
+        if isinstance(self._loss, BCEWithLogitsLoss):
+            return "sigmoid"
+        return "softmax" if isinstance(self._loss, CrossEntropyLoss) else None
 
     @property
     def labels(self) -> Array:

@@ -19,7 +19,7 @@ from ..words import listed
 from .inputs import check_suffix, read_inputs
 from .model import TrainedModel
 
-__all__ = ["predict_file"]
+__all__ = ["check_place", "predict_file", "write_output"]
 
 Array = NDArray[Any]
 
@@ -76,15 +76,20 @@ def predict_file(
     if output == "-":
         _to_stdout(content)
     else:
-        _write(Path(output), content)
+        write_output(Path(output), content)
     return len(prediction)
 
 
 def _check_output(output: str, source: str, force: bool) -> str:
     """The suffix of the file to write; ConfigError where it cannot be, or must not be, written."""
     suffix = check_suffix(output, "--output", (".csv", ".npz"))
-    if output == "-":
-        return suffix
+    if output != "-":
+        check_place(output, force, source)
+    return suffix
+
+
+def check_place(output: str, force: bool, source: str = "-") -> None:
+    """ConfigError where a file cannot be, or must not be, written."""
     path = Path(output)
     try:
         if path.is_dir() or (path.exists() and not path.is_file()):
@@ -98,7 +103,6 @@ def _check_output(output: str, source: str, force: bool) -> str:
                 raise ConfigError(f"--output {output} exists; --force replaces it")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ConfigError(f"--output {output!r}: {error}") from error
-    return suffix
 
 
 def _columns(
@@ -148,7 +152,8 @@ def _to_stdout(content: bytes) -> None:
         raise LaunchError(f"cannot write to standard output: {reason(error)}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all; LaunchError where the file system refuses."""
     path = path.resolve()  # what a link leads to is replaced, not the link
     try:
         write_whole(path, content, mode=path.stat().st_mode & 0o777 if path.exists() else None)

@@ -10,6 +10,8 @@ from . import (
     normalization,
     padding,
     pooling,
+    recurrent,
+    recurrent_cells,
     resizing,
     utils,
 )
@@ -27,6 +29,8 @@ from .padding import *  # noqa: F403
 from .parameter import Parameter
 from .parameters import ParameterDict, ParameterList
 from .pooling import *  # noqa: F403
+from .recurrent import *  # noqa: F403
+from .recurrent_cells import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
 from .resizing import *  # noqa: F403
 from .transformer import TransformerEncoder, TransformerEncoderLayer
@@ -44,6 +48,8 @@ __all__ += loss.__all__
 __all__ += normalization.__all__
 __all__ += padding.__all__
 __all__ += pooling.__all__
+__all__ += recurrent.__all__
+__all__ += recurrent_cells.__all__
 __all__ += resizing.__all__
 
 

@@ -16,6 +16,7 @@ from ..ops.loss.margin_losses import *  # noqa: F403
 from ..ops.loss.probability_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
 from ..ops.matrix.bilinear import bilinear
+from ..ops.matrix.distances import pdist
 from ..ops.matrix.linear_algebra import linear
 from ..ops.nn import average_pooling, convolution, max_pooling, resizing
 from ..ops.nn.attention import scaled_dot_product_attention
@@ -55,7 +56,7 @@ __all__ = [
     "alpha_dropout", "batch_norm", "bilinear", "cosine_similarity", "dropout", "dropout1d",
     "dropout2d", "dropout3d", "embedding", "embedding_bag", "feature_alpha_dropout", "fold",
     "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "log_softmax",
-    "normalize", "one_hot", "pad", "pairwise_distance", "rms_norm", "rrelu",
+    "normalize", "one_hot", "pad", "pairwise_distance", "pdist", "rms_norm", "rrelu",
     "scaled_dot_product_attention", "sigmoid", "softmax", "tanh", "unfold",
 ]  # fmt: skip
 __all__ += activations.__all__

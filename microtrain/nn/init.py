@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import XP
+from ..backend import MODES, XP
 from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
 
@@ -16,6 +16,13 @@ __all__ = [
     "kaiming_uniform_", "normal_", "ones_", "orthogonal_", "sparse_", "trunc_normal_", "uniform_",
     "xavier_normal_", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
+
+
+def _stream() -> np.random.Generator:
+    """The stream of `manual_seed`; CaptureError while a step is captured."""
+    if MODES.recorder is not None:
+        MODES.recorder.refuse_init()
+    return default_generator()
 
 
 def _fill(tensor: Tensor, values: Any) -> Tensor:
@@ -27,13 +34,13 @@ def _fill(tensor: Tensor, values: Any) -> Tensor:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Uniform numbers in [a, b)."""
-    draw = default_generator().random(tensor.shape, draw_dtype(tensor.dtype))
+    draw = _stream().random(tensor.shape, draw_dtype(tensor.dtype))
     return _fill(tensor, draw * (b - a) + a)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal numbers."""
-    draw = default_generator().standard_normal(tensor.shape, draw_dtype(tensor.dtype))
+    draw = _stream().standard_normal(tensor.shape, draw_dtype(tensor.dtype))
     return _fill(tensor, draw * std + mean)
 
 
@@ -68,7 +75,7 @@ def trunc_normal_(
             f"trunc_normal_: [{a}, {b}] is out of reach of the normal distribution with mean "
             f"{mean} and standard deviation {std}"
         )
-    generator, dtype = default_generator(), draw_dtype(tensor.dtype)
+    generator, dtype = _stream(), draw_dtype(tensor.dtype)
     draw = np.asarray(generator.standard_normal(tensor.shape, dtype) * std + mean)
     while (outside := (draw < a) | (draw > b)).any():
         draw[outside] = generator.standard_normal(int(outside.sum()), dtype) * std + mean
@@ -86,7 +93,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     if not tensor.numel():
         return tensor
     rows, columns = tensor.shape[0], fan_in(tensor)
-    draw = default_generator().standard_normal((max(rows, columns), min(rows, columns)))
+    draw = _stream().standard_normal((max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(draw)
     q *= np.sign(np.diagonal(r))  # else the distribution is not uniform
     return _fill(tensor, gain * (q.T if rows < columns else q).reshape(tensor.shape))

@@ -6,13 +6,15 @@ from . import methods as methods
 from . import sampling
 from .coercion import REGISTRY as REGISTRY
 from .fronts import public
-from .index import gathering, masking
+from .index import gathering, masking, reducing
 from .index.gathering import *  # noqa: F403
 from .index.masking import *  # noqa: F403
+from .index.reducing import *  # noqa: F403
 from .loss.classification_losses import cross_entropy
 from .loss.regression_losses import mse_loss
-from .matrix import decompositions, einstein, factorisations, products, systems
+from .matrix import decompositions, distances, einstein, factorisations, products, systems
 from .matrix.decompositions import *  # noqa: F403
+from .matrix.distances import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
 from .matrix.linear_algebra import matmul, mm
@@ -20,7 +22,7 @@ from .matrix.products import *  # noqa: F403
 from .matrix.systems import *  # noqa: F403
 from .nn import dropout, normalization  # noqa: F401
 from .nn.normalization import *  # noqa: F403
-from .pointwise import comparison, elementwise, special
+from .pointwise import comparison, elementwise, gamma, pairs, special
 from .pointwise.comparison import *  # noqa: F403
 from .pointwise.elementwise import *  # noqa: F403
 from .pointwise.elementwise import add_scaled as add
@@ -28,12 +30,17 @@ from .pointwise.elementwise import div_rounded as div
 from .pointwise.elementwise import sub_scaled as sub
 
 # Each of these lists its public names itself.
+from .pointwise.gamma import *  # noqa: F403
+from .pointwise.pairs import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
-from .reduce import extrema, norms, reductions, scans, sorting
+from .reduce import extrema, integrals, norms, reductions, scans, sorting, statistics
+from .reduce.integrals import *  # noqa: F403
 from .reduce.scans import *  # noqa: F403
 from .reduce.sorting import *  # noqa: F403
+from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
-from .shape import joining, rearranging, shapes, splitting, triangles
+from .shape import combining, joining, rearranging, shapes, splitting, triangles
+from .shape.combining import *  # noqa: F403
 from .shape.joining import *  # noqa: F403
 from .shape.rearranging import *  # noqa: F403
 from .shape.splitting import *  # noqa: F403
@@ -55,6 +62,7 @@ mean = public(reductions.mean)
 min = public(extrema.min)
 norm = public(norms.norm)
 permute = public(shapes.permute)
+renorm = norms.renorm
 reshape = public(shapes.reshape)
 softmax = public(reductions.softmax)
 squeeze = public(shapes.squeeze)
@@ -69,17 +77,24 @@ var = public(reductions.var)
 __all__ = [
     "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to",
     "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean",
-    "min", "mm", "mse_loss", "norm", "permute", "reshape", "softmax", "squeeze", "std",
+    "min", "mm", "mse_loss", "norm", "permute", "renorm", "reshape", "softmax", "squeeze", "std",
     "sub", "sum", "t", "transpose", "unsqueeze", "var",
 ]  # fmt: skip
 __all__ += comparison.__all__
 __all__ += elementwise.__all__
 __all__ += special.__all__
+__all__ += gamma.__all__
+__all__ += pairs.__all__
 __all__ += sampling.__all__
 __all__ += scans.__all__
 __all__ += sorting.__all__
+__all__ += statistics.__all__
+__all__ += integrals.__all__
+__all__ += distances.__all__
 __all__ += gathering.__all__
 __all__ += masking.__all__
+__all__ += reducing.__all__
+__all__ += combining.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
 __all__ += factorisations.__all__

@@ -17,6 +17,7 @@ from weakref import ref
 import numpy as np
 
 from ..backend import MODES, XP, address, made
+from ..errors import CaptureError
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
 from .index.gathering import line, shaped_like
@@ -80,6 +81,31 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     if root is x:
         _continue(x, result)
     _renew_views(root)
+    return x
+
+
+def change_shape(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    """`x` with the shape, and where it is recorded the history, of the view `operation(x)`.
+
+    Raises RuntimeError for Parameters, leaves that require grad and, under no_grad, recorded ones;
+    CaptureError while a step is captured, as the Tensor of another call would keep its shape.
+    """
+    instead = f"write x = x.{name[:-1]}(...)"
+    if MODES.recorder is not None:
+        raise CaptureError(f"{name}: the shape of a Tensor cannot change in a step; {instead}")
+    leaf = any(t._rg and t._edge is None for t in (x, _root(x, name)))
+    if leaf or type(x) is not Tensor or (x._rg and not MODES.grad):
+        raise RuntimeError(
+            f"{name}: a Parameter, a leaf that requires grad (or a view of one), or under no_grad "
+            f"a recorded Tensor keeps its shape; {instead}"
+        )
+    alias = wrap(x._array)
+    alias._version, alias._edge, alias._rg = x.version, x._edge, x._rg
+    view = operation(alias)
+    x._array = view._array
+    if view._rg:
+        _continue(x, view)
+    x.version.n += 1
     return x
 
 

@@ -1,4 +1,6 @@
-"""Tensor's operators and methods, from one table: the only late binding in the package.
+"""Tensor's operators and methods, from one table.
+
+Nothing else is bound late but NumPy's two protocols, in `numpy_functions.py`.
 
 `METHODS` has one line per method. `tensor.pyi` is written from the tables here and from the class
 by `scripts/stubs`, and the suite fails when it is stale.
@@ -17,24 +19,43 @@ from ..backend import (
     ARRAYS,
     CPU,
     STRUCTURE,
+    XP,
     as_dtype,
+    bool_,
     int8,
     resolve_device,
     to_device,
     uint8,
 )
-from ..inspection import allclose, equal
+from ..inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
+from ..missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
 from .fronts import public
-from .index import gathering, indexing, masking
-from .inplace import in_place, put
-from .matrix import decompositions, factorisations, linear_algebra, products, systems
+from .index import gathering, indexing, masking, reducing
+from .inplace import change_shape, in_place, put
+from .matrix import (
+    decompositions,
+    distances,
+    factorisations,
+    linear_algebra,
+    products,
+    systems,
+)
 from .nn import windows
-from .pointwise import comparison, special
+from .pointwise import comparison, gamma, pairs, special
 from .pointwise import elementwise as e
-from .reduce import extrema, likeness, norms, reductions, scans, sorting
+from .reduce import (
+    extrema,
+    integrals,
+    likeness,
+    norms,
+    reductions,
+    scans,
+    sorting,
+    statistics,
+)
 from .shape import rearranging, shapes, splitting, triangles
 
 unbroadcast.set_sum_to(shapes.sum_to)
@@ -65,6 +86,19 @@ def _where(self: Tensor, condition: Any, other: Any) -> Any:
     return e.where(condition, self, other)
 
 
+def _sum_to_size(self: Tensor, *size: Any) -> Tensor:
+    """This Tensor summed to the shape `size`, which broadcasts to its own."""
+    wanted = shapes.sizes_of(size)
+    if shapes.broadcast_shape("sum_to_size", self.shape, wanted) != self.shape:
+        raise RuntimeError(f"sum_to_size(): size {wanted} does not expand to {self.shape}")
+    return shapes.sum_to(self, wanted)
+
+
+def _polygamma(self: Tensor, n: int) -> Tensor:
+    """The `n`-th derivative of `digamma`; see `mt.polygamma`."""
+    return gamma.polygamma(n, self)
+
+
 def _as_type(self: Tensor, dtype: Any) -> Tensor:
     """This Tensor in another dtype; itself where it has it."""
     return cast(self, as_dtype(dtype))
@@ -72,13 +106,14 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
-    e, comparison, special, reductions, extrema, norms, scans, sorting, gathering, masking,
-    linear_algebra, products, factorisations, sampling, triangles, shapes, splitting, rearranging,
-    likeness, decompositions, systems,
+    e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
+    integrals, gathering, masking, reducing, linear_algebra, products, factorisations, distances,
+    sampling, triangles, shapes, splitting, rearranging, likeness, decompositions, systems,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
-    "broadcast_tensors bucketize meshgrid searchsorted std_mean tensordot tril_indices "
-    "triu_indices var_mean"
+    "broadcast_shapes broadcast_tensors bucketize cdist cumulative_trapezoid fill gradient isin "
+    "meshgrid rsub searchsorted std_mean tensordot trapezoid trapz tril_indices triu_indices "
+    "unravel_index var_mean"
 ).split()
 
 
@@ -97,15 +132,23 @@ for _module in MODULES:
     for _name in _module.__all__:
         if _name not in FUNCTIONS_ONLY:
             METHODS[_name] = _method(getattr(_module, _name))
+del METHODS["real"]  # a property
 METHODS |= {
     "add": e.add_scaled,
+    "adjoint": shapes.matrix_transpose,
     "allclose": allclose,
     "clamp": e.clamp,
     "div": e.div_rounded,
     "equal": equal,
+    "is_complex": is_complex,
+    "is_nonzero": is_nonzero,
+    "is_same_size": is_same_size,
+    "is_signed": is_signed,
+    "polygamma": _polygamma,
     "repeat": rearranging.repeat,
     "reshape_as": splitting.reshape_as,
     "sub": e.sub_scaled,
+    "sum_to_size": _sum_to_size,
     "type": _as_type,
     "unfold": windows.sliding,
     "view_as": splitting.view_as,
@@ -131,6 +174,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__pow__": e.pow,
     "__rpow__": _reversed(e.pow),
     "__matmul__": linear_algebra.matmul,
+    "__rmatmul__": _reversed(linear_algebra.matmul),
+    "__rdiv__": _reversed(e.div),
     "__eq__": _equality(comparison.eq),
     "__ne__": _equality(comparison.ne),
     "__lt__": comparison.lt,
@@ -143,6 +188,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__ror__": comparison.bitwise_or,
     "__xor__": comparison.bitwise_xor,
     "__rxor__": comparison.bitwise_xor,
+    "__lshift__": comparison.bitwise_left_shift,
+    "__rlshift__": _reversed(comparison.bitwise_left_shift),
+    "__rshift__": comparison.bitwise_right_shift,
+    "__rrshift__": _reversed(comparison.bitwise_right_shift),
     "__invert__": comparison.bitwise_not,
     "__getitem__": indexing.getitem,
     "__setitem__": put,
@@ -150,17 +199,27 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 # `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
 IN_PLACE = (
-    "abs add addcdiv addcmul addmm addmv baddbmm bitwise_and bitwise_not bitwise_or bitwise_xor "
-    "ceil clamp clamp_max clamp_min cos div erf erfc exp exp2 expm1 floor floor_divide fmod frac "
-    "index_add index_copy index_fill index_put lerp log log10 log1p log2 logical_and logical_not "
-    "logical_or logical_xor masked_fill masked_scatter mul nan_to_num neg pow reciprocal relu "
-    "remainder round rsqrt scatter scatter_add sigmoid sign sin sqrt square sub tan tanh tril triu "
-    "trunc"
+    "abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr arccos arccosh arcsin "
+    "arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh baddbmm bitwise_and "
+    "bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp "
+    "clamp_max clamp_min clip conj_physical copysign cos cosh cumprod cumsum deg2rad digamma div "
+    "divide erf erfc erfinv exp exp2 expm1 fix floor floor_divide fmod frac gcd hypot i0 "
+    "index_add index_copy index_fill index_put index_reduce lcm ldexp lerp lgamma log log10 log1p "
+    "log2 logical_and logical_not logical_or logical_xor logit masked_fill masked_scatter mul "
+    "multiply mvlgamma nan_to_num neg negative nextafter polygamma pow put rad2deg reciprocal "
+    "relu remainder renorm round rsqrt scatter scatter_add scatter_reduce sgn sigmoid sign sin "
+    "sinc sinh sqrt square sub subtract tan tanh tril triu true_divide trunc xlogy"
 ).split()
+# Likewise, with a gradient of 0; and those that change the shape.
+CONSTANT_IN_PLACE = (
+    "eq ge greater greater_equal gt heaviside le less less_equal lt ne not_equal"
+).split()
+SHAPE_IN_PLACE = "squeeze swapaxes swapdims t transpose unsqueeze".split()
 AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
              "__ipow__": "pow", "__ifloordiv__": "floor_divide", "__imod__": "remainder",
              "__iand__": "bitwise_and", "__ior__": "bitwise_or",
-             "__ixor__": "bitwise_xor"}  # fmt: skip
+             "__ixor__": "bitwise_xor", "__ilshift__": "bitwise_left_shift",
+             "__irshift__": "bitwise_right_shift"}  # fmt: skip
 CASTS = {**ALIASES, "byte": uint8, "char": int8}
 
 
@@ -303,28 +362,58 @@ def _cast_method(dtype: Any) -> Callable[[Tensor], Tensor]:
     return method
 
 
-def _in_place_method(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+def _in_place_method(
+    name: str, operation: Callable[..., Any], write: Callable[..., Tensor] = in_place
+) -> Callable[..., Any]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         def compute(x: Tensor) -> Tensor:
             # `x.mul_(x)` is about the old x twice; the new one in its own graph would be a cycle.
             return operation(x, *(x if arg is self else arg for arg in args), **kwargs)
 
-        return in_place(self, compute, name)
+        return write(self, compute, name)
 
     method.__doc__ = f"`{name[:-1]}`, written into this Tensor, which is returned."
     return method
 
 
+def _constant(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """`operation` as one whose gradient is 0, not missing."""
+
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        never = wrap(XP[type(x._array)].zeros((), bool_))
+        return e.where(never, x, operation(x, *args, **kwargs))
+
+    return call
+
+
+def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """The diagonal of this matrix set to a number, in place.
+
+    Raises RuntimeError for other numbers of dimensions and for `wrap`, which goes on below.
+    """
+    if self.ndim != 2 or wrap:
+        raise RuntimeError(f"fill_diagonal_(): expected a matrix and no wrap, got {self.shape}")
+    put(triangles.diagonal_of(self), ..., fill_value)
+    return self
+
+
 # Methods with code of their own.
 OTHERS = (
-    backward, contiguous, copy_, cpu, cuda, fill_, register_hook,
-    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.normal_, sampling.uniform_,
-    to, zero_,
+    backward, contiguous, copy_, cpu, cuda, fill_, fill_diagonal_, register_hook,
+    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
+    sampling.exponential_, sampling.geometric_, sampling.log_normal_, sampling.normal_,
+    sampling.uniform_, to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
+    "is_cpu": likeness.is_cpu,
+    "is_cuda": likeness.is_cuda,
+    "itemsize": likeness.element_size,
+    "nbytes": likeness.nbytes,
+    "real": pairs.real,
     "H": shapes.adjoint,
     "T": shapes.t,
+    "mH": shapes.matrix_transpose,
     "mT": shapes.matrix_transpose,
 }
 
@@ -332,10 +421,17 @@ PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
 def _install() -> None:
     table: dict[str, Any] = {**METHODS, **OPERATORS, **{f.__name__: f for f in OTHERS}}
     table |= {f"{name}_": _in_place_method(f"{name}_", METHODS[name]) for name in IN_PLACE}
+    for names, change, write in (
+        (CONSTANT_IN_PLACE, _constant, in_place),
+        (SHAPE_IN_PLACE, lambda operation: operation, change_shape),
+    ):
+        for name in names:
+            table[f"{name}_"] = _in_place_method(f"{name}_", change(METHODS[name]), write)
     table |= {method: table[f"{name}_"] for method, name in AUGMENTED.items()}
     table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
     table["__iter__"], table["__contains__"] = _iterate, _contains
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
+    table |= {name: NoAttribute(name, instead) for name, instead in INSTEAD["Tensor"].items()}
     for name, value in table.items():
         setattr(Tensor, name, value)
 

@@ -1,28 +1,40 @@
 """Random draws into a Tensor and from probabilities in one; none of them is recorded.
 
-They come from the stream of `manual_seed`, which is equal on all ranks, so the bits are not
-PyTorch's.
+They come from the stream of `manual_seed`, which is equal on all ranks, and in a training step from
+one of the global batch (`microtrain.random`); so the bits are not PyTorch's.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
 
-from ..backend import XP, to_host
-from ..random import default_generator, draw_dtype
-from ..tensor import TENSORS, Tensor, wrap
+from ..backend import XP, drawn, float64
+from ..random import draw_dtype
+from ..tensor import TENSORS, Tensor, is_state, wrap
+from .coercion import examine
 from .fronts import Float, T, of_dims, public
 from .inplace import put
 
 __all__ = ["bernoulli", "multinomial"]
 
 
+def _drawn(name: str, kind: str, x: Tensor, dtype: Any = float64) -> Any:
+    """Numbers of a `kind` in the shape of `x`, as an array."""
+    return drawn(name, kind, x.shape, dtype, like=type(x._array), state=is_state(x))
+
+
 def _written(x: Tensor, values: Any) -> Tensor:
-    """`x` with the NumPy array `values` written into it."""
-    put(x, ..., wrap(XP[type(x._array)].asarray(values)))
+    """`x` with the array `values` written into it."""
+    put(x, ..., wrap(XP[type(x._array)].asarray(values, x.dtype)))
     return x
+
+
+def _want(met: bool, name: str, condition: str) -> None:
+    if not met:
+        raise RuntimeError(f"{name}: expected {condition}")
 
 
 def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -30,9 +42,8 @@ def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
 
     Raises RuntimeError where low > high, NotImplementedError for a dtype that is not a float.
     """
-    if not low <= high:
-        raise RuntimeError(f"uniform_: expected a range [low, high), got low={low}, high={high}")
-    draw = default_generator().random(self.shape, draw_dtype(self.dtype))
+    _want(low <= high, "uniform_", f"a range [low, high), got low={low}, high={high}")
+    draw = _drawn("uniform_", "uniform", self, draw_dtype(self.dtype))
     return _written(self, draw * (high - low) + low)
 
 
@@ -41,17 +52,59 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 
     Raises RuntimeError for std < 0, NotImplementedError for a dtype that is not a float.
     """
-    if not std >= 0:
-        raise RuntimeError(f"normal_: expected std >= 0, got {std}")
-    draw = default_generator().standard_normal(self.shape, draw_dtype(self.dtype))
+    _want(std >= 0, "normal_", f"std >= 0, got {std}")
+    draw = _drawn("normal_", "normal", self, draw_dtype(self.dtype))
     return _written(self, draw * std + mean)
 
 
-def _bernoulli(name: str, p: Any, shape: tuple[int, ...]) -> Any:
-    """True with probability `p`, a number or an array that broadcasts to `shape`."""
-    if not np.all((p >= 0) & (p <= 1)):
-        raise RuntimeError(f"{name}: expected probabilities from 0 to 1")
-    return default_generator().random(shape) < p
+def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    """Numbers whose logarithms are normal, of `mean` and `std`, in place.
+
+    Raises RuntimeError for std <= 0, NotImplementedError for a dtype that is not a float.
+    """
+    _want(std > 0, "log_normal_", f"std > 0, got {std}")
+    draw = _drawn("log_normal_", "normal", self, draw_dtype(self.dtype))
+    return _written(self, XP[type(draw)].exp(draw * std + mean))
+
+
+def exponential_(self: Tensor, lambd: float = 1.0) -> Tensor:
+    """Exponential numbers of mean 1 / lambd, in place.
+
+    Raises RuntimeError for lambd <= 0, NotImplementedError for a dtype that is not a float.
+    """
+    _want(lambd > 0, "exponential_", f"lambd > 0, got {lambd}")
+    return _written(
+        self, _drawn("exponential_", "exponential", self, draw_dtype(self.dtype)) / lambd
+    )
+
+
+def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    """Numbers of the Cauchy distribution, in place.
+
+    Raises RuntimeError for sigma <= 0, NotImplementedError for a dtype that is not a float.
+    """
+    _want(sigma > 0, "cauchy_", f"sigma > 0, got {sigma}")
+    draw_dtype(self.dtype)  # refuses integers
+    draw = _drawn("cauchy_", "uniform", self)
+    return _written(self, XP[type(draw)].tan((draw - 0.5) * math.pi) * sigma + median)
+
+
+def geometric_(self: Tensor, p: float) -> Tensor:
+    """How many trials it takes until one succeeds that does so with probability `p`, in place.
+
+    Raises RuntimeError for p outside (0, 1).
+    """
+    _want(0 < p < 1, "geometric_", f"p between 0 and 1, got {p}")
+    draw = _drawn("geometric_", "exponential", self)
+    xp = XP[type(draw)]
+    return _written(self, xp.maximum(xp.ceil(draw / -math.log1p(-p)), 1.0))
+
+
+def _probabilities(name: str) -> Any:
+    def check(p: Any) -> None:
+        _want(bool(np.all((p >= 0) & (p <= 1))), name, "probabilities from 0 to 1")
+
+    return check
 
 
 def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
@@ -59,14 +112,19 @@ def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
 
     Raises RuntimeError for probabilities outside [0, 1] and a shape that does not fit.
     """
-    chance = to_host(p._array) if type(p) in TENSORS else np.asarray(p)
+    chance = p._array if type(p) in TENSORS else np.asarray(p)
     try:
-        chance = np.broadcast_to(chance, self.shape)
+        np.broadcast_to(np.empty(chance.shape, bool), self.shape)
     except ValueError as error:
         raise RuntimeError(
             f"bernoulli_: p of shape {chance.shape} does not fit a Tensor of shape {self.shape}"
         ) from error
-    return _written(self, _bernoulli("bernoulli_", chance, self.shape))
+    if type(p) in TENSORS:
+        examine(p, _probabilities("bernoulli_"))
+    else:
+        _probabilities("bernoulli_")(chance)
+        chance = float(p)
+    return _written(self, _drawn("bernoulli_", "uniform", self) < chance)
 
 
 @public
@@ -76,8 +134,9 @@ def bernoulli(input: T) -> Tensor:
     Raises RuntimeError for probabilities outside [0, 1], NotImplementedError for integers.
     """
     draw_dtype(input.dtype)  # refuses integers
-    drawn = _bernoulli("bernoulli", to_host(input._array), input.shape).astype(input.dtype)
-    return wrap(XP[type(input._array)].asarray(drawn))
+    examine(input, _probabilities("bernoulli"))
+    draw = _drawn("bernoulli", "uniform", input)
+    return wrap(XP[type(draw)].asarray(draw < input._array, input.dtype))
 
 
 @public
@@ -99,24 +158,36 @@ def multinomial(
         raise RuntimeError(
             f"multinomial: cannot draw {num_samples} of {input.shape[-1]} without replacement"
         )
-    weights = to_host(input._array).astype(np.float64)
-    if not np.all((weights >= 0) & np.isfinite(weights)):
-        raise RuntimeError("multinomial: a weight is negative, inf or NaN")
-    positive = weights > 0
-    if np.any(positive.sum(-1) < (1 if replacement else num_samples)):
-        raise RuntimeError("multinomial: a row has too few weights above 0")
-    stream = default_generator()
+
+    def check(weights: Any) -> None:
+        if not np.all((weights >= 0) & np.isfinite(weights)):
+            raise RuntimeError("multinomial: a weight is negative, inf or NaN")
+        if np.any((weights > 0).sum(-1) < (1 if replacement else num_samples)):
+            raise RuntimeError("multinomial: a row has too few weights above 0")
+
+    examine(input, check)
+    like = type(input._array)
+    xp = XP[like]
+    weights = xp.asarray(input._array, float64)
+    shape = (*input.shape[:-1], num_samples)
     if replacement:
-        bounds = weights.cumsum(-1)
-        places = stream.random((*weights.shape[:-1], num_samples)) * bounds[..., -1:]
-        rows = zip(np.atleast_2d(bounds), np.atleast_2d(places), strict=True)
-        found = np.empty(places.shape, np.int64)
-        for row, (bound, place) in zip(np.atleast_2d(found), rows, strict=True):
-            row[:] = np.searchsorted(bound, place, "right")
-    else:
-        # Of exponential times, each as fast as its weight, the least is at an index with the
-        # probability asked for; the next ones are draws without it.
-        times = stream.standard_exponential(weights.shape)
-        times = np.divide(times, weights, out=np.full(weights.shape, np.inf), where=positive)
-        found = times.argsort(-1)[..., :num_samples]
-    return wrap(XP[type(input._array)].asarray(np.ascontiguousarray(found)))
+        bounds = xp.cumsum(weights, -1)
+        places = drawn("multinomial", "uniform", shape, like=like) * bounds[..., -1:]
+        return wrap(_found(xp, bounds, places))
+    # Of exponential times, each as fast as its weight, the least is at an index with the
+    # probability asked for; the next ones are draws without it.
+    times = drawn("multinomial", "exponential", input.shape, like=like)
+    never = weights <= 0
+    times = xp.where(never, math.inf, times / (weights + never))
+    return wrap(xp.argsort(times, -1)[..., :num_samples].copy())
+
+
+def _found(xp: Any, bounds: Any, places: Any) -> Any:
+    """For each of `places` how many of the `bounds` of its row are not beyond it."""
+    if type(bounds) is not np.ndarray or type(places) is not np.ndarray:
+        return (bounds[..., None, :] <= places[..., :, None]).sum(-1)
+    found = np.empty(places.shape, np.int64)  # without an array of rows x draws x weights
+    rows = zip(np.atleast_2d(bounds), np.atleast_2d(places), strict=True)
+    for row, (bound, place) in zip(np.atleast_2d(found), rows, strict=True):
+        row[:] = np.searchsorted(bound, place, "right")
+    return found

@@ -65,16 +65,7 @@ class Adam(Optimizer):
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "eps", "weight_decay")
-        betas = group["betas"]
-        name = type(self).__name__
-        if not isinstance(betas, list | tuple) or len(betas) != 2:
-            raise ValueError(f"{name}: betas must be two numbers, got {betas!r}")
-        group["betas"] = tuple(betas)
-        for number, beta in enumerate(betas):
-            if not isinstance(beta, int | float) or not 0 <= beta < 1:
-                raise ValueError(
-                    f"{name}: betas[{number}] must be at least 0 and below 1, got {beta!r}"
-                )
+        self._check_betas(group)
 
     def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         return self.states if group["amsgrad"] else self.states[:2]

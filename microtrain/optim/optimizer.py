@@ -32,7 +32,7 @@ OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 # What `_use` makes.
 _LAID_OUT = (
-    "storage", "_group_of", "_flat", "_used", "_counts", "_present", "runs", "written",
+    "storage", "_group_of", "_flat", "_used", "_counts", "_numbers", "_present", "runs", "written",
 )  # fmt: skip
 
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
@@ -73,6 +73,7 @@ class Run:
         fresh: whether the states have not been used yet.
         places: the numbers of the parameters of its stretch, one list for all its blocks.
         count: how many steps they have taken.
+        numbers: what else is one number for each of them, one list for all its blocks.
         constants: what a subclass computes from the options, once.
     """
 
@@ -85,7 +86,16 @@ class Run:
     fresh: bool
     places: list[int]
     count: int
+    numbers: list[float]
     constants: tuple[Any, ...] = ()
+
+    def direction(self, decay: Any, maximize: bool) -> Any:
+        """The gradient with its L2 penalty, and its sign turned round, in `scratch` if changed."""
+        xp, work = XP[type(self.param)], self.scratch
+        if decay is not None:
+            xp.multiply(self.param, decay, work)
+            return (xp.subtract if maximize else xp.add)(work, self.grad, work)
+        return xp.negative(self.grad, work) if maximize else self.grad
 
 
 class Optimizer:
@@ -93,6 +103,7 @@ class Optimizer:
 
     A subclass names its flat states and updates one `Run` at a time. One whose update depends on
     the number of steps that a parameter has taken sets `counts`: a run then has one such number.
+    Other numbers of this kind are `numbers`, which `prepare` brings up to date.
     Between `begin_step` and `end_step` a step is `update` of each of `runs`, which is what a
     captured step repeats.
 
@@ -113,6 +124,8 @@ class Optimizer:
 
     states: ClassVar[tuple[str, ...]] = ()
     counts: ClassVar[bool] = False
+    numbers: ClassVar[tuple[str, ...]] = ()
+    needs_closure: ClassVar[bool] = False  # a step computes the loss several times
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if type(params) in TENSORS or isinstance(params, set | frozenset | dict | str):
@@ -180,6 +193,7 @@ class Optimizer:
         ]
         self._used = [False] * len(storage.params)  # whose states have been used
         self._counts = [0] * len(storage.params)  # steps taken, as far as the runs do not say
+        self._numbers: list[Any] = [None] * len(storage.params)  # likewise; None before use
         self._present: tuple[bool, ...] | None = None  # which gradients the runs were made for
         self.runs: list[Run] = []
         self.written: tuple[Any, ...] = ()
@@ -198,6 +212,22 @@ class Optimizer:
                     f"{type(self).__name__}: {name} must be a number of at least {least}, got "
                     f"{value!r}"
                 )
+
+    def _check_betas(self, group: dict[str, Any]) -> None:
+        """ValueError unless `betas` are two decay rates."""
+        betas, name = group["betas"], type(self).__name__
+        if not isinstance(betas, list | tuple) or len(betas) != 2:
+            raise ValueError(f"{name}: betas must be two numbers, got {betas!r}")
+        group["betas"] = tuple(betas)
+        for number, beta in enumerate(betas):
+            if not isinstance(beta, int | float) or not 0 <= beta < 1:
+                raise ValueError(
+                    f"{name}: betas[{number}] must be at least 0 and below 1, got {beta!r}"
+                )
+
+    def first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+        """The `numbers` of a parameter of this group before its first step."""
+        return ()
 
     def _constants(self, run: Run) -> tuple[Any, ...]:
         """What the update needs of `run.options`, in the form that is fastest to use."""
@@ -312,6 +342,7 @@ class Optimizer:
         for run in self.runs:
             for place in run.places:
                 self._counts[place] = run.count
+                self._numbers[place] = tuple(run.numbers)
 
     def _make_runs(self, present: tuple[bool, ...]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
@@ -327,7 +358,10 @@ class Optimizer:
                 fresh = bool(self.states_of_group(group)) and not self._used[n]
                 self._used[n] = self._used[n] or fresh
                 # Groups are told apart by identity: equal ones may differ later.
-                kind = (id(group), fresh, self._counts[n] if self.counts else 0)
+                if self._numbers[n] is None:
+                    self._numbers[n] = self.first_numbers(group)
+                count = self._counts[n] if self.counts else 0
+                kind = (id(group), fresh, count, tuple(self._numbers[n]))
                 last = pieces[-1] if pieces else None
                 if (
                     last
@@ -341,9 +375,10 @@ class Optimizer:
             for kind, places in pieces:
                 start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
                 before = None
+                values: list[float] = [*kind[3]]  # one list for all blocks
                 for at in range(start, max(stop, start + 1), block):
                     part = slice(at, min(at + block, stop))
-                    run = self._run(buffer, flats, kind[1], places, part)
+                    run = self._run(buffer, flats, kind[1], places, part, values)
                     self._make_constants(run, before)
                     self.runs.append(run)
                     before = run
@@ -353,7 +388,13 @@ class Optimizer:
         )
 
     def _run(
-        self, buffer: Buffer, flats: dict[str, Any], fresh: bool, places: list[int], part: slice
+        self,
+        buffer: Buffer,
+        flats: dict[str, Any],
+        fresh: bool,
+        places: list[int],
+        part: slice,
+        numbers: list[float],
     ) -> Run:
         group = self._group_of[self.storage.params[places[0]]]
         names = self.states_of_group(group)
@@ -367,6 +408,7 @@ class Optimizer:
         return Run(
             group, self.options(group), buffer.data[part], buffer.grad[part], scratch[:length],
             tuple(flats[name][part] for name in names), fresh, places, self._counts[places[0]],
+            numbers,
         )  # fmt: skip
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -399,25 +441,28 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state by parameter number and the groups' options, in PyTorch's form."""
-        numbers = {p: i for i, p in enumerate(self._group_of)}
-        groups = [
-            {**{k: v for k, v in g.items() if k != "params"},
-             "params": [numbers[p] for p in g["params"]]}
-            for g in self.param_groups
-        ]  # fmt: skip
         state = {}
-        for param, number in numbers.items():
+        for number, param in enumerate(self._group_of):
             found = self.state_of(param)
             if found:
                 state[number] = {n: wrap(array.copy(order="K")) for n, array in found.items()}
                 if STEP in found:  # PyTorch's dtype, which is exact up to 2**24 steps
                     state[number][STEP] = wrap(found[STEP].astype(np.float32))
-        return {"state": state, "param_groups": groups}
+        return {"state": state, "param_groups": self._numbered_groups()}
+
+    def _numbered_groups(self) -> list[dict[str, Any]]:
+        """The groups' options, with the numbers of their parameters."""
+        numbers = {p: i for i, p in enumerate(self._group_of)}
+        return [
+            {**{k: v for k, v in g.items() if k != "params"},
+             "params": [numbers[p] for p in g["params"]]}
+            for g in self.param_groups
+        ]  # fmt: skip
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
         """The state arrays of one parameter in its shape, sharing memory; empty before use.
 
-        The number of steps, where an optimizer counts them, is a copy.
+        The number of steps, where an optimizer counts them, and other numbers are copies.
         """
         place = self.storage.place[param]
         if not self._used[place]:
@@ -428,7 +473,9 @@ class Optimizer:
         if not self.counts:
             return found
         self._settle()
-        return {STEP: np.array(self._counts[place], np.int64), **found}
+        values = zip(self.numbers, self._numbers[place], strict=True)
+        numbers = {name: np.array(value, slot.array.dtype) for name, value in values}
+        return {STEP: np.array(self._counts[place], np.int64), **found, **numbers}
 
     def _flats(self, place: int) -> dict[str, Any]:
         """The flat states of the buffer that holds parameter number `place`."""
@@ -466,7 +513,7 @@ class Optimizer:
         self.runs = []
         for place in range(len(self._used)):
             self._used[place] = False
-            self._counts[place] = 0
+            self._counts[place], self._numbers[place] = 0, None
         for number, values in states.items():
             self.load_state_of(params[number], values)
         self._present = None
@@ -477,7 +524,7 @@ class Optimizer:
         for name, value in values.items():
             if value is None:
                 continue
-            counted = self.counts and name == STEP
+            counted = (self.counts and name == STEP) or name in self.numbers
             if name not in self.states and not counted:
                 raise ValueError(f"{type(self).__name__} has no state {name!r}")
             array = value._array if type(value) in TENSORS else value
@@ -487,8 +534,10 @@ class Optimizer:
                     f"state {name!r}: expected shape {expected}, got {tuple(array.shape)}"
                 )
             found[name] = array
-        if self.counts and found and STEP not in found:
-            raise ValueError(f"the states {', '.join(found)} come without {STEP!r}")
+        needed = (*([STEP] if self.counts else ()), *self.numbers)
+        missing = [name for name in needed if name not in found]
+        if found and missing:
+            raise ValueError(f"the states {', '.join(found)} come without {missing[0]!r}")
         return found
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
@@ -503,9 +552,11 @@ class Optimizer:
             for name in self.states:  # one that is not given starts at 0
                 if name not in found and flats[name] is not None:
                     shaped(flats[name], slot)[...] = 0
+            self._numbers[place] = tuple(float(found[name]) for name in self.numbers)
         for name, array in found.items():
             if name == STEP:
                 self._counts[place] = int(array.item())
+            if name not in self.states:
                 continue
             if flats[name] is None:
                 flats[name] = flat_like(slot.buffer)
@@ -515,18 +566,20 @@ class Optimizer:
             home[...] = XP[type(home)].asarray(array, home.dtype)
         self._present = None
 
-    def history(self) -> tuple[int, list[bool], list[int]]:
-        """How often `step` was called, and which parameters' states were used and how often."""
+    def history(self) -> tuple[int, list[bool], list[int], list[Any]]:
+        """How often `step` was called, which parameters' states were used, how often; `numbers`."""
         self._settle()
-        return self.calls, [*self._used], [*self._counts]
+        return self.calls, [*self._used], [*self._counts], [*self._numbers]
 
-    def set_history(self, history: tuple[int, list[bool], list[int]]) -> None:
+    def set_history(self, history: tuple[int, list[bool], list[int], list[Any]]) -> None:
         """Count as if the steps since `history()` had not been; the next one goes as the last."""
-        self.calls, used, counts = history
+        self.calls, used, counts, numbers = history
         self._counts[:] = counts
+        self._numbers[:] = numbers
         self._used[:] = used
         for run in self.runs:
             run.count = counts[run.places[0]]
+            run.numbers[:] = numbers[run.places[0]] or self.first_numbers(run.group)
             run.fresh = bool(run.states) and not used[run.places[0]]
             for place in run.places:  # the next step uses them
                 self._used[place] = used[place] or run.fresh

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
 from .optimizer import Optimizer, Run, arguments
+
+if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
+    from annotated_types import Ge, Gt
 
 
 class RMSprop(Optimizer):
@@ -46,11 +49,11 @@ class RMSprop(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
+        lr: Annotated[float, Gt(0)] = 1e-2,
+        alpha: Annotated[float, Ge(0)] = 0.99,
+        eps: Annotated[float, Ge(0)] = 1e-8,
+        weight_decay: Annotated[float, Ge(0)] = 0.0,
+        momentum: Annotated[float, Ge(0)] = 0.0,
         centered: bool = False,
         capturable: bool = False,
         foreach: bool | None = None,
@@ -83,17 +86,13 @@ class RMSprop(Optimizer):
     def update(self, run: Run) -> None:
         lr, alpha, new, eps, decay, momentum, centered, maximize = run.constants
         square, *more = run.states
-        param, step, work = run.param, run.grad, run.scratch
+        param, work = run.param, run.scratch
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
         if run.fresh:
             for state in run.states:
                 state.fill(0)
-        if decay is not None:
-            multiply(param, decay, work)
-            step = (xp.subtract if maximize else add)(work, step, work)
-        elif maximize:
-            step = xp.negative(step, work)
+        step = run.direction(decay, maximize)
         other = multiply(step, step)  # `step` may be in `work`, and is needed once more
         multiply(other, new, other)
         multiply(square, alpha, square)

@@ -89,14 +89,10 @@ class SGD(Optimizer):
 
     def update(self, run: Run) -> None:
         lr, momentum, kept, decay, nesterov, maximize = run.constants
-        param, step, work = run.param, run.grad, run.scratch
+        param, work = run.param, run.scratch
+        step = run.direction(decay, maximize)
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
-        if decay is not None:
-            multiply(param, decay, work)
-            step = (xp.subtract if maximize else add)(work, step, work)
-        elif maximize:
-            step = xp.negative(step, work)
         if momentum is not None:
             (velocity,) = run.states
             if run.fresh:

@@ -88,8 +88,8 @@ def save_checkpoint(
     if step < 0:
         raise ValueError(f"a checkpoint's step is 0 or more, got {step}")
     contents = {
-        "model.safetensors": _safetensors("model", model),
-        "optimizer.safetensors": _safetensors("optimizer", optimizer),
+        "model.safetensors": safetensors_bytes("model", model),
+        "optimizer.safetensors": safetensors_bytes("optimizer", optimizer),
         "state.json": _json_bytes(state),
         "config.yaml": config_text.encode(),
     }
@@ -221,7 +221,10 @@ def peek_state(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _safetensors(kind: str, arrays: Mapping[str, Array]) -> bytes:
+def safetensors_bytes(
+    kind: str, arrays: Mapping[str, Array], metadata: dict[str, str] | None = None
+) -> bytes:
+    """A file of safetensors; TypeError, which begins with `kind`, for other arrays than numbers."""
     from safetensors.numpy import save
 
     plain: dict[str, Array] = {}
@@ -233,7 +236,7 @@ def _safetensors(kind: str, arrays: Mapping[str, Array]) -> bytes:
             raise TypeError(f"{kind}: cannot store {name}, an array of {dtype}")
         # save() copies raw memory: any other order or stride would be stored as other values.
         plain[name] = np.asarray(array, dtype=dtype.newbyteorder("="), order="C")
-    return bytes(save(plain))
+    return bytes(save(plain, metadata))
 
 
 def _arrays(data: bytes, order: list[str]) -> dict[str, Array]:

@@ -133,6 +133,12 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
         return Rates(schedule, optimizer.param_groups)
 
 
+SEVERAL_EVALUATIONS = (
+    "computes the loss several times in a step, and a training step takes one gradient; use it in "
+    "a loop of your own (docs/your-loop.md)"
+)
+
+
 def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
     """The configured optimizer; ConfigError for what is none."""
     with trying(config, "optimizer", config.optimizer):
@@ -143,6 +149,8 @@ def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
             "is no optimizer: expected a class that derives from microtrain.optim.Optimizer, found "
             f"{described(optimizer)}",
         )  # fmt: skip
+    if optimizer.needs_closure:
+        raise refused(config, "optimizer", config.optimizer, SEVERAL_EVALUATIONS)
     return optimizer
 
 

@@ -14,6 +14,7 @@ from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
 from ..nn import Module
+from ..random import begin_batch, kept_place
 from ..tensor import TENSORS, Tensor
 from .losses import loss_of_rows, one_loss, refuse_uncounted
 from .metrics import Metric, MetricSet
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Step = Callable[[Any, tuple[Tensor, ...]], tuple[Any, Any]]  # model, batch: prediction, loss
 
+EVALUATED = (-1, 0)  # the batch of what a model draws meanwhile, in place of a loader's
 ROWS = 4096  # a forward pass at a time: bounds memory, and costs nothing beside it
 
 
@@ -64,7 +66,7 @@ def evaluate(
     # What a step of one's own computes from the model's parts is of the rows, too.
     parts = model.parameters() if step is not None and isinstance(model, Module) else ()
     others = [param for param in parts if param.requires_grad]
-    with evaluating(model):
+    with evaluating(model), kept_place():
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
@@ -73,6 +75,7 @@ def evaluate(
             for first in range(start, start + max(largest, 1), ROWS):
                 rows = dataset[min(first, stop) : min(first + ROWS, stop)]
                 batch = tuple(_tensor(array, device) for array in rows)
+                begin_batch(first, EVALUATED, rows=len(rows[at]), ranks=comm.size)
                 outputs = Outputs(model, [*others])
                 prediction, value = _outcome(
                     step or forward, outputs, batch, measured.mean, loss if weighted else None

@@ -16,8 +16,8 @@ is settled by all after the steps 1, 2, 4, 8 ... and before every evaluation.
 
 from __future__ import annotations
 
+import functools
 import gc
-import linecache
 import os
 import re
 import weakref
@@ -32,7 +32,7 @@ from ..compile.executors import UNKNOWN, choose, numba_absent
 from ..compile.traced import Traced
 from ..distributed.agreement import agreed, together
 from ..errors import CaptureError, ConfigError, UserError
-from ..frames import is_own
+from ..frames import is_own, with_code
 from ..tensor import TENSORS
 from .snapshot import Snapshot
 
@@ -316,11 +316,13 @@ def _described(error: Exception) -> str:
         if not is_own(file := frame.f_code.co_filename) and file[0] != "<"
     ]
     if not frames:  # where the text begins with a line, that is of whoever called the library
-        return re.sub(r"^\S+:\d+: ", "", text)
+        place = re.match(r"\S+:\d+", text)
+        shown = [] if place is None else [with_code(place[0]), place[0]]
+        return functools.reduce(lambda rest, one: rest.removeprefix(f"{one}: "), shown, text)
     if f"{frames[-1][0]}:{frames[-1][1]}" in text:
         return text
     file, line = frames[-1]
-    return f"{file}:{line}: {linecache.getline(file, line).strip()}: {text}"
+    return f"{with_code(f'{file}:{line}')}: {text}"
 
 
 def _give_back(recorders: Any) -> None:

@@ -144,6 +144,10 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda p: mt.optim.AdamW([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], lr=0.01),
     lambda p: mt.optim.Adam(p, lr=0.01, amsgrad=True), lambda p: mt.optim.RMSprop(p, lr=0.01),
     lambda p: mt.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.9, weight_decay=0.1),
+    lambda p: mt.optim.Adadelta(p, weight_decay=0.1), lambda p: mt.optim.Adagrad(p, lr=0.01),
+    lambda p: mt.optim.Adamax(p), lambda p: mt.optim.NAdam(p, weight_decay=0.1),
+    lambda p: mt.optim.RAdam(p, weight_decay=0.1, decoupled_weight_decay=True),
+    lambda p: mt.optim.ASGD(p, t0=2),  # not Rprop, which goes by signs, also those of rounding
 ]  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import random
+import time
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,150 @@ from microtrain.tensor import wrap
 nn, F = mt.nn, mt.nn.functional
 
 
-def test_creation_functions_are_drawn_anew_or_refused() -> None:
-    with pytest.raises(CaptureError, match="does something different"):
-        call(mt.compile(lambda x: x + mt.randn(3)))
+def helper(x: Any) -> Any:
+    return x.sum().item()
+
+
+def branch(s: Any, x: Any) -> Any:
+    if x.sum() > 0:
+        x = x * 2
+    return x
+
+
+HERE = r"test_compile_refused\.py:\d+: "
+VALUES = HERE + r".*%s looks at a Tensor of a captured step: its values differ.*\. %s"
+NEEDS_NO = "Calculate with the Tensor itself, which needs no number"
+MADE = (
+    r"%s does something different at every call.*" + HERE + r"what Python or NumPy made there "
+    r"\(random, numpy\.random, time, a counter\) is %s, then %s\. Pass what changes as an argument"
+)
+COUNTER = iter(range(10**6))
+NUMPY_DRAWS = np.random.default_rng(0)
+WRONG = r"[-+.\d]+(e-\d+)?"
+
+# What users write, and what they are told: where, what, and what to do instead.
+TOLD: dict[str, tuple[Any, str]] = {
+    "item": (lambda s, x: x * x.sum().item(), VALUES % (r"item\(\)", NEEDS_NO)),
+    "item in a function": (
+        lambda s, x: x * helper(x),
+        HERE + r"return x\.sum\(\)\.item\(\): item\(\) looks",
+    ),
+    "if": (branch, HERE + r"if x\.sum\(\) > 0:: if, while.* looks at .*mt\.where"),
+    "and": (lambda s, x: x.sum() > 0 and x, VALUES % ("if, while.*", r"Choose with mt\.where")),
+    "max": (lambda s, x: max(x[0, 0], x[0, 1]), VALUES % ("if, while.*", "Choose")),
+    "float": (lambda s, x: x * float(x.sum()), VALUES % (r"float\(\)", NEEDS_NO)),
+    "int": (lambda s, x: x[: int(x.sum())], VALUES % (r"int\(\)", NEEDS_NO)),
+    "range": (lambda s, x: [*range(x.argmax())], VALUES % (r"an index.*", "Index with the Tensor")),
+    "numpy": (lambda s, x: x.detach().numpy(), VALUES % (r"numpy\(\)", "Return it")),
+    "tolist": (lambda s, x: x.tolist(), VALUES % (r"tolist\(\)", NEEDS_NO)),
+    "asarray": (lambda s, x: np.asarray(x), VALUES % ("NumPy", "Use the function of microtrain")),
+    "print": (lambda s, x: print(x), VALUES % ("print, an f-string.*", "Return it .* print it")),
+    "f-string": (lambda s, x: f"{x.sum()}", VALUES % ("print, an f-string.*", "Return it")),
+    "str": (lambda s, x: str(x), VALUES % ("print, an f-string.*", "Return it")),
+    "equal": (lambda s, x: mt.equal(x, x), VALUES % (r"equal\(\)", "Return it")),
+    "mask": (lambda s, x: x[x > 0], HERE + r"the shape of the result.*where\(mask, x, 0\)"),
+    "random": (lambda s, x: x * random.random(), MADE % ("<lambda>", WRONG, WRONG)),
+    "a tensor of random": (
+        lambda s, x: x * mt.tensor([random.random(), 1, 2]),
+        MADE % ("<lambda>", r"\[0\.\d+, \.\.\.\] of shape \(3,\)", r"\[0.*\)"),
+    ),
+    "full": (lambda s, x: mt.full_like(x, random.random()), MADE % (".*", r"\[0.*", r"\[0.*\)")),
+    "time": (lambda s, x: x * time.perf_counter(), MADE % ("<lambda>", WRONG, WRONG)),
+    "numpy.random": (lambda s, x: x + NUMPY_DRAWS.random(), MADE % ("<lambda>", WRONG, WRONG)),
+    "counter": (lambda s, x: x * next(COUNTER), MADE % ("<lambda>", WRONG, WRONG)),
+    "an array of numpy.random": (
+        lambda s, x: x + mt.from_numpy(NUMPY_DRAWS.standard_normal(3)),
+        HERE + r"an array of shape \(3,\) from outside the step.*Pass it.*for noise use mt\.randn",
+    ),
+    "nn.init": (
+        lambda s, x: x + nn.init.normal_(mt.empty(3)),
+        HERE + r"nn\.init, or a new layer, draws initial values.*outside the step",
+    ),
+    "a new layer": (lambda s, x: nn.Linear(3, 3)(x), HERE + r"nn\.init, or a new layer"),
+    "manual_seed": (lambda s, x: from_seed(x), "it seeds the random stream.*do that outside"),
+    "write": (lambda s, x: x.add_(1), HERE + r"the step writes into its argument; clone\(\) it"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_users_are_told(name: str) -> None:
+    function, words = TOLD[name]
+    setting = Setting()
+    step = mt.compile(lambda x: function(setting, x))
+    with pytest.raises(CaptureError, match=f"(?s){words}") as found:
+        call(step)
+    assert "copyto" not in str(found.value)
+    assert "constant" not in str(found.value)
+
+
+def collocation(kind: str, x: Any) -> Any:
+    """Points at which a derivative is wanted, as people make leaves of them."""
+    if kind == "in place":
+        return x.requires_grad_()
+    if kind == "detached":
+        return x.detach().requires_grad_()
+    if kind == "cloned":
+        return x.clone().requires_grad_()
+    if kind == "drawn":
+        return mt.rand_like(x).requires_grad_()
+    if kind == "columns":
+        return mt.cat([x[:, :1], x[:, 1:].detach()], 1).requires_grad_()
+    return x
+
+
+@pytest.mark.parametrize(
+    "kind", ["in place", "detached", "cloned", "drawn", "columns", "a leaf", "inputs"]
+)
+def test_collocation_points_are_leaves(kind: str) -> None:
+    """The gradient of a loss by them goes to `x.grad`, or nowhere; it stops no capture."""
+    found = []
+    for wrapped in (lambda step: step, mt.compile):
+        mt.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        optimizer = mt.optim.Adam(model.parameters(), lr=0.01)
+
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            x = collocation(kind, x)
+            u = model(x)
+            (du,) = mt.autograd.grad(u.sum(), x, create_graph=True)
+            (d2u,) = mt.autograd.grad(du[:, 0].sum(), x, create_graph=True)
+            loss = ((d2u[:, :1] + du[:, 1:2] - u) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward(inputs=list(model.parameters()) if kind == "inputs" else None)
+            optimizer.step()
+            return loss
+
+        run = wrapped(step)
+        losses, grads = [], []
+        for i in range(8):
+            x = batch(i).double()
+            if kind in ("a leaf", "inputs"):
+                x.requires_grad_()
+            losses.append(run(x).item())
+            grads.append(None if x.grad is None else x.grad.tolist())
+        found.append((losses, grads))
+        assert (grads[-1] is not None) == (kind in ("in place", "a leaf"))
+    assert found[0] == found[1]
+    assert len(run.programs) == 1
+
+
+def test_an_argument_with_a_graph_gets_the_advice_that_helps() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any, inputs: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward(inputs=inputs)
+        optimizer.step()
+        return loss
+
+    w = mt.ones(3, requires_grad=True)
+    with pytest.raises(CaptureError, match=HERE + r"backward\(\) would add.*backward\(inputs="):
+        mt.compile(lambda x: step(x, None))(batch(0) * w)
+    parameters = list(model.parameters())
+    for i in range(4):
+        mt.compile(lambda x: step(x, parameters))(batch(i) * w)
 
 
 REFUSED: dict[str, Any] = {
@@ -298,7 +441,7 @@ CHANGING: dict[str, Any] = {
     "slice written": lambda x, y, index, odd: written(x, index, odd),
     "sign of a zero": lambda x, y, index, odd: x * [0.0, -0.0][odd],
     "seed": lambda x, y, index, odd: from_seed(x),
-    "draw": lambda x, y, index, odd: x * mt.randint(0, 2, (1,)),
+    "draw": lambda x, y, index, odd: x * (mt.rand(3) if odd else mt.randn(3)),
 }
 
 

@@ -137,6 +137,36 @@ WITHOUT_LOOKING: dict[str, Any] = {
     "nanmedian of equals": lambda x, i, m: x.round().nanmedian() * x,
     "nanmedian of NaN": lambda x, i, m: (x * float("nan")).nanmedian(),
     "nanmedian of integers": lambda x, i, m: i.nanmedian(),
+    "quantile": lambda x, i, m: x.quantile(0.3, 1, interpolation="midpoint"),
+    "quantiles": lambda x, i, m: x.nanquantile(x.detach()[:, 0].sigmoid()),
+    "mode": lambda x, i, m: tuple(x.round().mode(0)),
+    "histc": lambda x, i, m: x.histc(7),
+    "histogram": lambda x, i, m: tuple(x.histogram(4, weight=x * x, density=True)),
+    "cov": lambda x, i, m: mt.cov(x, aweights=x[0] * x[0]),
+    "corrcoef": lambda x, i, m: x.corrcoef(),
+    "gradient": lambda x, i, m: mt.gradient(x, spacing=(2.0, x[0].detach().sort().values)),
+    "trapezoid": lambda x, i, m: mt.trapezoid(x, x[0]) + mt.cumulative_trapezoid(x, dx=2)[:, 0],
+    "renorm": lambda x, i, m: x.renorm(2, 0, 1.5),
+    "cdist": lambda x, i, m: mt.cdist(x, x[:2], p=1.5),
+    "pdist": lambda x, i, m: mt.nn.functional.pdist(x),
+    "cross": lambda x, i, m: mt.cross(x[:3], x[3:], dim=0),
+    "frexp": lambda x, i, m: tuple(x.frexp()),
+    "fmax": lambda x, i, m: mt.fmax(x, x[0]) * mt.fmin(x, x[1]),
+    "isin": lambda x, i, m: mt.isin(i, i[0]),
+    "log_ndtr": lambda x, i, m: mt.special.log_ndtr(x * 5),
+    "diagonal_scatter": lambda x, i, m: x.diagonal_scatter(x[0], -1),
+    "slice_scatter": lambda x, i, m: x.slice_scatter(x[:2] * 2, 0, 1, 5, 3),
+    "put": lambda x, i, m: x.put(i[0].clamp(-6), x[0], accumulate=True),
+    "combinations": lambda x, i, m: mt.combinations(x[0], 3),
+    "block_diag": lambda x, i, m: mt.block_diag(x, x[0], x[0, 0]),
+    "index_reduce": lambda x, i, m: x.index_reduce(1, i[0] % 5, x * 2, "mean"),
+    **{
+        f"scatter_reduce {name} {itself}": lambda x, i, m, name=name, itself=itself: (
+            x.scatter_reduce(0, i % 6, x * 2 + 0.1, name, include_self=itself)
+        )
+        for name in ("sum", "prod", "mean", "amax", "amin")
+        for itself in (True, False)
+    },
     "nanmedian along": lambda x, i, m: mt.where(m, x, float("nan")).nanmedian(1, True),
 }
 

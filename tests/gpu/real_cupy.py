@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain import backend
+from microtrain import backend, numerics
 from microtrain.autograd import anomaly
 from microtrain.backend import MODES, XP
 from microtrain.tensor import TENSORS
@@ -132,7 +132,7 @@ def only(dtype: Any) -> Iterator[Callable[[], None]]:
             other.add(f"{what}: {array.dtype.name}")
 
     namespace, before = XP[cupy.ndarray], MODES.anomaly
-    names = [*backend.INSTRUCTIONS, "sum", "max", "min", "take", "erf", "erfc", "ones_of"]
+    names = [*backend.INSTRUCTIONS, *numerics.__all__, "sum", "max", "min", "take", "ones_of"]
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
             patch.setattr(namespace, name, _Called(name, getattr(namespace, name), look))

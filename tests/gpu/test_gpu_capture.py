@@ -35,6 +35,8 @@ MAKE: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: mt.optim.SGD(p, lr=1e-3, momentum=0.9, weight_decay=0.01),
     "AdamW": lambda p: mt.optim.AdamW(p, lr=0.01),
     "RMSprop": lambda p: mt.optim.RMSprop(p, lr=0.01, centered=True),
+    "NAdam": lambda p: mt.optim.NAdam(p, lr=0.01),
+    "Adadelta": lambda p: mt.optim.Adadelta(p),
 }
 
 

@@ -188,6 +188,13 @@ OPTIMIZERS: dict[str, list[dict[str, Any]]] = {
     "Adam": [{"lr": 0.1}, {"lr": 0.1, "amsgrad": True, "weight_decay": 1e-3, "maximize": True}],
     "AdamW": [{"lr": 0.1}],
     "RMSprop": [{"lr": 0.01}, {"lr": 0.01, "momentum": 0.9, "centered": True}],
+    "Adadelta": [{}, {"weight_decay": 1e-3}],
+    "Adagrad": [{}, {"lr_decay": 0.1, "initial_accumulator_value": 0.1}],
+    "Adamax": [{}],
+    "NAdam": [{}, {"weight_decay": 1e-3, "decoupled_weight_decay": True}],
+    "RAdam": [{}, {"maximize": True}],
+    "Rprop": [{}],
+    "ASGD": [{"t0": 1}],
 }
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "ConstantLR": lambda o: schedules.ConstantLR(o, 0.5, 2),

@@ -58,10 +58,10 @@ def test_nothing_or_all_is_dropped(p: float) -> None:
 def test_evaluation_changes_nothing_and_draws_nothing() -> None:
     layer, x = mt.nn.Dropout(0.5).eval(), mt.ones(4)
     assert layer(x) is x
-    assert mtr.place() == (0, (0, 0), 0)
+    assert mtr.place() == (0, (0, 0), 0, None, 1)
     layer.train()
     layer(x)
-    assert mtr.place() == (0, (0, 0), 1)
+    assert mtr.place() == (0, (0, 0), 1, None, 1)
 
 
 @pytest.mark.parametrize("function", [F.dropout1d, F.dropout2d, F.dropout3d])
@@ -205,10 +205,10 @@ def test_masks_depend_on_neither_ranks_nor_accumulation(comm: Any, accumulate: i
 
 def test_a_pass_leaves_the_stream_where_it_was() -> None:
     loader = DataLoader(ArrayDataset(np.arange(8.0)), 4)
-    there = (7, (2, 3), 5)
+    there = (7, (2, 3), 5, None, 1)
     mtr.begin_batch(*there)
     for number, _ in enumerate(loader):
-        assert mtr.place() == (0, (0, number), 0)
+        assert mtr.place() == (0, (0, number), 0, 4, 1)
         mtr.next_draw()
     assert mtr.place() == there
     with contextlib.suppress(StopIteration):

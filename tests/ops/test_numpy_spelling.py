@@ -16,7 +16,7 @@ NUMPY = {"dim": "axis", "keepdim": "keepdims"}
 def functions() -> Iterator[tuple[str, Any]]:
     for where, names in (("mt", mt), ("F", F), ("linalg", mt.linalg), ("Tensor", mt.Tensor)):
         for name in dir(names):
-            function = getattr(names, name)
+            function = getattr(names, name, None)
             if inspect.isroutine(function) and not name.startswith("_"):
                 yield f"{where}.{name}", function
 
@@ -141,6 +141,13 @@ def test_a_dimension_that_is_needed_is_missed_in_pythons_words(pattern: str) -> 
 def test_a_typo_is_still_an_unexpected_keyword() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'axes'"):
         x().sum(axes=0)  # type: ignore[call-arg]
+
+
+def test_transpose_without_dimensions_says_what_to_write() -> None:
+    for call in (lambda: x().transpose(), lambda: mt.transpose(x()), lambda: x().transpose(0)):
+        with pytest.raises(TypeError, match=r"expected two dimensions; .* x\.permute"):
+            call()
+    assert mt.ones(2, 3, 4).permute(*reversed(range(3))).shape == (4, 3, 2)
 
 
 def test_axis_in_a_captured_step() -> None:

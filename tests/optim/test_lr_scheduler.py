@@ -33,6 +33,13 @@ def sequence(makers, milestones):
     return make
 
 
+def chain(makers):
+    def make(module, optimizer):
+        return module.ChainedScheduler([maker(module, optimizer) for maker in makers])
+
+    return make
+
+
 warmup = schedule("LinearLR", 0.1, total_iters=4)
 cosine = schedule("CosineAnnealingLR", 10, eta_min=1e-3)
 SCHEDULES = {
@@ -53,6 +60,36 @@ SCHEDULES = {
     "CosineAnnealingWarmRestarts 1": schedule("CosineAnnealingWarmRestarts", 7),
     "LambdaLR": schedule("LambdaLR", lambda epoch: 1 / (1 + epoch)),
     "LambdaLR two": schedule("LambdaLR", [lambda epoch: 0.9**epoch, Decay(0.5)]),
+    "MultiplicativeLR": schedule("MultiplicativeLR", lambda epoch: 0.9 + epoch / 1000),
+    "MultiplicativeLR two": schedule("MultiplicativeLR", [lambda epoch: 0.95, Decay(1.01)]),
+    "CyclicLR": schedule("CyclicLR", 0.01, 0.1, 7, cycle_momentum=False),
+    "CyclicLR triangular2": schedule(
+        "CyclicLR", [0.01, 0.02], [0.1, 0.3], 5, 3, "triangular2", cycle_momentum=False
+    ),
+    "CyclicLR exp_range": schedule(
+        "CyclicLR", 0.01, 0.1, 4, mode="exp_range", gamma=0.97, cycle_momentum=False
+    ),
+    "CyclicLR function": schedule(
+        "CyclicLR",
+        0.01,
+        0.1,
+        4,
+        scale_fn=Decay(0.9),
+        scale_mode="iterations",
+        cycle_momentum=False,
+    ),
+    "ChainedScheduler": chain([warmup, schedule("ExponentialLR", 0.9)]),
+    "ChainedScheduler nested": chain(
+        [chain([warmup, schedule("StepLR", 3)]), schedule("LambdaLR", Decay(0.99))]
+    ),
+    "SequentialLR of chained": sequence(
+        [
+            chain([warmup, chain([schedule("StepLR", 3)])]),
+            schedule("MultiplicativeLR", Decay(0.9)),
+            schedule("CyclicLR", 0.01, 0.1, 4, cycle_momentum=False),
+        ],
+        [10, 20],
+    ),
     "SequentialLR": sequence([warmup, cosine], [4]),
     "SequentialLR of others": sequence(
         [
@@ -75,6 +112,10 @@ SCHEDULES = {
 def optimizer_of(lib, name="SGD"):
     groups = [{"params": [lib.ones(1, requires_grad=True)], "lr": lr} for lr in (0.5, 0.02)]
     return getattr(lib.optim, name)(groups, lr=0.1)
+
+
+def _params(optimizer):
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def rates(optimizer):
@@ -124,7 +165,13 @@ def test_a_loaded_schedule_goes_on_where_the_saved_one_was(name):
     assert repr(saved) == repr(kept) or "LambdaLR" in name or "others" in name
 
 
-@pytest.mark.parametrize("name", ["StepLR", "CosineAnnealingLR low", "LinearLR", "SequentialLR"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "StepLR", "CosineAnnealingLR low", "LinearLR", "SequentialLR", "MultiplicativeLR two",
+        "CyclicLR exp_range", "CyclicLR function", "ChainedScheduler",
+    ],
+)  # fmt: skip
 def test_states_go_to_torch_and_back(name):
     torch = pytest.importorskip("torch")
     theirs, other = walk(torch, SCHEDULES[name], 9)
@@ -145,7 +192,9 @@ def test_states_go_to_torch_and_back(name):
         assert rates(there) == rates(here) == rates(mine.optimizer)
 
 
-@pytest.mark.parametrize("name", [n for n in SCHEDULES if not n.startswith("Sequential")])
+@pytest.mark.parametrize(
+    "name", [n for n in SCHEDULES if not n.startswith(("Sequential", "Chained"))]
+)
 def test_last_epoch(name):
     """A schedule that is told where it is, over groups that know their first rate."""
     torch = pytest.importorskip("torch")
@@ -230,6 +279,35 @@ def test_one_cycle_equals_torch(options, name):
     assert found[0] == found[1]
     optimizer = optimizer_of(mt, name)
     lr_scheduler.OneCycleLR(optimizer, 0.5, **options)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+CYCLIC = [
+    {},
+    {"step_size_down": 2, "mode": "triangular2"},
+    {"mode": "exp_range", "gamma": 0.9, "base_momentum": [0.5, 0.6], "max_momentum": [0.9, 0.8]},
+    {"scale_fn": Decay(0.8)},
+]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize("options", CYCLIC, ids=str)
+def test_momenta_of_cyclic_equal_torch(options, name):
+    torch = pytest.importorskip("torch")
+    found = []
+    for lib in (mt, torch):
+        optimizer = optimizer_of(lib, name)
+        scheduler = lib.optim.lr_scheduler.CyclicLR(optimizer, [0.02, 0.1], 0.5, 5, **options)
+        here = []
+        for _ in range(30):
+            kept = ("lr", "momentum", "betas", "max_momentum", "base_momentum", "initial_lr")
+            here.append([{k: g[k] for k in kept if k in g} for g in optimizer.param_groups])
+            optimizer.step()
+            scheduler.step()
+        found.append(here)
+    assert found[0] == found[1]
+    optimizer = optimizer_of(mt, name)
+    lr_scheduler.CyclicLR(optimizer, 0.1, 0.5, **options)
     optimizer.load_state_dict(optimizer.state_dict())
 
 
@@ -331,6 +409,45 @@ def test_stepping_before_the_optimizer_warns_once():
             lambda o: lr_scheduler.OneCycleLR(o, 1.0, 9, anneal_strategy="x"),
             ValueError,
             "cos or linear",
+        ),
+        (lambda o: lr_scheduler.LambdaLR(o, 3), TypeError, "should be a function, but got int"),
+        (lambda o: lr_scheduler.ChainedScheduler([]), ValueError, "at least one scheduler"),
+        (lambda o: lr_scheduler.ChainedScheduler([3]), TypeError, "int is not an LRScheduler"),
+        (
+            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ReduceLROnPlateau(o)]),
+            ValueError,
+            "ChainedScheduler: ReduceLROnPlateau needs metrics",
+        ),
+        (
+            lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(o, 1)], optimizer_of(mt)),
+            ValueError,
+            "of the same optimizer",
+        ),
+        (
+            lambda o: lr_scheduler.SequentialLR(
+                o,
+                [
+                    lr_scheduler.StepLR(o, 1),
+                    lr_scheduler.ChainedScheduler([warmup(lr_scheduler, o)]),
+                ],
+                [1],
+            ),
+            ValueError,
+            "can only be the first",
+        ),
+        (lambda o: lr_scheduler.CyclicLR("text", 0.1, 1.0), TypeError, "str is not an Optimizer"),
+        (lambda o: lr_scheduler.CyclicLR(o, [0.1], 1.0), ValueError, "base_lr has 1 values for 2"),
+        (
+            lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, 0),
+            ValueError,
+            "must be above 0, got 0 and 0",
+        ),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0, mode="x"), ValueError, "mode must be"),
+        (lambda o: lr_scheduler.CyclicLR(o, 0.1, 1, scale_mode="x"), ValueError, "scale_mode must"),
+        (
+            lambda o: lr_scheduler.CyclicLR(mt.optim.Adagrad(_params(o)), 0.1, 1),
+            ValueError,
+            "CyclicLR: the optimizer has no momentum; use cycle_momentum=False",
         ),
         (lambda o: lr_scheduler.LRScheduler(o), NotImplementedError, r"must define get_lr\(\)"),
     ],

@@ -47,7 +47,7 @@ def _random_slopes(x: Any, lower: float, upper: float, draw: int) -> Any:
 
 def _words(shape: Any, draw: int) -> Any:
     """Read from the first word of the stream on, wherever it stands now."""
-    state, (row, batch, _) = get_rng_state(), place()
+    state, (row, batch, *_) = get_rng_state(), place()
     purpose = (state["seed"], "forward", state["step"], *batch, draw)
     key = int.from_bytes(hashlib.sha256(repr(purpose).encode()).digest()[:16], "little")
     start, size = row * math.prod(shape[1:]), math.prod(shape)

@@ -140,7 +140,9 @@ def test_an_impossible_rate_of_ones_own_schedule_is_refused(found):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("SGD", {"momentum": 0.9}), ("SGD", {"weight_decay": 0.1}), ("Adam", {}),
-     ("Adam", {"weight_decay": 0.1}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {})],
+     ("Adam", {"weight_decay": 0.1}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {}),
+     ("Adadelta", {}), ("Adagrad", {}), ("Adamax", {}), ("NAdam", {"weight_decay": 0.1}),
+     ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}), ("ASGD", {})],
 )  # fmt: skip
 def test_a_captured_step_follows_a_schedule(kind, options, executor):
     def trained(captured):

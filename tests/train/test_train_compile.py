@@ -116,8 +116,19 @@ class Random(nn.Module):  # draws that no replay would repeat
         super().__init__()
         self.inner = nn.Linear(in_features, out_features)
     def forward(self, x):
-        noise = mt.randn(1, x.shape[1]) if self.training else 0.0
+        noise = nn.init.normal_(mt.empty(1, x.shape[1])) if self.training else 0.0
         return self.inner(x + 0.1 * noise)
+
+class Noisy(nn.Module):  # draws of every kind, also while it is evaluated
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.inner = nn.Linear(in_features, out_features)
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x):
+        x = x + 0.1 * mt.randn_like(x) + 0.1 * mt.rand(1, x.shape[1]) * mt.rand(())
+        noise = mt.bernoulli(mt.full_like(x, 0.9)) + 0.1 * mt.zeros_like(x).exponential_()
+        weight = self.inner.weight + 0.01 * mt.randn_like(self.inner.weight)
+        return mt.nn.functional.linear(self.drop(x * noise), weight, self.inner.bias)
 
 class Hooked(nn.Module):
     def __init__(self, in_features, out_features):
@@ -186,6 +197,11 @@ SAME = {
     "accumulation, a tail of fewer": [
         "train.accumulate=7", "train.batch_size=12", "model={type: mlp, hidden: [7]}",
     ],
+    "draws": ["model=./parts.py:Noisy"],
+    "draws, accumulation": ["model=./parts.py:Noisy", "train.accumulate=3"],
+    "draws, shards": [
+        "model=./parts.py:Noisy", "distributed={reproducible: world, shards: 3}",
+    ],
     "rows in order, no tail": ["train.shuffle=false", "train.drop_last=true"],
     "tied, frozen and unused": ["model=./parts.py:Tied", "optimizer.weight_decay=0.01"],
     "adamw": ["optimizer={type: adamw, lr: 0.01, amsgrad: true}", "train.accumulate=2"],
@@ -214,7 +230,7 @@ NOT_CAPTURED = {
     "counts": (["model=./parts.py:Counts"], r"forward changes Counts\.calls"),
     "varies": (["model=./parts.py:Varies"], r"something different at every call.*parts\.py:\d+"),
     "keeps": (["model=./parts.py:Keeps"], r"forward changes Keeps\.mean"),
-    "random": (["model=./parts.py:Random"], r"something different.*parts\.py:\d+"),
+    "random": (["model=./parts.py:Random"], r"parts\.py:\d+: .*nn\.init"),
     "hooked": (
         ["model=./parts.py:Hooked"], r"(captured\n|\): )a hook of a Tensor would not be called",
     ),

@@ -123,7 +123,7 @@ scatter_along = primitive(
 )
 
 
-def _scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation: Any) -> Any:
+def scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation: Any) -> Any:
     """`operation(x, index, src, dim)` on arguments that fit."""
     x, places, src = line(input), line(index), line(src)
     if not places.numel():  # which may have any shape
@@ -163,7 +163,7 @@ def scatter(
         one = scalar_like("scatter", input, value if src is None else src)
         src = expand(one, index.shape)
     operation = scatter_along if reduce is None else _add_scattered
-    return _scattered("scatter", input, dim, index, src, operation)
+    return scattered("scatter", input, dim, index, src, operation)
 
 
 @public
@@ -173,7 +173,7 @@ def scatter_add(input: TensorOnly, dim: Dim, index: Index, src: SameDtype) -> An
     Arguments and errors are those of `scatter`; `src` is a Tensor. On a GPU the dtypes are those of
     CuPy's `scatter_add`, all floats and int32.
     """
-    return _scattered("scatter_add", input, dim, index, src, _add_scattered)
+    return scattered("scatter_add", input, dim, index, src, _add_scattered)
 
 
 def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
@@ -183,7 +183,7 @@ def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
 # Whole slices along one dimension -----------------------------------------------------------------
 
 
-def _slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any, Any, Any]:
+def slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any, Any, Any]:
     """`x` with at least one dimension, the index of slices along `dim` of it, and that vector."""
     index = line(index)
     if index.ndim > 1:
@@ -202,7 +202,7 @@ def index_select(input: TensorOnly, dim: Dim, index: Index) -> Any:
     Raises IndexError for an index out of range; a negative one is. RuntimeError for another dtype
     than int64 and int32.
     """
-    x, parts, index = _slices("index_select", input, dim, index)
+    x, parts, index = slices("index_select", input, dim, index)
     if not input.ndim and index.shape != (1,):
         raise RuntimeError(
             f"index_select(): a 0-d Tensor has one element to select, got {len(index)} indices"
@@ -211,7 +211,7 @@ def index_select(input: TensorOnly, dim: Dim, index: Index) -> Any:
     return result if input.ndim else reshape_to(result, ())
 
 
-def _check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
+def check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
     """`source`, where it has one slice of `x` for each index."""
     source, shape = line(source), line(x).shape
     wanted = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
@@ -239,8 +239,8 @@ def index_add(
     Raises IndexError for an index out of range; a negative one is. RuntimeError for shapes or
     dtypes that do not fit.
     """
-    x, parts, index = _slices("index_add", input, dim, index)
-    source = _check_source("index_add", input, dim, index, source)
+    x, parts, index = slices("index_add", input, dim, index)
+    source = check_source("index_add", input, dim, index, source)
     if alpha != 1:
         source = mul(source, scalar_like("index_add", source, alpha))
     return shaped_like(add(x, unselect(source, x.shape, parts)), input)
@@ -253,8 +253,8 @@ def index_copy(input: TensorOnly, dim: Dim, index: Index, source: SameDtype) -> 
     Which of several slices for one place stays is open. Arguments as for `index_add`; shapes that
     do not fit are an IndexError.
     """
-    x, parts, index = _slices("index_copy", input, dim, index)
-    source = _check_source("index_copy", input, dim, index, source)
+    x, parts, index = slices("index_copy", input, dim, index)
+    source = check_source("index_copy", input, dim, index, source)
     return shaped_like(put_at(x, source, parts), input)
 
 
@@ -265,7 +265,7 @@ def index_fill(input: TensorOnly, dim: Dim, index: Index, value: Any) -> Any:
     Negative indices count from the end. Raises IndexError for one out of range, RuntimeError for a
     value that the dtype of `input` cannot hold.
     """
-    x, parts, _ = _slices("index_fill", input, dim, index, -1)
+    x, parts, _ = slices("index_fill", input, dim, index, -1)
     xp = XP[type(x._array)]
     value = scalar_like("index_fill", input, value)
     # A mask, because the gradient of the value must count a repeated index once.

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import MODES, XP, int64
+from ...backend import MODES, XP, bool_, int64
+from ...tensor import wrap
 from ..arguments import scalar_like, want_in_range, want_tensors
 from ..coercion import examine
 from ..fronts import Index, Mask, SameDtype, TensorOnly, public
@@ -20,9 +21,17 @@ from .indexing import gather_index, kept_index, normal_index, select, unselect
 from .indexing import index_put as put_at
 
 __all__ = [
-    "argwhere", "index_put", "masked_fill", "masked_scatter", "masked_select", "nonzero", "take",
-    "where",
+    "argwhere", "fill", "index_put", "masked_fill", "masked_scatter", "masked_select", "nonzero",
+    "take", "where",
 ]  # fmt: skip
+
+
+@public
+def fill(input: TensorOnly, value: Any) -> Any:
+    """A Tensor like `input` full of `value`, a number or a 0-d Tensor."""
+    never = wrap(XP[type(input._array)].zeros((), bool_))  # its gradient is 0, not missing
+    return choose(never, input, scalar_like("fill", input, value))
+
 
 # Masks --------------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from .factorisations import inverse
 from .linear_algebra import batched, check_dtypes, matmul, mm, mm_matrices
 
 __all__ = [
-    "addbmm", "addmm", "addmv", "baddbmm", "bmm", "dot", "ger", "inner", "kron", "matrix_power",
-    "mv", "outer", "tensordot", "vdot",
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "dot", "ger", "inner", "kron",
+    "matrix_power", "mv", "outer", "tensordot", "vdot",
 ]  # fmt: skip
 
 
@@ -231,6 +231,12 @@ def addmm(x: T, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     Raises RuntimeError for other dimensions, sizes that do not fit, or different dtypes.
     """
     return _add_product("addmm", x, mm(mat1, mat2), beta, alpha)
+
+
+@public
+def addr(x: T, vec1: Vector, vec2: Vector, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """`beta * x + alpha * outer(vec1, vec2)`; arguments as for `addmm`."""
+    return _add_product("addr", x, outer(vec1, vec2), beta, alpha)
 
 
 @public

@@ -151,7 +151,7 @@ copysign = ufunc(
 )
 
 
-def _of_floats(name: str, doc: str, **rules: Any) -> Any:
+def of_floats(name: str, doc: str, **rules: Any) -> Any:
     """Declare a function of two float Tensors that is one instruction of its name."""
 
     def kernel(xp, input, other):
@@ -162,13 +162,13 @@ def _of_floats(name: str, doc: str, **rules: Any) -> Any:
     return primitive(name, kernel, doc, options={"promote": ("input", "other")}, **rules)
 
 
-hypot = _of_floats(
+hypot = of_floats(
     "hypot",
     "`sqrt(input ** 2 + other ** 2)` without overflow, elementwise.",
     input=lambda g, input, result: g * (input / result),
     other=lambda g, other, result: g * (other / result),
 )
-logaddexp = _of_floats(
+logaddexp = of_floats(
     "logaddexp",
     "`log(exp(input) + exp(other))` without overflow, elementwise.",
     input=lambda g, input, other: g * sigmoid(input - other),

@@ -1,4 +1,4 @@
-"""Methods that make a Tensor of the dtype and on the device of another: new_zeros, type_as."""
+"""Methods that make a Tensor like another, new_zeros, type_as; and questions about its memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import XP, as_dtype, made, resolve_device, to_device
+from ...backend import XP, address, as_dtype, made, owner_of, resolve_device, to_device
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import integers
 from ..coercion import NUMBERS
 from ..shape.shapes import sizes_of
 
 __all__ = [
-    "element_size", "ndimension", "nelement", "new_empty", "new_full", "new_ones", "new_tensor",
-    "new_zeros", "stride", "type_as",
+    "data_ptr", "element_size", "get_device", "ndimension", "nelement", "new_empty", "new_full",
+    "new_ones", "new_tensor", "new_zeros", "storage_offset", "stride", "type_as",
 ]  # fmt: skip
 
 
@@ -104,3 +104,33 @@ def stride(x: Tensor, dim: int | None = None) -> Any:
     """The elements in memory between neighbours of each dimension, or of dimension `dim`."""
     strides = tuple(step // x.dtype.itemsize for step in x._array.strides)
     return strides if dim is None else strides[dim]
+
+
+def storage_offset(x: Tensor) -> int:
+    """The elements in memory before the first one of this Tensor."""
+    return (address(x._array) - address(owner_of(x._array))) // int(x.dtype.itemsize)
+
+
+def data_ptr(x: Tensor) -> int:
+    """The address of the first element."""
+    return address(x._array)
+
+
+def get_device(x: Tensor) -> int:
+    """The number of the GPU that holds this Tensor; -1 on the CPU."""
+    return -1 if x.device.type == "cpu" else x.device.index or 0
+
+
+def nbytes(x: Tensor) -> int:
+    """The bytes of all elements."""
+    return x.numel() * element_size(x)
+
+
+def is_cuda(x: Tensor) -> bool:
+    """Whether this Tensor is on a GPU."""
+    return x.device.type == "cuda"
+
+
+def is_cpu(x: Tensor) -> bool:
+    """Whether this Tensor is on the CPU."""
+    return x.device.type == "cpu"

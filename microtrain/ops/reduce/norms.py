@@ -9,6 +9,7 @@ from typing import Any
 from ...backend import as_dtype
 from ..arguments import want_float
 from ..coercion import cast
+from ..fronts import Float, Number, OwnDim, public
 from ..matrix.factorisations import svdvals
 from ..pointwise.elementwise import abs, sign, where, zeros_like
 from ..registry import primitive
@@ -16,7 +17,7 @@ from ..shape.shapes import expand_to, normal_dims, permute_dims, restore_dims
 from .extrema import amax, amin
 from .reductions import in_single, sum
 
-__all__ = ["norm"]
+__all__ = ["norm", "renorm"]
 
 
 @in_single
@@ -89,3 +90,18 @@ def norm(
     if p == 1:
         return sum(abs(x), dims, keepdim)
     return norm_dims(x, p, dims, keepdim)
+
+
+@public
+def renorm(input: Float, p: Number, dim: OwnDim, maxnorm: Number) -> Any:
+    """`input` with the slices along `dim` whose p-norm is above `maxnorm` scaled down to that.
+
+    Raises RuntimeError for less than 2 dimensions and where `p` or `maxnorm` is negative.
+    """
+    if input.ndim < 2 or p <= 0 or maxnorm < 0:
+        raise RuntimeError(
+            f"renorm(): expected at least 2 dimensions, p > 0 and maxnorm >= 0, got "
+            f"{input.ndim}, {p} and {maxnorm}"
+        )
+    length = norm(input, float(p), tuple(d for d in range(input.ndim) if d != dim), True)
+    return input * where(length > maxnorm, maxnorm / (length + 1e-7), 1)

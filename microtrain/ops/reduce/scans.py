@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _before(x: Any, dim: int, first: int) -> Any:
+def before(x: Any, dim: int, first: int) -> Any:
     """Each element's predecessor along `dim`; that of the first is the number `first`."""
     return cat([zeros_like(part(x, dim, 1)) + first, part(x, dim, None, -1)], dim)
 
@@ -78,14 +78,14 @@ def _recurrence(xp, a, b, *, dim, reverse=False):
 def _recurrence_factor(g, a, result, dim, reverse):
     """The gradient of the factors: what arrives at a step times what came from the one before."""
     there = recurrence(a, g, dim, not reverse)
-    return _before(there, dim, 0) * result if reverse else there * _before(result, dim, 0)
+    return before(there, dim, 0) * result if reverse else there * before(result, dim, 0)
 
 
 cumsum_dim = primitive("cumsum", _cumsum, x=lambda g, dim, reverse: cumsum_dim(g, dim, not reverse))
 cumprod_dim = primitive(
     "cumprod",
     lambda xp, x, *, dim: xp.cumprod(x, axis=dim, dtype=x.dtype),
-    x=lambda g, x, result, dim: _before(result, dim, 1) * recurrence(x, g, dim, True),
+    x=lambda g, x, result, dim: before(result, dim, 1) * recurrence(x, g, dim, True),
 )
 recurrence = primitive(
     "linear_recurrence",
@@ -175,8 +175,8 @@ def cummin(input: T, dim: Dim) -> Chosen:
 def _others(x: Any, dim: int) -> Any:
     """The product of all other elements along `dim`: all before times all behind."""
     back = None, None, -1
-    behind = part(_before(cumprod_dim(part(x, dim, *back), dim), dim, 1), dim, *back)
-    return _before(cumprod_dim(x, dim), dim, 1) * behind
+    behind = part(before(cumprod_dim(part(x, dim, *back), dim), dim, 1), dim, *back)
+    return before(cumprod_dim(x, dim), dim, 1) * behind
 
 
 prod_dim = primitive(

@@ -11,8 +11,8 @@ from operator import index as whole
 from typing import Any
 
 from ...backend import MODES, XP, bool_, int32, int64
-from ...tensor import TENSORS, wrap
-from ..coercion import NUMBERS, cast
+from ...tensor import TENSORS, Tensor, wrap
+from ..coercion import NUMBERS, cast, promote
 from ..fronts import Dim, NumericOnly, TensorOnly, public
 from ..index.gathering import take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
@@ -27,8 +27,8 @@ from .reductions import any_dims, sum_dims
 from .scans import cumsum
 
 __all__ = [
-    "argsort", "bucketize", "kthvalue", "median", "msort", "nanmedian", "searchsorted", "sort",
-    "topk", "unique", "unique_consecutive",
+    "argsort", "bucketize", "isin", "kthvalue", "median", "msort", "nanmedian", "searchsorted",
+    "sort", "topk", "unique", "unique_consecutive",
 ]  # fmt: skip
 
 
@@ -348,3 +348,29 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
             f"{getattr(boundaries, 'shape', type(boundaries).__name__)}"
         )
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Any:
+    """Whether each element is one of `test_elements`, or with `invert`, is none of them.
+
+    Either may be a number. `assume_unique` changes nothing here. A NaN is in nothing.
+    """
+    kinds = [type(x) in TENSORS for x in (elements, test_elements)]
+    known = [isinstance(x, (Tensor, *NUMBERS)) for x in (elements, test_elements)]
+    if not any(kinds) or not all(known):
+        raise TypeError("isin(): expected a Tensor, and a Tensor or a number")
+    if all(kinds):
+        x, tests = promote((wrap(elements._array), wrap(test_elements._array)))
+        tests = msort(reshape_to(tests, (-1,)))
+        if len(tests):
+            place = clamp(searchsorted(tests, x), None, len(tests) - 1)
+            found = reshape_to(gather_along(tests, reshape_to(place, (-1,)), 0), x.shape) == x
+        else:
+            found = zeros_like(x) != 0
+    elif isinstance(test_elements, NUMBERS):
+        found = elements == test_elements
+    else:
+        found = any_dims(test_elements == elements)
+    return ~found if invert else found

@@ -30,8 +30,8 @@ from .shapes import (
 )
 
 __all__ = [
-    "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis", "movedim",
-    "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims", "tile",
+    "broadcast_shapes", "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis",
+    "movedim", "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims", "tile",
 ]  # fmt: skip
 
 
@@ -257,6 +257,12 @@ def swapdims(x: T, dim0: int, dim1: int) -> Any:
 moveaxis = movedim
 
 # Broadcasting -------------------------------------------------------------------------------------
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The common shape of several; RuntimeError where there is none."""
+    found = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
+    return broadcast_shape("broadcast_shapes", *found)
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:

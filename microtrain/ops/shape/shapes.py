@@ -167,8 +167,13 @@ def permute(x: Any, *sizes: Any, dims: Any = None) -> Any:
     return permute_dims(x, order)
 
 
-def transpose(x: Any, dim0: int, dim1: int) -> Any:
+def transpose(x: Any, dim0: Any = None, dim1: Any = None) -> Any:
     """Two dimensions exchanged; a view."""
+    if dim1 is None:
+        raise TypeError(
+            "transpose(): expected two dimensions; NumPy's x.transpose() is x.t() of a matrix, "
+            "x.mT of matrices, x.permute(*reversed(range(x.ndim))) of any Tensor"
+        )
     a, b = normal_dim(dim0, x.ndim), normal_dim(dim1, x.ndim)
     order = list(range(x.ndim))
     if order:

@@ -10,12 +10,13 @@ from ...tensor import TENSORS
 from ..arguments import integer, integers
 from ..fronts import Int, Ints, OwnDim, RealDim, T, public
 from ..index import indexing
+from ..pointwise.elementwise import clone
 from .joining import pieces, unbind_parts
 from .shapes import flatten, reshape_to
 
 __all__ = [
-    "chunk", "narrow", "ravel", "select", "split", "split_with_sizes", "tensor_split", "unbind",
-    "unflatten",
+    "chunk", "dsplit", "hsplit", "narrow", "narrow_copy", "ravel", "select", "split",
+    "split_with_sizes", "tensor_split", "unbind", "unflatten", "vsplit",
 ]  # fmt: skip
 
 
@@ -42,6 +43,12 @@ def narrow(x: T, dim: RealDim, start: Int, length: Int) -> Any:
             f"{size}"
         )
     return indexing.part(x, dim, start, start + length)
+
+
+@public
+def narrow_copy(x: T, dim: RealDim, start: Int, length: Int) -> Any:
+    """`narrow` that copies."""
+    return clone(narrow(x, dim, start, length))
 
 
 @public
@@ -126,6 +133,34 @@ def tensor_split(x: T, indices_or_sections: Any, dim: RealDim = 0) -> tuple[Any,
         raise RuntimeError(f"number of sections must be larger than 0, got {count}")
     size, more = divmod(have, count)
     return pieces(x, dim, [size + (i < more) for i in range(count)])
+
+
+def _split_at(name: str, x: Any, wanted: Any, dim: int, least: int) -> tuple[Any, ...]:
+    if x.ndim < least:
+        raise RuntimeError(f"{name}() requires at least {least} dimensions, got {x.ndim}")
+    if isinstance(wanted, int) and (wanted < 1 or x.shape[dim] % wanted):
+        raise RuntimeError(
+            f"{name}(): dimension {dim} of size {x.shape[dim]} is not divisible by {wanted}"
+        )
+    return tensor_split(x, wanted, dim)
+
+
+@public
+def hsplit(x: T, indices_or_sections: Any) -> tuple[Any, ...]:
+    """`tensor_split` along the second dimension, of a vector the first, in equal parts; views."""
+    return _split_at("hsplit", x, indices_or_sections, min(x.ndim - 1, 1), 1)
+
+
+@public
+def vsplit(x: T, indices_or_sections: Any) -> tuple[Any, ...]:
+    """`tensor_split` along the first dimension, in equal parts; views."""
+    return _split_at("vsplit", x, indices_or_sections, 0, 2)
+
+
+@public
+def dsplit(x: T, indices_or_sections: Any) -> tuple[Any, ...]:
+    """`tensor_split` along the third dimension, in equal parts; views."""
+    return _split_at("dsplit", x, indices_or_sections, 2, 3)
 
 
 @public

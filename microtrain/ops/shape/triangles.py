@@ -8,14 +8,16 @@ import numpy as np
 
 from ...backend import as_dtype, int64, resolve_device, to_device
 from ...tensor import Tensor, wrap
+from ..coercion import cast
 from ..fronts import NUMERIC, Int, Matrices, Matrix, T, of_dims, public
-from ..pointwise.elementwise import clone
+from ..pointwise.elementwise import clone, where, zeros_like
 from ..reduce.reductions import sum
 from ..registry import primitive
-from .shapes import normal_dim, permute_dims
+from .shapes import normal_dim, permute_dims, reshape_to
 
 __all__ = [
-    "diag", "diag_embed", "diagonal", "trace", "tril", "tril_indices", "triu", "triu_indices",
+    "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "trace", "tril",
+    "tril_indices", "triu", "triu_indices",
 ]  # fmt: skip
 
 # Triangles ----------------------------------------------------------------------------------------
@@ -139,6 +141,28 @@ def diag(x: Annotated[T, of_dims(1, 2)], diagonal: Int = 0) -> Any:
     Raises RuntimeError for another number of dimensions.
     """
     return diag_embed(x, diagonal) if x.ndim == 1 else clone(diagonal_of(x, diagonal))
+
+
+@public
+def diagflat(x: T, offset: Int = 0) -> Any:
+    """A matrix with all elements of `x` on a diagonal."""
+    return diag_embed(reshape_to(x, (-1,)), offset)
+
+
+@public
+def diagonal_scatter(input: T, src: T, offset: Int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """A copy of `input` with `src` in place of a diagonal; arguments as for `diagonal`."""
+    a, b = _plane(dim1, dim2, input.ndim)
+    order = (*(d for d in range(input.ndim) if d not in (a, b)), a, b)
+    x = permute_dims(input, order)
+    there = diagonal_of(x, offset)
+    if there.shape != src.shape:
+        raise RuntimeError(
+            f"diagonal_scatter(): expected src of shape {there.shape}, got {src.shape}"
+        )
+    mask = with_diagonal(zeros_like(there) == 0, x.shape, offset)
+    found = where(mask, with_diagonal(cast(src, x.dtype), x.shape, offset), x)
+    return permute_dims(found, tuple(order.index(d) for d in range(input.ndim)))
 
 
 @public

@@ -6,10 +6,10 @@ from typing import Any
 
 from ..optimizer import Optimizer
 from .curves import cosine, line
-from .scheduler import LRScheduler, checked_optimizer
+from .cyclic import WithMomentum
 
 
-class OneCycleLR(LRScheduler):
+class OneCycleLR(WithMomentum):
     """Up to `max_lr` and down again over `total_steps`, the momentum the other way round.
 
     L. N. Smith and N. Topin, "Super-convergence: very fast training of neural networks using large
@@ -49,7 +49,7 @@ class OneCycleLR(LRScheduler):
         three_phase: bool = False,
         last_epoch: int = -1,
     ) -> None:
-        self.optimizer = checked_optimizer(optimizer)
+        self._begin_momentum(optimizer, cycle_momentum)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
@@ -61,11 +61,6 @@ class OneCycleLR(LRScheduler):
             raise ValueError(
                 f"OneCycleLR: anneal_strategy must be cos or linear, got {anneal_strategy!r}"
             )
-        defaults = optimizer.defaults
-        if cycle_momentum and not {"momentum", "betas"} & defaults.keys():
-            raise ValueError("OneCycleLR: the optimizer has no momentum; use cycle_momentum=False")
-        self.cycle_momentum = cycle_momentum
-        self._use_betas = "betas" in defaults
         self._cosine = anneal_strategy == "cos"
         # (last step, then the rates and momenta from which to which), by their names in the group
         up = ("initial_lr", "max_lr", "max_momentum", "base_momentum")
@@ -94,19 +89,6 @@ class OneCycleLR(LRScheduler):
                     group["max_momentum"], group["base_momentum"] = most, least
                     self._set_momentum(group, most)
         super().__init__(optimizer, last_epoch)
-
-    def _each(self, name: str, value: float | list[float]) -> list[float]:
-        groups = len(self.optimizer.param_groups)
-        found = list(value) if isinstance(value, list | tuple) else [value] * groups
-        if len(found) != groups:
-            raise ValueError(f"OneCycleLR: {name} has {len(found)} values for {groups} groups")
-        return found
-
-    def _set_momentum(self, group: dict[str, Any], value: float) -> None:
-        if self._use_betas:
-            group["betas"] = (value, *group["betas"][1:])
-        else:
-            group["momentum"] = value
 
     def get_lr(self) -> list[float]:
         """The rates at `last_epoch`; the momenta are set at once."""

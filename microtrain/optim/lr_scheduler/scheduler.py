@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import warnings
 from typing import Any
 
@@ -17,6 +18,11 @@ def checked_optimizer(optimizer: Any) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
     return optimizer
+
+
+def attributes(function: Any) -> dict[str, Any] | None:
+    """What a state dict keeps of a function in a schedule: an object's attributes, else nothing."""
+    return None if isinstance(function, types.FunctionType) else vars(function).copy()
 
 
 class LRScheduler:

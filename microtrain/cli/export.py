@@ -1,0 +1,52 @@
+"""`microtrain export RUN --to FORMAT`: a trained model in a file that others read."""
+
+from __future__ import annotations
+
+import click
+
+FORMATS = ("torch", "safetensors", "npz", "onnx")
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(FORMATS),
+    required=True,
+    help="torch: a state dict for torch.load; safetensors, npz: the weights by name; onnx: all"
+    " that predict does, for onnxruntime.",
+)
+@click.option(
+    "--output", metavar="FILE", help="Default: the run's name, here, with the format's suffix."
+)
+@click.option(
+    "--checkpoint",
+    metavar="best|last|STEP",
+    default="best",
+    help="Which checkpoint; default: the best that was kept, else the last.",
+)
+@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+def export(
+    run: str, kind: str, output: str | None, checkpoint: str, force: bool, trust: bool
+) -> None:
+    """Write the trained model of RUN (a run directory, runs/NAME, or one checkpoint) for others.
+
+    The weights are parameters and buffers by their names in the model, which are PyTorch's where
+    the layers are. An ONNX graph takes raw inputs: it standardizes them as in training and gives
+    what predict gives, for any number of rows.
+
+    \b
+    microtrain export runs/iris --to onnx --output iris.onnx
+    """
+    from ..exchange.run import export_run
+    from ..inference.model import TrainedModel
+    from ..inference.saved import read_saved
+
+    def note(text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
+    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
+    written = export_run(model, kind, output, force, note)
+    click.echo(f"exported the {model.chosen}: {written}")

@@ -1,0 +1,140 @@
+"""A loop over time as native code: one loop whose body is the units of a single step.
+
+The body is told apart into units as a Program is (see `fusion`). What it works on moves from turn to
+turn by one step for each piece of memory. Functions that NumPy computes many at a time (`tanh`)
+stay NumPy's: native code calls the same routine of NumPy, as it does with BLAS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..backend import owner_of
+from . import fusion
+from .elements import PYTHON
+from .fusion import Call, Unit
+from .native import routine_of
+from .passes import arrays_in
+from .program import Line, Program
+
+
+@dataclass
+class Loop(Unit):
+    """`body`, `count` times; `steps`: by id of what owns memory, the bytes from turn to turn."""
+
+    count: int = 0
+    body_units: list[Unit] = field(default_factory=list)
+    steps: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Applied(Unit):
+    """A function of NumPy applied to every element: `routine` is its code and that code's data."""
+
+    routine: tuple[int, int] = (0, 0)
+    name: str = ""
+
+
+class Notes:
+    """An array library that does nothing but write down what it is asked to do."""
+
+    def __init__(self, about: Line) -> None:
+        self.about = about
+        self.lines: list[Line] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def instruction(*args: Any, out: Any, **attrs: Any) -> Any:
+            self._note(name, args, out, attrs)
+            return out
+
+        return instruction
+
+    def copyto(self, target: Any, source: Any, **attrs: Any) -> None:
+        """Copy values."""
+        self._note("copyto", (target, source), target, attrs)
+
+    def _note(self, name: str, args: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> None:
+        if out.size:
+            self.lines.append(Line(name, args, out, attrs, self.about.where, self.about.what))
+
+
+def with_loops(units: list[Unit], program: Program, products: bool) -> list[Unit]:
+    """`units`, with native loops in place of those calls of NumPy that can be ones."""
+    return [_loop(unit, program, products) or unit for unit in units]
+
+
+def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
+    if type(unit) is not Call or not unit.lines or unit.lines[0].name != "loop":
+        return None
+    line = unit.lines[0]
+    step, moving, fixed = line.args
+    arrays = arrays_in(moving)
+    steps: dict[int, int] = {}
+    for array in (*arrays, *arrays_in(fixed)):
+        stride = array.strides[0] if any(array is one for one in arrays) else 0
+        # What moves in two ways is left to NumPy.
+        if steps.setdefault(id(owner_of(array)), stride) != stride or stride % array.itemsize:
+            return None
+    notes = Notes(line)
+    step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
+    kinds = dict.fromkeys(steps, "state")
+    kinds |= {id(owner_of(array)): "made" for array in line.attrs["scratch"]}
+    body = fusion.units_of(Program(program.xp, notes.lines, kinds=kinds), products)
+    native = [_applied(part) if type(part) is Call else part for part in body]
+    if any(part is None for part in native):
+        return None
+    done = [part for part in native if part is not None]
+    return Loop(unit.lines, unit.reads, unit.writes, len(arrays[0]), done, steps)
+
+
+def _applied(unit: Call) -> Applied | None:
+    """The call of a function with one argument that NumPy has a routine for."""
+    line = unit.lines[0]
+    plain = line.name in PYTHON.slow and len(line.args) == 1 and not line.attrs
+    if not plain or line.args[0].dtype != line.out.dtype or line.args[0].shape != line.out.shape:
+        return None
+    routine, places = routine_of(line.name, line.out.dtype), (unit.reads[0], unit.writes[0])
+    if routine is None or not all(place.regular for place in places):
+        return None
+    x, out = places
+    if x.meets(out) and not x.same(out):
+        return None
+    return Applied(unit.lines, [x], [out], routine, line.name)
+
+
+def text_of_loop(table: Any, unit: Loop) -> list[str]:
+    """The text of a loop; `table` says that of a unit of its body."""
+    table.moving, table.turns, table.pointers = unit.steps, unit.count, {}
+    inner: list[str] = []
+    for part in unit.body_units:
+        table.loops += 1
+        inner += table.text(part)
+    heads = [f"{name} = {text}" for name, text in table.pointers.items()]
+    table.moving, table.turns, table.pointers = {}, 1, {}
+    return [f"for t in range({unit.count}):", *(f"    {line}" for line in heads + inner)]
+
+
+def text_of_applied(table: Any, unit: Applied) -> list[str]:
+    """The text of the calls of NumPy's routine: one for each stretch of memory."""
+    x, out = unit.reads[0], unit.writes[0]
+    code, data = (
+        table.address(f"{unit.name} {unit.lines[0].out.dtype} {what}", address)
+        for what, address in zip(("code", "data"), unit.routine, strict=True)
+    )
+    dims = [list(dim) for dim in zip(x.shape, x.strides, out.strides, strict=True)]
+    while len(dims) > 1 and all(dims[-2][n] == dims[-1][n] * dims[-1][0] for n in (1, 2)):
+        n = dims.pop()
+        dims[-1] = [dims[-1][0] * n[0], *n[1:]]
+    *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
+    size = out.dtype.itemsize
+    starts = [" + ".join(f"i{d} * {dim[n]}" for d, dim in enumerate(outer)) or "0" for n in (1, 2)]
+    p, q = (
+        f"ahead({table.of_place(place)}, {start})"
+        for place, start in zip((x, out), starts, strict=True)
+    )
+    lines = [f"apply({code}, {data}, {p}, {q}, {count}, {x_step * size}, {out_step * size})"]
+    for d, dim in reversed(list(enumerate(outer))):
+        lines = [f"for i{d} in range({dim[0]}):", *(f"    {line}" for line in lines)]
+    return lines

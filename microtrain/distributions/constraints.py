@@ -1,0 +1,74 @@
+"""What values may be: of parameters, and of what a distribution is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "Constraint", "boolean", "greater_than_eq", "integer_interval", "interval", "lower_cholesky",
+    "nonnegative", "one_hot", "positive", "real", "real_vector", "simplex", "unit_interval",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition on the values of an array.
+
+    Attributes:
+        words: what it demands.
+        met: whether it is met: a function of an array to booleans, or to one of them.
+        event_dim: how many dimensions of the array it is about together.
+    """
+
+    words: str
+    met: Callable[[Any], Any]
+    event_dim: int = 0
+
+    def check(self, value: Any) -> bool:
+        """Whether a Tensor or array meets it everywhere."""
+        return bool(np.all(self.met(np.asarray(value))))
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def _lower(x: Any) -> Any:
+    return np.all(np.tril(x) == x) & np.all(np.diagonal(x, axis1=-2, axis2=-1) > 0)
+
+
+def interval(low: Any, high: Any) -> Constraint:
+    """Numbers from `low` to `high`."""
+    return Constraint(f"from {low} to {high}", lambda x: (x >= low) & (x <= high))
+
+
+def integer_interval(low: int, high: int) -> Constraint:
+    """Whole numbers from `low` to `high`."""
+    met = interval(low, high).met
+    return Constraint(f"whole, from {low} to {high}", lambda x: met(x) & (x % 1 == 0))
+
+
+def greater_than_eq(low: Any) -> Constraint:
+    """Numbers of at least `low`."""
+    return Constraint(f"at least {low}", lambda x: x >= low)
+
+
+real = Constraint("real", lambda x: x == x)
+real_vector = Constraint("a real vector", lambda x: x == x, 1)
+true = Constraint("true", lambda x: x)
+boolean = Constraint("0 or 1", lambda x: (x == 0) | (x == 1))
+positive = Constraint("positive", lambda x: x > 0)
+nonnegative = greater_than_eq(0)
+unit_interval = interval(0, 1)
+simplex = Constraint(
+    "not negative with the sum 1",
+    lambda x: np.all(x >= 0, -1) & (np.abs(x.sum(-1) - 1) < 1e-6),
+    1,
+)
+one_hot = Constraint(
+    "0 with a single 1", lambda x: np.all((x == 0) | (x == 1), -1) & (x.sum(-1) == 1), 1
+)
+lower_cholesky = Constraint("lower triangular with a positive diagonal", _lower, 2)

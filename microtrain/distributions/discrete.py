@@ -1,0 +1,278 @@
+"""Distributions of whole numbers: a coin, and a choice, as its number or as a vector."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any
+
+from ..autograd import no_grad
+from ..backend import float64, int64
+from ..creation import arange, full, rand
+from ..inspection import finfo
+from ..nn.functional import binary_cross_entropy_with_logits, one_hot
+from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax
+from . import constraints
+from .distribution import Distribution, together
+
+__all__ = ["Bernoulli", "Categorical", "OneHotCategorical"]
+
+
+def _one_of(kind: str, probs: Any, logits: Any) -> None:
+    if (probs is None) == (logits is None):
+        raise ValueError(f"{kind}: expected either probs or logits, and not both")
+
+
+def _clamped(probs: Any) -> Any:
+    """Away from 0 and 1, whose logarithms are infinite."""
+    eps = finfo(probs.dtype).eps
+    return probs.clamp(eps, 1 - eps)
+
+
+class Bernoulli(Distribution):
+    """1 with probability `probs`, else 0.
+
+    Args:
+        probs, logits: one of them: the probability of a 1, or the logarithm of its odds.
+
+    Example:
+        >>> mt.distributions.Bernoulli(mt.tensor([0.25])).log_prob(mt.tensor([1.0]))
+        tensor([-1.3863])
+    """
+
+    arg_constraints = {"_probs": constraints.unit_interval, "_logits": constraints.real}
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        _one_of("Bernoulli", probs, logits)
+        if logits is None:
+            (self._probs,) = together(probs)
+        else:
+            (self._logits,) = together(logits)
+        super().__init__(self._parameter.shape, (), validate_args)
+
+    @property
+    def _parameter(self) -> Any:
+        return vars(self).get("_probs", vars(self).get("_logits"))
+
+    @property
+    def probs(self) -> Any:
+        """The probability of a 1."""
+        return self._probs if "_probs" in vars(self) else sigmoid(self._logits)
+
+    @property
+    def logits(self) -> Any:
+        """The logarithm of the odds of a 1."""
+        if "_logits" in vars(self):
+            return self._logits
+        p = _clamped(self._probs)
+        return log(p) - log1p(-p)
+
+    @property
+    def support(self) -> Any:
+        """0 and 1."""
+        return constraints.boolean
+
+    @property
+    def mean(self) -> Any:
+        """`probs`."""
+        return self.probs
+
+    @property
+    def mode(self) -> Any:
+        """What is likelier."""
+        return (self.probs >= 0.5).to(self.probs.dtype)
+
+    @property
+    def variance(self) -> Any:
+        """`probs * (1 - probs)`."""
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Zeros and ones in the dtype of the parameter."""
+        with no_grad():
+            p = self.probs
+            return (self._drawn(rand, sample_shape, p, ()) < p).to(p.dtype)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the probability."""
+        logits, value = broadcast_tensors(self.logits, self._value(value))
+        value = value.to(logits.dtype)
+        return -binary_cross_entropy_with_logits(logits, value, reduction="none")
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """0 and 1."""
+        values = arange(2, dtype=self._parameter.dtype, device=self._parameter.device)
+        values = values.reshape(2, *(1 for _ in self._batch_shape))
+        return values.expand(2, *self._batch_shape) if expand else values
+
+
+class Categorical(Distribution):
+    """One of the numbers from 0 to n - 1.
+
+    Args:
+        probs, logits: one of them, (..., n): probabilities, which need not sum to 1, or
+            their logarithms up to a constant.
+
+    Example:
+        >>> choice = mt.distributions.Categorical(mt.tensor([1.0, 1.0, 2.0]))
+        >>> choice.probs
+        tensor([0.2500, 0.2500, 0.5000])
+    """
+
+    arg_constraints = {"_probs": constraints.simplex, "_logits": constraints.real_vector}
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        _one_of("Categorical", probs, logits)
+        parameter = probs if logits is None else logits
+        if not parameter.ndim:
+            raise ValueError("Categorical: expected probs or logits of at least 1 dimension")
+        if logits is None:
+            self._probs = probs / probs.sum(-1, keepdim=True)
+        else:
+            self._logits = logits - logsumexp(logits, -1, keepdim=True)
+        super().__init__(parameter.shape[:-1], (), validate_args)
+
+    @property
+    def probs(self) -> Any:
+        """The probabilities."""
+        return self._probs if "_probs" in vars(self) else softmax(self._logits, -1)
+
+    @property
+    def logits(self) -> Any:
+        """Their logarithms."""
+        if "_logits" in vars(self):
+            return self._logits
+        return log(_clamped(self._probs))
+
+    @property
+    def param_shape(self) -> tuple[int, ...]:
+        """The shape of the parameter."""
+        return tuple(self._parameter.shape)
+
+    @property
+    def _parameter(self) -> Any:
+        return vars(self).get("_probs", vars(self).get("_logits"))
+
+    @property
+    def _events(self) -> int:
+        return int(self._parameter.shape[-1])
+
+    @property
+    def support(self) -> Any:
+        """The numbers from 0 to n - 1."""
+        return constraints.integer_interval(0, self._events - 1)
+
+    @property
+    def mean(self) -> Any:
+        """NaN: numbers of choices have no mean."""
+        parameter = self._parameter
+        return full(self._batch_shape, nan, dtype=parameter.dtype, device=parameter.device)
+
+    @property
+    def mode(self) -> Any:
+        """The likeliest."""
+        return self.probs.argmax(-1)
+
+    @property
+    def variance(self) -> Any:
+        """NaN."""
+        return self.mean
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Numbers of choices, int64."""
+        with no_grad():
+            bounds = self.probs.to(float64).cumsum(-1)
+            places = self._drawn(rand, sample_shape, bounds, ()) * bounds[..., -1]
+            return (bounds[..., :-1] <= places.unsqueeze(-1)).sum(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithms of the probabilities of `value`."""
+        value = self._value(value).to(int64)
+        shape = (self._parameter[..., 0] + 0 * value).shape
+        logits = self.logits.expand(*shape, self._events)
+        return gather(logits, -1, value.expand(*shape).unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        logits = self.logits.clamp(min=finfo(self._parameter.dtype).min)
+        return -(logits * self.probs).sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """0 to n - 1."""
+        values = arange(self._events, device=self._parameter.device)
+        values = values.reshape(-1, *(1 for _ in self._batch_shape))
+        return values.expand(self._events, *self._batch_shape) if expand else values
+
+
+class OneHotCategorical(Distribution):
+    """A choice as a vector of zeros with a 1 at its number; arguments as of `Categorical`."""
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        self.choice = Categorical(probs, logits, validate_args)
+        super().__init__(self.choice.batch_shape, self.choice.param_shape[-1:], validate_args)
+
+    def expand(self, batch_shape: Any) -> OneHotCategorical:
+        """The same distributions, repeated to `batch_shape` without copies."""
+        made = super().expand(batch_shape)
+        made.choice = self.choice.expand(batch_shape)
+        return made
+
+    @property
+    def probs(self) -> Any:
+        """The probabilities."""
+        return self.choice.probs
+
+    @property
+    def logits(self) -> Any:
+        """Their logarithms."""
+        return self.choice.logits
+
+    @property
+    def support(self) -> Any:
+        """Vectors with a single 1."""
+        return constraints.one_hot
+
+    @property
+    def mean(self) -> Any:
+        """`probs`."""
+        return self.probs
+
+    @property
+    def mode(self) -> Any:
+        """That of the likeliest choice."""
+        return one_hot(self.choice.mode, self._event_shape[0]).to(self.probs.dtype)
+
+    @property
+    def variance(self) -> Any:
+        """`probs * (1 - probs)`."""
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Vectors in the dtype of the parameter."""
+        n, dtype = self._event_shape[0], self.probs.dtype
+        return one_hot(self.choice.sample(sample_shape), n).to(dtype)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithms of the probabilities."""
+        return self.choice.log_prob(self._value(value).argmax(-1))
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        return self.choice.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All vectors there are."""
+        n, dtype = self._event_shape[0], self.probs.dtype
+        return one_hot(self.choice.enumerate_support(expand), n).to(dtype)
+
+    def __repr__(self) -> str:
+        return repr(self.choice).replace("Categorical", "OneHotCategorical", 1)

@@ -1,0 +1,211 @@
+"""What all distributions have in common: shapes, checks, broadcasting, draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from ..autograd import no_grad
+from ..backend import MODES
+from ..creation import tensor
+from ..ops import broadcast_tensors, exp, sqrt
+from ..ops.coercion import examine
+from ..random import step_now
+from ..tensor import TENSORS
+from .constraints import Constraint
+
+__all__ = ["Distribution"]
+
+
+class Distribution:
+    """The base of all distributions.
+
+    Args:
+        batch_shape: the shape of the parameters: so many distributions side by side.
+        event_shape: the shape of one draw.
+        validate_args: whether parameters, and values that `log_prob` and `cdf` get, are checked;
+            None is the default of `set_default_validate_args`, True. On a GPU nothing is checked.
+
+    Raises ValueError for parameters or values outside their constraints.
+    """
+
+    has_rsample: ClassVar[bool] = False  # whether gradients flow through draws
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+    _validate_args: bool = __debug__
+
+    def __init__(
+        self, batch_shape: Any = (), event_shape: Any = (), validate_args: bool | None = None
+    ) -> None:
+        self._batch_shape, self._event_shape = tuple(batch_shape), tuple(event_shape)
+        if validate_args is not None:
+            self._validate_args = validate_args
+        if self._validate_args:
+            for name, constraint in self.arg_constraints.items():
+                if name in vars(self):
+                    self._check(f"parameter {name}", getattr(self, name), constraint)
+
+    def _check(self, what: str, value: Any, constraint: Constraint) -> None:
+        kind = type(self).__name__
+
+        def check(array: Any) -> None:
+            if not constraint.check(array):
+                raise ValueError(
+                    f"{kind}: expected {what} (of shape {np.shape(array)}) to be {constraint}, "
+                    f"found\n{array}"
+                )
+
+        examine(value, check)
+
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Whether distributions made from now on check what they get."""
+        if value not in (True, False):
+            raise ValueError(f"set_default_validate_args: expected True or False, got {value!r}")
+        Distribution._validate_args = value
+
+    # Shapes ---------------------------------------------------------------------------------------
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of the parameters."""
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one draw of one distribution."""
+        return self._event_shape
+
+    @property
+    def support(self) -> Constraint:
+        """What draws are like."""
+        raise NotImplementedError(f"{type(self).__name__} has no support")
+
+    def expand(self, batch_shape: Any) -> Self:
+        """The same distributions, repeated to `batch_shape` without copies."""
+        made = type(self).__new__(type(self))
+        for name, value in vars(self).items():
+            if type(value) in TENSORS:
+                own = value.shape[len(self._batch_shape) :]
+                value = value.expand(*batch_shape, *own)
+            setattr(made, name, value)
+        made._batch_shape = tuple(batch_shape)
+        return made
+
+    # Draws ----------------------------------------------------------------------------------------
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draws of shape `sample_shape + batch_shape + event_shape`, outside any graph."""
+        with no_grad():
+            return self.rsample(sample_shape)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """Draws as a function of the parameters, through which gradients flow."""
+        raise NotImplementedError(f"{type(self).__name__} has no rsample; use sample, log_prob")
+
+    def _drawn(self, make: Callable[..., Any], sample_shape: Any, like: Any, event: Any) -> Any:
+        """Numbers of `make` (`randn`, `rand`) for draws, `event` the shape of those of one."""
+        sample, own = tuple(sample_shape), (*self._batch_shape, *event)
+        options = {"dtype": like.dtype, "device": like.device}
+        rows, ranks, _ = step_now()
+        if sample and own and own[0] == rows:  # those of a step come first
+            if sample[0] == rows and ranks > 1:
+                raise RuntimeError(
+                    f"{type(self).__name__}: draws of shape {sample + own} in a step over {ranks} "
+                    f"ranks, where this rank has {rows} rows: it is open which of the first two "
+                    "dimensions is the rows; give each of them a distribution by expand(), and "
+                    "draw one"
+                )
+            found = make(*own, *sample, **options)
+            return found.permute(*range(len(own), found.ndim), *range(len(own)))
+        return make((*sample, *own), **options)
+
+    # What is known of them ------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        raise NotImplementedError(f"{type(self).__name__} has no mean")
+
+    @property
+    def mode(self) -> Any:
+        """Where the density is highest."""
+        raise NotImplementedError(f"{type(self).__name__} has no mode")
+
+    @property
+    def variance(self) -> Any:
+        """The variance."""
+        raise NotImplementedError(f"{type(self).__name__} has no variance")
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation."""
+        return sqrt(self.variance)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density, or probability, of `value`."""
+        raise NotImplementedError(f"{type(self).__name__} has no log_prob")
+
+    def cdf(self, value: Any) -> Any:
+        """The probability of a draw that is not greater than `value`."""
+        raise NotImplementedError(f"{type(self).__name__} has no cdf")
+
+    def icdf(self, value: Any) -> Any:
+        """The draw whose `cdf` is `value`."""
+        raise NotImplementedError(f"{type(self).__name__} has no icdf")
+
+    def entropy(self) -> Any:
+        """The entropy, in nats."""
+        raise NotImplementedError(f"{type(self).__name__} has no entropy")
+
+    def perplexity(self) -> Any:
+        """`exp(entropy)`."""
+        return exp(self.entropy())
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All values that there are, along a new first dimension."""
+        raise NotImplementedError(f"{type(self).__name__} has no enumerate_support")
+
+    def _value(self, value: Any) -> Any:
+        """What `log_prob` and `cdf` are asked about, checked."""
+        if not self._validate_args:
+            return value
+        if type(value) not in TENSORS:
+            raise ValueError(f"{type(self).__name__}: expected a Tensor, got {value!r}")
+        own = self._batch_shape + self._event_shape
+        for mine, given in zip(own[::-1], value.shape[::-1], strict=False):
+            if mine != given and 1 not in (mine, given):
+                raise ValueError(
+                    f"{type(self).__name__}: a value of shape {value.shape} does not fit the "
+                    f"batch and event shape {own}"
+                )
+        self._check_support(value)
+        return value
+
+    def _check_support(self, value: Any) -> None:
+        self._check("a value", value, self.support)
+
+    def __repr__(self) -> str:
+        parts = []
+        for name, value in vars(self).items():
+            if type(value) in TENSORS:
+                short = value.numel() == 1 and MODES.recorder is None
+                parts.append(f"{name.strip('_')}: {value.item() if short else value.shape}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def together(*parameters: Any) -> list[Any]:
+    """Numbers and Tensors as Tensors of one shape; numbers in the dtype of the Tensors."""
+    like = next((p for p in parameters if type(p) in TENSORS), None)
+    dtype, device = (None, None) if like is None else (like.dtype, like.device)
+    given = (
+        p if type(p) in TENSORS else tensor(float(p), dtype=dtype, device=device)
+        for p in parameters
+    )
+    return [*broadcast_tensors(*given)]
+
+
+def summed(x: Any, dims: int) -> Any:
+    """The sum over the last `dims` dimensions."""
+    return x.sum(tuple(range(-dims, 0))) if dims else x

@@ -1,0 +1,215 @@
+"""The normal distribution, of numbers and of vectors, and that of its exponential."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..creation import randn
+from ..linalg import cholesky, inv, solve
+from ..ops import diagonal, erf, exp, expm1, log, matmul, tril
+from ..tensor import Tensor
+from . import constraints
+from .distribution import Distribution, together
+
+__all__ = ["LogNormal", "MultivariateNormal", "Normal"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Normal(Distribution):
+    """The normal distribution.
+
+    Args:
+        loc: the mean.
+        scale: the standard deviation, positive.
+
+    Example:
+        >>> prior = mt.distributions.Normal(0.0, 1.0)
+        >>> posterior = mt.distributions.Normal(mt.tensor([1.0]), mt.tensor([0.5]))
+        >>> mt.distributions.kl_divergence(posterior, prior)
+        tensor([0.8181])
+    """
+
+    has_rsample = True
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = together(loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)
+
+    @property
+    def support(self) -> Any:
+        """All numbers."""
+        return constraints.real
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        """The mean."""
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        """The square of `scale`."""
+        return self.scale**2
+
+    @property
+    def stddev(self) -> Any:
+        """`scale`."""
+        return self.scale
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """`loc + scale * noise`."""
+        noise = self._drawn(randn, sample_shape, self.loc, ())
+        return self.loc + noise * self.scale
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density."""
+        z = (self._value(value) - self.loc) / self.scale
+        return -0.5 * z**2 - log(self.scale) - _HALF_LOG_2PI
+
+    def cdf(self, value: Any) -> Any:
+        """By the error function."""
+        return 0.5 * (1 + erf((self._value(value) - self.loc) / (self.scale * math.sqrt(2))))
+
+    def entropy(self) -> Any:
+        """`log(scale) + (1 + log(2 pi)) / 2`."""
+        return log(self.scale) + (0.5 + _HALF_LOG_2PI)
+
+
+class LogNormal(Normal):
+    """The distribution of `exp` of normal numbers of mean `loc` and standard deviation `scale`."""
+
+    @property
+    def support(self) -> Any:
+        """Positive numbers."""
+        return constraints.positive
+
+    @property
+    def mean(self) -> Any:
+        """`exp(loc + scale^2 / 2)`."""
+        return exp(self.loc + 0.5 * self.scale**2)
+
+    @property
+    def mode(self) -> Any:
+        """`exp(loc - scale^2)`."""
+        return exp(self.loc - self.scale**2)
+
+    @property
+    def variance(self) -> Any:
+        """The variance."""
+        return expm1(self.scale**2) * exp(2 * self.loc + self.scale**2)
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation."""
+        return self.variance**0.5
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """The exponential of normal draws."""
+        return exp(super().rsample(sample_shape))
+
+    def _normal(self) -> Normal:
+        return Normal(self.loc, self.scale, validate_args=False)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density."""
+        y = log(self._value(value))
+        return self._normal().log_prob(y) - y
+
+    def cdf(self, value: Any) -> Any:
+        """That of the logarithm."""
+        return self._normal().cdf(log(self._value(value)))
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        return self._normal().entropy() + self.loc
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors.
+
+    Args:
+        loc: the mean, (..., n).
+        covariance_matrix, precision_matrix, scale_tril: one of them, (..., n, n): the covariance,
+            its inverse, or its lower Cholesky factor.
+
+    Raises ValueError for none or several of these, and a `loc` without dimensions.
+    """
+
+    has_rsample = True
+    arg_constraints = {"loc": constraints.real_vector, "scale_tril": constraints.lower_cholesky}
+
+    def __init__(
+        self, loc: Tensor, covariance_matrix: Any = None, precision_matrix: Any = None,
+        scale_tril: Any = None, validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        if len(given) != 1 or not loc.ndim:
+            raise ValueError(
+                "MultivariateNormal: expected a vector loc and exactly one of covariance_matrix, "
+                "precision_matrix and scale_tril"
+            )
+        factor = scale_tril
+        if factor is None:
+            covariance = inv(precision_matrix) if covariance_matrix is None else covariance_matrix
+            factor = cholesky(covariance)
+        n = loc.shape[-1]
+        whole = (loc.unsqueeze(-1) + factor * 0).shape[:-2]
+        self.loc, self.scale_tril = loc.expand(*whole, n), factor.expand(*whole, n, n)
+        super().__init__(whole, (n,), validate_args)
+
+    @property
+    def support(self) -> Any:
+        """All vectors."""
+        return constraints.real_vector
+
+    @property
+    def covariance_matrix(self) -> Any:
+        """The covariance."""
+        return matmul(self.scale_tril, self.scale_tril.mT)
+
+    @property
+    def precision_matrix(self) -> Any:
+        """The inverse of the covariance."""
+        return inv(self.covariance_matrix)
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        """The mean."""
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        """The diagonal of the covariance."""
+        return (self.scale_tril**2).sum(-1)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """`loc + scale_tril @ noise`."""
+        noise = self._drawn(randn, sample_shape, self.loc, self._event_shape)
+        return self.loc + matmul(self.scale_tril, noise.unsqueeze(-1)).squeeze(-1)
+
+    def half_log_det(self) -> Any:
+        """Half the logarithm of the determinant of the covariance."""
+        return log(diagonal(self.scale_tril, 0, -2, -1)).sum(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density."""
+        apart = self._value(value) - self.loc
+        factor = self.scale_tril.expand(*apart.shape, apart.shape[-1])
+        z = solve(tril(factor), apart.unsqueeze(-1)).squeeze(-1)
+        return -0.5 * (z**2).sum(-1) - self.half_log_det() - self.loc.shape[-1] * _HALF_LOG_2PI
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        return self.half_log_det() + self.loc.shape[-1] * (0.5 + _HALF_LOG_2PI)

@@ -1,0 +1,143 @@
+"""A run's model for others: its weights by name, or all that `predict` does as an ONNX graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..backend import default_dtype
+from ..creation import from_numpy
+from ..errors import ConfigError
+from ..inference.model import TrainedModel
+from ..inference.predict import check_place, write_output
+from ..tensor import TENSORS
+from .state import WRITERS
+
+__all__ = ["FORMATS", "export_run"]
+
+# What --to takes, and how the names of such files end; the first is the default.
+FORMATS = {
+    "torch": (".pt", ".pth"),
+    "safetensors": (".safetensors",),
+    "npz": (".npz",),
+    "onnx": (".onnx",),
+}
+
+
+def export_run(
+    model: TrainedModel, kind: str, output: str | None, force: bool, note: Callable[[str], None]
+) -> str:
+    """Write `model` in the format `kind`, whole or not at all; returns the name of the file.
+
+    `note` is told what the user of the file has to know. Raises ConfigError for a name that does
+    not fit or is taken and for what ONNX has no form for, LaunchError where the file system
+    refuses.
+    """
+    suffixes = FORMATS[kind]
+    output = output or f"{model.config.name}{suffixes[0]}"
+    if Path(output).suffix.lower() not in suffixes:
+        ends = " or ".join(suffixes)
+        raise ConfigError(f"--output {output}: expected a name that ends in {ends} for --to {kind}")
+    check_place(output, force)
+    if kind == "onnx":
+        content = _onnx(model, note)
+    else:
+        state = model.module.state_dict()
+        tensors = {name: value for name, value in state.items() if type(value) in TENSORS}
+        if left := [name for name in state if name not in tensors]:
+            note(f"left out, since it is no Tensor: {', '.join(left)}")
+        content = WRITERS[suffixes[0]](tensors)
+        _say_standardisation(model, note)
+    write_output(Path(output), content)
+    return output
+
+
+def _say_standardisation(model: TrainedModel, note: Callable[[str], None]) -> None:
+    """What must be done to inputs before the weights are of use."""
+    used = model.preprocessing
+    if used.is_identity:
+        return
+    if used.mean.size <= 8:
+        how = f"mean {used.mean.tolist()}, scale {used.scale.tolist()}"
+    else:
+        how = f'both are in mt.load("{model.path}").preprocessing'
+    note(f"the weights expect standardized inputs, (x - mean) / scale: {how}")
+
+
+def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
+    """The graph of what `predict` does with arrays: standardisation, model, link."""
+    from ..onnx.export import graph_of
+    from ..onnx.graph import Graph
+
+    rng = np.random.default_rng(0)
+    examples = [
+        from_numpy(
+            np.zeros((2, *one.shape), one.dtype)
+            if one.dtype == "int64"
+            else rng.standard_normal((2, *one.shape)).astype(one.dtype)
+        )
+        for one in model.signature.inputs
+    ]
+
+    def start(graph: Graph, number: int, name: str) -> str:
+        if number or model.preprocessing.is_identity:
+            return name
+        dtype = np.dtype(model.signature.inputs[0].dtype)
+        wide = graph.cast(name, np.float64)
+        centred = graph.node("Sub", wide, graph.constant(model.preprocessing.mean, "mean"))
+        scaled = graph.node("Div", centred, graph.constant(model.preprocessing.scale, "scale"))
+        return graph.cast(scaled, dtype)
+
+    def finish(graph: Graph, results: list[str]) -> dict[str, tuple[Any, Any]]:
+        if len(results) != 1:
+            raise ConfigError(
+                f"the model returns {len(results)} Tensors, of which none is known to be the "
+                "prediction; mt.onnx.export(module, example, path) writes them all"
+            )
+        value = graph.trace.values[graph.trace.outputs[0]]
+        shape = value.shape
+        if model.classes is None:
+            found = results[0] if model.link is None else graph.node("Sigmoid", results[0])
+            if shape[1:] == (1,):
+                found, shape = graph.node("Squeeze", found, graph.ints([1])), shape[:1]
+            graph.rename(found, "prediction")
+            return {"prediction": (value.array.dtype, shape)}
+        best = graph.node("ArgMax", results[0], axis=1, keepdims=0)
+        labels = model.labels
+        kept = labels if labels.dtype == np.int64 else labels.astype(object)
+        graph.rename(graph.node("Gather", graph.constant(kept, "classes"), best), "prediction")
+        outputs: dict[str, tuple[Any, Any]] = {"prediction": (kept.dtype, shape[:1])}
+        if model.link == "softmax":
+            wide = graph.cast(results[0], np.float64)
+            graph.rename(graph.node("Softmax", wide, axis=1), "probability")
+            outputs["probability"] = (np.float64, shape)
+        return outputs
+
+    facts = {
+        "name": model.config.name,
+        "checkpoint": model.chosen,
+        "feature_names": json.dumps(model.feature_names),
+        "target_names": json.dumps(model.target_names),
+        "classes": json.dumps(model.classes),
+    }
+    try:
+        with default_dtype(model.config.dtype):
+            proto = graph_of(
+                model.module, tuple(examples), metadata=facts, start=start, finish=finish
+            )
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from error
+    given = ", ".join(f"{one.name} {_shape(one)}" for one in proto.graph.input)
+    note(f"takes {given}; gives {', '.join(one.name for one in proto.graph.output)}")
+    if model.signature.table is not None and model.feature_names is not None:
+        note(f"columns of the input: {', '.join(model.feature_names)}")
+    return bytes(proto.SerializeToString())
+
+
+def _shape(info: Any) -> str:
+    dims = info.type.tensor_type.shape.dim
+    return f"({', '.join(d.dim_param or str(d.dim_value) for d in dims)})"

@@ -1,0 +1,251 @@
+"""`mt.save` and `mt.load`: plain state in one file, a loop's checkpoints, a run's model.
+
+Which of them is meant is said by the arguments: a state comes with the path of a file, a
+checkpoint with a directory and a step; what is loaded is a file or a directory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from ..backend import as_dtype
+from ..errors import DataError, LaunchError
+from ..files import open_plain, reason, write_whole
+from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
+from ..spelling import did_you_mean
+from ..tensor import kind_of, wrap
+from . import safetensors_file, torch_file
+from .tree import take_apart
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+    from ..nn import Module
+    from ..optim import Optimizer
+
+__all__ = ["load", "read_state", "save", "write_state"]
+
+Place = str | os.PathLike[str]
+
+
+@overload
+def save(obj: Any, path: Place) -> None: ...
+
+
+@overload
+def save(
+    directory: Place, step: int, *, model: Module, optimizer: Optimizer | None = None,
+    state: Mapping[str, Any] | None = None, keep: int = 2, comm: Communicator | None = None,
+) -> None: ...  # fmt: skip
+
+
+def save(*args: Any, **options: Any) -> None:
+    """Write a state to one file, or a checkpoint of a training loop.
+
+    `save(obj, path)` writes a state dict, or dicts, lists and tuples of Tensors, arrays and plain
+    values, on the rank that calls it; the file appears whole or not at all. Its name says the
+    format: `.safetensors` (read by others as its Tensors by name), `.pt` or `.pth` (as torch.load
+    reads it), `.npz` (arrays by name). `load(path)` reads each.
+
+    `save(directory, step, model=..., optimizer=None, state=None, keep=2, comm=None)` is
+    collective: rank 0 writes `directory/step-000100`, whole or not at all, with the random state,
+    and removes all but the newest `keep`. `state` is whatever else the loop needs, as JSON has it;
+    `restore` goes on from there.
+
+    Raises TypeError for what is no plain state or extra state, by its key; ValueError for the name
+    of a file that says no format; LaunchError where the file system refuses.
+
+    Example:
+        >>> mt.save({"model": model.state_dict(), "epoch": 3}, "last.safetensors")
+        >>> mt.load("last.safetensors")["epoch"]
+        3
+        >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
+    """
+    first = args[0] if args else None
+    is_place = isinstance(first, str | os.PathLike)
+    if is_place or "directory" in options:
+        if is_place and len(args) == 2 and not isinstance(args[1], int):
+            raise TypeError(
+                f"save(): {first!r} is a path, and {kind_of(args[1])} comes second; write "
+                "mt.save(obj, path)"
+            )
+        if is_place and len(args) <= 2 and "model" not in options:
+            raise TypeError(
+                "save(): a checkpoint is of a model: mt.save(directory, step, model=...); a state "
+                "goes into a file: mt.save(model.state_dict(), path)"
+            )
+        from ..train.custom_loop import save as save_checkpoint
+
+        save_checkpoint(*args, **options)
+        return
+    _save_state(*args, **options)
+
+
+def _save_state(obj: Any, path: Place) -> None:
+    write_state(obj, path)
+
+
+_save_state.__name__ = _save_state.__qualname__ = "save"  # in Python's words about the arguments
+
+
+def _npz(obj: Any) -> bytes:
+    """The file of a flat dict; the arrays' names are its keys."""
+    tree, arrays = take_apart(obj)
+    if not isinstance(obj, Mapping) or any(
+        key not in arrays or not isinstance(value, dict) for key, value in tree["dict"]
+    ):
+        raise TypeError("obj: a file .npz holds one dict of arrays; .safetensors holds all states")
+    if taken := {"file", "allow_pickle"} & {*arrays}:  # arguments of numpy.savez
+        raise ValueError(f"obj: an array of a file .npz cannot be named {taken.pop()}")
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+WRITERS: dict[str, Callable[[Any], bytes]] = {
+    ".safetensors": safetensors_file.dump,
+    ".pt": torch_file.dump,
+    ".pth": torch_file.dump,
+    ".npz": _npz,
+}
+
+
+def write_state(obj: Any, path: Place) -> None:
+    """Write `obj` in the format that the name of `path` says; whole or not at all."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"save(): path: expected the name of a file, got {kind_of(path)}")
+    file = Path(os.path.expanduser(path))
+    suffix = file.suffix.lower()
+    if suffix not in WRITERS:
+        near = did_you_mean(suffix, WRITERS) if suffix else ""
+        raise ValueError(
+            f"save(): {path}: the name of a file ends in one of {', '.join(WRITERS)}, which says "
+            f"its format{near}"
+        )
+    content = WRITERS[suffix](obj)
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(None, "a directory", str(path))
+        write_whole(file.resolve(), content)  # what a link leads to is replaced, not the link
+    except OSError as error:
+        raise LaunchError(f"cannot write {path}: {reason(error)}") from error
+
+
+def load(
+    path: Place,
+    *,
+    trust: bool = False,
+    checkpoint: str | int = "best",
+    model: Module | None = None,
+    bfloat16: Any = None,
+) -> Any:
+    """What a file holds, or the trained model of a run.
+
+    A file is read as data, whatever its name: safetensors, PyTorch's `.pt` and `.pth` (Tensors,
+    dicts, lists, tuples and plain values; nothing of its pickle is executed) and `.npz` give what
+    was saved, with Tensors on the CPU. A directory is a run, or one checkpoint of one, and gives a
+    `TrainedModel`: its model, with the preparation of its inputs.
+
+    Args:
+        path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
+            name; or one checkpoint directory.
+        trust: run the code that the run's import paths name. Everything else is read without
+            running anything: there is no pickle in a run.
+        checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
+            step.
+        model: of the same architecture, whose values are replaced; instead of what the
+            configuration describes, as for a run whose model was given to `Trainer` in Python.
+        bfloat16: `mt.float32` widens Tensors of bfloat16 in a file to it, which is exact; without
+            it they are an error, since NumPy has no such dtype.
+
+    Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
+    does not fit, TypeError for a `model` that is no Module and arguments of the other form.
+
+    Example:
+        >>> model.load_state_dict(mt.load("weights.pt"))
+        LoadedKeys(missing_keys=[], unexpected_keys=[])
+        >>> iris = mt.load("runs/iris")
+        >>> iris.predict([[5.1, 3.5, 1.4, 0.2]])
+        array(['setosa'], dtype='<U10')
+    """
+    place = Path(os.path.expanduser(path))
+    if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
+        raise TypeError(f"load(): bfloat16: expected mt.float32 or None, got {bfloat16!r}")
+    names_file = place.suffix.lower() in WRITERS and not place.is_dir()
+    if place.is_file() or names_file:
+        for name, given in {
+            "trust": trust,
+            "checkpoint": checkpoint != "best",
+            "model": model,
+        }.items():
+            if given:
+                raise TypeError(f"load(): {name}= is of a run, and {path} is a file; leave it out")
+        return read_state(path, bfloat16 is not None)
+    if bfloat16 is not None:
+        raise TypeError(f"load(): bfloat16= is of a file, and {path} is none; leave it out")
+    _refuse_loop(place, path)
+    from ..inference.model import load as load_run
+
+    return load_run(path, trust=trust, checkpoint=checkpoint, model=model)
+
+
+def _refuse_loop(place: Path, path: Place) -> None:
+    """DataError for the checkpoints of a loop of one's own, which `restore` reads."""
+    found = [place] if os.path.isfile(place / MANIFEST) else list_checkpoints(place)
+    if found and "loop" in peek_state(found[-1]):
+        directory = place.parent if found == [place] else place
+        raise DataError(
+            f"{path} holds values of a model, not the model: it was written by a loop, and "
+            f'mt.restore("{directory}", model=..., optimizer=...) takes it up'
+        )
+
+
+def read_state(path: Place, bfloat16: bool = False) -> Any:
+    """What a file holds; DataError for one that cannot be read, is damaged or of other kinds."""
+    try:
+        with open_plain(os.path.expanduser(path)) as file:
+            content = file.read()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {reason(error)}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} does not fit into memory") from error
+    try:
+        return _parser(content)(content, bfloat16)
+    except ValueError as error:
+        raise DataError(f"cannot read {path}: {error}") from error
+    except MemoryError as error:
+        raise DataError(f"{path} does not fit into memory") from error
+
+
+def _parser(content: bytes) -> Callable[[bytes, bool], Any]:
+    """What reads a file that begins as this one; ValueError for none."""
+    if content[:4] in (b"PK\3\4", b"PK\5\6"):
+        return _read_npz if b".npy" in content[:200] else torch_file.parse
+    if content[8:9] == b"{":
+        return safetensors_file.parse
+    if content[:1] == b"\x80" or content[257:262] == b"ustar":
+        raise ValueError(
+            "a pickle, or the format of PyTorch before 1.6, which is one; reading it would execute "
+            "it. Where you trust it, load it in torch and save its state_dict with torch.save"
+        )
+    raise ValueError(
+        "it is of no format that holds state: safetensors, .pt or .pth of torch.save, .npz"
+    )
+
+
+def _read_npz(content: bytes, bfloat16: bool) -> Any:
+    """The arrays of an npz file as Tensors."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+            for array in found.values():
+                as_dtype(array.dtype)
+    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, TypeError, KeyError) as error:
+        raise ValueError(f"damaged, or no arrays of numbers: {error}") from error
+    return {name: wrap(np.ascontiguousarray(a).reshape(a.shape)) for name, a in found.items()}

@@ -1,0 +1,200 @@
+"""Names of PyTorch that are not here: what the AttributeError says to write instead.
+
+A module that people know from PyTorch ends with `__getattr__ = say_instead(__name__)`. The message
+has the replacement from `INSTEAD`; else that this is a name of PyTorch's (`torch_names.txt`); else
+the name here that was perhaps meant. `from microtrain.nn import LSTN` says the same as ImportError.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .spelling import did_you_mean
+
+_ARRAYS = "rows and batches are those of mt.data.ArrayDataset(x, y) and mt.data.DataLoader"
+_SHUFFLED = "mt.data.DataLoader(..., shuffle=, seed=) has the order"
+_WORLD = "ranks are those of comm = mt.distributed.world()"
+_PARALLEL = "write mt.distributed.DataParallel(model, comm)"
+_CUPY = "GPU arrays are CuPy's: write"
+_STREAM = "all draws come from the stream of mt.manual_seed(seed)"
+_SIZES = "give the layer its input size"
+
+# By module the names that have another form here. A test fails where one of them exists.
+INSTEAD: dict[str, dict[str, str]] = {
+    "": {
+        "FloatTensor": "write mt.tensor(data, dtype=mt.float32)",
+        "DoubleTensor": "write mt.tensor(data, dtype=mt.float64)",
+        "HalfTensor": "write mt.tensor(data, dtype=mt.float16)",
+        "LongTensor": "write mt.tensor(data, dtype=mt.int64)",
+        "IntTensor": "write mt.tensor(data, dtype=mt.int32)",
+        "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
+        "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
+        "Generator": _STREAM,
+        "seed": _STREAM,
+        "initial_seed": _STREAM,
+        "Size": "shapes are tuples",
+        "bfloat16": "float types are float16, float32 and float64",
+        **dict.fromkeys(
+            ("cfloat", "cdouble", "complex64", "complex128"), "there are no complex Tensors"
+        ),
+        "backends": "there are NumPy and, with CuPy, mt.cuda",
+        "amp": "give dtypes where Tensors are made, or .to(dtype)",
+        "autocast": "give dtypes where Tensors are made, or .to(dtype)",
+        "jit": "write @mt.compile on the whole step",
+        "multiprocessing": "start ranks with mpirun, or microtrain launch",
+        "set_num_threads": "set OMP_NUM_THREADS before the start",
+        "get_num_threads": "set OMP_NUM_THREADS before the start",
+        "use_deterministic_algorithms": "all results are deterministic",
+        "sparse": "there are no sparse Tensors",
+        "fft": "transform the data with NumPy beforehand",
+        "newaxis": "write None: x[:, None]",
+        "array": "write mt.tensor(data) or mt.from_numpy(array)",
+        "ndarray": "the class is mt.Tensor",
+        "expand_dims": "write mt.unsqueeze(x, dim)",
+        "power": "write mt.pow(x, y)",
+        "astype": "write x.to(dtype)",
+        "copy": "write x.clone()",
+        "ravel_multi_index": "write the sum of indices times strides",
+    },
+    "nn": {
+        "DataParallel": _PARALLEL,
+        "parallel": _PARALLEL,
+        "SyncBatchNorm": "batch norm in a DataParallel model uses the whole batch",
+        "Buffer": "write self.register_buffer(name, tensor)",
+        **dict.fromkeys(("LazyLinear", "LazyConv1d", "LazyConv2d", "LazyBatchNorm1d"), _SIZES),
+    },
+    "nn.init": {},
+    "nn.functional": {"upsample": "its later name is interpolate"},
+    "nn.utils": {"parametrize": "compute the weight in forward"},
+    "optim": {"SparseAdam": "there are no sparse gradients; write Adam"},
+    "optim.lr_scheduler": {},
+    "data": {
+        "Dataset": _ARRAYS,
+        "IterableDataset": _ARRAYS,
+        "TensorDataset": "write mt.data.ArrayDataset(x, y), with NumPy arrays",
+        "ConcatDataset": "join the arrays with np.concatenate",
+        "Subset": "index the arrays: mt.data.ArrayDataset(x[rows], y[rows])",
+        "random_split": "index the arrays by a permutation: mt.data.ArrayDataset(x[rows], y[rows])",
+        "DistributedSampler": "write mt.data.DataLoader(..., comm=comm)",
+        **dict.fromkeys(("Sampler", "BatchSampler", "RandomSampler"), _SHUFFLED),
+        "SequentialSampler": _SHUFFLED,
+        "WeightedRandomSampler": "weight the loss, or repeat rows of the arrays",
+        "default_collate": _ARRAYS,
+        "get_worker_info": "there are no worker processes",
+    },
+    "linalg": {
+        "eig": "there are no complex Tensors; a symmetric matrix has eigh",
+        "eigvals": "there are no complex Tensors; a symmetric matrix has eigvalsh",
+    },
+    "cuda": {
+        "synchronize": f"{_CUPY} cupy.cuda.Device().synchronize()",
+        "empty_cache": f"{_CUPY} cupy.get_default_memory_pool().free_all_blocks()",
+        "memory_allocated": f"{_CUPY} cupy.get_default_memory_pool().used_bytes()",
+        "current_device": f"{_CUPY} cupy.cuda.Device().id",
+        "get_device_name": f"{_CUPY} cupy.cuda.runtime.getDeviceProperties(0)['name']",
+        "manual_seed": _STREAM,
+        "manual_seed_all": _STREAM,
+        "amp": "give dtypes where Tensors are made, or .to(dtype)",
+    },
+    "autograd": {
+        "profiler": "measure with Python's profilers; operations are Python functions",
+        "forward_ad": "gradients are computed backwards: mt.autograd.functional.jvp",
+    },
+    "utils": {
+        "tensorboard": "metrics are logged by mt.train.TensorBoard",
+    },
+    "distributed": {
+        "init_process_group": f"{_WORLD}, which connects by itself",
+        "destroy_process_group": f"{_WORLD}, which ends by itself",
+        "is_initialized": _WORLD,
+        "is_available": _WORLD,
+        "get_rank": f"{_WORLD}: comm.rank",
+        "get_world_size": f"{_WORLD}: comm.size",
+        "barrier": f"{_WORLD}: comm.barrier()",
+        "new_group": f"{_WORLD}: comm.split(color)",
+        "ReduceOp": 'operations are named: "sum", "max"',
+        "DistributedDataParallel": _PARALLEL,
+        "broadcast_object_list": f"{_WORLD}: comm.broadcast_object(obj)",
+        "all_gather_object": f"{_WORLD}: comm.all_gather_object(obj)",
+    },
+    # What people write as `x.name`, of NumPy's arrays too.
+    "Tensor": {
+        "astype": "write x.to(dtype)",
+        "copy": "write x.clone()",
+        "fill": "write x.fill_(value)",
+        "argpartition": "write x.topk(k).indices",
+        "partition": "write x.sort(dim).values",
+        "compress": "write x[mask]",
+        "flat": "write x.flatten()",
+        "itemset": "write x[index] = value",
+        "resize": "write x.reshape(shape)",
+        "strides": "write x.stride(), which counts elements",
+        "tobytes": "write x.numpy().tobytes()",
+        "tofile": "write x.numpy().tofile(path)",
+        "dump": "write mt.save(x, path)",
+        "ptp": "write x.amax(dim) - x.amin(dim)",
+        "imag": "there are no complex Tensors",
+        "is_sparse": "there are no sparse Tensors",
+        "to_sparse": "there are no sparse Tensors",
+        "bfloat16": "float types are float16, float32 and float64",
+        "share_memory_": "ranks are processes; arrays are exchanged by mt.distributed",
+        "pin_memory": "copies to a GPU wait for nothing else",
+    },
+}
+INSTEAD["utils.data"] = {**INSTEAD["data"], "DataLoader": _ARRAYS}
+_NAMES = Path(__file__).with_name("torch_names.txt")
+
+
+@cache
+def torch_names() -> dict[str, set[str]]:
+    """The public names of PyTorch's modules, by what follows `torch.`."""
+    found: dict[str, set[str]] = {}
+    for line in _NAMES.read_text(encoding="utf-8").splitlines():
+        module, _, names = line.partition(":")
+        found.setdefault(module, set()).update(names.split())
+    return found
+
+
+def hint(place: str, name: str, known: list[str]) -> str:
+    """What to write instead of `place.name`, where `known` are the names that there are."""
+    if name in INSTEAD.get(place, {}):
+        return f"; {INSTEAD[place][name]}"
+    if name in torch_names().get({"data": "utils.data"}.get(place, place), ()):
+        return "; PyTorch has it, microtrain has not: docs/differences.md has what to use instead"
+    return did_you_mean(name, known)
+
+
+def missing(module: str, name: str) -> Exception:
+    """The error for `module.name`, an ImportError where an import statement asked for it."""
+    if name.startswith("_"):  # Python's own questions
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    place = module.partition(".")[2]
+    said = hint(place, name, dir(sys.modules[module]))
+    frame = sys._getframe(2)
+    if frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+        return ImportError(f"cannot import name {name!r} from {module!r}{said}", name=name)
+    return AttributeError(f"module {module!r} has no attribute {name!r}{said}")
+
+
+def say_instead(module: str) -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module."""
+
+    def __getattr__(name: str) -> NoReturn:
+        raise missing(module, name)
+
+    return __getattr__
+
+
+class NoAttribute:
+    """An attribute that a class has not: AttributeError that says what to write instead."""
+
+    def __init__(self, name: str, instead: str) -> None:
+        self.text = f"'Tensor' object has no attribute {name!r}; {instead}"
+
+    def __get__(self, instance: Any, owner: Any) -> NoReturn:
+        raise AttributeError(self.text)

@@ -1,0 +1,357 @@
+"""Recurrent layers: RNN (Elman, 1990), LSTM (Hochreiter and Schmidhuber, 1997), GRU (Cho et al.,
+
+2014), in one or both directions, one above the other.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar
+
+from ..creation import empty, zeros
+from ..ops.nn.cells import GATES, unrolled
+from ..ops.nn.dropout import dropout as drop
+from ..ops.nn.recurrent import recurrent
+from ..ops.shape.joining import cat, stack
+from ..tensor import Tensor
+from . import init
+from .module import Module
+from .parameter import Parameter
+from .utils.rnn import PackedSequence, laid_out, packed_again
+
+__all__ = ["GRU", "LSTM", "RNN", "RNNBase"]
+
+
+class RNNBase(Module):
+    """What RNN, LSTM and GRU have in common; see there."""
+
+    _shown: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        proj_size: int = 0, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        if mode not in MODES:
+            raise ValueError(f"{name}: Unrecognized RNN mode: {mode}")
+        _check_options(name, dropout, num_layers, bias, batch_first)
+        _check_sizes(name, input_size, hidden_size, num_layers, proj_size)
+        self.mode = mode
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        rows, outputs = GATES[MODES[mode]] * hidden_size, proj_size or hidden_size
+        shapes = {"weight_ih": (rows, input_size), "weight_hh": (rows, outputs)}
+        if bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        if proj_size:
+            shapes["weight_hr"] = (proj_size, hidden_size)
+        self._kinds = tuple(shapes)
+        for layer in range(num_layers):
+            for suffix in self._suffixes(layer):
+                for kind, shape in shapes.items():
+                    setattr(self, kind + suffix, Parameter(empty(*shape, dtype=dtype)))
+            shapes["weight_ih"] = rows, outputs * (2 if bidirectional else 1)
+        self.reset_parameters()
+
+    def _suffixes(self, layer: int) -> list[str]:
+        """The ends of the parameters' names, one for each direction."""
+        return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
+
+    @property
+    def all_weights(self) -> list[list[Parameter]]:
+        """The parameters of every layer and direction."""
+        return [
+            [getattr(self, kind + suffix) for kind in self._kinds]
+            for layer in range(self.num_layers)
+            for suffix in self._suffixes(layer)
+        ]
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, uniform in +-1/sqrt(hidden_size)."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Nothing: what PyTorch does for cuDNN."""
+
+    def extra_repr(self) -> str:
+        """The arguments that are not the defaults."""
+        plain = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False,
+                 "dropout": 0, "bidirectional": False}  # fmt: skip
+        shown = (f"{k}={getattr(self, k)}" for k, v in plain.items() if getattr(self, k) != v)
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *shown])
+
+    def _run(self, input: Any, hidden: Any, cell: Any) -> tuple[Any, Tensor, Any]:
+        """The output, and the last states as (layers * directions, batch, size).
+
+        Batches of sequences of several lengths stay padded inside, in the order in which they were
+        packed, so that a sample's mask of dropout does not depend on the lengths of others.
+        """
+        packed = isinstance(input, PackedSequence)
+        x, stopped = laid_out(input) if packed else (input, None)
+        batched = packed or x.ndim == 3
+        name = type(self).__name__
+        if not batched and x.ndim != 2:
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {x.ndim}D instead")
+        dims = {"hx": hidden} if cell is None else {"hx": hidden, "cx": cell}
+        for what, state in dims.items():
+            if state is not None and state.ndim != (3 if batched else 2):
+                of = "batched 3-D" if batched else "unbatched 2-D"
+                raise RuntimeError(
+                    f"{name}: For {of} input, {what} should also be {of[-3:]} but got "
+                    f"{state.ndim}-D tensor"
+                )
+        if not batched:
+            x = x.unsqueeze(1)
+            hidden, cell = (None if s is None else s.unsqueeze(1) for s in (hidden, cell))
+        elif self.batch_first and not packed:
+            x = x.transpose(0, 1)
+        self._check_input(x)
+        count, samples = self.num_layers * (2 if self.bidirectional else 1), x.shape[1]
+        hidden = self._state("hidden[0]", hidden, x, (count, samples, self._output_size))
+        if self.mode == "LSTM":
+            cell = self._state("hidden[1]", cell, x, (count, samples, self.hidden_size))
+        y, hidden, cell = self._layers(x, hidden, cell, stopped)
+        if packed:
+            return packed_again(y, input), hidden, cell
+        if not batched:
+            return (
+                y.squeeze(1), hidden.squeeze(1), None if cell is None else cell.squeeze(1)
+            )  # fmt: skip
+        return (y.transpose(0, 1) if self.batch_first else y), hidden, cell
+
+    @property
+    def _output_size(self) -> int:
+        return self.proj_size or self.hidden_size
+
+    def _check_input(self, x: Tensor) -> None:
+        weight = getattr(self, "weight_ih_l0")  # noqa: B009
+        if x.dtype != weight.dtype:
+            raise ValueError(
+                f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype "
+                f"({weight.dtype}). Convert input: input.to({weight.dtype}), or convert model: "
+                f"model.to({x.dtype})"
+            )
+        if x.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"{type(self).__name__}: input.size(-1) must be equal to input_size. Expected "
+                f"{self.input_size}, got {x.shape[-1]}"
+            )
+        if not x.shape[0]:
+            raise RuntimeError(
+                f"{type(self).__name__}: Expected sequence length to be larger than 0 in RNN"
+            )
+
+    def _state(self, what: str, given: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The states to begin with, zeros where none are given."""
+        if given is None:
+            return zeros(shape, dtype=x.dtype, device=x.device)
+        if given.shape != shape:
+            what = what if self.mode == "LSTM" else "hidden"
+            raise RuntimeError(
+                f"{type(self).__name__}: Expected {what} size {shape}, got {list(given.shape)}"
+            )
+        if given.dtype != x.dtype:
+            raise RuntimeError(
+                f"{type(self).__name__}: input and hidden states must have one dtype, got "
+                f"{x.dtype} and {given.dtype}"
+            )
+        state: Tensor = given
+        return state
+
+    def _layers(self, x: Tensor, hidden: Tensor, cell: Any, stopped: Any) -> tuple[Any, ...]:
+        """All layers over (steps, samples, size)."""
+        last: list[Tensor] = []
+        last_cells: list[Tensor] = []
+        for layer in range(self.num_layers):
+            if layer and self.training and self.dropout:
+                # Samples first, by which the masks of dropout are drawn.
+                x = drop(x.transpose(0, 1), self.dropout).transpose(0, 1)
+            outputs = []
+            for reverse, suffix in enumerate(self._suffixes(layer)):
+                number = len(last)
+                begin = hidden[number], None if cell is None else cell[number]
+                y, h, c = self._direction(x, *begin, suffix, stopped, bool(reverse))
+                outputs.append(y)
+                last.append(h)
+                last_cells.append(c)
+            x = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
+        return x, stack(last), None if cell is None else stack(last_cells)
+
+    def _direction(
+        self, x: Any, hidden: Any, cell: Any, suffix: str, stopped: Any, reverse: bool
+    ) -> tuple[Any, ...]:
+        """One layer in one direction: its outputs, its last hidden and cell state."""
+        given = {kind: getattr(self, kind + suffix) for kind in self._kinds}
+        w_ih, w_hh = given["weight_ih"], given["weight_hh"]
+        b_ih, b_hh = given.get("bias_ih"), given.get("bias_hh")
+        kind = MODES[self.mode]
+        if self.proj_size:
+            y, last_cell = unrolled(
+                x, hidden, w_ih, w_hh, b_ih, b_hh, cell, stopped, kind, reverse,
+                given["weight_hr"],
+            )  # fmt: skip
+        else:
+            states = recurrent(x, hidden, w_ih, w_hh, b_ih, b_hh, cell, stopped, kind, reverse)
+            y, last_cell = states[1:-1], states[0 if reverse else -1]
+        return y, y[0 if reverse else -1], last_cell
+
+
+MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "tanh", "RNN_RELU": "relu"}
+
+
+def _check_options(name: str, dropout: Any, num_layers: int, bias: Any, batch_first: Any) -> None:
+    number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
+    if not number or not 0 <= dropout <= 1:
+        raise ValueError(
+            f"{name}: dropout should be a number in range [0, 1] representing the probability of "
+            f"an element being zeroed, got {dropout!r}"
+        )
+    if dropout > 0 and num_layers == 1:
+        warnings.warn(
+            f"{name}: dropout option adds dropout after all but last recurrent layer, so non-zero "
+            f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
+            f"num_layers={num_layers}",
+            stacklevel=4,
+        )
+    for what, value in {"bias": bias, "batch_first": batch_first}.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}: {what} should be of type bool, got: {type(value).__name__}")
+
+
+def _check_sizes(name: str, input: Any, hidden: Any, num_layers: int, proj_size: int) -> None:
+    for what, value in {"input_size": input, "hidden_size": hidden}.items():
+        if not isinstance(value, int):
+            raise TypeError(f"{name}: {what} should be of type int, got: {type(value).__name__}")
+    for what, value in {
+        "input_size": input, "hidden_size": hidden, "num_layers": num_layers
+    }.items():  # fmt: skip
+        if value <= 0:
+            raise ValueError(f"{name}: {what} must be greater than zero, got {value}")
+    if not 0 <= proj_size < hidden:
+        raise ValueError(
+            f"{name}: proj_size has to be smaller than hidden_size, or zero to disable "
+            f"projections, got {proj_size}"
+        )
+
+
+class RNN(RNNBase):
+    """`h = tanh(W_ih x + b_ih + W_hh h + b_hh)` over all steps of sequences.
+
+    Args:
+        input_size: the size of an input.
+        hidden_size: the size of the state.
+        num_layers: layers, each over the outputs of the one before it.
+        nonlinearity: "tanh" or "relu".
+        bias: False for products without added vectors.
+        batch_first: whether inputs and outputs are (batch, steps, size), not (steps, batch, size).
+        dropout: the probability of an output of any layer but the last to become 0 in training.
+        bidirectional: whether every layer runs in both directions and gives both outputs.
+        dtype: default float type if not given.
+
+    Parameters are named as in PyTorch (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`,
+    `weight_ih_l0_reverse` ...) and start uniform in +-1/sqrt(hidden_size).
+
+    Raises ValueError for sizes below 1, an unknown nonlinearity and a `dropout` that is no
+    probability, TypeError for arguments of a wrong kind.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
+        bidirectional: bool = False, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        _check_nonlinearity("RNN", nonlinearity)
+        super().__init__(
+            f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first,
+            dropout, bidirectional, dtype=dtype,
+        )  # fmt: skip
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Run over `input` (steps, batch, input_size), or in the order of `batch_first`.
+
+        Args:
+            input: a sequence without a batch as well, or a PackedSequence.
+            hx: the states to begin with, (layers * directions, batch, hidden_size), without batch
+                where the input has none; None for zeros.
+
+        Returns the outputs of the last layer at every step, and the last states of every layer.
+        """
+        output, hidden, _ = self._run(input, hx, None)
+        return output, hidden
+
+
+def _check_nonlinearity(name: str, given: Any) -> None:
+    if given not in ("tanh", "relu"):
+        raise ValueError(f"{name}: Unknown nonlinearity '{given}'. Select from 'tanh' or 'relu'.")
+
+
+class GRU(RNNBase):
+    """Gated recurrent units: a reset gate, an update gate and a new state at every step.
+
+    Arguments, parameters and errors are those of RNN, without `nonlinearity`. As in PyTorch the
+    reset gate stands behind the product with the state: `n = tanh(W_in x + b_in + r (W_hn h +
+    b_hn))`, `h = n + z (h - n)`. The rows of the weights are r, z and n.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            dtype=dtype,
+        )  # fmt: skip
+
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """As of RNN."""
+        output, hidden, _ = self._run(input, hx, None)
+        return output, hidden
+
+
+class LSTM(RNNBase):
+    """Long short-term memory: a cell state that gates write to, forget and read.
+
+    Arguments, parameters and errors are those of RNN, without `nonlinearity`. The rows of the
+    weights are i, f, g and o: `c = sigmoid(f) c + sigmoid(i) tanh(g)`, `h = sigmoid(o) tanh(c)`.
+
+    Args:
+        proj_size: the size that outputs are projected to by `weight_hr_l0` ..., 0 for none. A layer
+            with one runs as operations of single steps, several times slower.
+
+    Example:
+        >>> lstm = mt.nn.LSTM(3, 5, batch_first=True)
+        >>> output, (h, c) = lstm(mt.randn(2, 7, 3))
+        >>> output.shape, h.shape, c.shape
+        ((2, 7, 5), (1, 2, 5), (1, 2, 5))
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        proj_size: int = 0, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            proj_size, dtype,
+        )  # fmt: skip
+
+    def forward(
+        self, input: Any, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """As of RNN; `hx` and the last states are pairs: hidden states and cell states."""
+        hidden, cell = (None, None) if hx is None else hx
+        output, h, c = self._run(input, hidden, cell)
+        return output, (h, c)

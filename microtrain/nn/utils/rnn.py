@@ -1,0 +1,296 @@
+"""Batches of sequences of several lengths: padded, packed, and back.
+
+Packed sequences are what PyTorch's are: the elements of all sequences without padding, step by
+step, the longest sequence first. Recurrent layers pad them again and keep the state of a sequence
+that is over (see `ops/nn/recurrent`); lengths are numbers, so a captured step is one for each of
+their combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...creation import full, tensor
+from ...ops.index.gathering import index_select
+from ...ops.index.masking import where
+from ...ops.shape.joining import cat, stack
+from ...tensor import TENSORS, Tensor
+
+__all__ = [
+    "PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence",
+    "pad_packed_sequence", "pad_sequence", "unpack_sequence", "unpad_sequence",
+]  # fmt: skip
+
+
+class _Fields(NamedTuple):
+    data: Tensor
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+
+
+class PackedSequence(_Fields):
+    """The elements of sequences, step by step; made by `pack_sequence` and the like.
+
+    Attributes:
+        data: (all elements, ...).
+        batch_sizes: how many sequences have an element at each step, int64.
+        sorted_indices: the sequences in the order in which they stand here, the longest first;
+            None where they were given in that order.
+        unsorted_indices: the place of each sequence in that order.
+    """
+
+    def __new__(
+        cls, data: Any, batch_sizes: Tensor | None = None, sorted_indices: Tensor | None = None,
+        unsorted_indices: Tensor | None = None,
+    ) -> PackedSequence:  # fmt: skip
+        if batch_sizes is None:
+            if not isinstance(data, list | tuple) or len(data) != 2:
+                raise AssertionError("PackedSequence: expected data to be a pair, or batch_sizes")
+            data, batch_sizes = data
+        if unsorted_indices is None:
+            unsorted_indices = invert_permutation(sorted_indices)
+        return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
+
+    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """`data.to(...)` with the same lengths."""
+        return _like(self, self.data.to(*args, **kwargs))
+
+    def double(self) -> PackedSequence:
+        """In float64."""
+        return self.to("float64")
+
+    def float(self) -> PackedSequence:
+        """In float32."""
+        return self.to("float32")
+
+
+class _Layout(NamedTuple):
+    """Where the elements are, as numbers.
+
+    Attributes:
+        sizes: as `batch_sizes`.
+        order: as `sorted_indices`.
+    """
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @property
+    def lengths(self) -> Any:
+        """The length of each sequence, in the order in which they were given."""
+        steps = np.array(self.sizes)[:, None] > np.arange(len(self.order))
+        found = np.empty(len(self.order), np.int64)
+        found[list(self.order)] = steps.sum(0)
+        return found
+
+    def places(self, count: int) -> Any:
+        """For each element its place in padded (count, sequences), flattened."""
+        rows = [np.array(self.order[:n]) + t * len(self.order) for t, n in enumerate(self.sizes)]
+        return np.concatenate(rows)
+
+    def sources(self, count: int) -> Any:
+        """For each place of padded (count, sequences) its element, 0 where there is none."""
+        found = np.zeros(count * len(self.order), np.int64)
+        found[self.places(count)] = np.arange(sum(self.sizes))
+        return found
+
+    def missing(self, count: int) -> Any:
+        """Which of these places have no element."""
+        return np.arange(count)[:, None] >= self.lengths
+
+
+def _layout(packed: PackedSequence) -> _Layout:
+    found = vars(packed).get("_layout")
+    if found is None:
+        sizes = packed.batch_sizes.tolist()
+        order = packed.sorted_indices
+        found = _Layout(tuple(sizes), tuple(range(sizes[0]) if order is None else order.tolist()))
+    return found  # type: ignore[no-any-return]
+
+
+def _like(packed: PackedSequence, data: Tensor) -> PackedSequence:
+    made = PackedSequence(data, *packed[1:])
+    vars(made).update(vars(packed))
+    return made
+
+
+def laid_out(packed: PackedSequence) -> tuple[Tensor, Tensor | None]:
+    """The sequences as (steps, sequences, ...) in the order they were given, and where they end.
+
+    The second is True (steps, sequences, 1) behind the end of a sequence, None where all are of one
+    length. What stands there is any element.
+    """
+    layout = _layout(packed)
+    data, steps = packed.data, len(layout.sizes)
+    rows = index_select(data, 0, tensor(layout.sources(steps)))
+    padded = rows.reshape(steps, len(layout.order), *data.shape[1:])
+    missing = layout.missing(steps)
+    return padded, tensor(missing[:, :, None]) if missing.any() else None
+
+
+def packed_again(padded: Tensor, like: PackedSequence) -> PackedSequence:
+    """(steps, sequences, ...) in the order they were given, with the lengths of `like`."""
+    layout = _layout(like)
+    rows = padded.reshape(-1, *padded.shape[2:])
+    return _like(like, index_select(rows, 0, tensor(layout.places(len(layout.sizes)))))
+
+
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """For each number its place in `permutation`."""
+    if permutation is None:
+        return None
+    return permutation.argsort()
+
+
+def pack_padded_sequence(
+    input: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False,
+    enforce_sorted: bool = True,
+) -> PackedSequence:  # fmt: skip
+    """The sequences of a padded batch without their padding.
+
+    Args:
+        input: (steps, batch, ...), or (batch, steps, ...) with `batch_first`.
+        lengths: the length of each sequence, from 1 to the number of steps.
+        batch_first: the order of dimensions.
+        enforce_sorted: whether the lengths must fall; False sorts the sequences.
+
+    Raises RuntimeError for lengths out of range, of another number than sequences, or not sorted.
+
+    Example:
+        >>> rnn = mt.nn.utils.rnn
+        >>> padded = mt.tensor([[1, 2, 0], [3, 0, 0], [4, 5, 6]])
+        >>> packed = rnn.pack_padded_sequence(padded, [2, 1, 3], True, enforce_sorted=False)
+        >>> packed.data.tolist(), packed.batch_sizes.tolist()
+        ([4, 1, 3, 5, 2, 6], [3, 2, 1])
+    """
+    if batch_first:
+        input = input.transpose(0, 1)
+    numbers = lengths.tolist() if type(lengths) in TENSORS else [int(n) for n in lengths]  # type: ignore[union-attr]
+    steps, samples = input.shape[:2]
+    if len(numbers) != samples:
+        raise RuntimeError(
+            "pack_padded_sequence: Expected `len(lengths)` to be equal to batch_size, but got "
+            f"{len(numbers)} (batch_size={samples})"
+        )
+    if not samples or min(numbers) <= 0:
+        raise RuntimeError(
+            "pack_padded_sequence: Length of all samples has to be greater than 0, but found an "
+            "element in 'lengths' that is <= 0"
+        )
+    order = sorted(range(samples), key=lambda i: -numbers[i])
+    if enforce_sorted and order != list(range(samples)):
+        raise RuntimeError(
+            "pack_padded_sequence: `lengths` array must be sorted in decreasing order when "
+            "`enforce_sorted` is True. You can pass `enforce_sorted=False` to pack_padded_sequence "
+            "and/or pack_sequence to sidestep this requirement"
+        )
+    if max(numbers) > steps:
+        raise RuntimeError(
+            f"pack_padded_sequence: Expected lengths of at most {steps}, the size of the padded "
+            f"sequences, got {max(numbers)}"
+        )
+    sizes = tuple(sum(n > t for n in numbers) for t in range(max(numbers)))
+    layout = _Layout(sizes, tuple(order))
+    rows = input.reshape(-1, *input.shape[2:])
+    data = index_select(rows, 0, tensor(layout.places(steps)))
+    found = PackedSequence(data, tensor(sizes), None if enforce_sorted else tensor(order))
+    vars(found)["_layout"] = layout
+    return found
+
+
+def pad_packed_sequence(
+    sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The sequences as a padded batch in the order they were given, and their lengths.
+
+    Args:
+        sequence: what was packed.
+        batch_first: the order of dimensions, as for `pack_padded_sequence`.
+        padding_value: what stands behind the end of a sequence.
+        total_length: the number of steps, the longest length if not given.
+
+    Raises ValueError for a `total_length` below the longest length.
+    """
+    layout = _layout(sequence)
+    longest = len(layout.sizes)
+    steps = longest if total_length is None else total_length
+    if steps < longest:
+        raise ValueError(
+            "pad_packed_sequence: Expected total_length to be at least the length of the longest "
+            f"sequence in input, but got total_length={total_length} and max sequence length being "
+            f"{longest}"
+        )
+    data, samples = sequence.data, len(layout.order)
+    rows = index_select(data, 0, tensor(layout.sources(steps)))
+    padded = rows.reshape(steps, samples, *data.shape[1:])
+    missing = layout.missing(steps).reshape(steps, samples, *(1 for _ in data.shape[1:]))
+    if missing.any():
+        value = full((), padding_value, dtype=data.dtype, device=data.device)
+        padded = where(tensor(missing), value, padded)
+    return padded.transpose(0, 1) if batch_first else padded, tensor(layout.lengths)
+
+
+def pad_sequence(
+    sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor:  # fmt: skip
+    """Sequences (length, ...) as one batch (longest length, batch, ...).
+
+    Args:
+        sequences: Tensors that agree in all but the first dimension.
+        batch_first: True for (batch, longest length, ...).
+        padding_value: what fills the shorter ones.
+        padding_side: "right" or "left".
+
+    Raises RuntimeError for an empty list, ValueError for another side.
+    """
+    if padding_side not in ("left", "right"):
+        raise RuntimeError(
+            f"pad_sequence: Expected padding_side to be one of left or right, got {padding_side!r}"
+        )
+    if not isinstance(sequences, Iterable):
+        raise RuntimeError(
+            "pad_sequence: Expected iterable for input sequences, but got arg of type: "
+            f"{type(sequences)}"
+        )
+    found = [*sequences]
+    if not found:
+        raise RuntimeError("pad_sequence: received an empty list of sequences")
+    longest = max(each.shape[0] for each in found)
+    padded = []
+    for each in found:
+        rest = longest - each.shape[0], *each.shape[1:]
+        filling = full(rest, padding_value, dtype=each.dtype, device=each.device)
+        padded.append(cat([each, filling] if padding_side == "right" else [filling, each]))
+    batch: Tensor = stack(padded, 0 if batch_first else 1)
+    return batch
+
+
+def unpad_sequence(
+    padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
+) -> list[Tensor]:
+    """The sequences of a padded batch, without their padding."""
+    rows = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
+    numbers = lengths.tolist() if type(lengths) in TENSORS else lengths  # type: ignore[union-attr]
+    return [row[:n] for row, n in zip(rows, numbers, strict=True)]
+
+
+def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
+    """Sequences (length, ...) packed; see `pack_padded_sequence`, whose errors it raises."""
+    lengths = [each.shape[0] for each in sequences]
+    return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
+
+
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences that were packed, in the order they were given."""
+    padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
+    return unpad_sequence(padded, _layout(packed_sequences).lengths.tolist(), batch_first=True)
+
+
+def __dir__() -> list[str]:
+    return __all__

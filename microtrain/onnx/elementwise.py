@@ -1,0 +1,224 @@
+"""Elementwise operations and reductions as ONNX nodes: one line an operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from .graph import Step
+
+__all__ = ["TABLE"]
+
+Rule = Callable[[Step], str]
+
+
+def _unary(kind: str) -> Rule:
+    """A node of one input; integers become floats where the result is one."""
+    return lambda s: s.node(kind, s.cast("x", s.dtype))
+
+
+def _binary(kind: str, first: str = "x", second: str = "y") -> Rule:
+    return lambda s: s.node(kind, *s.operands(first, second))
+
+
+def _logic(kind: str) -> Rule:
+    return lambda s: s.node(kind, s.cast("x", np.bool_), s.cast("y", np.bool_))
+
+
+def _bits(logical: str, bitwise: str) -> Rule:
+    def rule(s: Step) -> str:
+        return s.node(logical if s.dtype.kind == "b" else bitwise, *s.operands("x", "y"))
+
+    return rule
+
+
+def _axes(s: Step) -> list[int]:
+    dims = s.attributes.get("dims")
+    if dims is None:
+        return [*range(len(s.shape("x")))]
+    return [int(d) for d in (dims if isinstance(dims, tuple | list) else (dims,))]
+
+
+def _reduce(kind: str) -> Rule:
+    def rule(s: Step) -> str:
+        if not s.shape("x"):
+            return s.node("Identity", s.cast("x", s.dtype))
+        keep = int(bool(s.attributes.get("keepdim")))
+        return s.node(kind, s.cast("x", s.dtype), s.ints(_axes(s)), keepdims=keep)
+
+    return rule
+
+
+def _var(s: Step) -> str:
+    """The variance, as the mean of squared differences."""
+    x, axes, keep = s["x"], s.ints(_axes(s)), int(bool(s.attributes["keepdim"]))
+    count = 1
+    for axis in _axes(s):
+        size = s.shape("x")[axis]
+        if not isinstance(size, int):
+            raise RuntimeError(f"cannot export {s.call.layer}: a variance over the rows")
+        count *= size
+    centred = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
+    total = s.node("ReduceSum", s.node("Mul", centred, centred), axes, keepdims=keep)
+    return s.node("Div", total, s.number(count - s.attributes["correction"]))
+
+
+def _norm(s: Step) -> str:
+    p, axes, keep = s.attributes["p"], s.ints(_axes(s)), int(bool(s.attributes["keepdim"]))
+    if p in (1, 2):
+        return s.node(f"ReduceL{int(p)}", s["x"], axes, keepdims=keep)
+    size = s.node("Abs", s["x"])
+    if p in (math.inf, -math.inf):
+        return s.node("ReduceMax" if p > 0 else "ReduceMin", size, axes, keepdims=keep)
+    total = s.node("ReduceSum", s.node("Pow", size, s.number(p)), axes, keepdims=keep)
+    return s.node("Pow", total, s.number(1 / p))
+
+
+def _argmax(kind: str) -> Rule:
+    def rule(s: Step) -> str:
+        dim, keep = s.attributes["dim"], int(bool(s.attributes["keepdim"]))
+        if dim is not None:
+            return s.node(kind, s["x"], axis=dim, keepdims=keep)
+        flat = s.node("Reshape", s["x"], s.ints([-1]))
+        return s.node(kind, flat, axis=0, keepdims=keep)
+
+    return rule
+
+
+def _clamp(s: Step) -> str:
+    x, low, high = s["x"], s.attributes["min"], s.attributes["max"]
+    x = x if low is None else s.node("Max", x, s.number(low))
+    return x if high is None else s.node("Min", x, s.number(high))
+
+
+def _where(s: Step) -> str:
+    return s.node(
+        "Where", s.cast("condition", np.bool_), s.cast("x", s.dtype), s.cast("y", s.dtype)
+    )
+
+
+def _elu(s: Step) -> str:
+    x, alpha = s["x"], s.attributes["alpha"]
+    scale, slope = s.attributes["scale"], s.attributes["input_scale"]
+    low = s.node("Mul", s.node("Min", x, s.number(0)), s.number(slope))
+    low = s.node("Mul", s.node("Sub", s.node("Exp", low), s.number(1)), s.number(alpha * scale))
+    return s.node("Add", s.node("Mul", s.node("Max", x, s.number(0)), s.number(scale)), low)
+
+
+def _leaky_relu(s: Step) -> str:
+    x = s["x"]
+    low = s.node("Mul", s.node("Min", x, s.number(0)), s.number(s.attributes["negative_slope"]))
+    return s.node("Add", s.node("Max", x, s.number(0)), low)
+
+
+def _softplus(s: Step) -> str:
+    """`max(z, 0) + log(1 + exp(-|z|))`, which does not overflow."""
+    beta, x = s.attributes["beta"], s["x"]
+    z = s.node("Mul", x, s.number(beta))
+    small = s.node("Exp", s.node("Neg", s.node("Abs", z)))
+    log = s.node("Log", s.node("Add", small, s.number(1)))
+    found = s.node("Add", s.node("Max", z, s.number(0)), log)
+    found = s.node("Div", found, s.number(beta))
+    if s.attributes["threshold"] == math.inf:
+        return found
+    return s.node("Where", s.node("Greater", z, s.number(s.attributes["threshold"])), x, found)
+
+
+def _gelu(s: Step) -> str:
+    half = s.node("Mul", s["x"], s.number(0.5))
+    erf = s.node("Erf", s.node("Mul", s["x"], s.number(math.sqrt(0.5))))
+    return s.node("Mul", half, s.node("Add", erf, s.number(1)))
+
+
+def _gelu_tanh(s: Step) -> str:
+    x = s["x"]
+    cube = s.node("Mul", s.node("Mul", x, x), s.node("Mul", x, s.number(0.044715)))
+    inner = s.node("Mul", s.node("Add", x, cube), s.number(math.sqrt(2 / math.pi)))
+    half = s.node("Mul", x, s.number(0.5))
+    return s.node("Mul", half, s.node("Add", s.node("Tanh", inner), s.number(1)))
+
+
+def _round(s: Step) -> str:
+    if s.attributes["decimals"]:
+        raise RuntimeError(f"cannot export {s.call.layer}: round(decimals=) has no ONNX form")
+    return s.node("Round", s["x"])
+
+
+def _sum_to(s: Step) -> str:
+    """The sum that leaves the shape `shape`."""
+    shape, wanted = s.shape("x"), s.attributes["shape"]
+    lead = len(shape) - len(wanted)
+    axes = [i for i, n in enumerate(shape) if i < lead or (wanted[i - lead] == 1 and n != 1)]
+    summed = s.node("ReduceSum", s["x"], s.ints(axes), keepdims=1) if axes else s["x"]
+    return s.node("Reshape", summed, s.graph.shape(wanted))
+
+
+def _cumsum(s: Step) -> str:
+    axis = s.graph.constant(np.array(s.attributes["dim"], np.int64))
+    return s.node("CumSum", s.cast("x", s.dtype), axis, reverse=int(s.attributes["reverse"]))
+
+
+UNARY = """abs:Abs acos:Acos acosh:Acosh asin:Asin asinh:Asinh atan:Atan atanh:Atanh ceil:Ceil
+clone:Identity contiguous:Identity cos:Cos cosh:Cosh erf:Erf exp:Exp floor:Floor isinf:IsInf
+isnan:IsNaN log:Log neg:Neg reciprocal:Reciprocal relu:Relu sigmoid:Sigmoid sign:Sign sin:Sin
+sinh:Sinh sqrt:Sqrt tan:Tan tanh:Tanh"""
+BINARY = """add:Add sub:Sub mul:Mul div:Div pow:Pow maximum:Max minimum:Min eq:Equal lt:Less
+le:LessOrEqual gt:Greater ge:GreaterOrEqual matmul:MatMul mm:MatMul"""
+REDUCED = "sum:ReduceSum mean:ReduceMean amax:ReduceMax amin:ReduceMin logsumexp:ReduceLogSumExp"
+
+TABLE: dict[str, Rule] = {
+    **{name: _unary(kind) for name, kind in (pair.split(":") for pair in UNARY.split())},
+    **{name: _binary(kind) for name, kind in (pair.split(":") for pair in BINARY.split())},
+    **{name: _reduce(kind) for name, kind in (pair.split(":") for pair in REDUCED.split())},
+    "isnan": lambda s: s.node("IsNaN", s["x"]),
+    "isinf": lambda s: s.node("IsInf", s["x"]),
+    "rsqrt": lambda s: s.node("Reciprocal", s.node("Sqrt", s.cast("x", s.dtype))),
+    "exp2": lambda s: s.node("Pow", s.number(2), s.cast("x", s.dtype)),
+    "expm1": lambda s: s.node("Sub", s.node("Exp", s.cast("x", s.dtype)), s.number(1)),
+    "log1p": lambda s: s.node("Log", s.node("Add", s.cast("x", s.dtype), s.number(1))),
+    "log2": lambda s: s.node("Div", s.node("Log", s["x"]), s.number(math.log(2))),
+    "log10": lambda s: s.node("Div", s.node("Log", s["x"]), s.number(math.log(10))),
+    "erfc": lambda s: s.node("Sub", s.number(1), s.node("Erf", s["x"])),
+    "pow_scalar": lambda s: s.node("Pow", s["x"], s.number(s.attributes["exponent"])),
+    "ne": lambda s: s.node("Not", s.node("Equal", *s.operands("x", "y"))),
+    "logical_and": _logic("And"),
+    "logical_or": _logic("Or"),
+    "logical_xor": _logic("Xor"),
+    "logical_not": lambda s: s.node("Not", s.cast("x", np.bool_)),
+    "bitwise_and": _bits("And", "BitwiseAnd"),
+    "bitwise_or": _bits("Or", "BitwiseOr"),
+    "bitwise_xor": _bits("Xor", "BitwiseXor"),
+    "bitwise_not": lambda s: s.node("Not" if s.dtype.kind == "b" else "BitwiseNot", s["x"]),
+    "any": lambda s: s.to(_reduce_bools(s, "ReduceMax"), np.bool_),
+    "all": lambda s: s.to(_reduce_bools(s, "ReduceMin"), np.bool_),
+    "argmax": _argmax("ArgMax"),
+    "argmin": _argmax("ArgMin"),
+    "clamp": _clamp,
+    "cumsum": _cumsum,
+    "elu": _elu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "leaky_relu": _leaky_relu,
+    "log_softmax": lambda s: s.node("LogSoftmax", s["x"], axis=s.attributes["dim"]),
+    "norm": _norm,
+    "round": _round,
+    "silu": lambda s: s.node("Mul", s["x"], s.node("Sigmoid", s["x"])),
+    "softmax": lambda s: s.node("Softmax", s["x"], axis=s.attributes["dim"]),
+    "softplus": _softplus,
+    "std": lambda s: s.node("Sqrt", _var(s)),
+    "sum_rows": lambda s: s.node("ReduceSum", s["x"], s.ints([0]), keepdims=0),
+    "sum_to_size": _sum_to,
+    "to": lambda s: s.to(s["x"], s.dtype),
+    "var": _var,
+    "where": _where,
+    "zeros_like": lambda s: s.node("Expand", s.number(0), s.graph.shape(s.result.shape)),
+}
+
+
+def _reduce_bools(s: Step, kind: str) -> str:
+    """A reduction of zeros and ones."""
+    keep = int(bool(s.attributes.get("keepdim")))
+    ones = s.to(s.cast("x", np.bool_), np.int32)
+    return s.node(kind, ones, s.ints(_axes(s)), keepdims=keep)

@@ -1,0 +1,204 @@
+"""A model as an ONNX graph: the forward pass is traced, each operation becomes its nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..autograd import no_grad
+from ..backend import to_host
+from ..errors import ConfigError, LaunchError, install
+from ..files import reason, write_whole
+from ..nn import Module
+from ..tensor import TENSORS, kind_of, wrap
+from ..version import __version__
+from . import elementwise, layers
+from .graph import BATCH, OPSET, Graph, Step
+from .trace import Batch, Call, Trace, compared, trace
+
+__all__ = ["export", "graph_of"]
+
+RULES: dict[str, Callable[[Step], str]] = {**elementwise.TABLE, **layers.TABLE}
+
+
+def export(
+    model: Module,
+    args: Any,
+    path: str | os.PathLike[str],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> None:
+    """Write a model in evaluation mode as an ONNX file, for runtimes that know no Python.
+
+    The forward pass is made twice, and every operation becomes a node: what the model computes by
+    other means (`if` on values, `item()`, NumPy) is found and refused. The first dimension of every
+    input is the batch; the graph takes any number of rows, and all other sizes of the example.
+
+    Args:
+        model: it runs in evaluation mode and is left in the mode it is in.
+        args: an example input, or a tuple of them, with the rows first.
+        path: the file; it appears whole or not at all.
+        input_names, output_names: in the graph; `input`, `output`, and of several `input_0` ...
+
+    Raises RuntimeError naming the operation and the layer for what ONNX has no nodes for,
+    ConfigError where the package onnx is not installed, LaunchError where the file system refuses.
+
+    Example:
+        >>> net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.ReLU(), mt.nn.Linear(8, 3))
+        >>> mt.onnx.export(net, mt.randn(1, 4), "net.onnx")
+    """
+    inputs = args if isinstance(args, tuple) else (args,)
+    proto = graph_of(model, inputs, input_names, output_names)
+    try:
+        write_whole(Path(os.path.expanduser(path)).resolve(), proto.SerializeToString())
+    except OSError as error:
+        raise LaunchError(f"cannot write {path}: {reason(error)}") from error
+
+
+def graph_of(
+    model: Module,
+    inputs: tuple[Any, ...],
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    finish: Callable[[Graph, list[str]], dict[str, tuple[Any, Any]]] | None = None,
+    start: Callable[[Graph, int, str], str] | None = None,
+) -> Any:
+    """The ModelProto.
+
+    Args:
+        model, inputs, input_names, output_names: as of `export`.
+        metadata: text by key, for whoever uses the file.
+        finish: adds the nodes behind the model's outputs, whose names it is given; the outputs of
+            the graph with their dtypes and shapes.
+        start: adds the nodes before an input of the model; the name of what the model gets.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ConfigError(
+            f"ONNX files need the package onnx, which is not installed: {install('onnx')}"
+        ) from error
+    found = _traced(model, inputs)
+    graph = Graph(found)
+    names = _names("input", len(inputs), input_names)
+    graph.row_source = names[0]
+    for number, name in enumerate(names):
+        graph.names[number] = start(graph, number, name) if start else name
+    for call in found.calls:
+        _translate(graph, call)
+    results = [graph.value(number) for number in found.outputs]
+    if finish is not None:
+        outputs = finish(graph, results)
+        infos = [_info(name, dtype, shape) for name, (dtype, shape) in outputs.items()]
+    else:
+        infos = _outputs(graph, results, output_names)
+    given = [
+        _info(name, found.values[number].array.dtype, found.values[number].shape)
+        for number, name in enumerate(names)
+    ]
+    nodes = _used(graph.nodes, {info.name for info in infos})
+    read = {name for node in nodes for name in node.input}
+    constants = [value for name, value in graph.initializers.items() if name in read]
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, type(model).__name__, given, infos, constants),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8,
+        producer_name="microtrain", producer_version=__version__,
+    )  # fmt: skip
+    onnx.helper.set_model_props(proto, {**(metadata or {})})
+    onnx.checker.check_model(proto)
+    return proto
+
+
+def _names(kind: str, count: int, given: Sequence[str] | None) -> list[str]:
+    if given is None:
+        return [kind] if count == 1 else [f"{kind}_{i}" for i in range(count)]
+    if len(given) != count or len({*given}) != count:
+        raise ValueError(f"{kind}_names: expected {count} different names, got {list(given)}")
+    return [*given]
+
+
+def _traced(model: Module, inputs: tuple[Any, ...]) -> Trace:
+    """Two passes over the examples, compared; the modes of the modules stay what they were."""
+    if not isinstance(model, Module):
+        raise TypeError(f"export(): model: expected a Module, got {kind_of(model)}")
+    for x in inputs:
+        if type(x) not in TENSORS:
+            raise TypeError(f"export(): args: expected Tensors, got {kind_of(x)}")
+        if not x.ndim or not x.shape[0] or x.shape[0] != inputs[0].shape[0]:
+            raise ValueError(
+                "export(): args: the first dimension of every input is the batch, of one or more "
+                f"rows; got shapes {[tuple(x.shape) for x in inputs]}"
+            )
+    rows = inputs[0].shape[0] + 1  # of two or more: what broadcasts one row would look constant
+    training = {module: module.training for module in model.modules()}
+    named = dict([*model.named_parameters(), *model.named_buffers()])
+    model.eval()
+    try:
+        with no_grad(), np.errstate(all="ignore"):
+            passes = [trace(model, _rows(inputs, n), named) for n in (rows, rows + 1)]
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    return compared(passes[0], passes[1], (rows, rows + 1))
+
+
+def _rows(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """So many rows of the examples, again from the first; other numbers in each pass."""
+    found = []
+    for x in inputs:
+        array = to_host(x._array)
+        taken = np.take(array, np.arange(count) * count % len(array), axis=0)
+        found.append(
+            wrap(taken * array.dtype.type(1 / count) if taken.dtype.kind == "f" else taken)
+        )
+    return tuple(found)
+
+
+def _translate(graph: Graph, call: Call) -> None:
+    (number,) = call.results
+    if call.operation in layers.DEFERRED or call.operation not in RULES:
+        # Where nobody uses the result, it is of no account.
+        graph.deferred[number] = call
+        return
+    graph.names[number] = RULES[call.operation](Step(graph, call))
+
+
+def _used(nodes: list[Any], wanted: set[str]) -> list[Any]:
+    """The nodes that the outputs need, in order."""
+    kept = []
+    for node in reversed(nodes):
+        if wanted & {*node.output}:
+            kept.append(node)
+            wanted = wanted | {*node.input}
+    return kept[::-1]
+
+
+def _info(name: str, dtype: Any, shape: Sequence[Any]) -> Any:
+    from onnx import helper
+
+    sizes = [symbol(size) for size in shape]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, kind, sizes)
+
+
+def symbol(size: Any) -> Any:
+    """A size as a graph has it: a number, or the name of one that follows the rows."""
+    if not isinstance(size, Batch):
+        return size
+    return BATCH if size.times == 1 else f"{size.times}*{BATCH}"
+
+
+def _outputs(graph: Graph, results: list[str], given: Sequence[str] | None) -> list[Any]:
+    names = _names("output", len(results), given)
+    infos = []
+    for number, name, result in zip(graph.trace.outputs, names, results, strict=True):
+        graph.rename(result, name)
+        value = graph.trace.values[number]
+        infos.append(_info(name, value.array.dtype, value.shape))
+    return infos

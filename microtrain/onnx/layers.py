@@ -1,0 +1,290 @@
+"""Layers, shapes and indices as ONNX nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend import ARRAYS, to_host
+from ..ops.nn.windows import Geometry
+from .graph import Step
+
+__all__ = ["TABLE"]
+
+END = 2**62  # of a slice without an end
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+def _expand(s: Step) -> str:
+    """Sizes that the input has already are 1: an expansion leaves them."""
+    wanted = s.attributes["shape"]
+    lead = len(wanted) - len(s.shape("x"))
+    sizes = [1 if i >= lead and s.shape("x")[i - lead] == n else n for i, n in enumerate(wanted)]
+    return s.node("Expand", s["x"], s.graph.shape(sizes))
+
+
+def _cat(s: Step) -> str:
+    names = [s.graph.value(ref.number) for ref in s.call.inputs["tensors"]]
+    kinds = [s.graph.trace.values[ref.number].array.dtype for ref in s.call.inputs["tensors"]]
+    names = [
+        name if kind == s.dtype else s.to(name, s.dtype)
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    return s.node("Concat", *names, axis=s.attributes["dim"])
+
+
+def _index(s: Step) -> str:
+    """NumPy's basic index, or one array of row numbers behind full slices."""
+    index = s.attributes["index"]
+    index = list(index) if isinstance(index, tuple) else [index]
+    if any(part is Ellipsis for part in index):
+        at = next(i for i, part in enumerate(index) if part is Ellipsis)
+        used = sum(part is not None for part in index) - 1
+        index[at : at + 1] = [slice(None)] * (len(s.shape("x")) - used)
+    starts, stops, axes, steps = [], [], [], []
+    dropped, added, gathered = [], [], []
+    axis = out = 0
+    for part in index:
+        if part is None:
+            added.append(out)
+            out += 1
+            continue
+        if isinstance(part, slice):
+            step = 1 if part.step is None else part.step
+            if (part.start, part.stop, step) != (None, None, 1):
+                starts.append((0 if step > 0 else END) if part.start is None else part.start)
+                stops.append((END if step > 0 else -END) if part.stop is None else part.stop)
+                axes.append(axis)
+                steps.append(step)
+            out += 1
+        elif isinstance(part, int):
+            starts.append(part)
+            stops.append(part + 1 if part != -1 else END)
+            axes.append(axis)
+            steps.append(1)
+            dropped.append(axis)
+        elif type(part) in ARRAYS and part.dtype.kind in "iu":
+            gathered.append((axis, to_host(part)))
+            out += part.ndim
+        else:
+            raise RuntimeError(f"cannot export {s.call.layer}: an index of {type(part).__name__}")
+        axis += 1
+    if any(not isinstance(n, int) for n in (*starts, *stops)):
+        raise RuntimeError(f"cannot export {s.call.layer}: a slice up to the number of rows")
+    found = s["x"]
+    if axes:
+        found = s.node("Slice", found, *map(s.ints, (starts, stops, axes, steps)))
+    if len(gathered) > 1 or (gathered and (dropped or added)):
+        raise RuntimeError(f"cannot export {s.call.layer}: an index of several arrays")
+    if gathered:
+        return s.node("Gather", found, s.graph.constant(gathered[0][1]), axis=gathered[0][0])
+    if dropped:
+        found = s.node("Squeeze", found, s.ints(dropped))
+    if added:
+        found = s.node("Unsqueeze", found, s.ints(added))
+    return found if found != s["x"] else s.node("Identity", found)
+
+
+def _pad(s: Step) -> str:
+    """Padding of the last dimensions; where it is negative, a cut."""
+    pairs = s.attributes["pads"]
+    lead = len(s.shape("input")) - len(pairs)
+    found = s["input"]
+    if any(p < 0 for pair in pairs for p in pair):
+        starts = [max(0, -low) for low, _ in pairs]
+        stops = [-max(0, -high) or END for _, high in pairs]
+        axes = range(lead, lead + len(pairs))
+        found = s.node("Slice", found, s.ints(starts), s.ints(stops), s.ints(axes))
+    before = [0] * lead + [max(0, low) for low, _ in pairs]
+    after = [0] * lead + [max(0, high) for _, high in pairs]
+    return s.node("Pad", found, s.ints(before + after), s.number(s.attributes["value"]))
+
+
+def _trilu(upper: int) -> Callable[[Step], str]:
+    def rule(s: Step) -> str:
+        offset = s.graph.constant(np.array(s.attributes["diagonal"], np.int64))
+        return s.node("Trilu", s["x"], offset, upper=upper)
+
+    return rule
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+
+def _linear(s: Step) -> str:
+    lead, weight = len(s.shape("input")), s["weight"]
+    if lead == 2:
+        bias = [s["bias"]] if s.has("bias") else []
+        return s.node("Gemm", s["input"], weight, *bias, transB=1)
+    found = s.node("MatMul", s["input"], s.node("Transpose", weight, perm=[1, 0]))
+    return s.node("Add", found, s["bias"]) if s.has("bias") else found
+
+
+def _normalise(s: Step) -> str:
+    """Layer, group and batch norm by their formula: the statistics of what `shape` leaves out."""
+    shape, wanted = s.shape("input"), s.attributes["shape"]
+    lead = len(shape) - len(wanted)
+    axes = s.ints([i for i in range(len(shape)) if i < lead or wanted[i - lead] == 1])
+    x = s["input"]
+    if s.attributes["centre"]:
+        x = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
+    variance = s.node("ReduceMean", s.node("Mul", x, x), axes, keepdims=1)
+    root = s.node("Sqrt", s.node("Add", variance, s.number(s.attributes["eps"])))
+    found = s.node("Div", x, root)
+    found = s.node("Mul", found, s["weight"]) if s.has("weight") else found
+    return s.node("Add", found, s["bias"]) if s.has("bias") else found
+
+
+def _geometry(g: Geometry) -> dict[str, Any]:
+    low, high = zip(*g.padding, strict=True)
+    return {
+        "kernel_shape": g.kernel, "strides": g.stride, "pads": [*low, *high],
+        "dilations": g.dilation, "group": g.groups,
+    }  # fmt: skip
+
+
+def _convolution(s: Step) -> str:
+    g = s.attributes["geometry"]
+    bias = [s["bias"]] if s.has("bias") else []
+    if s.dtype == np.float64:  # for which onnxruntime has no Conv
+        return _by_product(s, g, bias)
+    return s.node("Conv", s["input"], s["weight"], *bias, **_geometry(g))
+
+
+def _by_product(s: Step, g: Geometry, bias: list[str]) -> str:
+    """A convolution as a product of matrices: the windows are gathered."""
+    x, (_, channels, *sizes), (outputs, *_) = s["input"], s.shape("input"), s.shape("weight")
+    if any(map(any, g.padding)):
+        low, high = zip(*g.padding, strict=True)
+        x = s.node("Pad", x, s.ints([0, 0, *low, 0, 0, *high]), s.number(0))
+    wide = [n + sum(p) for n, p in zip(sizes, g.padding, strict=True)]
+    found = g.places(sizes)
+    taps = np.indices(g.kernel).reshape(len(wide), -1, 1)
+    starts = np.indices(found).reshape(len(wide), 1, -1)
+    scale = [np.reshape(v, (-1, 1, 1)) for v in (g.dilation, g.stride)]
+    places = np.ravel_multi_index(tuple(taps * scale[0] + starts * scale[1]), wide)
+    columns = s.node("Reshape", x, s.ints([-1, channels, math.prod(wide)]))
+    columns = s.node("Gather", columns, s.graph.constant(places), axis=2)
+    taken = channels // g.groups * math.prod(g.kernel)
+    columns = s.node("Reshape", columns, s.ints([-1, g.groups, taken, math.prod(found)]))
+    weight = s.node("Reshape", s["weight"], s.ints([g.groups, outputs // g.groups, taken]))
+    product = s.node("MatMul", weight, columns)
+    if bias:
+        each = s.node("Reshape", bias[0], s.ints([g.groups, outputs // g.groups, 1]))
+        product = s.node("Add", product, each)
+    return s.node("Reshape", product, s.ints([-1, outputs, *found]))
+
+
+def _transposed(s: Step) -> str:
+    g = s.attributes["geometry"]
+    lines = zip(s.shape("gradient")[2:], s.attributes["sizes"], *g[:4], strict=True)
+    more = [size - ((n - 1) * step + d * (k - 1) + 1 - sum(p)) for n, size, k, step, p, d in lines]
+    given = _geometry(g)
+    return s.node("ConvTranspose", s["gradient"], s["weight"], output_padding=more, **given)
+
+
+def _max_pool(s: Step) -> str:
+    """The maximum of every window: one node where windows are regular, else maxima of slices."""
+    positions = s.graph.deferred[s.call.inputs["positions"].number]
+    windows, x = positions.attributes["windows"], s["input"]
+    if all(type(tap) is slice for taps in windows for tap in taps):
+        dilation = [taps[1].start - taps[0].start if len(taps) > 1 else 1 for taps in windows]
+        steps = [taps[0].step or 1 for taps in windows]
+        return s.node(
+            "MaxPool", x, kernel_shape=[*map(len, windows)], strides=steps, dilations=dilation
+        )
+    for axis, taps in reversed([*enumerate(windows, len(s.shape("input")) - len(windows))]):
+        size = s.shape("input")[axis]
+        places = [range(size)[tap] if type(tap) is slice else tap for tap in taps]
+        x = s.node("Max", *(s.node("Gather", x, s.ints([*at]), axis=axis) for at in places))
+    return x
+
+
+def _window_sum(s: Step) -> str:
+    kernel, stride, x = s.attributes["kernel"], s.attributes["stride"], s["input"]
+    if s.dtype != np.float64:  # for which onnxruntime has no AveragePool
+        mean = s.node("AveragePool", x, kernel_shape=kernel, strides=stride)
+        return s.node("Mul", mean, s.number(math.prod(kernel)))
+    for axis, (k, step) in enumerate(zip(kernel, stride, strict=True), start=2):
+        size = s.shape("input")[axis]
+        ends = [i + (size - k) // step * step + 1 for i in range(k)]
+        parts = [
+            s.node("Slice", x, s.ints([i]), s.ints([ends[i]]), s.ints([axis]), s.ints([step]))
+            for i in range(k)
+        ]
+        x = s.node("Sum", *parts)
+    return x
+
+
+# Where the rows of a gate stand here, in ONNX's order: i o f c, and z r h.
+GATES = {"lstm": ("LSTM", (0, 3, 1, 2)), "gru": ("GRU", (1, 0, 2)), "tanh": ("RNN", (0,))}
+GATES["relu"] = GATES["tanh"]
+
+
+def _recurrent(s: Step) -> str:
+    """One direction of a recurrent layer; `hidden`, the states of all steps, the last cell."""
+    kind, reverse = s.attributes["kind"], s.attributes["reverse"]
+    op, order = GATES[kind]
+    if s.has("stopped"):
+        raise RuntimeError(f"cannot export {s.call.layer}: a packed sequence has no ONNX form")
+    size = s.shape("hidden")[1]
+    rows = s.ints([i for gate in order for i in range(gate * size, (gate + 1) * size)])
+
+    def gates(*names: str) -> str:
+        parts = [s.node("Gather", s[name], rows, axis=0) for name in names]
+        joined = parts[0] if len(parts) == 1 else s.node("Concat", *parts, axis=0)
+        return s.node("Unsqueeze", joined, s.ints([0]))
+
+    def state(name: str) -> str:
+        return s.node("Unsqueeze", s[name], s.ints([0]))
+
+    bias = gates("b_ih", "b_hh") if s.has("b_ih") else ""
+    given = [s["input"], gates("w_ih"), gates("w_hh"), bias, "", state("hidden")]
+    more: dict[str, Any] = {"direction": "reverse" if reverse else "forward", "hidden_size": size}
+    if kind == "lstm":
+        given.append(state("cell"))
+    elif kind == "gru":
+        more["linear_before_reset"] = 1
+    else:
+        more["activations"] = [kind.capitalize()]
+    outputs = 3 if kind == "lstm" else 2
+    all_steps = s.graph.node(op, *given, outputs=outputs, **more)
+    # ONNX gives (steps, directions, samples, size) and (directions, samples, size).
+    last = f"{all_steps}.2" if kind == "lstm" else s.node("Mul", state("hidden"), s.number(0))
+    parts = [state("hidden"), s.node("Squeeze", all_steps, s.ints([1])), last]
+    return s.node("Concat", *(reversed(parts) if reverse else parts), axis=0)
+
+
+def _flip(s: Step) -> str:
+    dims: Sequence[int] = s.attributes["dims"]
+    ends = [[-1] * len(dims), [-END] * len(dims), [*dims], [-1] * len(dims)]
+    return s.node("Slice", s["x"], *map(s.ints, ends))
+
+
+TABLE: dict[str, Callable[[Step], str]] = {
+    "cat": _cat,
+    "constant_pad": _pad,
+    "convolution": _convolution,
+    "convolution_input": _transposed,
+    "embedding": lambda s: s.node("Gather", s["weight"], s["indices"], axis=0),
+    "expand": _expand,
+    "flip": _flip,
+    "gather": lambda s: s.node("GatherElements", s["x"], s["index"], axis=s.attributes["dim"]),
+    "index": _index,
+    "linear": _linear,
+    "normalise": _normalise,
+    "permute": lambda s: s.node("Transpose", s["x"], perm=s.attributes["dims"]),
+    "pool_gather": _max_pool,
+    "recurrent": _recurrent,
+    "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
+    "select": _index,
+    "tril": _trilu(0),
+    "triu": _trilu(1),
+    "window_sum": _window_sum,
+}
+DEFERRED = {"max_positions"}  # which say something to their users

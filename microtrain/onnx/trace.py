@@ -1,0 +1,312 @@
+"""The operations of a forward pass, written down as they are called.
+
+While one thread traces, the functions of all operations lead here first; those of other threads
+pass through. What is written down is what a model does with these inputs, so the pass is made for
+two batches of different sizes and values: a size that grows with the batch is one of the batch, and
+whatever else differs was computed from the inputs by other means than operations, which is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..backend import LIBRARIES, to_host
+from ..ops.coercion import REGISTRY, version_of
+from ..ops.registry import Operation, Variadic
+from ..tensor import TENSORS, Tensor
+
+_LOCK = threading.RLock()
+_HERE = threading.local()  # .trace, of the thread that traces
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A size that is `times` the number of rows."""
+
+    times: int
+
+
+@dataclass
+class Value:
+    """A Tensor of the pass.
+
+    Attributes:
+        kind: "input", "parameter", "constant" or "result".
+        array: of a parameter or constant its values, else of the first pass.
+        shape: sizes, each a number or a Batch once two passes are compared.
+        name: of an input or parameter.
+    """
+
+    kind: str
+    array: Any
+    shape: tuple[Any, ...]
+    name: str = ""
+
+
+@dataclass
+class Call:
+    """A call of an operation: its inputs (values by number, Python's numbers), its attributes."""
+
+    operation: str
+    inputs: dict[str, Any]
+    attributes: dict[str, Any]
+    results: list[int]
+    layer: str
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A value, by its number in the trace."""
+
+    number: int
+
+
+@dataclass
+class Trace:
+    """What one pass did."""
+
+    values: list[Value] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)  # in which of them we are
+    depth: int = 0  # of operations within operations
+    known: dict[int, tuple[int, Any, int]] = field(default_factory=dict)  # by id of the array
+
+    def add(self, kind: str, tensor: Any, name: str = "") -> int:
+        """A new value; the Tensor stays alive, so that its array's id stays its own."""
+        array = tensor._array
+        self.values.append(Value(kind, array, array.shape, name))
+        number = len(self.values) - 1
+        self.known[id(array)] = number, tensor, version_of(tensor)
+        return number
+
+    def ref(self, given: Any) -> Any:
+        """What an argument is: a Ref of a Tensor, and all else itself."""
+        if isinstance(given, tuple | list):
+            return [self.ref(each) for each in given]
+        if type(given) not in TENSORS:
+            return given
+        if id(given._array) not in self.known:
+            return Ref(self.add("constant", given))
+        number, tensor, version = self.known[id(given._array)]
+        if version_of(tensor) != version:
+            self.refuse("a Tensor was written to in place; write y = f(x) instead of f_(x)")
+        return Ref(number)
+
+    def call(self, name: str, function: Callable[[], Any], inputs: Any, attributes: Any) -> Any:
+        """Run an operation; the outermost one of Tensors is written down."""
+        given = [x for each in inputs.values() for x in (each if type(each) is tuple else (each,))]
+        if self.depth or not any(type(x) in TENSORS for x in given):
+            return function()
+        self.depth += 1
+        try:
+            refs = {key: self.ref(value) for key, value in inputs.items()}
+            result = function()
+        finally:
+            self.depth -= 1
+        several = result if type(result) is tuple else (result,)
+        numbers = [self.add("result", one) for one in several]
+        self.calls.append(Call(name, refs, attributes, numbers, self.place()))
+        return result
+
+    def place(self) -> str:
+        """The innermost layer that is running."""
+        return self.layers[-1] if self.layers else "the model"
+
+    def refuse(self, why: str) -> NoReturn:
+        raise RuntimeError(f"cannot export {self.place()}: {why}")
+
+
+def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
+    """One pass of `model` over Tensors; `named` has its parameters and buffers by name.
+
+    Raises RuntimeError for what no graph can say, and whatever the model raises.
+    """
+    found = Trace()
+    for number, tensor in enumerate(inputs):
+        found.add("input", tensor, str(number))
+    for name, tensor in named.items():
+        if id(tensor._array) not in found.known:  # a tied one has several names
+            found.add("parameter", tensor, name)
+    with _layers(model, found), _tracing(found), _watching(found):
+        outputs = model(*inputs)
+    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+    for output in outputs:
+        if type(output) not in TENSORS:
+            found.refuse(f"it returned {type(output).__name__}; a graph gives Tensors")
+        found.outputs.append(found.ref(output).number)
+    return found
+
+
+@contextlib.contextmanager
+def _layers(model: Any, trace: Trace) -> Iterator[None]:
+    """Keep in `trace` which layer is running."""
+    handles = []
+    for name, module in model.named_modules():
+        label = f"layer {name} ({type(module).__name__})" if name else type(module).__name__
+        push = module.register_forward_pre_hook(lambda *_, label=label: trace.layers.append(label))
+        pop = module.register_forward_hook(lambda *_: trace.layers.pop() and None)
+        handles += [push, pop]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# Between the operations' functions and their code -------------------------------------------------
+
+
+def _traced() -> Any:
+    return TRACED(OP, locals())  # type: ignore[name-defined]  # noqa: F821
+
+
+@contextlib.contextmanager
+def _tracing(trace: Trace) -> Iterator[None]:
+    """Let every operation that this thread calls go through `trace`."""
+    with _LOCK:
+        codes: dict[str, Any] = {}
+        for op in [*REGISTRY.values()]:
+            if isinstance(op, Operation):
+                apply: Any = op.generate()
+                codes[op.name] = FunctionType(
+                    apply.__code__, op._scope, op.name, apply.__defaults__
+                )
+        cat: Any = Variadic.apply
+
+        def traced(op: Operation, arguments: dict[str, Any]) -> Any:
+            code, mine = codes[op.name], getattr(_HERE, "trace", None)
+            if mine is None:
+                return code(**arguments)
+            inputs = {name: arguments.pop(name) for name in op.inputs}
+            return mine.call(op.name, lambda: code(**inputs, **arguments), inputs, arguments)
+
+        def traced_list(self: Any, tensors: Any, **attributes: Any) -> Any:
+            mine, run = getattr(_HERE, "trace", None), lambda: cat(self, tensors, **attributes)
+            if mine is None:
+                return run()
+            return mine.call(self.name, run, {"tensors": tuple(tensors)}, attributes)
+
+        _HERE.trace = trace
+        try:
+            Variadic.apply = traced_list  # type: ignore[method-assign]
+            for name in codes:
+                op = REGISTRY[name]
+                op._scope["TRACED"] = traced
+                names = (*op.inputs, *op.attrs)
+                op.apply.__code__ = _traced.__code__.replace(
+                    co_argcount=len(names), co_nlocals=len(names), co_varnames=names,
+                    co_name=name, co_qualname=name,
+                )  # fmt: skip
+            yield
+        finally:
+            for name, function in codes.items():
+                REGISTRY[name].apply.__code__ = function.__code__
+            Variadic.apply = cat  # type: ignore[method-assign]
+            del _HERE.trace
+
+
+LOOKS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__")
+
+
+@contextlib.contextmanager
+def _watching(trace: Trace) -> Iterator[None]:
+    """Refuse that this thread looks at values which depend on the inputs."""
+
+    def watched(name: str, method: Any) -> Any:
+        def look(self: Any, *args: Any, **options: Any) -> Any:
+            if getattr(_HERE, "trace", None) is trace and not trace.depth:
+                number = trace.known.get(id(self._array), (None,))[0]
+                if number is not None and trace.values[number].kind in ("input", "result"):
+                    trace.refuse(
+                        f"{name.strip('_')}() looks at values, of which a graph knows nothing; "
+                        "write it with operations on Tensors, such as mt.where"
+                    )
+            return method(self, *args, **options)
+
+        return look
+
+    methods = {name: Tensor.__dict__[name] for name in LOOKS if name in Tensor.__dict__}
+    with _LOCK:
+        for name, method in methods.items():
+            setattr(Tensor, name, watched(name, method))
+        try:
+            yield
+        finally:
+            for name, method in methods.items():
+                setattr(Tensor, name, method)
+
+
+# Two passes ---------------------------------------------------------------------------------------
+
+
+def compared(first: Trace, second: Trace, rows: tuple[int, int]) -> Trace:
+    """The first of two passes over so many rows, with the sizes that depend on them as Batch.
+
+    Raises RuntimeError for passes that differ otherwise.
+    """
+
+    def differ(what: str, call: Call | None = None) -> NoReturn:
+        where = call.layer if call else "the model"
+        raise RuntimeError(
+            f"cannot export {where}: {what} depends on the values or the number of rows by other "
+            "means than operations on Tensors (such as if, item() or NumPy), and a graph would "
+            "keep that of the example"
+        )
+
+    for one, other in zip(first.calls, second.calls, strict=False):
+        if (one.operation, one.results) != (other.operation, other.results):
+            differ(f"which operations run ({one.operation}, {other.operation})", one)
+        try:
+            one.inputs = unified(one.inputs, other.inputs, rows)
+            one.attributes = unified(one.attributes, other.attributes, rows)
+        except ValueError:
+            differ(f"an argument of {one.operation}", one)
+    if len(first.calls) != len(second.calls) or first.outputs != second.outputs:
+        differ("which operations run")
+    for mine, theirs in zip(first.values, second.values, strict=True):
+        try:
+            mine.shape = unified(mine.shape, theirs.shape, rows)
+        except ValueError:
+            differ(f"a shape ({mine.shape}, {theirs.shape})")
+        if mine.kind == "constant" and not _same_constant(mine, theirs):
+            differ("a constant")
+    return first
+
+
+def _same_constant(mine: Value, theirs: Value) -> bool:
+    one, other = to_host(mine.array), to_host(theirs.array)
+    if one.dtype != other.dtype:
+        return False
+    if one.shape == other.shape:
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    # One value repeated for each row, as an initial state of zeros.
+    return one.size > 0 and bool((one == one.flat[0]).all() and (other == one.flat[0]).all())
+
+
+def unified(one: Any, other: Any, rows: tuple[int, int]) -> Any:
+    """What two passes have in common, sizes that follow the rows as Batch; ValueError for none."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return {key: unified(one[key], other[key], rows) for key in one}
+    if isinstance(one, tuple | list) and type(one) is type(other) and len(one) == len(other):
+        found = [unified(a, b, rows) for a, b in zip(one, other, strict=True)]
+        return type(one)(*found) if hasattr(one, "_fields") else type(one)(found)
+    if isinstance(one, slice) and isinstance(other, slice):
+        parts = [(s.start, s.stop, s.step) for s in (one, other)]
+        return slice(*unified(parts[0], parts[1], rows))
+    if type(one) in LIBRARIES and type(other) in LIBRARIES and np.array_equal(one, other):
+        return one
+    if type(one) in LIBRARIES or type(other) in LIBRARIES or type(one) is not type(other):
+        raise ValueError
+    if one == other or one != one:
+        return one
+    if type(one) is int and one * rows[1] == other * rows[0] and one % rows[0] == 0:
+        return Batch(one // rows[0])
+    raise ValueError

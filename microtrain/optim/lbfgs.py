@@ -1,0 +1,378 @@
+"""L-BFGS, as PyTorch defines it: a step computes loss and gradient several times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from ..autograd.grad_mode import enable_grad
+from ..backend import MODES, XP, to_host
+from ..errors import CaptureError
+from ..random import end_step
+from ..tensor import TENSORS, Tensor, wrap
+from .line_search import Point, strong_wolfe
+from .optimizer import Optimizer, arguments
+
+NUMBERS = ("func_evals", "n_iter", "t", "H_diag", "prev_loss")
+VECTORS = ("d", "prev_flat_grad")
+HISTORIES = ("old_dirs", "old_stps")
+
+
+@dataclass
+class Memory:
+    """What the steps so far leave behind, under PyTorch's names; vectors hold all parameters.
+
+    Attributes:
+        func_evals, n_iter: how often the closure was called; iterations.
+        d, t: the last direction, and how far it was followed.
+        old_dirs, old_stps, ro: changes of the gradient, of the parameters, and 1 / their product.
+        H_diag: the diagonal that the inverse Hessian is built on.
+        prev_flat_grad, prev_loss: those at the beginning of the last iteration.
+    """
+
+    func_evals: int = 0
+    n_iter: int = 0
+    d: Any = None
+    t: float = 0.0
+    old_dirs: list[Any] = field(default_factory=list)
+    old_stps: list[Any] = field(default_factory=list)
+    ro: list[float] = field(default_factory=list)
+    H_diag: float = 1.0
+    prev_flat_grad: Any = None
+    prev_loss: float = 0.0
+
+    def update(self, gradient: Any, most: int) -> None:
+        """Remember how the gradient changed along the last step."""
+        xp = XP[type(gradient)]
+        change, step = gradient - self.prev_flat_grad, self.d * self.t
+        product = float(xp.dot(change, step))
+        if not product > 1e-10:  # no positive curvature
+            return
+        for kept in (self.old_dirs, self.old_stps, self.ro):
+            del kept[: max(0, len(kept) - most + 1)]
+        self.old_dirs.append(change)
+        self.old_stps.append(step)
+        self.ro.append(1 / product)
+        self.H_diag = product / float(xp.dot(change, change))
+
+    def direction(self, gradient: Any) -> Any:
+        """The inverse Hessian times the gradient, downhill: Nocedal's two loops."""
+        dot = XP[type(gradient)].dot
+        found = -gradient
+        pairs = [*zip(self.old_dirs, self.old_stps, self.ro, strict=True)]
+        factors = []
+        for change, step, ro in reversed(pairs):
+            factors.append(float(dot(step, found)) * ro)
+            found -= change * factors[-1]
+        found *= self.H_diag
+        for change, step, ro in pairs:
+            found += step * (factors.pop() - float(dot(change, found)) * ro)
+        return found
+
+
+class LBFGS(Optimizer):
+    """Quasi-Newton steps, for losses that are the same function at every call: of all samples.
+
+    D. C. Liu and J. Nocedal, "On the limited memory BFGS method for large scale optimization",
+    1989. A step takes up to `max_iter` iterations, and calls the closure for each, or for each
+    trial of the line search.
+
+    Where a DataParallel wraps the model, the loss that steps go by is the global one, whatever the
+    closure returns, so that all ranks take the same decisions; every rank must call `step`.
+
+    Args:
+        params: Tensors, or one parameter group.
+        lr: length of a step, the first one tried where there is a line search, at least 0.
+        max_iter: iterations of a step.
+        max_eval: calls of the closure in a step, after which no iteration begins; None: 1.25 times
+            as many as iterations.
+        tolerance_grad: stop where no element of the gradient is larger.
+        tolerance_change: stop where no parameter, or the loss, changes by more.
+        history_size: how many steps the inverse Hessian is made from.
+        line_search_fn: "strong_wolfe", or None: steps of length `lr`.
+
+    Raises ValueError for options out of range, and for several parameter groups.
+
+    Example:
+        >>> optimizer = mt.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
+        >>> def closure():
+        ...     optimizer.zero_grad()
+        ...     loss = mt.nn.functional.mse_loss(model(x), y)
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = optimizer.step(closure)
+    """
+
+    needs_closure = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1,
+        max_iter: int = 20,
+        max_eval: int | None = None,
+        tolerance_grad: float = 1e-7,
+        tolerance_change: float = 1e-9,
+        history_size: int = 100,
+        line_search_fn: str | None = None,
+    ) -> None:
+        if max_eval is None:
+            max_eval = max_iter * 5 // 4
+        self.memory = Memory()
+        super().__init__(params, arguments(locals()))
+        if len(self.param_groups) != 1:
+            raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
+        dtypes = {buffer.data.dtype.name for buffer in self.storage.buffers}
+        if len(self.storage.buffers) != 1:
+            raise ValueError(
+                "LBFGS takes parameters of one dtype on one device, got "
+                f"{' and '.join(sorted(dtypes))} in {len(self.storage.buffers)} places"
+            )
+
+    def _check(self, group: dict[str, Any]) -> None:
+        self._check_numbers(group, "lr")
+        self._check_numbers(group, "tolerance_grad", "tolerance_change", least=-math.inf)
+        for name in ("max_iter", "max_eval", "history_size"):
+            if type(group[name]) is not int or group[name] < 1:
+                raise ValueError(
+                    f"LBFGS: {name} must be a whole number of at least 1, got {group[name]!r}"
+                )
+        if group["line_search_fn"] not in (None, "strong_wolfe"):
+            raise ValueError(
+                "LBFGS: line_search_fn must be 'strong_wolfe' or None, got "
+                f"{group['line_search_fn']!r}"
+            )
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Raises ValueError: there is one group."""
+        raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
+
+    # The parameters as one vector, in the order of the group ------------------------------------
+
+    def _pieces(self) -> list[tuple[Tensor, slice]]:
+        params = self.param_groups[0]["params"]
+        ends = accumulate((param._array.size for param in params), initial=0)
+        return [(param, slice(*ends)) for param, ends in zip(params, pairwise(ends), strict=True)]
+
+    def _vector(self, arrays: Iterable[Any]) -> Any:
+        """Arrays, one for each parameter, one after the other; zeros for None."""
+        buffer = self.storage.buffers[0].data
+        found = XP[type(buffer)].zeros_like(buffer)
+        for (_, place), array in zip(self._pieces(), arrays, strict=True):
+            if array is not None:
+                found[place] = array.reshape(-1)
+        return found
+
+    def _gradient(self) -> Any:
+        slots = [self.storage.slots[self.storage.place[p]] for p, _ in self._pieces()]
+        there = [slot.array if slot.epoch == slot.buffer.epoch else None for slot in slots]
+        return self._vector(there)
+
+    def _write(self, vector: Any) -> None:
+        for param, place in self._pieces():
+            param._array[...] = vector[place].reshape(param.shape)
+        self.storage.stamp()
+
+    # The step -----------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take up to `max_iter` iterations; returns what the closure returned first.
+
+        Args:
+            closure: clears the gradients, computes the loss with gradients, and returns it.
+
+        Raises:
+            TypeError: no closure.
+            CaptureError: inside a captured step.
+        """
+        if closure is None:
+            raise TypeError("LBFGS.step() needs a closure that computes the loss and its gradient")
+        if MODES.recorder is not None:
+            raise CaptureError(
+                "compile: LBFGS.step() inside a captured step: it decides from the loss how often "
+                "it calls the closure, which no replay can. Capture what the closure does (clear "
+                "the gradients, compute the loss, backward), evaluate = mt.compile(evaluate), and "
+                "call optimizer.step(lambda: evaluate(x, y)) outside"
+            )
+        first: Any = None
+
+        def compute() -> tuple[float, Any]:
+            nonlocal first
+            with enable_grad():
+                result, loss = self._loss_of(closure)
+            first = result if first is None else first
+            self.memory.func_evals += 1
+            return loss, self._gradient()
+
+        self._iterate(compute)
+        self.calls += 1
+        end_step()
+        return first
+
+    def _loss_of(self, closure: Callable[[], Any]) -> tuple[Any, float]:
+        """What the closure returns, and the loss: a DataParallel's where there is one."""
+        for _, alive in self.storage.holders:
+            holder: Any = None if alive is None else alive()
+            if hasattr(holder, "loss_of"):
+                found: tuple[Any, float] = holder.loss_of(closure)
+                return found
+        result = closure()
+        return result, float(result.detach().item() if type(result) in TENSORS else result)
+
+    def _iterate(self, compute: Callable[[], tuple[float, Any]]) -> None:
+        group, memory = self.param_groups[0], self.memory
+        lr, few = float(group["lr"]), group["tolerance_change"]
+        most = memory.func_evals + group["max_eval"]
+        loss, gradient = compute()
+        xp = XP[type(gradient)]
+
+        def largest(vector: Any) -> float:
+            return float(xp.max(xp.absolute(vector)))
+
+        if largest(gradient) <= group["tolerance_grad"]:
+            return
+        for number in range(1, group["max_iter"] + 1):
+            memory.n_iter += 1
+            if memory.n_iter == 1:
+                memory.d = -gradient
+                total = float(xp.sum(xp.absolute(gradient)))
+                memory.t = lr / total if total > 1 else lr
+            else:
+                memory.update(gradient, group["history_size"])
+                memory.d, memory.t = memory.direction(gradient), lr
+            memory.prev_flat_grad, memory.prev_loss = gradient, loss
+            slope = float(xp.dot(gradient, memory.d))
+            if slope > -few:
+                return
+            begin = self._vector(param._array for param, _ in self._pieces())
+            if group["line_search_fn"] is not None:
+
+                def evaluate(t: float, begin: Any = begin) -> Point:
+                    self._write(begin + memory.d * t)
+                    loss, gradient = compute()
+                    return Point(t, loss, gradient, float(xp.dot(gradient, memory.d)))
+
+                start = Point(0.0, loss, gradient, slope)
+                left = most - memory.func_evals
+                found, _ = strong_wolfe(evaluate, start, memory.t, largest(memory.d), left)
+                memory.t, loss, gradient = found.t, found.loss, found.grad
+            self._write(begin + memory.d * memory.t)
+            if group["line_search_fn"] is None and number < group["max_iter"]:
+                loss, gradient = compute()
+            if (
+                memory.func_evals >= most
+                or largest(gradient) <= group["tolerance_grad"]
+                or largest(memory.d * memory.t) <= few
+                or abs(loss - memory.prev_loss) < few
+            ):
+                return
+
+    # State --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the steps left behind, as PyTorch keeps it with the first parameter."""
+        memory = self.memory
+        found: dict[int, dict[str, Any]] = {}
+        if memory.func_evals:
+            found[0] = {"func_evals": memory.func_evals, "n_iter": memory.n_iter}
+        if memory.n_iter:
+            found[0] |= {name: getattr(memory, name) for name in NUMBERS}
+            found[0] |= {name: wrap(getattr(memory, name).copy()) for name in VECTORS}
+            found[0] |= {
+                name: [wrap(v.copy()) for v in getattr(memory, name)] for name in HISTORIES
+            }
+            found[0]["ro"] = [*memory.ro]
+        return {"state": found, "param_groups": self._numbered_groups()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a `state_dict()`, of this class or of PyTorch's.
+
+        Nothing is changed where something does not fit: ValueError for other numbers of groups or
+        parameters, vectors of another length, options and states that this optimizer does not have.
+        """
+        states = {int(number): values for number, values in state_dict["state"].items()}
+        if states.keys() - {0}:
+            raise ValueError(
+                f"loaded state dict has a state for parameter {max(states)}; LBFGS keeps one, for 0"
+            )
+        memory = self._memory_of(states.get(0, {}))
+        super().load_state_dict({**state_dict, "state": {}})
+        self.memory = memory
+
+    def _memory_of(self, values: dict[str, Any]) -> Memory:
+        known = (*NUMBERS, *VECTORS, *HISTORIES, "ro", "al")  # `al` is PyTorch's scratch memory
+        unknown = [name for name in values if name not in known]
+        if unknown:
+            raise ValueError(f"LBFGS has no state {unknown[0]!r}")
+        memory = Memory(int(values.get("func_evals", 0)), int(values.get("n_iter", 0)))
+        if not memory.n_iter:
+            return memory
+        missing = [name for name in known[:-1] if name not in values]
+        if missing:
+            raise ValueError(f"the states {', '.join(values)} come without {missing[0]!r}")
+        memory.t, memory.H_diag, memory.prev_loss = (float(values[name]) for name in NUMBERS[2:])
+        for name in VECTORS:
+            setattr(memory, name, self._own(name, values[name]))
+        for name in HISTORIES:
+            setattr(memory, name, [self._own(name, value) for value in values[name]])
+        memory.ro = [float(value) for value in values["ro"]]
+        return memory
+
+    def _own(self, name: str, value: Any) -> Any:
+        """A copy of a vector beside the parameters; ValueError for one of another length."""
+        buffer = self.storage.buffers[0].data
+        array = value._array if type(value) in TENSORS else value
+        if tuple(array.shape) != buffer.shape:
+            raise ValueError(
+                f"state {name!r}: expected shape {buffer.shape}, got {tuple(array.shape)}"
+            )
+        own = XP[type(buffer)].zeros_like(buffer)
+        own[...] = XP[type(buffer)].asarray(_plain(array, own), own.dtype)
+        return own
+
+    def state_of(self, param: Tensor) -> dict[str, Any]:
+        """The part of one parameter: its piece of every vector, those of a history stacked."""
+        memory = self.memory
+        if not memory.n_iter:
+            return {}
+        place = dict(self._pieces())[param]
+        found = {name: getattr(memory, name)[place].reshape(param.shape) for name in VECTORS}
+        for name in HISTORIES:
+            pieces = [
+                to_host(vector[place]).reshape(param.shape) for vector in getattr(memory, name)
+            ]
+            found[name] = np.array(pieces, param._array.dtype).reshape(len(pieces), *param.shape)
+        found["ro"] = np.array(memory.ro, np.float64)
+        found["numbers"] = np.array([getattr(memory, name) for name in NUMBERS], np.float64)
+        return found
+
+    def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
+        """Take over what `state_of` gave, for this parameter; all parameters have to be given."""
+        if not values:
+            return
+        memory, buffer = self.memory, self.storage.buffers[0].data
+        place, zeros = dict(self._pieces())[param], XP[type(buffer)].zeros_like
+        numbers = dict(zip(NUMBERS, values["numbers"].tolist(), strict=True))
+        for name in NUMBERS:
+            setattr(memory, name, type(getattr(memory, name))(numbers[name]))
+        memory.ro = values["ro"].tolist()
+        for name in VECTORS:
+            if getattr(memory, name) is None:
+                setattr(memory, name, zeros(buffer))
+            getattr(memory, name)[place] = _plain(values[name], buffer).reshape(-1)
+        for name in HISTORIES:
+            kept = getattr(memory, name)
+            if len(kept) != len(memory.ro):
+                kept[:] = [zeros(buffer) for _ in memory.ro]
+            for vector, piece in zip(kept, values[name], strict=True):
+                vector[place] = XP[type(buffer)].asarray(piece.reshape(-1))
+
+
+def _plain(array: Any, beside: Any) -> Any:
+    """`array`, on the host if it is of another kind than `beside`."""
+    return to_host(array) if type(array) in XP and type(array) is not type(beside) else array

@@ -1,0 +1,13 @@
+"""What PyTorch has under `torch.utils`."""
+
+from ..missing_names import say_instead
+from . import data
+
+__all__ = ["data"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+globals()["__getattr__"] = say_instead(__name__)

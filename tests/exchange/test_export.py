@@ -1,0 +1,98 @@
+"""`microtrain export --to torch|safetensors|npz`: a run's weights in files that others read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.cli.main import main
+from microtrain.config.load import load_config
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.train.output import Output
+from microtrain.train.trainer import Trainer
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture(scope="module")
+def iris(tmp_path_factory) -> Path:
+    parent = tmp_path_factory.mktemp("runs")
+    overrides = [f"run_dir={parent}", "train.duration=2 epochs", "train.compile=off"]
+    with open(os.devnull, "w") as nowhere:
+        settings = load_config(CONFIGS / "csv.yaml", overrides)
+        output = Output(stream=nowhere, errors=nowhere)
+        Trainer.from_config(settings, SingleCommunicator(), output).train()
+    return parent / settings.name
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "kind, file", [("torch", "iris.pt"), ("safetensors", "iris.safetensors"), ("npz", "iris.npz")]
+)
+def test_the_weights_are_those_of_the_run(
+    iris: Path, here: Path, kind: str, file: str, capsys
+) -> None:
+    assert main(["export", str(iris), "--to", kind]) == 0
+    said = capsys.readouterr()
+    model = mt.load(iris)
+    assert said.out == f"exported the {model.chosen}: {file}\n"
+    mean = model.preprocessing.mean.tolist()
+    assert f"expect standardized inputs, (x - mean) / scale: mean {mean}, scale [" in said.err
+    weights, expected = mt.load(file), model.module.state_dict()
+    assert list(weights) == list(expected)
+    assert all(mt.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_torch_predicts_with_them(iris: Path, here: Path) -> None:
+    torch = pytest.importorskip("torch")
+    assert main(["export", str(iris), "--to", "torch", "--output", "weights.pth"]) == 0
+    model = mt.load(iris)
+    theirs = torch.load("weights.pth", weights_only=True)
+    x = np.random.default_rng(0).uniform(0, 8, (20, 4))
+    h = torch.from_numpy(model.prepare(x)[0])
+    names = [name.removesuffix(".weight") for name in theirs if name.endswith(".weight")]
+    for name in names:
+        h = torch.nn.functional.linear(h, theirs[f"{name}.weight"], theirs[f"{name}.bias"])
+        h = h if name == names[-1] else torch.relu(h)
+    assert np.abs(torch.softmax(h, 1).numpy() - model.predict_proba(x)).max() < 1e-6
+
+
+WRONG = {
+    "another suffix": (
+        ["--to", "npz", "--output", "x.pt"],
+        "expected a name that ends in .npz for",
+    ),
+    "a directory": (["--to", "npz", "--output", "d.npz"], "--output d.npz is no file"),
+    "nowhere": (["--to", "npz", "--output", "no/x.npz"], "there is no directory no"),
+    "taken": (["--to", "npz", "--output", "taken.npz"], "exists; --force replaces it"),
+    "no format": ([], "Missing option '--to'"),
+    "an unknown format": (["--to", "onx"], "is not one of"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_commands_are_one_message(iris: Path, here: Path, name: str, capsys) -> None:
+    (here / "d.npz").mkdir()
+    (here / "taken.npz").write_bytes(b"mine")
+    words, message = WRONG[name]
+    assert main(["export", str(iris), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert (here / "taken.npz").read_bytes() == b"mine"
+    assert main(["export", str(iris), "--to", "npz", "--output", "taken.npz", "--force"]) == 0
+    assert list(mt.load("taken.npz")) == list(mt.load(iris).module.state_dict())
+
+
+def test_the_formats_of_the_command_are_those_there_are() -> None:
+    from microtrain.cli.export import FORMATS
+    from microtrain.exchange.run import FORMATS as WRITTEN
+
+    assert {*WRITTEN} == {*FORMATS}

@@ -1,0 +1,262 @@
+"""mt.save and mt.load of plain state: what was saved comes back, all else is one clear error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import microtrain as mt
+from microtrain.errors import DataError, LaunchError
+from microtrain.exchange import safetensors_file, torch_file
+
+FORMATS = [".safetensors", ".pt", ".pth"]
+
+
+def network() -> mt.nn.Module:
+    return mt.nn.Sequential(mt.nn.Linear(3, 4), mt.nn.BatchNorm1d(4), mt.nn.Linear(4, 2))
+
+
+def trained() -> tuple[mt.nn.Module, mt.optim.Optimizer]:
+    model = network()
+    optimizer = mt.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(mt.randn(8, 3)) ** 2).mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two states are equal, kinds, dtypes, shapes and bits."""
+    if type(one) in (mt.Tensor, np.ndarray):
+        pair = [np.asarray(x.detach().numpy() if mt.is_tensor(x) else x) for x in (one, other)]
+        first, second = pair
+        return (
+            type(one) is type(other)
+            and first.dtype == second.dtype
+            and first.shape == second.shape
+            and first.tobytes() == second.tobytes()
+        )
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other)) and type(one) is type(other)
+    return type(one) is type(other) and (one == other or one != one)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_training_loop_goes_on_from_a_file_of_its_states(tmp_path: Path, suffix: str) -> None:
+    model, optimizer = trained()
+    scheduler = mt.optim.lr_scheduler.StepLR(optimizer, 2)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    states = {name: part.state_dict() for name, part in parts.items()} | {"epoch": 3}
+    mt.save(states, tmp_path / f"last{suffix}")
+    loaded = mt.load(tmp_path / f"last{suffix}")
+    assert same(states, loaded)
+    fresh = network()
+    assert fresh.load_state_dict(loaded["model"]) == ([], [])
+    other = mt.optim.AdamW(fresh.parameters(), lr=1.0)
+    other.load_state_dict(loaded["optimizer"])
+    scheduler.load_state_dict(loaded["scheduler"])
+    x = mt.randn(8, 3)
+    for net, steps in ((model, optimizer), (fresh, other)):
+        steps.zero_grad()
+        (net(x) ** 2).mean().backward()
+        steps.step()
+    assert same(model.state_dict(), fresh.state_dict())
+
+
+@pytest.mark.parametrize("suffix", [*FORMATS, ".npz"])
+def test_a_state_dict_keeps_its_names_and_order(tmp_path: Path, suffix: str) -> None:
+    state = network().state_dict()
+    mt.save(OrderedDict(state), tmp_path / f"weights{suffix}")
+    assert same(state, mt.load(str(tmp_path / f"weights{suffix}")))
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+DTYPES = st.sampled_from("bool uint8 int8 int16 int32 int64 float16 float32 float64".split())
+SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+TENSORS = st.builds(
+    lambda shape, dtype: mt.from_numpy(np.arange(np.prod(shape)).reshape(shape).astype(dtype)),
+    SHAPES,
+    DTYPES,
+)
+TURNED = TENSORS.map(lambda t: t.transpose(0, -1) if t.ndim else t)
+KEYS = st.text("abc_", max_size=3) | st.integers(0, 9)
+
+
+def states(leaves: st.SearchStrategy) -> st.SearchStrategy:
+    return st.recursive(
+        leaves,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.lists(inner, max_size=3).map(tuple)
+            | st.dictionaries(KEYS, inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+
+
+@pytest.mark.parametrize("file", [safetensors_file, torch_file])
+@given(state=states(PLAIN | TENSORS | TURNED))
+def test_any_plain_state_comes_back_as_it_was(file, state) -> None:
+    assert same(state, file.parse(file.dump(state), False))
+
+
+def test_arrays_stay_arrays_and_leaves_require_grad_again(tmp_path: Path) -> None:
+    leaf = mt.ones(2, requires_grad=True)
+    state = {"array": np.arange(3, dtype=np.uint16), "big": np.arange(3, dtype=">f4"), "leaf": leaf}
+    mt.save(state, tmp_path / "state.safetensors")
+    loaded = mt.load(tmp_path / "state.safetensors")
+    assert loaded["array"].dtype == np.uint16
+    assert loaded["big"].tolist() == [0, 1, 2]
+    assert loaded["leaf"].requires_grad
+    mt.save({"leaf": leaf}, tmp_path / "state.pt")
+    assert mt.load(tmp_path / "state.pt")["leaf"].requires_grad
+
+
+def test_safetensors_of_others_are_tensors_by_name(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    save_file({"b": np.ones(2), "a": np.zeros((1, 3), np.int64)}, tmp_path / "x.safetensors")
+    loaded = mt.load(tmp_path / "x.safetensors")
+    assert sorted(loaded) == ["a", "b"]
+    assert loaded["a"].shape == (1, 3)
+    mt.save({"net": {"weight": mt.ones(2)}, "epoch": 1}, tmp_path / "y.safetensors")
+    assert load_file(tmp_path / "y.safetensors")["net.weight"].tolist() == [1, 1]
+
+
+def test_bfloat16_is_widened_if_asked(tmp_path: Path) -> None:
+    words = np.array([0x3F80, 0xC049, 0x7F80], "<u2").tobytes()  # 1, -3.140625, infinity
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + words)
+    with pytest.raises(DataError, match=r"w is of dtype bfloat16.*bfloat16=mt.float32 widens it"):
+        mt.load(path)
+    widened = mt.load(path, bfloat16=mt.float32)["w"]
+    assert widened.dtype == mt.float32
+    assert widened.tolist() == [1, -3.140625, np.inf]
+    with pytest.raises(TypeError, match=r"bfloat16: expected mt.float32"):
+        mt.load(path, bfloat16=mt.float16)
+
+
+class Unknown:
+    pass
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ({"a": [1, Unknown()]}, TypeError, r"obj\['a'\]\[1\] is of type Unknown"),
+        ({"a": 1j}, TypeError, r"obj\['a'\] is of type complex"),
+        ({"loss": np.float32(2)}, TypeError, r"obj\['loss'\] is of type float32.*value.item\(\)"),
+        ({"when": {1, 2}}, TypeError, r"obj\['when'\] is of type set"),
+        ({(1, 2): 1}, TypeError, r"obj: a key is text or a whole number, got \(1, 2\)"),
+        ({"a": {True: 1}}, TypeError, r"obj\['a'\]: a key is text or a whole number, got True"),
+        ({"w": np.ones(2, complex)}, TypeError, "complex128"),
+        ({"w": np.array(["x"])}, TypeError, "U1"),
+        (mt.nn.Linear(1, 1), TypeError, r"of type Linear.*save its state_dict\(\)"),
+    ],
+)
+def test_what_is_no_plain_state_is_named_with_its_key(
+    tmp_path: Path, suffix: str, state: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        mt.save(state, tmp_path / f"x{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_without_an_end_and_two_arrays_of_one_name_are_errors(tmp_path: Path) -> None:
+    state: dict[str, object] = {}
+    state["again"] = state
+    for suffix in FORMATS:
+        with pytest.raises(ValueError, match="nested deeper than 30 levels"):
+            mt.save(state, tmp_path / f"x{suffix}")
+    with pytest.raises(ValueError, match=r"two arrays would be named 'a\.b'"):
+        mt.save({"a": {"b": mt.ones(1)}, "a.b": mt.ones(1)}, tmp_path / "x.safetensors")
+
+
+def model_of(directory: Path) -> mt.nn.Module:
+    model = mt.nn.Linear(2, 1)
+    mt.save(directory / "loop", 10, model=model)
+    return model
+
+
+WRONG_SAVES = {
+    "no path": (lambda d, m: mt.save(m.state_dict()), "missing 1 required.*'path'"),
+    "nothing": (lambda d, m: mt.save(), "missing 2 required"),
+    "turned round": (lambda d, m: mt.save(d / "x.pt", m.state_dict()), r"write mt.save\(obj, path"),
+    "no step": (lambda d, m: mt.save(d), r"mt.save\(directory, step, model=...\)"),
+    "no model": (lambda d, m: mt.save(d, 3), r"mt.save\(model.state_dict\(\), path\)"),
+    "both": (lambda d, m: mt.save({}, d / "x.pt", model=m), "unexpected keyword.*'model'"),
+    "no suffix": (lambda d, m: mt.save({}, d / "x"), "ends in one of .safetensors, .pt"),
+    "near": (lambda d, m: mt.save({}, d / "x.safetensor"), "did you mean .safetensors"),
+    "an open file": (lambda d, m: mt.save({}, open(d / "x.pt", "wb")), "expected the name of a"),  # noqa: SIM115
+    "nested npz": (lambda d, m: mt.save({"m": {}}, d / "x.npz"), "holds one dict of arrays"),
+    "number in npz": (lambda d, m: mt.save({"m": 1}, d / "x.npz"), "holds one dict of arrays"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", WRONG_SAVES)
+def test_a_wrong_save_says_what_to_write(tmp_path: Path, name: str) -> None:
+    call, message = WRONG_SAVES[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(tmp_path, model_of(tmp_path))
+
+
+WRONG_LOADS = {
+    "absent": (lambda d: mt.load(d / "x.pt"), DataError, "cannot read .*x.pt: No such file"),
+    "the checkpoints": (lambda d: mt.load(d / "loop"), DataError, r'mt.restore\(".*loop", model='),
+    "a checkpoint": (
+        lambda d: mt.load(d / "loop/step-000010"), DataError, r'mt.restore\(".*loop", model=',
+    ),
+    "of a run": (lambda d: mt.load(d / "w.pt", checkpoint=3), TypeError, "checkpoint= is of a run"),
+    "of a file": (lambda d: mt.load(d, bfloat16=mt.float32), TypeError, "bfloat16= is of a file"),
+    "text": (lambda d: mt.load(d / "notes"), DataError, "of no format that holds state"),
+    "empty": (lambda d: mt.load(d / "empty.pt"), DataError, "of no format that holds state"),
+    "a run": (lambda d: mt.load(d / "nothing"), DataError, "no run"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_LOADS)
+def test_a_wrong_load_says_what_to_write(tmp_path: Path, name: str) -> None:
+    mt.save(model_of(tmp_path).state_dict(), tmp_path / "w.pt")
+    (tmp_path / "notes").write_text("epoch 3\n")
+    (tmp_path / "empty.pt").write_bytes(b"")
+    call, error, message = WRONG_LOADS[name]
+    with pytest.raises(error, match=message):
+        call(tmp_path)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    mt.save({"a": mt.ones(2)}, path)
+    with pytest.raises(TypeError):
+        mt.save({"a": mt.zeros(2), "b": Unknown()}, path)
+    assert mt.load(path)["a"].tolist() == [1, 1]
+    with pytest.raises(LaunchError, match=r"cannot write .*No such file or directory"):
+        mt.save({}, tmp_path / "nowhere" / "x.pt")
+    (tmp_path / "d.pt").mkdir()
+    with pytest.raises(LaunchError, match="a directory"):
+        mt.save({}, tmp_path / "d.pt")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d.pt", "x.safetensors"]
+
+
+@given(data=st.data())
+def test_a_damaged_safetensors_file_is_one_error(data) -> None:
+    content = bytearray(safetensors_file.dump({"a": mt.ones(2), "b": [1, {"c": mt.zeros(1)}]}))
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    del content[data.draw(st.integers(0, len(content))) :]
+    with contextlib.suppress(ValueError):
+        safetensors_file.parse(bytes(content), True)

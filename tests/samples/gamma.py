@@ -1,0 +1,139 @@
+"""Samples of the gamma function, Bessel functions and those of the normal distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .sample import Sample, binary, normal, positive, unary, whole
+from .special import _named, _points, away, inside
+
+TERMS = 1000  # after which the rest of a sum is as good as an integral
+SPECIAL = np.array([np.nan, np.inf])
+
+
+def chance(*shape: int) -> Any:
+    """Numbers between 0.05 and 0.95."""
+    return np.asarray(0.5 + inside(*shape) / 2)
+
+
+def _digamma(x: float) -> float:
+    far = x + TERMS
+    terms = math.fsum(-1 / (x + k) for k in range(TERMS))
+    return math.fsum([math.log(far), -0.5 / far, -1 / (12 * far * far), terms])
+
+
+def _zeta(s: float, q: float) -> float:
+    far = q + TERMS
+    rest = far ** (1 - s) / (s - 1) + far**-s / 2 + s * far ** (-s - 1) / 12
+    return math.fsum([rest, *((q + k) ** -s for k in range(TERMS))])
+
+
+def _polygamma(x: Any, order: int) -> Any:
+    sign = -1 if order % 2 == 0 else 1
+    return sign * math.factorial(order) * _points(lambda q: _zeta(order + 1, q))(x)
+
+
+def _bessel(order: int, scaled: bool = False) -> Callable[..., Any]:
+    def series(x: float) -> float:
+        terms = [(x / 2) ** (2 * k + order) / math.factorial(k) / math.factorial(k + order)
+                 for k in range(60)]  # fmt: skip
+        return math.fsum(terms) * (math.exp(-abs(x)) if scaled else 1)
+
+    return _points(series)
+
+
+def _inverse(function: Callable[[float], float]) -> Callable[..., Any]:
+    """The inverse of an increasing function, by bisection."""
+
+    def bisect(y: float) -> float:
+        low, high = -9.0, 9.0
+        while low < (middle := (low + high) / 2) < high:
+            low, high = (middle, high) if function(middle) < y else (low, middle)
+        return low
+
+    return _points(bisect)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "lgamma": (positive, _points(math.lgamma)),
+    "digamma": (positive, _points(_digamma)),
+    "i0": (normal, _bessel(0)),
+    "i1": (normal, _bessel(1)),
+    "i0e": (away, _bessel(0, True)),
+    "i1e": (away, _bessel(1, True)),
+    "erfinv": (inside, _inverse(math.erf)),
+    "erfcx": (normal, _points(lambda x: math.exp(x * x) * math.erfc(x))),
+    "ndtri": (chance, _inverse(lambda x: math.erfc(-x * math.sqrt(0.5)) / 2)),
+    "logit": (chance, lambda x: np.log(x) - np.log1p(-x)),
+    "entr": (positive, lambda x: -x * np.log(x)),
+}
+
+
+def integers(*shape: int) -> Any:
+    return np.asarray(whole(*shape, high=40) - 7)
+
+
+SAMPLES: dict[str, list[Sample]] = {
+    **{name: unary(make) for name, (make, _) in FUNCTIONS.items()},
+    "polygamma": [
+        Sample((x,), {"order": k}) for k in (1, 2, 3) for x in (positive(3, 2), positive(2, 0))
+    ],
+    "zeta": [
+        Sample((positive(*a) + 1.5, positive(*b)))
+        for a, b in [((2, 3), (3,)), ((1,), ()), ((0,), ())]
+    ],
+    "xlog1py": [
+        *binary(normal, positive),
+        Sample((np.zeros(3), np.array([2.0, -2.0, np.nan])), smooth=False),
+    ],
+    "logaddexp2": binary(normal, normal),
+    "nextafter": binary(away, away),
+    "frexp": unary(away, smooth=False),
+    "gcd": binary(integers, integers, smooth=False),
+    "lcm": binary(integers, integers, smooth=False),
+    "bitwise_left_shift": binary(integers, whole, smooth=False),
+    "bitwise_right_shift": binary(integers, whole, smooth=False),
+}
+SAMPLES["lgamma"] += [Sample((np.linspace(-3.7, 9.3, 40),)), Sample((SPECIAL,), smooth=False)]
+SAMPLES["i0"] += [Sample((np.array([0.0, 25, -29.9]),))]
+SAMPLES["i1"] += [Sample((np.array([0.0, 25, -29.9]),))]
+
+
+def _xlog1py(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.where((x == 0) & ~np.isnan(y), 0, x * np.log1p(y))
+
+
+REFERENCE: dict[str, Callable[..., Any]] = {
+    **{name: function for name, (_, function) in FUNCTIONS.items()},
+    "polygamma": _polygamma,
+    "zeta": np.vectorize(_zeta, otypes=[float]),
+    "xlog1py": _xlog1py,
+    "logaddexp2": lambda x, y: np.log2(2**x + 2**y),
+    "nextafter": np.vectorize(math.nextafter, otypes=[float]),
+    "frexp": lambda x: np.floor(np.log2(np.abs(x)) + 1).astype(np.int32),
+    "gcd": np.vectorize(math.gcd, otypes=[np.int64]),
+    "lcm": np.vectorize(math.lcm, otypes=[np.int64]),
+    "bitwise_left_shift": lambda x, y: x * 2**y,
+    "bitwise_right_shift": lambda x, y: x // 2**y,
+}
+
+
+def _special(name: str) -> Callable[..., Any]:
+    return lambda torch, *tensors: getattr(torch.special, name)(*tensors)
+
+
+TORCH: dict[str, Callable[..., Any]] = {
+    **{name: _named(name) for name in SAMPLES},
+    **{name: _special(name) for name in ("i1", "i0e", "i1e", "erfcx", "ndtri", "entr", "zeta",
+                                         "xlog1py")},
+    # PyTorch's polygamma of order 1 has nine digits, its zeta all.
+    "polygamma": lambda torch, x, order: (
+        torch.special.zeta(order + 1, x) * ((-1) ** (order + 1) * math.factorial(order))
+    ),
+    "frexp": lambda torch, x: torch.frexp(x).exponent,
+}  # fmt: skip
