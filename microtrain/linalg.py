@@ -199,6 +199,7 @@ def cond(A: Any, p: Any = None) -> Any:
     return smallest / largest if p == -2 else largest / smallest
 
 
+@public
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     """The cross product of vectors of three elements along `dim`, broadcast."""
     return systems.cross(input, other, dim)
