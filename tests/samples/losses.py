@@ -29,7 +29,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "mean_over": [
         Sample((normal(), positive())),
-        Sample((normal(), positive()), {"elements": 4}),
+        Sample((normal(), np.asarray(positive() + 1)), {"elements": 4}),  # at least one counts
         Sample((normal(3), positive(3)), {"defined": True}),
         Sample((normal(0), positive(0))),
         Sample((np.array([0.0, 2.0]), np.array([0.0, 4.0])), {"defined": True}, smooth=False),

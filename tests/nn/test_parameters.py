@@ -1,0 +1,149 @@
+"""ParameterList, ParameterDict, and what `nn.init` fills weights with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+
+nn = mt.nn
+
+
+class Polynomial(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = nn.ParameterList(mt.full((), float(k)) for k in range(3))
+        self.named = nn.ParameterDict({"shift": mt.zeros(2)})
+
+    def forward(self, x: Any) -> Any:
+        powers = (p * x**k for k, p in enumerate(self.factors))
+        return sum(powers, self.named["shift"])
+
+
+def test_they_are_found_trained_and_captured() -> None:
+    net = Polynomial()
+    names = ["factors.0", "factors.1", "factors.2", "named.shift"]
+    assert [name for name, _ in net.named_parameters()] == names
+    assert list(net.state_dict()) == names
+    assert net(mt.tensor([1.0, 2.0])).tolist() == [3.0, 10.0]
+    eager, captured = losses(False), losses(True)
+    assert eager == captured
+    assert eager[-1] < eager[0]
+
+
+def losses(compiled: bool) -> list[float]:
+    net = Polynomial()
+    optimizer = mt.optim.SGD(net.parameters(), lr=0.01)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (net(x) - 1).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = mt.compile(step) if compiled else step
+    return [run(mt.tensor([1.0, 0.5])).item() for _ in range(4)]
+
+
+def test_a_list() -> None:
+    some = nn.ParameterList([mt.ones(2)])
+    some += [mt.zeros(3), nn.Parameter(mt.ones(1), requires_grad=False)]
+    some.append(mt.ones(4))
+    assert [tuple(p.shape) for p in some] == [(2,), (3,), (1,), (4,)]
+    assert len(some) == 4 and some[-1] is some[3]
+    assert not some[2].requires_grad and some[0].requires_grad
+    some[1] = mt.ones(5)
+    assert type(some[1]) is nn.Parameter and some[1].shape == (5,)
+    part = some[1:3]
+    assert type(part) is nn.ParameterList and part[0] is some[1]
+    assert repr(part) == (
+        "ParameterList(\n"
+        "  (0): Parameter containing: [float32 of size 5]\n"
+        "  (1): Parameter containing: [float32 of size 1]\n)"
+    )
+
+
+def test_a_dictionary() -> None:
+    some = nn.ParameterDict([("a", mt.ones(2)), ("b", nn.Parameter(mt.zeros(1)))])
+    assert list(some) == some.keys() == ["a", "b"]
+    assert len(some) == 2 and "a" in some and "c" not in some
+    assert some.get("c") is None and dict(some.items())["b"] is some["b"] is some.values()[1]
+    some.update({"c": mt.ones(3), "a": mt.zeros(2)})
+    assert list(some) == ["a", "b", "c"] and some["a"].tolist() == [0.0, 0.0]
+    assert some.pop("b").shape == (1,)
+    del some["c"]
+    assert nn.ParameterDict(some)["a"] is some["a"]
+    some.clear()
+    assert not len(some) and repr(some) == "ParameterDict()"
+
+
+WRONG: list[tuple[type[Exception], Callable[[], Any]]] = [
+    (TypeError, lambda: nn.ParameterList([1.0])),
+    (TypeError, lambda: nn.ParameterList(mt.ones(2))),
+    (IndexError, lambda: nn.ParameterList()[0]),
+    (KeyError, lambda: nn.ParameterDict()["a"]),
+    (KeyError, lambda: nn.ParameterDict({"a.b": mt.ones(1)})),
+    (KeyError, lambda: nn.ParameterDict({"keys": mt.ones(1)})),
+    (TypeError, lambda: nn.ParameterDict({"a": [1.0]})),
+    (ValueError, lambda: nn.init.eye_(mt.ones(2))),
+    (ValueError, lambda: nn.init.dirac_(mt.ones(2, 2))),
+    (ValueError, lambda: nn.init.dirac_(mt.ones(3, 2, 1), groups=2)),
+    (ValueError, lambda: nn.init.sparse_(mt.ones(2), 0.5)),
+    (ValueError, lambda: nn.InstanceNorm1d(3, track_running_stats=True)),
+    (ValueError, lambda: nn.InstanceNorm2d(3)(mt.ones(2, 3, 4, 4, 4))),
+    (ValueError, lambda: nn.InstanceNorm2d(3)(mt.ones(2, 4, 4, 4))),
+    (ValueError, lambda: nn.EmbeddingBag(3, 2, mode="median")(mt.tensor([[1]]))),
+    (ValueError, lambda: nn.EmbeddingBag(3, 2, max_norm=1.0)),
+    (ValueError, lambda: nn.EmbeddingBag(3, 2)(mt.tensor([1, 2]))),
+    (ValueError, lambda: nn.EmbeddingBag(3, 2)(mt.tensor([[1, 2]]), mt.tensor([0]))),
+    (RuntimeError, lambda: nn.EmbeddingBag(3, 2)(mt.tensor([1, 2]), mt.tensor([1]))),
+    (RuntimeError, lambda: nn.EmbeddingBag(3, 2)(mt.tensor([1, 2]), mt.tensor([0, 3]))),
+    (IndexError, lambda: nn.EmbeddingBag(3, 2)(mt.tensor([[1, 3]]))),
+    (NotImplementedError, lambda: mt.nn.functional.embedding_bag(
+        mt.tensor([[1]]), mt.ones(2, 2), per_sample_weights=mt.ones(1, 1)
+    )),
+    (ValueError, lambda: mt.nn.functional.max_unpool1d(
+        mt.ones(1, 1, 2), mt.tensor([[[0, 1]]]), 2, output_size=(9,)
+    )),
+    (RuntimeError, lambda: mt.nn.functional.max_unpool1d(
+        mt.ones(1, 1, 2), mt.tensor([[[0, 4]]]), 2
+    )),
+    (RuntimeError, lambda: nn.Bilinear(2, 3, 4)(mt.ones(2), mt.ones(2))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "call"), WRONG)
+def test_what_is_wrong(kind: type[Exception], call: Callable[[], Any]) -> None:
+    with pytest.raises(kind) as error:
+        call()
+    assert error.type is kind or kind is RuntimeError
+    assert str(error.value)
+
+
+def test_weights_that_hand_on() -> None:
+    x = mt.randn(2, 3, 5)
+    layer = nn.Conv1d(3, 3, 3, padding=1, bias=False)
+    nn.init.dirac_(layer.weight)
+    np.testing.assert_array_equal(layer(x).detach().numpy(), x.numpy())
+    groups = nn.init.dirac_(mt.ones(4, 2, 3, 3), groups=2)
+    assert groups.sum().item() == 4 and groups[3, 1, 1, 1].item() == 1
+    assert mt.equal(nn.init.eye_(mt.ones(3, 3)), mt.eye(3))
+    sparse = nn.init.sparse_(mt.ones(20, 50), 0.33, 2.0).numpy()
+    assert ((sparse == 0).sum(0) == 7).all()
+    assert abs(sparse[sparse != 0].std() - 2) < 0.2
+
+
+def test_unpooling_brings_maxima_back() -> None:
+    x = mt.arange(24.0).reshape(1, 2, 3, 4).requires_grad_()
+    values, at = mt.nn.functional.max_pool2d(x, (1, 2), return_indices=True)
+    back = nn.MaxUnpool2d((1, 2))(values, at)
+    np.testing.assert_array_equal(
+        back.detach().numpy(), np.where(x.detach().numpy() % 2, x.detach(), 0)
+    )
+    (g,) = mt.autograd.grad((back * back).sum(), [x])
+    np.testing.assert_array_equal(g.numpy(), 2 * back.detach().numpy())
