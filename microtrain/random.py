@@ -61,8 +61,8 @@ __all__ = [
     "next_draw",
     "place",
     "set_rng_state",
-    "standing",
     "shared",
+    "standing",
     "step_now",
     "where_to_draw",
 ]
