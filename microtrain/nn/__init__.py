@@ -52,8 +52,8 @@ __all__ += padding.__all__
 __all__ += pooling.__all__
 __all__ += recurrent.__all__
 __all__ += recurrent_cells.__all__
-__all__ += transformer_decoder.__all__
 __all__ += resizing.__all__
+__all__ += transformer_decoder.__all__
 
 
 def __dir__() -> list[str]:

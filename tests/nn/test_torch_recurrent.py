@@ -171,7 +171,7 @@ ERRORS: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", ERRORS)
 def test_errors_are_of_torchs_kinds(case: str) -> None:
-    with pytest.raises(Exception) as theirs:  # noqa: PT011
+    with pytest.raises(Exception) as theirs:
         ERRORS[case](torch)
     with pytest.raises(theirs.type):
         ERRORS[case](mt)
