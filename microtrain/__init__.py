@@ -118,8 +118,7 @@ def __getattr__(name: str) -> Any:
     raise _missing(__name__, name)
 
 
-for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim,
-                optim.lr_scheduler):  # fmt: skip
+for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim.lr_scheduler):
     vars(_module)["__getattr__"] = _say_instead(_module.__name__)
 
 

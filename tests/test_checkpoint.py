@@ -326,10 +326,6 @@ def test_a_written_parameter_is_found():
         out.backward()
 
 
-def test_mt_utils_says_where_the_rest_is():
+def test_it_is_where_pytorch_has_it():
     assert mt.utils.checkpoint.checkpoint is checkpoint
-    with pytest.raises(AttributeError, match=r"no attribute 'data'; datasets and batches are in"):
-        mt.utils.data  # noqa: B018
-    with pytest.raises(AttributeError, match=r"no attribute 'tensorboard'$"):
-        mt.utils.tensorboard  # noqa: B018
-    assert dir(mt.utils) == ["checkpoint"]
+    assert "checkpoint" in dir(mt.utils)

@@ -203,6 +203,38 @@ def test_training_equals_numpys(name: str) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-7)
 
 
+def closures(device: str) -> list[Any]:
+    """LBFGS over a checkpointed model, its state taken over in the middle, and mean weights."""
+    mt.manual_seed(3)
+    net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.Tanh(), mt.nn.Linear(8, 3)).to(device).double()
+    x = mt.randn(16, 4, dtype=mt.float64).to(device)
+    optimizer = mt.optim.LBFGS(net.parameters(), line_search_fn="strong_wolfe", max_iter=5)
+    average = mt.optim.swa_utils.AveragedModel(net)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        out = mt.utils.checkpoint.checkpoint(net, x)
+        loss = ((out.sin() - x[:, :3]) ** 2).mean()
+        loss.backward()
+        return loss
+
+    for step in range(4):
+        optimizer.step(closure)
+        average.update_parameters(net)
+        if step == 1:
+            optimizer.load_state_dict(optimizer.state_dict())
+        elif step == 2:
+            states = [(param, dict(optimizer.state_of(param))) for param in net.parameters()]
+            for param, state in states:
+                optimizer.load_state_of(param, state)
+    return [p.detach().cpu().numpy() for p in (*net.parameters(), *average.parameters())]
+
+
+def test_optimizers_that_call_closures_equal_numpys() -> None:
+    for a, b in zip(closures("cpu"), closures("cuda"), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-9)
+
+
 def after_a_step(device: str, name: str) -> tuple[Any, Any]:
     mt.manual_seed(3)
     net = mt.nn.Linear(4, 2).to(device)

@@ -50,7 +50,7 @@ class Memory:
         """Remember how the gradient changed along the last step."""
         xp = XP[type(gradient)]
         change, step = gradient - self.prev_flat_grad, self.d * self.t
-        product = float(xp.dot(change, step))
+        product = xp.dot(change, step).item()
         if not product > 1e-10:  # no positive curvature
             return
         for kept in (self.old_dirs, self.old_stps, self.ro):
@@ -58,7 +58,7 @@ class Memory:
         self.old_dirs.append(change)
         self.old_stps.append(step)
         self.ro.append(1 / product)
-        self.H_diag = product / float(xp.dot(change, change))
+        self.H_diag = product / xp.dot(change, change).item()
 
     def direction(self, gradient: Any) -> Any:
         """The inverse Hessian times the gradient, downhill: Nocedal's two loops."""
@@ -67,11 +67,11 @@ class Memory:
         pairs = [*zip(self.old_dirs, self.old_stps, self.ro, strict=True)]
         factors = []
         for change, step, ro in reversed(pairs):
-            factors.append(float(dot(step, found)) * ro)
+            factors.append(dot(step, found).item() * ro)
             found -= change * factors[-1]
         found *= self.H_diag
         for change, step, ro in pairs:
-            found += step * (factors.pop() - float(dot(change, found)) * ro)
+            found += step * (factors.pop() - dot(change, found).item() * ro)
         return found
 
 
@@ -232,7 +232,7 @@ class LBFGS(Optimizer):
         xp = XP[type(gradient)]
 
         def largest(vector: Any) -> float:
-            return float(xp.max(xp.absolute(vector)))
+            return float(xp.max(xp.absolute(vector)).item())
 
         if largest(gradient) <= group["tolerance_grad"]:
             return
@@ -240,13 +240,13 @@ class LBFGS(Optimizer):
             memory.n_iter += 1
             if memory.n_iter == 1:
                 memory.d = -gradient
-                total = float(xp.sum(xp.absolute(gradient)))
+                total = xp.sum(xp.absolute(gradient)).item()
                 memory.t = lr / total if total > 1 else lr
             else:
                 memory.update(gradient, group["history_size"])
                 memory.d, memory.t = memory.direction(gradient), lr
             memory.prev_flat_grad, memory.prev_loss = gradient, loss
-            slope = float(xp.dot(gradient, memory.d))
+            slope = xp.dot(gradient, memory.d).item()
             if slope > -few:
                 return
             begin = self._vector(param._array for param, _ in self._pieces())
@@ -255,7 +255,7 @@ class LBFGS(Optimizer):
                 def evaluate(t: float, begin: Any = begin) -> Point:
                     self._write(begin + memory.d * t)
                     loss, gradient = compute()
-                    return Point(t, loss, gradient, float(xp.dot(gradient, memory.d)))
+                    return Point(t, loss, gradient, xp.dot(gradient, memory.d).item())
 
                 start = Point(0.0, loss, gradient, slope)
                 left = most - memory.func_evals

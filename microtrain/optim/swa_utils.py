@@ -204,7 +204,7 @@ class AveragedModel(Module):
             ]
         else:
             pairs = [(a._array, b._array) for a, b in zip(mine, theirs, strict=True)]
-        number = self.n_averaged.double()
+        number = self.n_averaged.to(mine[0].device).double()
         begun = number > 0
         part = share.of(number)
         if type(part) in TENSORS:
