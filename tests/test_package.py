@@ -296,7 +296,7 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
 
 PUBLIC = """ autograd autograd.functional cuda data distributed distributions
 distributions.constraints linalg nn nn.functional nn.init nn.utils nn.utils.rnn onnx ops optim
-optim.lr_scheduler special train utils""".split()
+optim.lr_scheduler optim.swa_utils sklearn special train utils utils.checkpoint""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])
