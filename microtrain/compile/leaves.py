@@ -85,7 +85,7 @@ class Leaves:
         outer = self._find(goal)
         if type(goal) is int and (outer._edge is not None or outer._extra is not None):
             raise CaptureError(
-                f"{where}: backward() would add to the gradient of an argument that has a graph "
+                f"{where}: a gradient for an argument that has a graph "
                 "or hooks of its own, or that an optimizer owns. Pass x.detach() and call "
                 "requires_grad_() in the step; or name what the gradients are for: "
                 "loss.backward(inputs=list(model.parameters())), or autograd.grad(loss, x)"

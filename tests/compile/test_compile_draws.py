@@ -11,6 +11,8 @@ from steps import bits
 import microtrain as mt
 from microtrain import random as mtr
 from microtrain.data import ArrayDataset, DataLoader
+from microtrain.errors import CaptureError
+from microtrain.utils.checkpoint import checkpoint
 
 nn, F = mt.nn, mt.nn.functional
 
@@ -95,6 +97,51 @@ def test_native_code_draws_the_same(name: str) -> None:
                 np.frombuffer(a[2], a[0]), np.frombuffer(b[2], b[0]), rtol=1e-6, atol=1e-6
             )
         assert found[-2:] == expected[-2:]
+
+
+@pytest.mark.parametrize("rows", [None, 6], ids=["outside", "in a step"])
+@pytest.mark.parametrize("name", DRAWS | OTHERS)
+def test_the_numbers_on_a_gpu_are_those_on_the_cpu(
+    fake_gpu: None, name: str, rows: int | None
+) -> None:
+    draw = (DRAWS | OTHERS)[name]
+    found = [
+        calls(lambda x, device=device: draw(x.to(device)).cpu(), rows, 2)
+        for device in ("cpu", "cuda")
+    ]
+    for a, b in zip(found[0][:-2], found[1][:-2], strict=True):
+        assert a[:2] == b[:2]
+        np.testing.assert_allclose(np.frombuffer(a[2], a[0]), np.frombuffer(b[2], b[0]), rtol=1e-6)
+    assert found[0][-2:] == found[1][-2:]
+
+
+def test_a_block_that_is_computed_twice_draws_the_same() -> None:
+    """In a step. Outside of one it would have to set the stream of manual_seed back: refused."""
+    layer = nn.Linear(4, 4)
+    optimizer = mt.optim.SGD(layer.parameters(), lr=0.0)
+
+    def block(x: Any) -> Any:
+        return F.dropout((layer(x) + mt.randn_like(x)).tanh(), 0.5)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = checkpoint(block, x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss, layer.weight.grad
+
+    def plain(x: Any) -> Any:
+        loss = block(x).square().mean()
+        return loss, mt.autograd.grad(loss, layer.weight)[0]
+
+    expected = calls(step, 6)
+    assert calls(mt.compile(step), 6) == expected
+    mt.manual_seed(3)
+    mtr.begin_batch(0, (0, 0), rows=6)
+    x = mt.from_numpy(np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32))
+    assert bits(plain(x)) == expected[0]
+    with pytest.raises(CaptureError, match="seeds the random stream"):
+        calls(mt.compile(step), None)
 
 
 def test_a_step_inside_and_one_outside_are_two_captures() -> None:
