@@ -294,8 +294,8 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
     assert found == []
 
 
-PUBLIC = """ autograd autograd.functional cuda data distributed distributions linalg nn nn.functional
-nn.init nn.utils nn.utils.rnn onnx ops optim optim.lr_scheduler sklearn special train
+PUBLIC = """ autograd autograd.functional cuda data distributed distributions linalg nn
+nn.functional nn.init nn.utils nn.utils.rnn onnx ops optim optim.lr_scheduler sklearn special train
 utils""".split()
 
 

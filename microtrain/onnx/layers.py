@@ -90,6 +90,11 @@ def _index(s: Step) -> str:
     return found if found != s["x"] else s.node("Identity", found)
 
 
+def _permute(s: Step) -> str:
+    dims = s.attributes["dims"]
+    return s.node("Transpose", s["x"], perm=dims) if dims else s.node("Identity", s["x"])
+
+
 def _pad(s: Step) -> str:
     """Padding of the last dimensions; where it is negative, a cut."""
     pairs = s.attributes["pads"]
@@ -102,6 +107,8 @@ def _pad(s: Step) -> str:
         found = s.node("Slice", found, s.ints(starts), s.ints(stops), s.ints(axes))
     before = [0] * lead + [max(0, low) for low, _ in pairs]
     after = [0] * lead + [max(0, high) for _, high in pairs]
+    if not any(before + after):
+        return s.node("Identity", found)
     return s.node("Pad", found, s.ints(before + after), s.number(s.attributes["value"]))
 
 
@@ -190,7 +197,9 @@ def _transposed(s: Step) -> str:
 
 def _max_pool(s: Step) -> str:
     """The maximum of every window: one node where windows are regular, else maxima of slices."""
-    positions = s.graph.deferred[s.call.inputs["positions"].number]
+    positions = s.graph.deferred.get(s.call.inputs["positions"].number)
+    if positions is None:
+        raise RuntimeError(f"cannot export {s.call.layer}: given positions of maxima")
     windows, x = positions.attributes["windows"], s["input"]
     if all(type(tap) is slice for taps in windows for tap in taps):
         dilation = [taps[1].start - taps[0].start if len(taps) > 1 else 1 for taps in windows]
@@ -278,7 +287,7 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "index": _index,
     "linear": _linear,
     "normalise": _normalise,
-    "permute": lambda s: s.node("Transpose", s["x"], perm=s.attributes["dims"]),
+    "permute": _permute,
     "pool_gather": _max_pool,
     "recurrent": _recurrent,
     "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
