@@ -230,6 +230,32 @@ def _window_sum(s: Step) -> str:
     return x
 
 
+def _resample(s: Step) -> str:
+    """Weighted elements along a dimension, added up: of each tap one for each result."""
+    axis, weights = s.attributes["dim"], s.attributes["weights"]
+    after = (1,) * (len(s.shape("x")) - axis - 1)
+    parts = []
+    for number, taps in enumerate(s.attributes["taps"]):
+        part = s.node("Gather", s["x"], s.ints(taps), axis=axis)
+        if weights is not None:
+            factors = np.reshape(np.array(weights[number], s.dtype), (-1, *after))
+            part = s.node("Mul", part, s.graph.constant(factors))
+        parts.append(part)
+    return s.node("Sum", *parts) if len(parts) > 1 else parts[0]
+
+
+def _topk(s: Step) -> str:
+    """The indices, which are the second output."""
+    count, largest = s.ints([s.attributes["k"]]), int(s.attributes["largest"])
+    axis = s.attributes["dim"]
+    return s.graph.node("TopK", s["x"], count, outputs=2, axis=axis, largest=largest) + ".1"
+
+
+def _one_hot(s: Step) -> str:
+    classes = s.graph.constant(np.arange(s.attributes["classes"], dtype=s.value("x").array.dtype))
+    return s.to(s.node("Equal", s.node("Unsqueeze", s["x"], s.ints([-1])), classes), s.dtype)
+
+
 # Where the rows of a gate stand here, in ONNX's order: i o f c, and z r h.
 GATES = {"lstm": ("LSTM", (0, 3, 1, 2)), "gru": ("GRU", (1, 0, 2)), "tanh": ("RNN", (0,))}
 GATES["relu"] = GATES["tanh"]
@@ -287,11 +313,14 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "index": _index,
     "linear": _linear,
     "normalise": _normalise,
+    "one_hot": _one_hot,
     "permute": _permute,
     "pool_gather": _max_pool,
     "recurrent": _recurrent,
+    "resample": _resample,
     "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
     "select": _index,
+    "topk": _topk,
     "tril": _trilu(0),
     "triu": _trilu(1),
     "window_sum": _window_sum,

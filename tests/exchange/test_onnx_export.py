@@ -392,7 +392,8 @@ def test_the_nodes_of_an_operation_give_its_values(monkeypatch, name: str, sampl
         proto = graph_of(Function(function), inputs)
         session = onnxruntime.InferenceSession(proto.SerializeToString())
     except RuntimeError as error:
-        assert "cannot export" in str(error)
+        if "cannot export" not in str(error):
+            raise
         pytest.skip(str(error))
     except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
         pytest.skip(str(error))
