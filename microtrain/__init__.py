@@ -66,6 +66,7 @@ from .creation import (
     zeros,
     zeros_like,
 )
+from .formatting import set_printoptions
 from .inspection import (
     allclose,
     equal,
@@ -81,6 +82,7 @@ from .inspection import (
 )
 from .missing_names import missing as _missing
 from .missing_names import say_instead as _say_instead
+from .nn.table import summary
 from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
@@ -192,7 +194,9 @@ __all__ = [
     "scalar_tensor",
     "set_default_dtype",
     "set_grad_enabled",
+    "set_printoptions",
     "special",
+    "summary",
     "tensor",
     "threads",
     "uint8",

@@ -139,9 +139,8 @@ class Namespace:
         does nothing but call instructions that are told where to write; `out` has all that they
         write to, `scratch` what of that nobody reads in a later step or behind the loop.
         """
-        lines = (itertools.repeat(None) if array is None else array for array in moving)
-        for parts in zip(*lines, strict=False):
-            step(self, parts, fixed)
+        for turn in range(max(len(array) for array in moving if array is not None)):
+            step(self, tuple([None if array is None else array[turn] for array in moving]), fixed)
 
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""

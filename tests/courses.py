@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from programs import Convolutional, Transformer, classes, numbers
+from programs import Convolutional, Recurrent, Transformer, classes, numbers
 
 import microtrain as mt
 from microtrain.distributed.data_parallel import DataParallel
@@ -92,6 +92,16 @@ COURSES = {
         schedule=cosine,
         clip=0.5,
         micro=3,
+    ),
+    "recurrent": Course(
+        Recurrent,
+        rows=4,
+        inputs=lambda i, n: numbers(n, 4, 3)(i),
+        targets=lambda i, n: classes(3, n)(i),
+        loss=F.cross_entropy,
+        optimizer=lambda p: mt.optim.Adam(p, lr=3e-3),
+        schedule=cosine,
+        clip=1.0,
     ),
     "accumulation inside": Course(
         lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3)),

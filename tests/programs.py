@@ -42,6 +42,22 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.block(x))).reshape(-1, 11)
 
 
+class Recurrent(nn.Module):
+    """Two layers with dropout, and both directions over sequences of several lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, 2, batch_first=True, dropout=0.2)
+        self.rnn = nn.RNN(4, 5, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: Any) -> Any:
+        y, _ = self.lstm(x)
+        lengths = [1 + i % y.shape[1] for i in range(len(y))]
+        packed = nn.utils.rnn.pack_padded_sequence(y, lengths, True, enforce_sorted=False)
+        return self.head(self.rnn(packed)[1].transpose(0, 1).flatten(1))
+
+
 def rng(number: int) -> np.random.Generator:
     return np.random.default_rng(number)
 
@@ -87,6 +103,7 @@ PROGRAMS: dict[str, tuple[Any, Any, Any, Any]] = {
         lambda i: classes(11, 4, 8)(i + 7).reshape(-1),
         F.cross_entropy,
     ),
+    "recurrent": (Recurrent, numbers(6, 4, 3), classes(3, 6), F.cross_entropy),
 }
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda p: mt.optim.SGD(p, lr=1e-3, momentum=0.9, weight_decay=1e-3),

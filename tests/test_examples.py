@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 LOOP = ROOT / "examples" / "custom_loop.py"
+LANGUAGE = ROOT / "examples" / "word_language_model.py"
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -63,3 +66,54 @@ def test_the_custom_loop_says_that_it_was_done_before(mpirun, tmp_path):
     assert again.stdout.startswith("all 10 epochs are already done")
     told = f"restored {Path('checkpoints') / 'step-000010'}, step 10\n"
     assert again.stderr.count(told) == 1
+
+
+# The word language model --------------------------------------------------------------------------
+
+
+def perplexities(printed: str) -> list[list[float]]:
+    """Of each epoch, of the text that is trained on and of the other one."""
+    lines = [line.replace(",", "").split() for line in printed.splitlines()]
+    return [[float(words[3]), float(words[-1])] for words in lines]
+
+
+def language_model(file, *arguments):
+    done = subprocess.run(
+        [sys.executable, file, *arguments], capture_output=True, text=True, timeout=600,
+        env={**ENVIRONMENT, "TORCHDYNAMO_DISABLE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return perplexities(done.stdout)
+
+
+def test_the_word_language_model_learns_which_verb_agrees():
+    found = language_model(LANGUAGE, "--sentences", "600", "--epochs", "4")
+    assert found[-1][1] < 10 < 25 < found[0][1]
+
+
+def test_the_word_language_model_learns_with_dropout_and_one_matrix():
+    options = "--sentences 300 --epochs 3 --tied --dropout 0.2 --cell GRU --layers 2".split()
+    found = language_model(LANGUAGE, *options)
+    assert found[-1][1] < found[0][1] / 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["", "--tied --layers 1", "--cell GRU", "--cell RNN --lr 2"])
+def test_the_word_language_model_is_that_of_torch_with_other_imports(options, tmp_path):
+    pytest.importorskip("torch")
+    code = LANGUAGE.read_text()
+    for ours, theirs in (
+        ("\nimport microtrain as mt\n", "\nimport torch as mt\n"),
+        ("\nfrom microtrain import nn\n", "\nfrom torch import nn\n"),
+    ):
+        assert code.count(ours) == 1
+        code = code.replace(ours, theirs)
+    other = tmp_path / "with_torch.py"
+    other.write_text(code)
+    found = language_model(LANGUAGE, *options.split())
+    expected = language_model(other, *options.split())
+    assert len(found) == len(expected) == 6
+    # The first epochs are the same; then rounding grows, as it does between two machines.
+    for ours, theirs in zip(found[:2], expected[:2], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+    assert found[-1] == pytest.approx(expected[-1], rel=0.05)

@@ -74,9 +74,9 @@ class Place:
         offset, reach = other.low - self.low, size
         for number, (step, n) in enumerate(steps):
             # Addresses modulo a step that divides all larger ones.
-            if step and all(larger % step == 0 for larger, _ in steps[number:]):
-                if reach <= offset % step <= step - reach:
-                    return True
+            divides = step and all(larger % step == 0 for larger, _ in steps[number:])
+            if divides and reach <= offset % step <= step - reach:
+                return True
             reach += step * (n - 1)
         return abs(offset) >= reach
 

@@ -1,7 +1,7 @@
 """A loop over time as native code: one loop whose body is the units of a single step.
 
-The body is told apart into units as a Program is (see `fusion`). What it works on moves from turn to
-turn by one step for each piece of memory. Functions that NumPy computes many at a time (`tanh`)
+The body is told apart into units as a Program is (see `fusion`). What it works on moves from turn
+to turn by one step for each piece of memory. Functions that NumPy computes many at a time (`tanh`)
 stay NumPy's: native code calls the same routine of NumPy, as it does with BLAS.
 """
 
@@ -17,7 +17,7 @@ from .elements import PYTHON
 from .fusion import Call, Unit
 from .native import routine_of
 from .passes import arrays_in
-from .program import Line, Program
+from .program import Host, Line, Program
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Notes:
 
     def __init__(self, about: Line) -> None:
         self.about = about
-        self.lines: list[Line] = []
+        self.lines: list[Line | Host] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def instruction(*args: Any, out: Any, **attrs: Any) -> Any:

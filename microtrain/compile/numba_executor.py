@@ -8,7 +8,7 @@ those of the text, NaN and infinities go the way they go in NumPy.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -65,8 +65,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
                 assert isinstance(unit, Call)
                 text.host(unit.host) if unit.host is not None else text.line(unit.lines[0])
             continue
-        for start in range(0, len(members), LONGEST):
-            part = members[start : start + LONGEST]
+        for part in _stretches(members):
             name = f"native{len(functions) + 1}"
             functions.append(table.function(name, part))
             lines = [line for unit in part for line in unit.lines]
@@ -87,6 +86,21 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     replay = text.function()
     replay.arrival = Arrival(program, units, replay, addresses, table.slots)
     return replay, text
+
+
+def _stretches(units: list[Unit]) -> Iterator[list[Unit]]:
+    """`units` in parts that are short enough to be compiled."""
+    part: list[Unit] = []
+    length = 0
+    for unit in units:
+        more = len(unit.body_units) if isinstance(unit, Loop) else 1
+        if part and length + more > LONGEST:
+            yield part
+            part, length = [], 0
+        part.append(unit)
+        length += more
+    if part:
+        yield part
 
 
 def coverage(program: Program) -> tuple[int, int]:

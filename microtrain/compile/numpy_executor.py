@@ -136,8 +136,8 @@ class Text:
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
         xp = self.program.xp
         if name == "loop":
-            outs = self.value(line.out)
-            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)}, {outs})", self.about(line))
+            args.append(self.value(line.out))
+            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)})", self.about(line))
             return
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]

@@ -13,6 +13,7 @@ from . import (
     recurrent,
     recurrent_cells,
     resizing,
+    transformer_decoder,
     utils,
 )
 from .activation import *  # noqa: F403
@@ -34,6 +35,7 @@ from .recurrent_cells import *  # noqa: F403
 from .reshaping import Flatten, Identity, Unflatten
 from .resizing import *  # noqa: F403
 from .transformer import TransformerEncoder, TransformerEncoderLayer
+from .transformer_decoder import *  # noqa: F403
 
 __all__ = [
     "Bilinear", "Embedding", "EmbeddingBag", "Flatten", "Identity", "Linear", "Module",
@@ -51,6 +53,7 @@ __all__ += pooling.__all__
 __all__ += recurrent.__all__
 __all__ += recurrent_cells.__all__
 __all__ += resizing.__all__
+__all__ += transformer_decoder.__all__
 
 
 def __dir__() -> list[str]:

@@ -49,7 +49,9 @@ class RNNBase(Module):
         self.bidirectional = bidirectional
         self.proj_size = proj_size
         rows, outputs = GATES[MODES[mode]] * hidden_size, proj_size or hidden_size
-        shapes = {"weight_ih": (rows, input_size), "weight_hh": (rows, outputs)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight_ih": (rows, input_size), "weight_hh": (rows, outputs)
+        }  # fmt: skip
         if bias:
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
         if proj_size:

@@ -53,11 +53,7 @@ class TransformerEncoderLayer(Module):
         self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
         self.dropout1 = Dropout(dropout)
         self.dropout2 = Dropout(dropout)
-        if isinstance(activation, str):
-            if activation not in ("relu", "gelu"):
-                raise RuntimeError(f"activation should be relu/gelu, not {activation}")
-            activation = getattr(F, activation)
-        self.activation: Any = activation
+        self.activation: Any = activation_of(activation)
 
     def forward(
         self, src: Tensor, src_mask: Tensor | None = None,
@@ -88,6 +84,15 @@ class TransformerEncoderLayer(Module):
             x = self.norm1(x + attend(x))
             x = self.norm2(x + feed(x))
         return x.transpose(0, 1) if swap else x
+
+
+def activation_of(given: str | Callable[[Tensor], Tensor]) -> Any:
+    """The function that `given` names, or is; RuntimeError for an unknown name."""
+    if not isinstance(given, str):
+        return given
+    if given not in ("relu", "gelu"):
+        raise RuntimeError(f"activation should be relu/gelu, not {given}")
+    return getattr(F, given)
 
 
 class TransformerEncoder(Module):

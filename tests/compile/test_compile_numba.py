@@ -726,3 +726,59 @@ def test_the_routines_are_those_of_numpy() -> None:
     if found is None:
         pytest.skip("this NumPy brought no OpenBLAS")
     assert set(found[0]) == set(native.ROUTINES)
+
+
+# Loops over time ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "bidirectional", "size"),
+    [("LSTM", False, 32), late("LSTM", True, 3), late("GRU", True, 32), late("RNN", True, 32)],
+)
+def test_a_recurrent_layer_is_native_loops(name: str, bidirectional: bool, size: int) -> None:
+    lengths = [2 + i % 6 for i in range(40)]
+
+    def found(wrap: Callable[[Any], Any]) -> Any:
+        mt.manual_seed(0)
+        layer = getattr(nn, name)(5, size, bidirectional=bidirectional)
+
+        def gradients(x: Any) -> Any:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+            output, last = layer(packed)
+            last = last[0] * last[1] if isinstance(last, tuple) else last
+            loss = output.data.pow(2).mean() + last.sum()
+            return loss, *mt.autograd.grad(loss, list(layer.parameters()))
+
+        step, rng = wrap(gradients), np.random.default_rng(0)
+        inputs = [mt.tensor(rng.standard_normal((7, 40, 5)).astype(np.float32)) for _ in range(5)]
+        return [[t.detach().numpy().copy() for t in step(x)] for x in inputs], step
+
+    captured, step = found(native_step)
+    for a, b in zip(captured, found(lambda f: f)[0], strict=True):
+        for one, other in zip(a, b, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert not any(line.startswith("loop(") for line in step.source().splitlines())
+    assert step.source().count("for t in range(7)") == 2 * (1 + bidirectional)
+    assert ("apply(" in step.source()) == (size > 3)
+
+
+def test_places_that_lie_beside_each_other_do_not_meet() -> None:
+    memory = np.zeros((6, 8, 12), np.float32)
+    strips = [fusion.Place(memory[0, :, at : at + 4]) for at in (0, 4, 8)]
+    for one, two in itertools.permutations(strips, 2):
+        assert not one.meets(two)
+        assert one.beside(two, memory.strides[0], 6)
+    wide = [fusion.Place(memory[0, :, at : at + 5]) for at in (0, 4)]
+    assert wide[0].meets(wide[1]) and wide[1].meets(wide[0])
+    assert not fusion.Place(memory[0]).beside(fusion.Place(memory[1]), memory.strides[0], 6)
+    assert fusion.Place(memory[:3, 0]).beside(fusion.Place(memory[3:, 0]))
+    assert fusion.Place(memory[0]).meets(fusion.Place(memory[0, :, :4]))
+    rows = [fusion.Place(memory[0, at : at + 4]) for at in (0, 4)]
+    assert rows[0].beside(rows[1], 4 * 12 * 4, 1) and not rows[0].beside(rows[1], 4 * 12 * 4, 2)
+
+
+def test_numpys_own_routines_are_found() -> None:
+    for name, dtype in itertools.product(("exp", "tanh", "log1p"), (np.float32, np.float64)):
+        code, _ = native.routine_of(name, np.dtype(dtype)) or (0, 0)
+        assert code
+    assert native.routine_of("add", np.dtype(np.float32)) is None

@@ -248,6 +248,10 @@ def test_gradcheck_and_gradgradcheck_confirm_the_whole_jacobian(name: str, sampl
     assert mt.autograd.gradgradcheck(function, inputs, atol=1e-7, rtol=1e-6)
 
 
+# Whose rules on Tensors are those of the formula step by step: the same but for rounding.
+UNROLLED = {"recurrent"}
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "sample"), DIFFERENTIABLE)
 def test_rules_give_the_same_bits_on_arrays_and_on_tensors(
@@ -263,7 +267,11 @@ def test_rules_give_the_same_bits_on_arrays_and_on_tensors(
     for a, t, edge in zip(fast, recorded, node._edges, strict=True):
         if edge is not None:
             assert type(t) is Tensor
-            assert same_bits(a, t.detach().numpy())
+            if name in UNROLLED:
+                tolerance = 20 * np.finfo(dtype).eps
+                np.testing.assert_allclose(a, t.detach().numpy(), tolerance, tolerance)
+            else:
+                assert same_bits(a, t.detach().numpy())
 
 
 # The kernels of gradients that go straight into the flat memory of the parameters.

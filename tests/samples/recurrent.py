@@ -18,8 +18,8 @@ def _sample(kind: str, bias: bool, ends: bool, reverse: bool, samples: int = 3) 
     biases = (normal(rows), normal(rows)) if bias else (None, None)
     cell = normal(samples, size) if kind == "lstm" else None
     arrays = (
-        normal(4, samples, inputs), normal(samples, size), normal(rows, inputs), normal(rows, size), *biases,
-        cell, ENDS if ends else None,
+        normal(4, samples, inputs), normal(samples, size), normal(rows, inputs),
+        normal(rows, size), *biases, cell, ENDS if ends else None,
     )  # fmt: skip
     return Sample(arrays, {"kind": kind, "reverse": reverse})
 

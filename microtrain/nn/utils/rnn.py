@@ -104,12 +104,12 @@ class _Layout(NamedTuple):
 
 
 def _layout(packed: PackedSequence) -> _Layout:
-    found = vars(packed).get("_layout")
+    found: _Layout | None = vars(packed).get("_layout")
     if found is None:
         sizes = packed.batch_sizes.tolist()
         order = packed.sorted_indices
         found = _Layout(tuple(sizes), tuple(range(sizes[0]) if order is None else order.tolist()))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _like(packed: PackedSequence, data: Tensor) -> PackedSequence:
@@ -288,7 +288,7 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     """The sequences that were packed, in the order they were given."""
-    padded, lengths = pad_packed_sequence(packed_sequences, batch_first=True)
+    padded, _ = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, _layout(packed_sequences).lengths.tolist(), batch_first=True)
 
 

@@ -264,8 +264,8 @@ def _recurrent(
         old, new = xp.getitem(of_cells, slice(0, steps)), xp.getitem(of_cells, slice(1, None))
     rows = xp.empty((samples, width), dtype)
     biases = _biases(xp, b_ih, b_hh, kind, size)
-    moving = _forwards(xp, gates, reverse), before, after, old, new
-    moving = *moving, _forwards(xp, inner, reverse), _forwards(xp, stopped, reverse)
+    gates_in_order, kept, stopped = (_forwards(xp, a, reverse) for a in (gates, inner, stopped))
+    moving = gates_in_order, before, after, old, new, kept, stopped
     fixed = kind, _prepared(xp, w_hh, kind, size), *biases, rows, _blocks(xp, rows, size)
     out = gates, states, rows, *(a for a in (cells, inner) if a is not None)
     xp.loop(_step, moving, fixed, out=out, scratch=(rows,))
@@ -281,7 +281,7 @@ def _loop_back(xp, g, result, w_hh, stopped, kind, reverse, kept):
     into = xp.empty(whole, dtype)
     through = xp.empty(whole, dtype) if kind == "gru" else into
     scratch = [xp.empty((count, *one), dtype), xp.empty(one, dtype), xp.empty(one, dtype)]
-    carried, cells, held = xp.zeros(one, dtype), None, [None, None]
+    carried, cells, held = xp.zeros(one, dtype), None, list[Any]((None, None))
     g = _forwards(xp, g, backwards)
     if kind == "lstm":
         cells = xp.copy(xp.getitem(g, 0))

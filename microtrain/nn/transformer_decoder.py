@@ -1,0 +1,202 @@
+"""The decoder of a transformer, and a whole one: Vaswani et al., 2017."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..creation import full
+from ..ops.shape.triangles import triu
+from ..tensor import Tensor
+from . import init
+from .attention import MultiheadAttention
+from .container import ModuleList
+from .dropout import Dropout
+from .linear import Linear
+from .module import Module
+from .normalization import LayerNorm
+from .transformer import TransformerEncoder, TransformerEncoderLayer, activation_of
+
+__all__ = ["Transformer", "TransformerDecoder", "TransformerDecoderLayer"]
+
+
+class TransformerDecoderLayer(Module):
+    """Self-attention, attention to the encoder's result, and two linear layers.
+
+    Each with a residual sum and a LayerNorm. Arguments and errors are those of
+    TransformerEncoderLayer.
+    """
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        # Batch first inside, because the masks of dropout take the first dimension as samples.
+        heads = {"dropout": dropout, "bias": bias, "batch_first": True, "dtype": dtype}
+        self.self_attn = MultiheadAttention(d_model, nhead, **heads)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, **heads)
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype)
+        self.batch_first = batch_first
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        self.dropout3 = Dropout(dropout)
+        self.activation: Any = activation_of(activation)
+
+    def forward(
+        self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None, tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None, tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Decode `tgt` (batch, targets, d_model) beside `memory` (batch, sources, d_model).
+
+        Both in the order of `batch_first`, or both without a batch. The masks are `attn_mask` and
+        `key_padding_mask` of the two MultiheadAttentions: of `tgt`, and of `memory`.
+        """
+        swap = tgt.ndim == 3 and not self.batch_first
+        x, memory = (tgt.transpose(0, 1), memory.transpose(0, 1)) if swap else (tgt, memory)
+
+        def attend(x: Tensor) -> Tensor:
+            found, _ = self.self_attn(
+                x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
+            )
+            dropped: Tensor = self.dropout1(found)
+            return dropped
+
+        def look(x: Tensor) -> Tensor:
+            found, _ = self.multihead_attn(
+                x, memory, memory, memory_key_padding_mask, False, memory_mask,
+                is_causal=memory_is_causal,
+            )  # fmt: skip
+            dropped: Tensor = self.dropout2(found)
+            return dropped
+
+        def feed(x: Tensor) -> Tensor:
+            inner = self.dropout(self.activation(self.linear1(x)))
+            dropped: Tensor = self.dropout3(self.linear2(inner))
+            return dropped
+
+        norms = self.norm1, self.norm2, self.norm3
+        for part, norm in zip((attend, look, feed), norms, strict=True):
+            x = x + part(norm(x)) if self.norm_first else norm(x + part(x))
+        return x.transpose(0, 1) if swap else x
+
+
+class TransformerDecoder(Module):
+    """Copies of a decoder layer, one after the other; they start with equal values.
+
+    Args:
+        decoder_layer: what is copied; it is no part of the decoder itself.
+        num_layers: the number of copies.
+        norm: a module for the result, such as a LayerNorm.
+    """
+
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__()
+        self.layers = ModuleList(copy.deepcopy(decoder_layer) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(
+        self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None, tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None, tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Decode `tgt` beside `memory`; masks and shapes as in the layer."""
+        masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
+        for layer in self.layers:
+            tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), memory_is_causal)
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer(Module):
+    """An encoder, and a decoder that looks at its result.
+
+    Args:
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+            norm_first, bias, dtype: as of the layers.
+        num_encoder_layers, num_decoder_layers: the numbers of layers.
+        custom_encoder, custom_decoder: modules to use instead.
+
+    Matrices start as Glorot and Bengio, 2010. Raises what the layers raise.
+    """
+
+    def __init__(
+        self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        custom_encoder: Module | None = None, custom_decoder: Module | None = None,
+        layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
+        bias: bool = True, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        options: Any = (
+            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+            norm_first, bias, dtype,
+        )  # fmt: skip
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*options), num_encoder_layers, norm()
+        )
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*options), num_decoder_layers, norm()
+        )
+        self.d_model = d_model
+        self.nhead = nhead
+        self.batch_first = batch_first
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                init.xavier_uniform_(parameter)
+
+    def forward(
+        self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None, tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None, src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Encode `src`, and decode `tgt` beside the result; shapes and masks as of the layers.
+
+        Raises RuntimeError where the batches or the sizes do not fit.
+        """
+        batch = 0 if self.batch_first else 1
+        if src.ndim == 3 and src.shape[batch] != tgt.shape[batch]:
+            raise RuntimeError(
+                "Transformer: the batch number of src and tgt must be equal, got "
+                f"{src.shape[batch]} and {tgt.shape[batch]}"
+            )
+        if not src.shape[-1] == tgt.shape[-1] == self.d_model:
+            raise RuntimeError(
+                "Transformer: the feature number of src and tgt must be equal to d_model, "
+                f"{self.d_model}, got {src.shape[-1]} and {tgt.shape[-1]}"
+            )
+        memory = self.encoder(
+            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
+        )
+        decoded: Tensor = self.decoder(
+            tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal,
+        )  # fmt: skip
+        return decoded
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
+        """A mask (sz, sz) to add: -inf for what comes later, else 0."""
+        mask: Tensor = triu(full((sz, sz), -math.inf, device=device, dtype=dtype), 1)
+        return mask
