@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 ARRAYS = ("microtrain.data", "microtrain.train")  # where x and y are no Tensors
 NEEDED = {
-    "files.parquet": "pyarrow", "scikit_learn.sklearn": "sklearn", "onnx.export.export": "onnx",
+    "files.parquet": "pyarrow", "scikit_learn.sklearn": "sklearn", "onnx.exporter.export": "onnx",
 }  # fmt: skip
 SCRIPTS = ("microtrain.__main__", "microtrain.templates")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -153,3 +154,12 @@ def test_each_pass_is_printed_if_asked(iris, capsys) -> None:
     mt.sklearn.Classifier((4,), max_iter=2, verbose=True, random_state=0).fit(*iris)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [["epoch", "1"], ["epoch", "2"]]
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "microtrain.sklearn")
+    monkeypatch.delattr(mt, "sklearn")
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    assert not hasattr(mt, "sklearn")
+    with pytest.raises(AttributeError, match=r"needs scikit-learn 1.6 or later.*\.\[data\]"):
+        _ = mt.sklearn

@@ -70,7 +70,7 @@ def _say_standardisation(model: TrainedModel, note: Callable[[str], None]) -> No
 
 def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
     """The graph of what `predict` does with arrays: standardisation, model, link."""
-    from ..onnx.export import graph_of
+    from ..onnx.exporter import graph_of
     from ..onnx.graph import Graph
 
     rng = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Models as ONNX graphs, for runtimes that know no Python; needs the extra `onnx`."""
 
-from .export import export
+from .exporter import export
 
 __all__ = ["export"]
 

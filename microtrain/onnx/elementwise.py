@@ -69,6 +69,9 @@ def _norm(s: Step) -> str:
     p, axes, keep = s.attributes["p"], s.ints(_axes(s)), int(bool(s.attributes["keepdim"]))
     if p in (1, 2):
         return s.node(f"ReduceL{int(p)}", s["x"], axes, keepdims=keep)
+    if p == 0:
+        other = s.to(s.node("Not", s.node("Equal", s["x"], s.number(0))), s.dtype)
+        return s.node("ReduceSum", other, axes, keepdims=keep)
     size = s.node("Abs", s["x"])
     if p in (math.inf, -math.inf):
         return s.node("ReduceMax" if p > 0 else "ReduceMin", size, axes, keepdims=keep)
@@ -140,6 +143,16 @@ def _gelu_tanh(s: Step) -> str:
     return s.node("Mul", half, s.node("Add", s.node("Tanh", inner), s.number(1)))
 
 
+def _softmax(kind: str) -> Rule:
+    def rule(s: Step) -> str:
+        if s.shape("x"):
+            return s.node(kind, s["x"], axis=s.attributes["dim"])
+        line = s.node(kind, s.node("Reshape", s["x"], s.ints([1])), axis=0)  # of one number
+        return s.node("Reshape", line, s.ints([]))
+
+    return rule
+
+
 def _round(s: Step) -> str:
     if s.attributes["decimals"]:
         raise RuntimeError(f"cannot export {s.call.layer}: round(decimals=) has no ONNX form")
@@ -201,11 +214,11 @@ TABLE: dict[str, Rule] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "leaky_relu": _leaky_relu,
-    "log_softmax": lambda s: s.node("LogSoftmax", s["x"], axis=s.attributes["dim"]),
+    "log_softmax": _softmax("LogSoftmax"),
     "norm": _norm,
     "round": _round,
     "silu": lambda s: s.node("Mul", s["x"], s.node("Sigmoid", s["x"])),
-    "softmax": lambda s: s.node("Softmax", s["x"], axis=s.attributes["dim"]),
+    "softmax": _softmax("Softmax"),
     "softplus": _softplus,
     "std": lambda s: s.node("Sqrt", _var(s)),
     "sum_rows": lambda s: s.node("ReduceSum", s["x"], s.ints([0]), keepdims=0),

@@ -90,6 +90,11 @@ def _index(s: Step) -> str:
     return found if found != s["x"] else s.node("Identity", found)
 
 
+def _permute(s: Step) -> str:
+    dims = s.attributes["dims"]
+    return s.node("Transpose", s["x"], perm=dims) if dims else s.node("Identity", s["x"])
+
+
 def _pad(s: Step) -> str:
     """Padding of the last dimensions; where it is negative, a cut."""
     pairs = s.attributes["pads"]
@@ -102,6 +107,8 @@ def _pad(s: Step) -> str:
         found = s.node("Slice", found, s.ints(starts), s.ints(stops), s.ints(axes))
     before = [0] * lead + [max(0, low) for low, _ in pairs]
     after = [0] * lead + [max(0, high) for _, high in pairs]
+    if not any(before + after):
+        return s.node("Identity", found)
     return s.node("Pad", found, s.ints(before + after), s.number(s.attributes["value"]))
 
 
@@ -190,7 +197,9 @@ def _transposed(s: Step) -> str:
 
 def _max_pool(s: Step) -> str:
     """The maximum of every window: one node where windows are regular, else maxima of slices."""
-    positions = s.graph.deferred[s.call.inputs["positions"].number]
+    positions = s.graph.deferred.get(s.call.inputs["positions"].number)
+    if positions is None:
+        raise RuntimeError(f"cannot export {s.call.layer}: given positions of maxima")
     windows, x = positions.attributes["windows"], s["input"]
     if all(type(tap) is slice for taps in windows for tap in taps):
         dilation = [taps[1].start - taps[0].start if len(taps) > 1 else 1 for taps in windows]
@@ -219,6 +228,32 @@ def _window_sum(s: Step) -> str:
         ]
         x = s.node("Sum", *parts)
     return x
+
+
+def _resample(s: Step) -> str:
+    """Weighted elements along a dimension, added up: of each tap one for each result."""
+    axis, weights = s.attributes["dim"], s.attributes["weights"]
+    after = (1,) * (len(s.shape("x")) - axis - 1)
+    parts = []
+    for number, taps in enumerate(s.attributes["taps"]):
+        part = s.node("Gather", s["x"], s.ints(taps), axis=axis)
+        if weights is not None:
+            factors = np.reshape(np.array(weights[number], s.dtype), (-1, *after))
+            part = s.node("Mul", part, s.graph.constant(factors))
+        parts.append(part)
+    return s.node("Sum", *parts) if len(parts) > 1 else parts[0]
+
+
+def _topk(s: Step) -> str:
+    """The indices, which are the second output."""
+    count, largest = s.ints([s.attributes["k"]]), int(s.attributes["largest"])
+    axis = s.attributes["dim"]
+    return s.graph.node("TopK", s["x"], count, outputs=2, axis=axis, largest=largest) + ".1"
+
+
+def _one_hot(s: Step) -> str:
+    classes = s.graph.constant(np.arange(s.attributes["classes"], dtype=s.value("x").array.dtype))
+    return s.to(s.node("Equal", s.node("Unsqueeze", s["x"], s.ints([-1])), classes), s.dtype)
 
 
 # Where the rows of a gate stand here, in ONNX's order: i o f c, and z r h.
@@ -278,11 +313,14 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "index": _index,
     "linear": _linear,
     "normalise": _normalise,
-    "permute": lambda s: s.node("Transpose", s["x"], perm=s.attributes["dims"]),
+    "one_hot": _one_hot,
+    "permute": _permute,
     "pool_gather": _max_pool,
     "recurrent": _recurrent,
+    "resample": _resample,
     "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
     "select": _index,
+    "topk": _topk,
     "tril": _trilu(0),
     "triu": _trilu(1),
     "window_sum": _window_sum,

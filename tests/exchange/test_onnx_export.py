@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import SAMPLES
 
 import microtrain as mt
 import microtrain.nn.functional as F
 from microtrain import nn
 from microtrain.errors import ConfigError, LaunchError
+from microtrain.onnx.exporter import RULES, graph_of
+from microtrain.onnx.trace import trace
+from microtrain.ops.coercion import REGISTRY
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -346,3 +350,56 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch) -> 
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(ConfigError, match=r"\.\[onnx\]"):
         mt.onnx.export(nn.Linear(4, 1), mt.ones(1, 4), tmp_path / "m.onnx")
+
+
+# Operation by operation ---------------------------------------------------------------------------
+
+CALLS = [
+    pytest.param(name, sample, id=f"{name} {sample}")
+    for name in sorted(RULES)
+    for sample in SAMPLES.get(name, ())
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name, sample", CALLS)
+def test_the_nodes_of_an_operation_give_its_values(monkeypatch, name: str, sample) -> None:
+    """Every sample of the operator database, in single precision and as it is: no batch."""
+
+    def tensor(value):
+        array = np.asarray(value)
+        return mt.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+
+    given = [value for value in sample.arrays if isinstance(value, np.ndarray)]
+
+    def function(_, *tensors):
+        left = iter(tensors)
+        arguments = [next(left) if isinstance(v, np.ndarray) else v for v in sample.arrays]
+        several = (tuple(arguments),) if name == "cat" else arguments
+        return REGISTRY[name].apply(*several, **sample.attrs)
+
+    def traced(model, inputs):
+        with mt.no_grad():
+            return trace(model, inputs, {})
+
+    monkeypatch.setattr("microtrain.onnx.exporter._traced", traced)
+    inputs = tuple(map(tensor, given))
+    if not inputs or not all(x.numel() for x in inputs):
+        pytest.skip("no elements")
+    with mt.no_grad():
+        expected = function(None, *inputs).numpy()
+    try:
+        proto = graph_of(Function(function), inputs)
+        session = onnxruntime.InferenceSession(proto.SerializeToString())
+    except RuntimeError as error:
+        if "cannot export" not in str(error):
+            raise
+        pytest.skip(str(error))
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
+        pytest.skip(str(error))
+    names = [value.name for value in session.get_inputs()]
+    feeds = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+    (found,) = session.run(None, feeds)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert np.allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
