@@ -11,7 +11,7 @@ import click
 
 from microtrain.errors import ConfigError, LaunchError
 
-from ..config import components
+from ..config import registered
 from ..spelling import did_you_mean
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
@@ -24,7 +24,7 @@ TEMPLATES = {
     "custom": ("a model of your own in Python", "microtrain train {}/custom.yaml"),
     "library": ("a loop of your own in Python, no YAML", "python {}/train.py"),
 }
-PARTS = tuple(components.PARTS.values())
+PARTS = tuple(registered.PARTS.values())
 
 
 @click.command()

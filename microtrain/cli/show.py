@@ -13,7 +13,8 @@ import click
 
 from microtrain.errors import ConfigError
 
-from ..config.components import REGISTERED, is_import_path, settable
+from ..config.components import is_import_path, settable
+from ..config.registered import REGISTERED
 from ..spelling import did_you_mean
 
 

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 from ..compile.executors import numba_absent
 from ..errors import install
 from ..spelling import closest
-from .components import REGISTERED, is_import_path, load
+from .components import is_import_path, load
 from .duration import Duration
 from .problems import quoted
+from .registered import REGISTERED
 from .schema import Config, Distributed
 
 _WRITES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "wandb": "wandb"}  # by callback

@@ -18,6 +18,7 @@ from . import components
 from .across import contradictions
 from .document import Node, join
 from .problems import Place, Problem, describe, quoted
+from .registered import PARTS, REGISTERED
 from .schema import A_COMPONENT, COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Data
 from .values import Mismatch, conform, expectation, is_plain
 
@@ -187,7 +188,7 @@ class _Checker:
             problem = Problem(below, message, node.value["type"].where, keys.takes)
         else:
             registry = below.partition(".")[0] if key == "type" else below
-            there = ", ".join(components.REGISTERED.get(registry, ()))
+            there = ", ".join(REGISTERED.get(registry, ()))
             message = f"the key {key} is missing" + (f"; there are: {there}" if there else "")
             problem = Problem(below, message, node.where if path else None)
         self.missing.append(problem)
@@ -265,7 +266,7 @@ class _Checker:
             except ConfigError as error:
                 message = str(error)
             registered = not components.is_import_path(name.value)
-            if kind in components.PARTS and (registered or kind == "callbacks"):
+            if kind in PARTS and (registered or kind == "callbacks"):
                 hint = components.own(kind).removeprefix("hint: ")
         self.problems.append(Problem(path, message, name.where, hint))
         return None

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..data.columns import Column
 from . import components
+from .registered import REGISTERED
 from .resolved import as_yaml
 from .schema import OWN_KEYS, SECTIONS, Data
 from .values import in_words, is_plain, json_schema_of
@@ -107,7 +108,7 @@ def every_key() -> dict[str, Key]:
 
 def registered(kind: str) -> list[Component]:
     """What is registered of a kind, in the order of the registry."""
-    return [component(kind, name) for name in components.REGISTERED[kind]]
+    return [component(kind, name) for name in REGISTERED[kind]]
 
 
 def component(kind: str, name: str) -> Component:

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from microtrain.config.components import REGISTERED, load, settable
+from microtrain.config.components import load, settable
 from microtrain.config.load import load_config
+from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import LISTS, OWN_KEYS, SECTIONS
 from microtrain.errors import ConfigError
 from microtrain.spelling import closest, did_you_mean

@@ -11,11 +11,12 @@ from jsonschema import Draft202012Validator
 
 from microtrain.cli.main import main
 from microtrain.config import reference
-from microtrain.config.components import REGISTERED, settable
+from microtrain.config.components import settable
 from microtrain.config.document import lines_of, parse
 from microtrain.config.json_schema import json_schema
 from microtrain.config.load import load_config
 from microtrain.config.problems import Source
+from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import SECTIONS
 from microtrain.errors import ConfigError
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from microtrain.cli.main import main
-from microtrain.config.components import REGISTERED, load
+from microtrain.config.components import load
+from microtrain.config.registered import REGISTERED
 from microtrain.errors import ConfigError, DataError, install
 from microtrain.report import figures
 from microtrain.report.compare import compare, lines
