@@ -502,9 +502,7 @@ def test_auto_takes_the_cpu_where_the_gpu_of_any_rank_does_not_compute(
     with fakecupy.Device(0):
         first, *others = in_process.run(size, run, "auto")
     assert first[0] == {np.ndarray}
-    assert first[1].startswith(
-        f"warning: device: auto takes the CPU: on rank {broken} {words}"
-    )
+    assert first[1].startswith(f"warning: device: auto takes the CPU: on rank {broken} {words}")
     assert first[1].count("\n") == 1
     assert others == [({np.ndarray}, "")] * (size - 1)
 
