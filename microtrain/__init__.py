@@ -66,6 +66,7 @@ from .creation import (
     zeros,
     zeros_like,
 )
+from .formatting import set_printoptions
 from .inspection import (
     allclose,
     equal,
@@ -81,6 +82,7 @@ from .inspection import (
 )
 from .missing_names import missing as _missing
 from .missing_names import say_instead as _say_instead
+from .nn.table import summary
 from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
@@ -95,7 +97,7 @@ if threads.LAUNCH.parallel:
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
-_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "train", "utils")
+_LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
     "load": ".exchange.state",
     "restore": ".train.custom_loop",
@@ -105,7 +107,12 @@ _LAZY_FUNCTIONS = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ImportError as error:
+            if name != "sklearn":
+                raise
+            raise AttributeError(str(error)) from error  # what hasattr and completion expect
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
     raise _missing(__name__, name)
@@ -187,7 +194,9 @@ __all__ = [
     "scalar_tensor",
     "set_default_dtype",
     "set_grad_enabled",
+    "set_printoptions",
     "special",
+    "summary",
     "tensor",
     "threads",
     "uint8",

@@ -7,16 +7,78 @@ only dtypes are written as NumPy names them, `dtype=float64`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .backend import MODES, to_host
 
-_PRECISION = 4  # digits after the point
-_THRESHOLD = 1000  # more elements than this are summarised
-_EDGE = 3  # elements shown at each end of a summarised dimension
-_LINE_WIDTH = 80
+
+@dataclass
+class _Options:
+    """How Tensors print.
+
+    Attributes:
+        precision: digits after the point.
+        threshold: more elements than this are summarised.
+        edgeitems: elements shown at each end of a summarised dimension.
+        linewidth: characters of a line.
+        sci_mode: whether floats are written with an exponent; None where their sizes ask for it.
+    """
+
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
+
+
+_PROFILES = {
+    "default": _Options(),
+    "short": _Options(precision=2, edgeitems=2),
+    "full": _Options(threshold=math.inf),
+}
+OPTIONS = _Options()
+
+
+def set_printoptions(
+    precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
+    linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None,
+) -> None:  # fmt: skip
+    """How Tensors print from now on, in all threads; what is left out stays as it is.
+
+    Args:
+        precision: digits after the point (4).
+        threshold: the number of elements above which a Tensor is summarised (1000).
+        edgeitems: elements shown at each end of a dimension then (3).
+        linewidth: characters of a line (80).
+        profile: "default", "short" or "full", which set all of these before the others do.
+        sci_mode: True for exponents, False for none; None, also if left out, where the sizes of
+            the elements ask for it.
+
+    Raises ValueError for another profile, and for a number that is negative.
+
+    Example:
+        >>> mt.set_printoptions(precision=2)
+        >>> mt.tensor([1 / 3])
+        tensor([0.33])
+        >>> mt.set_printoptions(profile="default")
+    """
+    if profile is not None and profile not in _PROFILES:
+        raise ValueError(
+            f"set_printoptions: profile must be default, short or full, got {profile!r}"
+        )
+    given = {
+        "precision": precision, "threshold": threshold, "edgeitems": edgeitems,
+        "linewidth": linewidth,
+    }  # fmt: skip
+    numbers = {name: value for name, value in given.items() if value is not None}
+    for name, value in numbers.items():
+        if value < 0:
+            raise ValueError(f"set_printoptions: {name} must not be negative, got {value}")
+    vars(OPTIONS).update(vars(_PROFILES[profile]) if profile else {})
+    vars(OPTIONS).update(numbers, sci_mode=sci_mode)
 
 
 class _Formatter:
@@ -34,10 +96,11 @@ class _Formatter:
             return
         size = np.abs(shown)
         low, high = float(size.min()), float(size.max())
-        if high / low > 1000.0 or high > 1e8 or low < 1e-4:
-            self.form = f".{_PRECISION}e"
+        exponents = high / low > 1000.0 or high > 1e8 or low < 1e-4
+        if exponents if OPTIONS.sci_mode is None else OPTIONS.sci_mode:
+            self.form = f".{OPTIONS.precision}e"
         elif bool(np.any(shown != np.ceil(shown))):
-            self.form = f".{_PRECISION}f"
+            self.form = f".{OPTIONS.precision}f"
         self.width = max(len(self._text(v)) for v in shown.tolist())
 
     def _text(self, value: Any) -> str:
@@ -51,19 +114,23 @@ class _Formatter:
 def _ends(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The elements that a summary shows."""
     for dim, size in enumerate(array.shape):
-        if size > 2 * _EDGE:
-            array = np.take(array, [*range(_EDGE), *range(size - _EDGE, size)], axis=dim)
+        if size > 2 * OPTIONS.edgeitems:
+            array = np.take(
+                array, [*range(OPTIONS.edgeitems), *range(size - OPTIONS.edgeitems, size)], axis=dim
+            )
     return array
 
 
 def _body(array: np.ndarray[Any, Any], indent: int, summarize: bool, one: _Formatter) -> str:
     if not array.ndim:
         return one(array.item())
-    cut = summarize and len(array) > 2 * _EDGE
-    rows: list[Any] = [*array[:_EDGE], None, *array[-_EDGE:]] if cut else list(array)
+    cut = summarize and len(array) > 2 * OPTIONS.edgeitems
+    rows: list[Any] = (
+        [*array[: OPTIONS.edgeitems], None, *array[-OPTIONS.edgeitems :]] if cut else list(array)
+    )
     if array.ndim == 1:
         words = [" ..." if v is None else one(v.item()) for v in rows]
-        per_line = max(1, (_LINE_WIDTH - indent) // (one.width + 2))
+        per_line = max(1, (OPTIONS.linewidth - indent) // (one.width + 2))
         lines = [", ".join(words[i : i + per_line]) for i in range(0, len(words), per_line)]
         return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
     parts = ["..." if v is None else _body(v, indent + 1, summarize, one) for v in rows]
@@ -75,7 +142,7 @@ def tensor_text(tensor: Any) -> str:
     array = to_host(tensor._array)
     prefix = "tensor("
     indent = len(prefix)
-    summarize = array.size > _THRESHOLD
+    summarize = array.size > OPTIONS.threshold
     default = MODES.default_dtype.name
     suffixes = []
     if tensor.device.type != "cpu":
@@ -96,7 +163,7 @@ def tensor_text(tensor: Any) -> str:
     text = prefix + body
     line = len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
-        if line + len(suffix) + 2 > _LINE_WIDTH:
+        if line + len(suffix) + 2 > OPTIONS.linewidth:
             text += ",\n" + " " * indent + suffix
             line = indent + len(suffix)
         else:

@@ -90,7 +90,7 @@ def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> SVD:
         driver: only None.
 
     Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
-    "Differentiating the singular value decomposition", 2016; see the file for equal values.
+    "Differentiating the singular value decomposition", 2016; of the vectors of equal values NaN.
     Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
     for values that are not finite.
 
@@ -173,7 +173,7 @@ def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> Le
             values for "gelsd" and "gelss".
 
     Returns `(solution, residuals, rank, singular_values)`, empty where there is nothing to say; the
-    residuals, the squared distances of the columns, only where m > n and all ranks are full.
+    residuals, the squared distances of the columns, only where m > n.
     Raises RuntimeError for shapes or dtypes that do not fit.
     """
     return decompositions.lstsq(A, B, rcond, driver=driver)
@@ -199,6 +199,7 @@ def cond(A: Any, p: Any = None) -> Any:
     return smallest / largest if p == -2 else largest / smallest
 
 
+@public
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     """The cross product of vectors of three elements along `dim`, broadcast."""
     return systems.cross(input, other, dim)

@@ -43,6 +43,9 @@ INSTEAD: dict[str, dict[str, str]] = {
             ("cfloat", "cdouble", "complex64", "complex128"), "there are no complex Tensors"
         ),
         "backends": "there are NumPy and, with CuPy, mt.cuda",
+        "channels_last": "images are (N, C, H, W) in row-major memory; there is no memory_format",
+        "contiguous_format": "there is no memory_format: x.contiguous() is row-major",
+        "preserve_format": "there is no memory_format: x.clone() keeps the order of the dimensions",
         "amp": "give dtypes where Tensors are made, or .to(dtype)",
         "autocast": "give dtypes where Tensors are made, or .to(dtype)",
         "jit": "write @mt.compile on the whole step",
@@ -69,7 +72,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         **dict.fromkeys(("LazyLinear", "LazyConv1d", "LazyConv2d", "LazyBatchNorm1d"), _SIZES),
     },
     "nn.init": {},
-    "nn.functional": {"upsample": "its later name is interpolate"},
+    "nn.functional": {},
     "nn.utils": {"parametrize": "compute the weight in forward"},
     "optim": {"SparseAdam": "there are no sparse gradients; write Adam"},
     "optim.lr_scheduler": {},

@@ -35,28 +35,36 @@ _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
     """What NumPy calls for an elementwise function, and for an array beside a Tensor."""
-    name = ufunc.__name__
-    shown = f"np.{name}" if getattr(np, name, None) is ufunc else name
-    given = sorted(options)
-    if options.get("out") and type(options["out"][0]) not in TENSORS:
-        raise TypeError(
-            f"{shown}(): the result with a Tensor cannot be written into an array; write "
-            "array += tensor.numpy(), or wrap the array: mt.from_numpy(array)"
-        )
-    if given:
-        raise TypeError(f"{shown}(): {given[0]}= is not supported for Tensors; {_ON_ARRAYS}")
-    known = _OTHER_NAMES.get(name, name)
-    operation = getattr(ops, known, None) if known in ops.__all__ else None
-    if method != "__call__" or not shown.startswith("np.") or operation is None:
+    shown, known, operation = _elementwise(ufunc)
+    if method != "__call__" or operation is None:
         raise _absent(shown if method == "__call__" else f"{shown}.{method}")
+    if options:
+        if options.get("out") and type(options["out"][0]) not in TENSORS:
+            raise TypeError(
+                f"{shown}(): the result with a Tensor cannot be written into an array; write "
+                "array += tensor.numpy(), or wrap the array: mt.from_numpy(array)"
+            )
+        given = sorted(options)[0]
+        raise TypeError(f"{shown}(): {given}= is not supported for Tensors; {_ON_ARRAYS}")
     if known in _COMPARISONS:  # NumPy makes a 0-d array of its scalar on the left
         inputs = tuple(one[()] if type(one) is np.ndarray else one for one in inputs)
-    if any(isinstance(one, np.ndarray) for one in inputs):
-        raise TypeError(
-            f"{known}(): an array beside a Tensor; wrap it: mt.from_numpy(array), or write "
-            "tensor.numpy() for NumPy"
-        )
+    for one in inputs:
+        if isinstance(one, np.ndarray):
+            raise TypeError(
+                f"{known}(): an array beside a Tensor; wrap it: mt.from_numpy(array), or write "
+                "tensor.numpy() for NumPy"
+            )
     return operation(*inputs)
+
+
+@functools.cache
+def _elementwise(ufunc: Any) -> tuple[str, str, Any]:
+    """The name of a function of NumPy's, that of the operation here, and the operation or None."""
+    name = ufunc.__name__
+    if getattr(np, name, None) is not ufunc:  # somebody's own
+        return name, name, None
+    known = _OTHER_NAMES.get(name, name)
+    return f"np.{name}", known, getattr(ops, known) if known in ops.__all__ else None
 
 
 _ON_ARRAYS = "for NumPy's own write tensor.numpy(), or tensor.detach().numpy() if it requires grad"

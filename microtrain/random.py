@@ -53,6 +53,7 @@ __all__ = [
     "forward_words",
     "generator",
     "get_rng_state",
+    "go_to",
     "in_step",
     "initial_seed",
     "kept_place",
@@ -61,6 +62,7 @@ __all__ = [
     "place",
     "set_rng_state",
     "shared",
+    "standing",
     "step_now",
     "where_to_draw",
 ]
@@ -208,6 +210,19 @@ def set_rng_state(state: dict[str, Any]) -> None:
         raise ValueError(f"set_rng_state: not a state from get_rng_state: {error!r}") from error
     STREAM.seed, STREAM.generator = seed, fresh
     STREAM.step, STREAM.draw = step, draw
+
+
+def standing() -> Any:
+    """Where all draws of this thread stand; `go_to` comes back, for a computation done twice."""
+    state: Any = default_generator().bit_generator.state
+    return {**STREAM.__dict__}, state
+
+
+def go_to(stand: Any) -> None:
+    """Draw again what was drawn since `standing()` returned this."""
+    kept, state = stand
+    STREAM.__dict__.update(kept)
+    default_generator().bit_generator.state = state
 
 
 # Draws of the forward pass ------------------------------------------------------------------------

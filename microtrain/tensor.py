@@ -575,7 +575,7 @@ def one_dtype(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     out = kind.__new__(kind)
-    out._array = one_dtype(array) if type(array) is np.ndarray else array
+    out._array = one_dtype(array) if isinstance(array, np.ndarray) else array
     out._edge = out._grad = out._version = out._extra = None
     out._rg = requires_grad
     return out

@@ -23,7 +23,9 @@ from microtrain.cli.main import main
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 ARRAYS = ("microtrain.data", "microtrain.train")  # where x and y are no Tensors
-NEEDED = {"files.parquet": "pyarrow", "scikit_learn.sklearn": "sklearn"}
+NEEDED = {
+    "files.parquet": "pyarrow", "scikit_learn.sklearn": "sklearn", "onnx.export.export": "onnx",
+}  # fmt: skip
 SCRIPTS = ("microtrain.__main__", "microtrain.templates")
 
 

@@ -471,7 +471,7 @@ def test_auto_takes_the_cpu_where_the_gpu_of_any_rank_does_not_compute(
         first, *others = in_process.run(size, run, "auto")
     assert first[0] == {np.ndarray}
     assert first[1].startswith(
-        f"warning (rank 0): device: auto takes the CPU: on rank {broken} {words}"
+        f"warning: device: auto takes the CPU: on rank {broken} {words}"
     )
     assert first[1].count("\n") == 1
     assert others == [({np.ndarray}, "")] * (size - 1)
@@ -507,12 +507,66 @@ def losses_on(device: str) -> list[Any]:
         f.gaussian_nll_loss(x, y, y), f.poisson_nll_loss(x, y, full=True),
         f.margin_ranking_loss(x, y, y), f.hinge_embedding_loss(x, y), f.soft_margin_loss(x, y),
         f.cosine_embedding_loss(x, y, mt.tensor([1, -1, 1, -1]).to(device)),
-        f.triplet_margin_loss(x, y, y * 2),
+        f.triplet_margin_loss(x, y, y * 2), f.multi_margin_loss(x, classes % 3, 2, weight=weight),
+        f.multilabel_margin_loss(x, mt.tensor([[1, -1, 0]] * 4).to(device)),
+        f.multilabel_soft_margin_loss(x, y, weight), f.triplet_margin_with_distance_loss(x, y, -y),
     ):  # fmt: skip
         (gradient,) = mt.autograd.grad(loss, x)
         assert type(loss._array) is type(gradient._array) is type(x._array)
         found.append(np.append(gradient.cpu().numpy(), loss.item()))
     return found
+
+
+F = mt.nn.functional
+ON_THE_DEVICE: dict[str, Any] = {
+    "nearest": lambda x, i: F.interpolate(x, scale_factor=1.6),
+    "bilinear": lambda x, i: F.interpolate(x, (3, 7), mode="bilinear"),
+    "area": lambda x, i: F.interpolate(x, (2, 3), mode="area"),
+    "half": lambda x, i: F.interpolate(x.half(), 7, mode="bicubic"),
+    "pools": lambda x, i: (
+        F.max_pool3d(x, 2) + F.avg_pool3d(x, 2) + F.adaptive_avg_pool3d(x, (1, 2, 2))
+    ),
+    "p-norm pool": lambda x, i: F.lp_pool2d(x.abs(), 3, 2),
+    "unpool": lambda x, i: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+    "response": lambda x, i: F.local_response_norm(x, 3),
+    "instances": lambda x, i: F.instance_norm(x),
+    "shuffle": lambda x, i: F.pixel_unshuffle(F.channel_shuffle(x, 2), 2),
+    "bilinear layer": lambda x, i: F.bilinear(x[0, 0], x[1, 0], x[:, 0]),
+    "bag": lambda x, i: F.embedding_bag(i, x[0, 0], i[:3] * 0, mode="sum", padding_idx=1),
+    "bag max": lambda x, i: F.embedding_bag(i.reshape(2, 3), x[0, 0], mode="max"),
+    "bag mean": lambda x, i: F.embedding_bag(i.reshape(2, 3), x[0, 0], padding_idx=0),
+    "alpha": lambda x, i: F.alpha_dropout(x, 0.3, training=True) + F.rrelu(x, training=True),
+    "svd": lambda x, i: mt.linalg.svd(x[..., :3], full_matrices=False).U.abs(),
+    "all of svd": lambda x, i: mt.linalg.svd(x[..., :3]).S,
+    "qr": lambda x, i: mt.linalg.qr(x[..., :3], "complete").R.abs(),
+    "eigh": lambda x, i: mt.linalg.eigh(x, "U").eigenvalues,
+    "pinv": lambda x, i: mt.linalg.pinv(x[..., :2]),
+    "lstsq": lambda x, i: mt.linalg.lstsq(x[..., :2], x[..., 2:], driver="gelsd").solution,
+    "rank": lambda x, i: x * mt.linalg.matrix_rank(x)[..., None, None],
+    "exp": lambda x, i: mt.linalg.matrix_exp(x),
+    "triangular": lambda x, i: mt.linalg.solve_triangular(
+        x + 9 * mt.eye(4, device=x.device), x, upper=False, unitriangular=True
+    ),
+    "vander": lambda x, i: mt.linalg.vander(x[0, 0], N=3),
+    "cross": lambda x, i: mt.linalg.cross(x[..., :3], x[..., 1:]),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_DEVICE)
+def test_functions_on_the_device(name: str) -> None:
+    values, index = (
+        np.random.default_rng(3).standard_normal((2, 4, 4, 4)),
+        np.array([3, 1, 0, 0, 2, 1]),
+    )
+    found = []
+    for device in ("cpu", "cuda"):
+        mt.manual_seed(4)
+        x = mt.tensor(values, device=device).requires_grad_()
+        y = ON_THE_DEVICE[name](x, mt.tensor(index, device=device))
+        (g,) = mt.autograd.grad((y * y).sum(), x)
+        found.append([y.detach().cpu().numpy(), g.cpu().numpy()])
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-9, atol=1e-12)
 
 
 def test_losses_on_the_device() -> None:

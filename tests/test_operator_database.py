@@ -105,6 +105,10 @@ def here(value: Any) -> Any:
         return mt.tensor(value.numpy(force=True)).requires_grad_(value.requires_grad)
     if isinstance(value, torch.dtype) and value in DTYPES:
         return DTYPES[value]
+    if isinstance(value, torch.nn.PairwiseDistance):
+        return mt.nn.PairwiseDistance()
+    if callable(value) and hasattr(mt.nn.functional, getattr(value, "__name__", "")):
+        return getattr(mt.nn.functional, value.__name__)
     if isinstance(value, torch.device):
         return "cpu"
     if isinstance(value, complex | torch.dtype | torch.layout | torch.memory_format):
@@ -259,7 +263,53 @@ def test_entry(name: str) -> None:
         assert not differences, f"{len(differences)} samples\n{differences[0][:1500]}"
 
 
+IN_PLACE = {
+    op.formatted_name: op
+    for op in op_db
+    if hasattr(op.inplace_variant, "__name__")
+    and op.formatted_name not in NO_SAMPLES
+    and hasattr(mt.Tensor, op.inplace_variant.__name__)
+    and not any(word in op.name for word in RANDOM)
+}
+FEW = 12  # samples of an in-place form
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_form(name: str) -> None:
+    """Values and gradients of what is written into a computed Tensor."""
+    op = IN_PLACE[name]
+    dtype = next(d for d in (torch.float64, torch.int64, torch.bool) if d in op.dtypes)
+    torch.manual_seed(0)
+    samples = op.sample_inputs("cpu", dtype, requires_grad=dtype.is_floating_point)
+    ran = 0
+    for sample in itertools.islice(samples, FEW):
+        arguments = sample.input, *sample.args
+        try:
+            if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
+                continue
+            given = here(arguments), here(sample.kwargs)
+            theirs = sample.input.clone()
+            op.inplace_variant(theirs, *sample.args, **sample.kwargs)
+        except (NotHere, RuntimeError):  # PyTorch itself refuses the sample
+            continue
+        ours = given[0][0].clone()
+        method = getattr(ours, op.inplace_variant.__name__)
+        assert method(*given[0][1:], **given[1]) is ours
+        same(ours, theirs, str(dtype).removeprefix("torch."))
+        ran += 1
+        try:
+            wanted = torch.autograd.grad(
+                theirs, leaves(arguments), torch.ones_like(theirs), allow_unused=True
+            )
+        except RuntimeError:  # no gradient there
+            continue
+        found = mt.autograd.grad(ours, leaves(given[0]), mt.ones_like(ours), allow_unused=True)
+        same_gradients(found, wanted, "float64")
+    assert ran, "no sample"
+
+
 def test_almost_all_entries_are_as_there() -> None:
     different = [name for name in ENTRIES if name in DIFFERENT]
-    assert len(ENTRIES) >= 355
+    assert len(ENTRIES) >= 459
     assert len(different) <= 0.015 * len(ENTRIES)

@@ -294,8 +294,9 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
     assert found == []
 
 
-PUBLIC = """ autograd autograd.functional cuda data distributed distributions linalg nn nn.functional
-nn.init nn.utils nn.utils.rnn onnx ops optim optim.lr_scheduler special train utils""".split()
+PUBLIC = """ autograd autograd.functional cuda data distributed distributions
+distributions.constraints linalg nn nn.functional nn.init nn.utils nn.utils.rnn onnx ops optim
+optim.lr_scheduler optim.swa_utils sklearn special train utils utils.checkpoint""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..creation import randn
 from ..linalg import cholesky, inv, solve
-from ..ops import diagonal, erf, exp, expm1, log, matmul, tril
+from ..ops import diagonal, erf, erfinv, exp, expm1, log, matmul, tril
 from ..tensor import Tensor
 from . import constraints
 from .distribution import Distribution, together
@@ -77,6 +77,10 @@ class Normal(Distribution):
         """By the error function."""
         return 0.5 * (1 + erf((self._value(value) - self.loc) / (self.scale * math.sqrt(2))))
 
+    def icdf(self, value: Any) -> Any:
+        """By the inverse of the error function."""
+        return self.loc + self.scale * erfinv(2 * value - 1) * math.sqrt(2)
+
     def entropy(self) -> Any:
         """`log(scale) + (1 + log(2 pi)) / 2`."""
         return log(self.scale) + (0.5 + _HALF_LOG_2PI)
@@ -125,6 +129,10 @@ class LogNormal(Normal):
     def cdf(self, value: Any) -> Any:
         """That of the logarithm."""
         return self._normal().cdf(log(self._value(value)))
+
+    def icdf(self, value: Any) -> Any:
+        """The exponential of that of the logarithm."""
+        return exp(self._normal().icdf(value))
 
     def entropy(self) -> Any:
         """The entropy."""

@@ -70,12 +70,12 @@ def save(*args: Any, **options: Any) -> None:
     first = args[0] if args else None
     is_place = isinstance(first, str | os.PathLike)
     if is_place or "directory" in options:
-        if is_place and len(args) == 2 and not isinstance(args[1], int):
+        if len(args) == 2 and "model" not in options and not isinstance(args[1], int):
             raise TypeError(
-                f"save(): {first!r} is a path, and {kind_of(args[1])} comes second; write "
+                f"save(): {str(first)!r} is a path, and {kind_of(args[1])} comes second; write "
                 "mt.save(obj, path)"
             )
-        if is_place and len(args) <= 2 and "model" not in options:
+        if len(args) <= 2 and "model" not in options:
             raise TypeError(
                 "save(): a checkpoint is of a model: mt.save(directory, step, model=...); a state "
                 "goes into a file: mt.save(model.state_dict(), path)"
@@ -168,6 +168,7 @@ def load(
     does not fit, TypeError for a `model` that is no Module and arguments of the other form.
 
     Example:
+        >>> mt.save(model.state_dict(), "weights.pt")
         >>> model.load_state_dict(mt.load("weights.pt"))
         LoadedKeys(missing_keys=[], unexpected_keys=[])
         >>> iris = mt.load("runs/iris")

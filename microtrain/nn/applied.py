@@ -20,7 +20,8 @@ class Applied(Module):
 
     Attributes:
         _inputs: the parameters of `forward`.
-        _shown: the fields that stand in the text; "*" for all, `inplace` only where it is set.
+        _shown: the fields that stand in the text, those with a star without their names; "*" alone
+            for all, `inplace` only where it is set.
     """
 
     _inputs: ClassVar[str] = "input"
@@ -37,7 +38,8 @@ class Applied(Module):
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         names = [f.name for f in fields if f.name != "inplace" or getattr(self, f.name)]
         names = names if self._shown == ("*",) else list(self._shown)
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        values = {name: repr(getattr(self, name.strip("*"))) for name in names}
+        return ", ".join(v if n[0] == "*" else f"{n}={v}" for n, v in values.items())
 
 
 def _forward(function: Callable[..., Any], cls: Any) -> Callable[..., Any]:

@@ -14,7 +14,21 @@ from .module import Module
 from .parameter import Parameter
 
 
-class Embedding(Module):
+class _Table(Module):
+    """A table of vectors, `weight`, with perhaps one of zeros."""
+
+    weight: Parameter
+    padding_idx: int | None
+
+    def reset_parameters(self) -> None:
+        """Draw the table anew."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with no_grad():
+                self.weight[self.padding_idx].zero_()
+
+
+class Embedding(_Table):
     """Row numbers to rows of a learned table (num_embeddings, embedding_dim).
 
     The table starts normal with mean 0 and deviation 1, the row `padding_idx` as zeros.
@@ -41,13 +55,6 @@ class Embedding(Module):
         self.padding_idx = normal_padding(padding_idx, num_embeddings)
         self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype))
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the table anew."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with no_grad():
-                self.weight[self.padding_idx].zero_()
 
     @classmethod
     def from_pretrained(
@@ -83,7 +90,7 @@ class Embedding(Module):
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-class EmbeddingBag(Module):
+class EmbeddingBag(_Table):
     """Sums, means or maxima of rows of a learned table, one for each bag of row numbers.
 
     Args:
@@ -117,8 +124,6 @@ class EmbeddingBag(Module):
         self.padding_idx = normal_padding(padding_idx, num_embeddings)
         self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype))
         self.reset_parameters()
-
-    reset_parameters = Embedding.reset_parameters
 
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None

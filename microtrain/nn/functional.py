@@ -6,11 +6,13 @@ from ..ops import log_softmax, softmax
 from ..ops.loss import (
     classification_losses,
     embedding_losses,
+    margin_losses,
     probability_losses,
     regression_losses,
 )
 from ..ops.loss.classification_losses import *  # noqa: F403
 from ..ops.loss.embedding_losses import *  # noqa: F403
+from ..ops.loss.margin_losses import *  # noqa: F403
 from ..ops.loss.probability_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
 from ..ops.matrix.bilinear import bilinear
@@ -61,6 +63,7 @@ __all__ += activations.__all__
 __all__ += classification_losses.__all__
 __all__ += convolution.__all__
 __all__ += embedding_losses.__all__
+__all__ += margin_losses.__all__
 __all__ += average_pooling.__all__
 __all__ += max_pooling.__all__
 __all__ += probability_losses.__all__

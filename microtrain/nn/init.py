@@ -12,9 +12,9 @@ from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
 
 __all__ = [
-    "calculate_gain", "constant_", "fan_in", "kaiming_normal_", "kaiming_uniform_", "normal_",
-    "ones_", "orthogonal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_",
-    "zeros_",
+    "calculate_gain", "constant_", "dirac_", "eye_", "fan_in", "kaiming_normal_",
+    "kaiming_uniform_", "normal_", "ones_", "orthogonal_", "sparse_", "trunc_normal_", "uniform_",
+    "xavier_normal_", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
 
 
@@ -199,6 +199,51 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     Raises ValueError for fewer than two dimensions.
     """
     return normal_(tensor, 0.0, _xavier(tensor, gain))
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Ones on the diagonal of a matrix, zeros elsewhere; ValueError for another shape."""
+    if tensor.ndim != 2:
+        raise ValueError(f"eye_: expected a matrix, got shape {tensor.shape}")
+    return _fill(tensor, np.eye(tensor.shape[0], tensor.shape[1]))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """The weight of a convolution that hands its channels on, as far as there are outputs.
+
+    Args:
+        tensor: (out, in / groups, *kernel sizes), with one to three sizes.
+        groups: parts of the outputs, each of which hands on the same channels.
+
+    Raises ValueError for another number of dimensions, or outputs that groups do not divide.
+    """
+    if not 3 <= tensor.ndim <= 5 or tensor.shape[0] % groups:
+        raise ValueError(
+            f"dirac_: expected 3 to 5 dimensions and outputs in {groups} groups, got shape "
+            f"{tensor.shape}"
+        )
+    values, each = np.zeros(tensor.shape), tensor.shape[0] // groups
+    middle = tuple(n // 2 for n in tensor.shape[2:])
+    for group in range(groups):
+        for channel in range(min(each, tensor.shape[1])):
+            values[(group * each + channel, channel, *middle)] = 1
+    return _fill(tensor, values)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """Normal numbers with a share `sparsity` of every column, rounded up, set to 0.
+
+    J. Martens, "Deep learning via Hessian-free optimization", 2010. Raises ValueError for anything
+    but a matrix.
+    """
+    if tensor.ndim != 2:
+        raise ValueError(f"sparse_: expected a matrix, got shape {tensor.shape}")
+    rows, columns = tensor.shape
+    zeros = math.ceil(sparsity * rows)
+    values = default_generator().standard_normal((rows, columns)) * std
+    order = default_generator().random((rows, columns)).argsort(0)
+    np.put_along_axis(values, order[:zeros], 0, 0)
+    return _fill(tensor, values)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, InitVar, dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, ClassVar
 
 from ..ops.arguments import REDUCTIONS, check_reduction
@@ -10,11 +11,14 @@ from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied
 from .module import want_buffer
+from .normalization import PairwiseDistance
 
 __all__ = [
     "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
     "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss",
-    "NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
+    "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss",
+    "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
 ]  # fmt: skip
 
 
@@ -196,6 +200,46 @@ class TripletMarginLoss(_Loss, function=F.triplet_margin_loss):
     p: float = 2.0
     eps: float = 1e-6
     swap: bool = False
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+
+
+class TripletMarginWithDistanceLoss(_Loss, function=F.triplet_margin_with_distance_loss):
+    """`TripletMarginLoss` with any distance of two Tensors, a function or a module."""
+
+    _inputs = "anchor, positive, negative"
+    _: KW_ONLY
+    distance_function: Callable[[Any, Any], Any] = field(default_factory=PairwiseDistance)
+    margin: float = 1.0
+    swap: bool = False
+    reduction: str = "mean"
+
+
+# Classes with margins -----------------------------------------------------------------------------
+
+
+class MultiMarginLoss(_Loss, function=F.multi_margin_loss):
+    """How far the score of the class is from being the largest by a margin."""
+
+    _weights = ("weight",)
+    p: int = 1
+    margin: float = 1.0
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+
+
+class MultiLabelMarginLoss(_Reduced, function=F.multilabel_margin_loss):
+    """How far the scores of all labels are from being larger than the others by 1."""
+
+
+class MultiLabelSoftMarginLoss(_Loss, function=F.multilabel_soft_margin_loss):
+    """The binary cross entropy of the scores of several labels, averaged over classes."""
+
+    _weights = ("weight",)
+    weight: Tensor | None = None
     size_average: InitVar[Any] = None
     reduce: InitVar[Any] = None
     reduction: str = "mean"

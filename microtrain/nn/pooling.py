@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..ops.arguments import numbers
+from ..tensor import Tensor
 from . import functional as F
-from .applied import Applied
+from .applied import Applied, Family
 
 __all__ = [
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "Fold",
-    "MaxPool1d", "MaxPool2d", "MaxPool3d", "Unfold",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "Fold",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
+    "Unfold",
 ]  # fmt: skip
 
 
@@ -127,6 +146,64 @@ class AdaptiveMaxPool3d(_Adaptive, function=F.adaptive_max_pool3d):
 
     output_size: Any
     return_indices: bool = False
+
+
+class _MaxUnpool(Family):
+    """Zeros with the maxima of a pool where they stood; see `functional.max_unpool2d`.
+
+    Args:
+        kernel_size, stride, padding: those of the pool.
+    """
+
+    dims: ClassVar[int]
+    function: ClassVar[Callable[..., Tensor]]
+    _shown = ("kernel_size", "stride", "padding")
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.kernel_size = numbers(name, "kernel_size", kernel_size, self.dims)
+        stride = kernel_size if stride is None else stride
+        self.stride = numbers(name, "stride", stride, self.dims)
+        self.padding = numbers(name, "padding", padding, self.dims)
+
+    def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        """The maxima where `indices` says."""
+        return self.function(
+            input, indices, self.kernel_size, self.stride, self.padding, output_size
+        )
+
+
+class MaxUnpool1d(_MaxUnpool, dims=1, function=F.max_unpool1d):
+    __doc__ = _MaxUnpool.__doc__
+
+
+class MaxUnpool2d(_MaxUnpool, dims=2, function=F.max_unpool2d):
+    __doc__ = _MaxUnpool.__doc__
+
+
+class MaxUnpool3d(_MaxUnpool, dims=3, function=F.max_unpool3d):
+    __doc__ = _MaxUnpool.__doc__
+
+
+@dataclass(repr=False, eq=False)
+class _LPPool(Applied):
+    norm_type: float
+    kernel_size: Any
+    stride: Any = None
+    ceil_mode: bool = False
+
+
+class LPPool1d(_LPPool, function=F.lp_pool1d):
+    """The p-norm of every window of a signal; see `functional.lp_pool2d`."""
+
+
+class LPPool2d(_LPPool, function=F.lp_pool2d):
+    """The p-norm of every window of an image; see `functional.lp_pool2d`."""
+
+
+class LPPool3d(_LPPool, function=F.lp_pool3d):
+    """The p-norm of every window of a volume; see `functional.lp_pool2d`."""
 
 
 class Unfold(Applied, function=F.unfold):

@@ -22,6 +22,7 @@ from .trace import Batch, Call, Trace, compared, trace
 
 __all__ = ["export", "graph_of"]
 
+OWN = ("prediction", "probability", "classes", "mean", "scale")  # names in the graph of a run
 RULES: dict[str, Callable[[Step], str]] = {**elementwise.TABLE, **layers.TABLE}
 
 
@@ -88,6 +89,7 @@ def graph_of(
     graph = Graph(found)
     names = _names("input", len(inputs), input_names)
     graph.row_source = names[0]
+    graph.taken = {*names, *OWN, *_names("output", len(found.outputs), output_names)}
     for number, name in enumerate(names):
         graph.names[number] = start(graph, number, name) if start else name
     for call in found.calls:

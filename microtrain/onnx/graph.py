@@ -32,6 +32,7 @@ class Graph:
         self._constants: dict[tuple[Any, ...], str] = {}
         self._batch = ""
         self.row_source = ""  # an input, whose first size is the number of rows
+        self.taken: set[str] = set()  # names that no parameter may have
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """A new node; the name of its first output (others: `.1`, `.2`)."""
@@ -100,7 +101,8 @@ class Graph:
                 one = self.constant(array.reshape(-1)[:1].reshape(()))
                 self.names[number] = self.node("Expand", one, self.shape(value.shape))
             else:
-                self.names[number] = self.constant(array, value.name)
+                name = "" if value.name in self.taken else value.name
+                self.names[number] = self.constant(array, name)
         return self.names[number]
 
 
@@ -158,11 +160,15 @@ class Step:
 
     def operands(self, *names: str) -> list[str]:
         """Inputs in the dtype that NumPy and PyTorch bring them to."""
-        kinds = [value.array.dtype for name in names if (value := self.value(name)) is not None]
-        floats = [kind for kind in kinds if kind.kind == "f"]
-        common = np.result_type(*(floats or kinds))
-        if self.dtype.kind == "f" and common.kind != "f":
-            common = self.dtype
+        common = self.dtype
+        if common.kind == "b":  # of a comparison
+            values = filter(None, map(self.value, names))
+            kinds = [value.array.dtype for value in values]
+            floats = [kind for kind in kinds if kind.kind == "f"]
+            common = np.result_type(*(floats or kinds))
+            numbers = [n for n in map(self.call.inputs.get, names) if type(n) is float]
+            if numbers and common.kind != "f":
+                common = np.dtype(np.float64)
         return [self.cast(name, common) for name in names]
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:

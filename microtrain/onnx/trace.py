@@ -21,6 +21,7 @@ from ..backend import LIBRARIES, to_host
 from ..ops.coercion import REGISTRY, version_of
 from ..ops.registry import Operation, Variadic
 from ..tensor import TENSORS, Tensor
+from ..train.outputs import leaves
 
 _LOCK = threading.RLock()
 _HERE = threading.local()  # .trace, of the thread that traces
@@ -137,8 +138,9 @@ def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
             found.add("parameter", tensor, name)
     with _layers(model, found), _tracing(found), _watching(found):
         outputs = model(*inputs)
-    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-    for output in outputs:
+    for output in leaves(outputs):
+        if output is None:
+            continue
         if type(output) not in TENSORS:
             found.refuse(f"it returned {type(output).__name__}; a graph gives Tensors")
         found.outputs.append(found.ref(output).number)
@@ -189,10 +191,11 @@ def _tracing(trace: Trace) -> Iterator[None]:
             return mine.call(op.name, lambda: code(**inputs, **arguments), inputs, arguments)
 
         def traced_list(self: Any, tensors: Any, **attributes: Any) -> Any:
-            mine, run = getattr(_HERE, "trace", None), lambda: cat(self, tensors, **attributes)
+            mine = getattr(_HERE, "trace", None)
             if mine is None:
-                return run()
-            return mine.call(self.name, run, {"tensors": tuple(tensors)}, attributes)
+                return cat(self, tensors, **attributes)
+            given = {"tensors": tuple(tensors)}
+            return mine.call(self.name, lambda: cat(self, tensors, **attributes), given, attributes)
 
         _HERE.trace = trace
         try:

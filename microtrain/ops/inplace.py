@@ -53,6 +53,8 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
             "write to it under no_grad(), or to its .data"
         )
     alias._edge, alias._rg = x._edge, x._rg
+    if x._rg:
+        _keep_values(alias)
     result = operation(alias)
     if (
         root is not x
@@ -70,9 +72,8 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     _check_memory(x, name)
     _check_result(x, result, name)
     result = cast(result, x._array.dtype)
-    # What the nodes saved of x are its old values, in memory of their own.
-    alias._array = x._array.copy(order="K")
-    alias._version = None
+    if not x._rg:
+        _keep_values(alias)
     if root is not x:
         whole = _outside_views(root)
         written = index_put(whole, result, _places(whole._array, x._array))
@@ -82,6 +83,11 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
         _continue(x, result)
     _renew_views(root)
     return x
+
+
+def _keep_values(alias: Tensor) -> None:
+    """What nodes save of a Tensor that is written to are its old values, in memory of their own."""
+    alias._array, alias._version = alias._array.copy(order="K"), None
 
 
 def change_shape(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Tensor:

@@ -1,5 +1,9 @@
 """Optimizers over flat storage."""
 
+import importlib
+from typing import Any
+
+from ..missing_names import missing
 from . import lr_scheduler
 from .adadelta import Adadelta
 from .adagrad import Adagrad
@@ -21,5 +25,11 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __getattr__(name: str) -> Any:
+    if name == "swa_utils":  # it needs modules, which need flat storage
+        return importlib.import_module(f"{__name__}.{name}")
+    raise missing(__name__, name)
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "swa_utils"]

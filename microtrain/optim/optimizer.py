@@ -21,7 +21,9 @@ from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
 # The state that is a number of steps; PyTorch keeps it as a float32 Tensor.
 STEP = "step"
 # What learning-rate schedulers, and parameters that come with names, keep in a group.
-BESIDE_OPTIONS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "param_names")
+BESIDE_OPTIONS = (
+    "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr", "param_names",
+)  # fmt: skip
 
 NO_OPTIONS = ("self", "params", "__class__")
 # Arguments that choose among PyTorch's implementations.

@@ -1,9 +1,9 @@
 """What PyTorch has under `torch.utils`."""
 
 from ..missing_names import say_instead
-from . import data
+from . import checkpoint, data
 
-__all__ = ["data"]
+__all__ = ["checkpoint", "data"]
 
 
 def __dir__() -> list[str]:

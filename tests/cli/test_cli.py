@@ -237,6 +237,7 @@ WITHOUT_TRAINING = {
     "report": ["report", "runs/line"],
     "evaluate": ["evaluate", "runs/line"],
     "predict": ["predict", "runs/line", "--input", "new.csv", "--output", "-"],
+    "export": ["export", "runs/line", "--to", "npz", "--force"],
 }
 
 

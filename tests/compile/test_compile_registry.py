@@ -170,6 +170,37 @@ WITHOUT_LOOKING: dict[str, Any] = {
     "nanmedian along": lambda x, i, m: mt.where(m, x, float("nan")).nanmedian(1, True),
 }
 
+F, bag = mt.nn.functional, mt.nn.functional.embedding_bag
+OFFSETS = [0, 2, 2, 9]
+WITHOUT_LOOKING |= {
+    "interpolate": lambda x, i, m: F.interpolate(x[None], scale_factor=1.7),
+    "interpolate lines": lambda x, i, m: F.interpolate(x[None], 13, mode="linear"),
+    "interpolate cubic": lambda x, i, m: F.interpolate(x[None, None], (4, 9), mode="bicubic"),
+    "interpolate area": lambda x, i, m: F.interpolate(x[None, None], (4, 2), mode="area"),
+    "bags": lambda x, i, m: bag(i % 6, x),
+    "bags sum": lambda x, i, m: bag(
+        i.reshape(-1) % 6, x, mt.tensor(OFFSETS), mode="sum", padding_idx=3
+    ),
+    "bags mean": lambda x, i, m: bag(i.reshape(-1) % 6, x, i[:, 0].abs().sort()[0] * 0),
+    "bags max": lambda x, i, m: bag(
+        i.reshape(-1) % 6, x, mt.tensor(OFFSETS), mode="max", padding_idx=1
+    ),
+    "bags weighted": lambda x, i, m: bag(i[:5] % 6, x, mode="sum", per_sample_weights=x[:5] * 2),
+    "svd": lambda x, i, m: tuple(mt.linalg.svd(x)),
+    "svd's gradient": lambda x, i, m: (lambda u, s, v: (u * s) @ v[:2])(
+        *mt.linalg.svd(x[:, :2], full_matrices=False)
+    ),
+    "qr": lambda x, i, m: mt.linalg.qr(x[:4]).R,
+    "eigh": lambda x, i, m: mt.linalg.eigh(x[:5] + x[:5].mT).eigenvectors.abs(),
+    "lstsq": lambda x, i, m: mt.linalg.lstsq(x, x[:, :2].exp(), driver="gelsd"),
+    "rank": lambda x, i, m: mt.linalg.matrix_rank(x),
+    "matrix_exp": lambda x, i, m: mt.linalg.matrix_exp(x[:5]),
+    "solve_triangular": lambda x, i, m: mt.linalg.solve_triangular(
+        x[:5] + 9 * mt.eye(5), x[:5], upper=True
+    ),
+    "local_response_norm": lambda x, i, m: F.local_response_norm(x[None], 3),
+}
+
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", WITHOUT_LOOKING)

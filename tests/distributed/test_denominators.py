@@ -89,6 +89,8 @@ SECOND: dict[str, Callable[[Any, Any], Any]] = {
     "by hand": lambda o, b: (o * b["t"]).square().sum(1).mean(),
     "ignored": lambda o, b: F.cross_entropy(o, b["y2"]),
     "weighted": lambda o, b: F.weighted_mean(o.abs(), b["w"]),
+    "margins": lambda o, b: F.multi_margin_loss(o, b["y2"].clamp(min=0), weight=WEIGHT),
+    "labels": lambda o, b: F.multilabel_margin_loss(o, b["pairs"][:, [0, 1, 1]].clamp(-1, 2)),
 }
 
 

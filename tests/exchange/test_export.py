@@ -22,6 +22,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 def iris(tmp_path_factory) -> Path:
     parent = tmp_path_factory.mktemp("runs")
     overrides = [f"run_dir={parent}", "train.duration=2 epochs", "train.compile=off"]
+    overrides.append("model={type: mlp, hidden: [8]}")
     with open(os.devnull, "w") as nowhere:
         settings = load_config(CONFIGS / "csv.yaml", overrides)
         output = Output(stream=nowhere, errors=nowhere)

@@ -190,6 +190,13 @@ def model_of(directory: Path) -> mt.nn.Module:
     return model
 
 
+def test_a_checkpoint_is_written_by_position_and_by_name(tmp_path: Path) -> None:
+    model = mt.nn.Linear(2, 1)
+    mt.save(str(tmp_path), 3, model=model)
+    mt.save(directory=tmp_path, step=4, model=model)
+    assert mt.restore(tmp_path, model=model) == {"step": 4}
+
+
 WRONG_SAVES = {
     "no path": (lambda d, m: mt.save(m.state_dict()), "missing 1 required.*'path'"),
     "nothing": (lambda d, m: mt.save(), "missing 2 required"),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -397,3 +398,8 @@ def test_a_whole_module_of_torch_is_refused_by_name(torch, tmp_path: Path) -> No
     torch.save(torch.nn.Linear(2, 1), tmp_path / "x.pt")
     with pytest.raises(DataError, match=r"'torch\.nn\.modules\.linear\.Linear'.*not executed"):
         mt.load(tmp_path / "x.pt")
+
+
+@pytest.mark.timeout(300)
+def test_the_page_about_other_files_is_right_about_torch(torch, tmp_path: Path) -> None:
+    assert pages.walk("docs/exchange.md", tmp_path, ("needs torch",)) > 4

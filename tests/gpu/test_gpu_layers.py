@@ -29,13 +29,15 @@ def between(*shape: int) -> Any:
 CLASSES = np.array([0, 2, 1, 2])
 SIGNS = np.array([1.0, -1.0, 1.0, -1.0])
 ROWS, LINE, IMAGE = numbers(4, 6), numbers(2, 4, 9), numbers(2, 4, 6, 6)
+VOLUME = numbers(2, 4, 5, 4, 6)
 
 # name: the arguments of its constructor, the inputs of its call
 LAYERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = {
     **{
         name: ((), {}, (ROWS,))
-        for name in """CELU ELU GELU GLU SELU Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid
-        Mish PReLU ReLU ReLU6 SiLU Sigmoid Softplus Softsign Tanh Tanhshrink Identity""".split()
+        for name in """CELU ELU GELU GLU SELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU
+        LogSigmoid Mish PReLU ReLU RReLU ReLU6 SiLU Sigmoid Softplus Softshrink Softsign Tanh
+        Tanhshrink Identity""".split()
     },
     **{name: ((-1,), {}, (ROWS,)) for name in ("LogSoftmax", "Softmax", "Softmin")},
     "Threshold": ((0.1, -1.0), {}, (ROWS,)),
@@ -46,14 +48,39 @@ LAYERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = {
     "Dropout": ((0.4,), {}, (ROWS,)),
     "Dropout1d": ((0.4,), {}, (LINE,)),
     "Dropout2d": ((0.4,), {}, (IMAGE,)),
+    "Dropout3d": ((0.4,), {}, (VOLUME,)),
+    "AlphaDropout": ((0.4,), {}, (ROWS,)),
+    "FeatureAlphaDropout": ((0.4,), {}, (IMAGE,)),
+    "Bilinear": ((6, 5, 3), {}, (ROWS, numbers(4, 5))),
+    "EmbeddingBag": ((7, 3), {"mode": "max"}, (np.array([[0, 2, 6], [6, 6, 1]]),)),
+    "Softmax2d": ((), {}, (IMAGE,)),
+    "Upsample": ((), {"scale_factor": 2, "mode": "bicubic"}, (IMAGE,)),
+    "UpsamplingBilinear2d": ((9,), {}, (IMAGE,)),
+    "UpsamplingNearest2d": ((9,), {}, (IMAGE,)),
+    "PixelShuffle": ((2,), {}, (IMAGE,)),
+    "PixelUnshuffle": ((2,), {}, (IMAGE,)),
+    "ChannelShuffle": ((2,), {}, (IMAGE,)),
+    "LocalResponseNorm": ((3,), {}, (IMAGE,)),
+    "InstanceNorm1d": ((4,), {"affine": True}, (LINE,)),
+    "InstanceNorm2d": ((4,), {}, (IMAGE,)),
+    "InstanceNorm3d": ((4,), {}, (VOLUME,)),
+    "PairwiseDistance": ((), {}, (ROWS, numbers(6, 4).T)),
+    **{f"LPPool{n}d": ((2, 2), {}, (abs(x),)) for n, x in ((1, LINE), (2, IMAGE), (3, VOLUME))},
+    **{
+        f"MaxUnpool{n}d": ((2,), {}, (x, np.arange(x.size).reshape(x.shape) % x[0, 0].size))
+        for n, x in ((1, LINE), (2, IMAGE), (3, VOLUME))
+    },
     "MultiheadAttention": ((6, 2), {"batch_first": True}, (numbers(2, 5, 6),) * 3),
     "TransformerEncoderLayer": ((6, 2, 8), {"batch_first": True}, (numbers(2, 5, 6),)),
     "Conv1d": ((4, 6, 3), {"padding": 1, "groups": 2}, (LINE,)),
     "Conv2d": ((4, 3, 3), {"stride": 2, "padding": 1}, (IMAGE,)),
     "ConvTranspose1d": ((4, 3, 3), {"stride": 2, "output_padding": 1}, (LINE,)),
     "ConvTranspose2d": ((4, 3, 3), {"stride": 2, "padding": 1}, (IMAGE,)),
+    "Conv3d": ((4, 3, 3), {"stride": 2, "padding": 1}, (VOLUME,)),
+    "ConvTranspose3d": ((4, 3, 3), {"stride": 2, "padding": 1}, (VOLUME,)),
     "BatchNorm1d": ((6,), {}, (ROWS,)),
     "BatchNorm2d": ((4,), {}, (IMAGE,)),
+    "BatchNorm3d": ((4,), {}, (VOLUME,)),
     "GroupNorm": ((2, 4), {}, (IMAGE,)),
     "LayerNorm": ((6,), {}, (ROWS,)),
     "RMSNorm": ((6,), {}, (ROWS,)),
@@ -61,17 +88,17 @@ LAYERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = {
     **{
         f"{kind}Pad{n}d": ((1, *((0.5,) if kind == "Constant" else ())), {}, (x,))
         for kind in ("Circular", "Constant", "Reflection", "Replication", "Zero")
-        for n, x in ((1, LINE), (2, IMAGE))
+        for n, x in ((1, LINE), (2, IMAGE), (3, VOLUME))
     },
     **{
         f"Adaptive{kind}Pool{n}d": ((2,), {}, (x,))
         for kind in ("Avg", "Max")
-        for n, x in ((1, LINE), (2, IMAGE))
+        for n, x in ((1, LINE), (2, IMAGE), (3, VOLUME))
     },
     **{
         f"{kind}Pool{n}d": ((3,), {"stride": 2, "padding": 1}, (x,))
         for kind in ("Avg", "Max")
-        for n, x in ((1, LINE), (2, IMAGE))
+        for n, x in ((1, LINE), (2, IMAGE), (3, VOLUME))
     },
     "Unfold": ((3,), {"padding": 1}, (IMAGE,)),
     "Fold": (((6, 6), 2), {"stride": 2}, (numbers(2, 12, 9),)),
@@ -95,10 +122,17 @@ LAYERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = {
     "PoissonNLLLoss": ((), {"full": True}, (ROWS, between(4, 6) * 3)),
     "SmoothL1Loss": ((), {}, (ROWS, numbers(6, 4).T)),
     "SoftMarginLoss": ((), {}, (numbers(4), SIGNS)),
+    "MultiLabelMarginLoss": ((), {}, (ROWS, np.array([[1, 0, -1, 2, 2, 2]] * 4))),
+    "MultiLabelSoftMarginLoss": ((), {"weight": between(6)}, (ROWS, between(4, 6))),
+    "MultiMarginLoss": ((2,), {"weight": between(6)}, (ROWS, CLASSES)),
+    "TripletMarginWithDistanceLoss": ((), {}, (ROWS, numbers(6, 4).T, numbers(1, 4, 6)[0])),
     "TripletMarginLoss": ((), {}, (ROWS, numbers(6, 4).T, numbers(1, 4, 6)[0])),
 }
 # Base classes, containers, what the tests of whole networks hold
-APART = {"Module", "ModuleDict", "ModuleList", "Sequential", "Parameter", "TransformerEncoder"}
+APART = {
+    *("Module", "ModuleDict", "ModuleList", "Sequential", "Parameter", "ParameterDict"),
+    *("ParameterList", "TransformerEncoder"),
+}
 
 
 def test_every_layer_is_here() -> None:

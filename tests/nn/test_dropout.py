@@ -64,9 +64,9 @@ def test_evaluation_changes_nothing_and_draws_nothing() -> None:
     assert mtr.place() == (0, (0, 0), 1, None, 1)
 
 
-@pytest.mark.parametrize("function", [F.dropout1d, F.dropout2d])
+@pytest.mark.parametrize("function", [F.dropout1d, F.dropout2d, F.dropout3d])
 def test_channels_are_dropped_whole(function: Any) -> None:
-    rest = (6,) if function is F.dropout1d else (2, 3)
+    rest = {F.dropout1d: (6,), F.dropout2d: (2, 3), F.dropout3d: (2, 1, 3)}[function]
     found = function(mt.ones(50, 8, *rest)).numpy().reshape(50, 8, -1)
     assert (found == found[:, :, :1]).all()
     assert 0.3 < (found == 0).mean() < 0.7
@@ -88,6 +88,34 @@ def test_integers_and_inplace_are_refused() -> None:
         F.dropout(mt.ones(2), inplace=True)
     with pytest.raises(ValueError, match="inplace"):
         mt.nn.Dropout(inplace=True)
+
+
+def test_alpha_dropout_keeps_mean_and_deviation() -> None:
+    x = mt.randn(400, 500, dtype=mt.float64)
+    for p in (0.1, 0.5):
+        found = F.alpha_dropout(x, p, training=True).numpy()
+        assert abs(found.mean()) < 0.02
+        assert abs(found.std() - 1) < 0.02
+        dropped = np.unique(found, return_counts=True)[1].max()  # they have one value
+        assert abs(dropped / found.size - p) < 0.005
+    assert F.alpha_dropout(x, 0.5) is x
+    assert not F.alpha_dropout(x, 1.0, training=True).numpy().any()
+    whole = F.feature_alpha_dropout(mt.ones(50, 8, 6), 0.5, training=True).numpy()
+    assert (whole == whole[:, :, :1]).all() and len(np.unique(whole)) == 2
+
+
+def test_rrelu_draws_slopes_between_its_bounds() -> None:
+    x = -mt.ones(200, 300, dtype=mt.float64)
+    slopes = -F.rrelu(x, 0.2, 0.6, training=True).numpy()
+    assert 0.2 <= slopes.min() < 0.201 and 0.599 < slopes.max() < 0.6
+    assert abs(slopes.mean() - 0.4) < 0.002
+    np.testing.assert_array_equal(F.rrelu(x, 0.2, 0.6), -0.4)
+    y = mt.tensor([1.0, 0.0, -2.0], requires_grad=True)
+    F.rrelu(y, 0.25, 0.25, training=True).sum().backward()
+    assert y.grad.tolist() == [1.0, 0.25, 0.25]
+    for call in (lambda: F.rrelu(y, 0.5, 0.1), lambda: F.rrelu(y, inplace=True)):
+        with pytest.raises(RuntimeError, match="rrelu"):
+            call()
 
 
 # The stream -------------------------------------------------------------------------------------

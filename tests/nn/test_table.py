@@ -1,6 +1,9 @@
 """What a notebook shows of a module."""
 
+import contextlib
 import re
+
+import pytest
 
 import microtrain as mt
 
@@ -35,3 +38,59 @@ def test_names_are_text_and_a_deep_module_is_cut():
     assert "<b>" not in page
     assert cells(page)[-1][1] == "801 more layers"
     assert "2 parameters" in page
+
+
+class Shared(mt.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = mt.nn.Embedding(10, 4)
+        self.norm = mt.nn.BatchNorm1d(4)
+        self.act = mt.nn.ReLU()
+        self.pair = mt.nn.Sequential(mt.nn.Linear(4, 2), mt.nn.Linear(2, 2))
+        self.unused = mt.nn.Linear(2, 2)
+        self.unused.weight.requires_grad_(False)
+
+    def forward(self, tokens):
+        x = self.act(self.norm(self.act(self.embed(tokens)).transpose(1, 2)))
+        return {"out": self.pair(x.transpose(1, 2)), "x": x}
+
+
+def test_a_summary_has_shapes_counts_and_bytes():
+    net = Shared()
+    found = mt.summary(net, mt.zeros(3, 5, dtype=mt.int64))
+    rows = {row[0]: row[1:] for row in found.rows[1:]}
+    assert rows["embed"] == ["Embedding", "3 × 5 × 4", "40", "40"]
+    assert rows["act"] == ["ReLU", "3 × 5 × 4, 2 calls", "", ""]
+    assert rows["pair.1"] == ["Linear", "3 × 5 × 2", "6", "6"]
+    assert rows["unused"] == ["Linear", "not called", "6", "2"]
+    assert "pair" not in rows
+    assert found.parameters == sum(p.numel() for p in net.parameters()) == 70
+    assert found.trainable == 66 and found.parameter_bytes == 280
+    assert found.output_bytes == 4 * (4 * 60 + 2 * 30)
+    assert found.title == "Shared: 70 parameters, 4 of them frozen, 280 B, outputs 1.2 KB"
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["layer", "type", "output", "parameters", "trainable"]
+    assert lines[-1] == found.title and repr(found) == str(found)
+    assert cells(found._repr_html_())[1] == ["embed", "Embedding", "3 × 5 × 4", "40", "40"]
+
+
+def test_a_summary_changes_nothing():
+    net = Shared().train()
+    net.act.eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    for call in (lambda: mt.summary(net, mt.zeros(3, 5, dtype=mt.int64)),
+                 lambda: mt.summary(net, mt.zeros(3, 5))):  # fmt: skip
+        with contextlib.suppress(RuntimeError):  # the second is no index
+            call()
+        assert net.training and not net.act.training and net.norm.training
+        assert not net.act._forward_hooks
+        assert all(mt.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_summary_of_shapes_and_of_nothing():
+    net = mt.nn.Sequential(mt.nn.Linear(4, 2)).double()
+    assert mt.summary(net, (7, 4)).rows[1][2] == "7 × 2"
+    assert mt.summary(net).rows == [["layer", "type", "parameters", "trainable"],
+                                    ["0", "Linear", "10", "10"]]  # fmt: skip
+    with pytest.raises(TypeError, match="expected a Module, got Tensor"):
+        mt.summary(mt.ones(2))

@@ -72,6 +72,56 @@ def test_elementwise_losses(
     compare(loss, *(make(*shape) for make in makers), second=0 not in shape)
 
 
+LABELS = np.array([[2, 0, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0], [1, 1, -1, -1], [0, -1, 2, -1]])
+MARGINS: dict[str, Callable[..., Any]] = {
+    "multi": lambda F, x, r: F.multi_margin_loss(x, labels_of(x)[:, 2] % 4, reduction=r),
+    "multi squared": lambda F, x, r: F.multi_margin_loss(
+        x, labels_of(x)[:, 3] % 4, 2, 0.3, x[0].detach().abs(), reduction=r
+    ),
+    "multi one": lambda F, x, r: F.multi_margin_loss(x[0], labels_of(x)[0, 3], reduction=r),
+    "labels": lambda F, x, r: F.multilabel_margin_loss(x, labels_of(x), reduction=r),
+    "labels one": lambda F, x, r: F.multilabel_margin_loss(x[0], labels_of(x)[0], reduction=r),
+    "soft": lambda F, x, r: F.multilabel_soft_margin_loss(x, labels_of(x) % 2 + x * 0, reduction=r),
+    "soft weights": lambda F, x, r: F.multilabel_soft_margin_loss(
+        x, x.detach().sigmoid(), x[0].detach().exp(), reduction=r
+    ),
+    "distance": lambda F, x, r: F.triplet_margin_with_distance_loss(
+        x, x * 2, x.sin(), margin=0.4, swap=True, reduction=r
+    ),
+    "own distance": lambda F, x, r: F.triplet_margin_with_distance_loss(
+        x, x * 2, x.sin(), distance_function=lambda a, b: (a - b).abs().sum(-1), reduction=r
+    ),
+}
+
+
+def labels_of(x: Any) -> Any:
+    return (mt if type(x) is mt.Tensor else torch).tensor(LABELS)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", MARGINS)
+def test_margins(name: str, reduction: str) -> None:
+    second = not name.startswith(("multi", "labels"))  # PyTorch has none of these
+    compare(lambda m, x: MARGINS[name](m.nn.functional, x, reduction), normal(5, 4), second=second)
+
+
+REFUSED_MARGINS: dict[str, Callable[..., Any]] = {
+    "p": lambda m: m.nn.functional.multi_margin_loss(m.ones(2, 3), m.tensor([0, 1]), p=3),
+    "class": lambda m: m.nn.functional.multi_margin_loss(m.ones(2, 3), m.tensor([0, 3])),
+    "shape": lambda m: m.nn.functional.multi_margin_loss(m.ones(2, 3), m.tensor([0, 1, 2])),
+    "label": lambda m: m.nn.functional.multilabel_margin_loss(m.ones(3), m.tensor([0, 3, -1])),
+    "labels": lambda m: m.nn.functional.multilabel_margin_loss(m.ones(3), m.tensor([0, 3])),
+    "margin": lambda m: m.nn.functional.triplet_margin_with_distance_loss(
+        *(m.ones(2),) * 3, margin=0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_MARGINS)
+def test_refused_margins(name: str) -> None:
+    refused_alike(REFUSED_MARGINS[name])
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss"])
 def test_weights_of_elements(name: str, reduction: str) -> None:

@@ -64,6 +64,42 @@ CALLS: list[Callable[..., Any]] = [
     lambda x, i, j: x.aminmax(),
     lambda x, i, j: x.diff(append=x),
     lambda x, i, j: (x > 0).all((0, 1)),
+    lambda x, i, j: x.quantile(0.3, 1),
+    lambda x, i, j: x.nanquantile(x.detach()[0].sigmoid()),
+    lambda x, i, j: x.mode(1),
+    lambda x, i, j: x.histc(5),
+    lambda x, i, j: x.histogram(4, weight=x * x, density=True),
+    lambda x, i, j: j.bincount(minlength=5),
+    lambda x, i, j: mt.cov(x, fweights=j[1:]),
+    lambda x, i, j: x.corrcoef(),
+    lambda x, i, j: mt.gradient(x, spacing=2.0),
+    lambda x, i, j: mt.cumulative_trapezoid(x, x[0]),
+    lambda x, i, j: x.logcumsumexp(1),
+    lambda x, i, j: x.renorm(2, 0, 1.5),
+    lambda x, i, j: mt.cdist(x, x[:2]),
+    lambda x, i, j: mt.nn.functional.pdist(x),
+    lambda x, i, j: mt.cross(x, x * x),
+    lambda x, i, j: x.frexp(),
+    lambda x, i, j: mt.isin(j, i),
+    lambda x, i, j: mt.isin(j, 1, invert=True),
+    *(
+        lambda x, i, j, name=name, own=own: x.scatter_reduce(0, i, x[:2], name, include_self=own)  # type: ignore[misc]
+        for name in ("sum", "prod", "mean", "amax", "amin")
+        for own in (True, False)
+    ),
+    lambda x, i, j: x.index_reduce(0, j[:2], x[1:], "amax"),
+    lambda x, i, j: x.put(j[:2], x[0, :2], accumulate=True),
+    lambda x, i, j: x.slice_scatter(x[:, :2], 1, 1, 4, 2),
+    lambda x, i, j: x.diagonal_scatter(x[0, :3]),
+    lambda x, i, j: mt.unravel_index(j, (2, 2)),
+    lambda x, i, j: mt.block_diag(x, x[0]),
+    lambda x, i, j: mt.cartesian_prod(x[0], x[1]),
+    lambda x, i, j: mt.combinations(x[0]),
+    lambda x, i, j: (x * 1).unsqueeze_(0).transpose_(0, 2).eq_(1.0),
+    lambda x, i, j: (x * 1).fill_diagonal_(1.0),
+    lambda x, i, j: mt.fill(x, 2.0),
+    lambda x, i, j: mt.special.log_ndtr(x * 3),
+    lambda x, i, j: (1 << j) | (j >> 1),
 ]
 
 
@@ -103,6 +139,7 @@ ARGUMENTS: dict[str, Any] = {
     "masked_select": (mt.tensor(True),),
     **dict.fromkeys(("take", "searchsorted", "bucketize"), (mt.tensor([0]),)),
     "index_put": ((mt.tensor([0]),), mt.tensor(1.0)),
+    **dict.fromkeys(("fill", "isin"), (1.0,)),
     **dict.fromkeys(("topk", "kthvalue"), (1,)),
 }
 

@@ -131,6 +131,9 @@ DOORS = {
         "predict", t.run, "--input", t.directory / "table.npz", "--output", t.directory / "out.npz",
         "--force",
     ),
+    "export": lambda t: command(
+        "export", t.run, "--to", "torch", "--output", t.directory / "out.pt", "--force"
+    ),
     "load": lambda t: load(t.run),
     "report": lambda t: command("report", t.run),
     "plot": lambda t: command("plot", t.run),

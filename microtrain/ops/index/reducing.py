@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import XP, bool_, int64
+from ...backend import XP, bool_, float64, int64
 from ...tensor import wrap
 from ..arguments import want_in_range
 from ..coercion import cast
@@ -136,8 +136,8 @@ def _reduced(x: Any, index: Any, src: Any, dim: int, reduce: str, include_self: 
     result = operation(x, index, src, dim)
     if reduce != "mean":
         return result
-    counts = ungather(index * 0 + 1, index, dim, x.shape) + include_self
-    counts = cast(clamp(counts, 1, None), x.dtype)
+    ones = cast(index * 0 + 1, float64)  # CuPy adds no int64
+    counts = cast(clamp(ungather(ones, index, dim, x.shape) + include_self, 1, None), x.dtype)
     return div(result, counts) if x.dtype.kind == "f" else floor_divide(result, counts)
 
 

@@ -1,9 +1,8 @@
 """Singular vectors, QR, eigenvectors of symmetric matrices, and what follows from singular values.
 
-A factorisation is one operation, whose factors lie under each other in one array; the functions cut
-it up. Vectors are determined up to their sign (of equal values up to a rotation), and so are their
-gradients: use them in functions that do not depend on it. What equal values leave open in a
-gradient counts as 0 here, and is NaN or infinite in PyTorch.
+A factorisation is one operation, whose factors lie under each other in one array, which functions
+cut up. Vectors are determined up to their sign: use them in functions that do not depend on it.
+Those of equal values are determined up to a rotation, and their gradient is NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from ...backend import XP, int64
 from ...tensor import TENSORS, wrap
 from ..arguments import want_square, want_tensors
-from ..coercion import cast
+from ..coercion import LinAlgError, cast, examine
 from ..fronts import FLOAT, Flag, FloatSquare, Matrices, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
@@ -26,7 +25,7 @@ from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import matrix_transpose, reshape_to
 from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
-from .factorisations import _attempt, solve_systems, svd_of, svdvals
+from .factorisations import _attempt, solve_systems, svd_of, svdvals, undetermined
 from .linear_algebra import batched, check_dtypes
 
 __all__ = ["matrix_exp", "pinverse", "qr", "svd"]
@@ -175,7 +174,8 @@ def qr(x: FloatMatrices, some: Flag = True) -> QR:
 
 def _eigh_rule(g, x_shape, result):
     """M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
-    differentiation", 2008, section 3.1, with 0 for the differences of equal eigenvalues.
+    differentiation", 2008, section 3.1. Equal eigenvalues leave the gradient of their vectors open,
+    which is NaN, as in PyTorch; that of the values alone is there.
 
     As in PyTorch, half of what moves an element of the triangle goes to its mirror image.
     """
@@ -185,7 +185,8 @@ def _eigh_rule(g, x_shape, result):
     apart = values - matrix_transpose(values)
     alike = apart == 0
     turned = matrix_transpose(vectors)
-    inside = where(alike, 0, batched(turned, g_vectors) / where(alike, 1, apart))
+    along = batched(turned, g_vectors) / where(alike, 1, apart)
+    inside = where(alike, undetermined(apart, g_vectors), along)
     straight = with_diagonal(reshape_to(g_values, (*x_shape[:-2], n)), x_shape, 0)
     found = batched(vectors, batched(inside + straight, turned))
     return (found + matrix_transpose(found)) * 0.5
@@ -194,6 +195,12 @@ def _eigh_rule(g, x_shape, result):
 eigh_of = primitive(
     "linalg_eigh", lambda xp, x, *, uplo="L": _attempt(xp.eigh, x, uplo), x=_eigh_rule
 )
+
+
+def _finite(array: Any) -> None:
+    """LinAlgError for what is not finite; of some sizes NumPy makes NaN of it."""
+    if not np.isfinite(array).all():
+        raise LinAlgError("linalg.eigh: the matrix holds values that are not finite")
 
 
 class Eigh(NamedTuple):
@@ -209,6 +216,7 @@ _Triangle = Annotated[str, one_of("L", "U", "l", "u")]
 @public
 def eigh(x: FloatSquare, UPLO: _Triangle = "L") -> Eigh:
     """`mt.linalg.eigh`."""
+    examine(x, _finite)
     found = eigh_of(x, UPLO.upper())
     lead = x.ndim - 2
     return Eigh(reshape_to(part(found, lead, 0, 1), x.shape[:-1]), part(found, lead, 1, None))

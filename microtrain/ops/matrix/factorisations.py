@@ -14,7 +14,7 @@ from ..arguments import want_float, want_square
 from ..coercion import LinAlgError, examine
 from ..fronts import FLOAT, FloatSquare, Matrices, public
 from ..index.indexing import part
-from ..pointwise.elementwise import where, zeros_like
+from ..pointwise.elementwise import abs, where, zeros_like
 from ..reduce.reductions import sum_dims
 from ..registry import primitive
 from ..shape.joining import checked_tensors
@@ -156,10 +156,18 @@ def cholesky(x: FloatSquare, upper: bool = False) -> Any:
 # Singular values ----------------------------------------------------------------------------------
 
 
+def undetermined(apart: Any, *gradients: Any) -> Any:
+    """NaN where two values are equal and the gradient of vectors is not 0; else 0."""
+    sizes = [sum_dims(abs(g), (g.ndim - 2, g.ndim - 1), True) for g in gradients]
+    unknown = where((apart == 0) & (sum(sizes) != 0), zeros_like(apart) + math.nan, 0)
+    return lower_triangle(unknown, -1) + matrix_transpose(lower_triangle(unknown, -1))
+
+
 def _svd_rule(g, x_shape, result):
     """Townsend, "Differentiating the singular value decomposition" (2016).
 
-    What equal singular values leave open is taken as 0.
+    Equal singular values leave the gradient of their vectors open: it is NaN, as in PyTorch. That
+    of the values alone is there.
     """
     m, rows = x_shape[-2], len(x_shape) - 2
     ends = (0, m), (m, m + 1), (m + 1, None)
@@ -168,13 +176,14 @@ def _svd_rule(g, x_shape, result):
     column = matrix_transpose(values)
     apart = values * values - column * column
     alike = apart == 0
+    unknown = undetermined(apart, g_u, g_v)
     apart = where(alike, 1, apart)
     inverted = where(values == 0, 0, 1 / where(values == 0, 1, values))
 
     def turned(factor, g):
         """What of `g` turns the columns of `factor` among themselves, and what leaves them."""
         along = batched(matrix_transpose(factor), g)
-        among = where(alike, 0, (along - matrix_transpose(along)) / apart)
+        among = where(alike, unknown, (along - matrix_transpose(along)) / apart)
         return among, (g - batched(factor, along)) * inverted
 
     among_u, leaving_u = turned(u, g_u)

@@ -8,9 +8,9 @@ from typing import Any
 from ...backend import XP
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import numbers
-from ..fronts import Flag, Float, Front, spatial
+from ..fronts import Flag, Float, Front, Number, spatial
 from ..index.indexing import part
-from ..pointwise.elementwise import clone, div
+from ..pointwise.elementwise import clone, div, relu
 from ..reduce.reductions import mean_dims
 from ..registry import primitive
 from ..shape.joining import cat
@@ -19,8 +19,8 @@ from .pooling import adaptive_windows, pool_geometry, window_ends
 from .windows import batched, unbatched
 
 __all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d",
-    "avg_pool2d", "avg_pool3d",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "avg_pool1d", "avg_pool2d",
+    "avg_pool3d", "lp_pool1d", "lp_pool2d", "lp_pool3d",
 ]  # fmt: skip
 
 
@@ -154,3 +154,20 @@ def _adaptive_avg_pool(name: str, dims: int, input: Float, output_size: Any) -> 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = spatial(
     _adaptive_avg_pool, "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"
 )
+
+
+def _lp_pool(
+    name: str, dims: int, input: Float, norm_type: Number, kernel_size: Any, stride: Any = None,
+    ceil_mode: Flag = False,
+) -> Tensor:  # fmt: skip
+    """The p-norm of every window, p = `norm_type`: the root of the sum of powers, 0 below 0.
+
+    Other arguments and errors are those of `avg_pool2d`.
+    """
+    count = math.prod(numbers(name, "kernel_size", kernel_size, dims))
+    pools = avg_pool1d, avg_pool2d, avg_pool3d
+    mean = pools[dims - 1](input**norm_type, kernel_size, stride, 0, ceil_mode)
+    return (relu(mean) * count) ** (1.0 / norm_type)
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = spatial(_lp_pool, "lp_pool1d", "lp_pool2d", "lp_pool3d")

@@ -8,15 +8,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backend import int16, int64
-from ..fronts import Flag, Float, Numeric, spatial
+from ...backend import XP, int16, int64
+from ...tensor import Tensor, wrap
+from ..arguments import want_in_range
+from ..fronts import Flag, Float, Index, Numeric, T, spatial
+from ..index.gathering import scatter_along
 from ..registry import primitive
+from ..shape.shapes import reshape_to
 from .pooling import adaptive_windows, pool_geometry, window_ends
-from .windows import batched, unbatched
+from .windows import batched, geometric, unbatched
 
 __all__ = [
-    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool1d",
-    "max_pool2d", "max_pool3d",
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool1d", "max_pool2d",
+    "max_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d",
 ]  # fmt: skip
 
 
@@ -177,4 +181,44 @@ def _adaptive_max_pool(
 
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = spatial(
     _adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"
+)
+
+
+def _max_unpool(
+    name: str, dims: int, input: T, indices: Index, kernel_size: Any, stride: Any = None,
+    padding: Any = 0, output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Zeros with the maxima of `max_pool2d` where they stood: its partial reverse.
+
+    Args:
+        input: (N, C, *sizes) or (C, *sizes), the maxima.
+        indices: what `max_pool2d` returned with `return_indices=True`.
+        kernel_size, stride, padding: those of the pool.
+        output_size: the sizes (or the whole shape) of what was pooled, where several fit.
+
+    Where indices repeat it is open which value stays. Raises ValueError for an output size that the
+    pool does not map to this input's, RuntimeError for shapes and indices that do not fit.
+    """
+    x, at = batched(name, input, dims), batched(name, indices, dims)
+    if at.shape != x.shape:
+        raise RuntimeError(f"{name}: indices of shape {at.shape} for an input of {x.shape}")
+    kernel, around = geometric(name, dims, kernel_size=kernel_size, padding=padding)
+    (step,) = [kernel] if stride in (None, (), []) else geometric(name, dims, stride=stride)
+    lines = zip(x.shape[2:], kernel, step, around, strict=True)
+    sizes = tuple((n - 1) * s - 2 * p + k for n, k, s, p in lines)
+    if output_size is not None:
+        wanted = tuple(output_size)[-dims:]
+        if any(abs(w - n) >= s for w, n, s in zip(wanted, sizes, step, strict=True)):
+            raise ValueError(f"{name}: output_size {wanted} is not within {step} of {sizes}")
+        sizes = wanted
+    n, channels = x.shape[:2]
+    room, line = math.prod(sizes), (n, channels, math.prod(x.shape[2:]))
+    want_in_range(name, at._array, 2, 0, room, RuntimeError)
+    empty = wrap(XP[type(x._array)].zeros((n, channels, room), x.dtype))
+    found = scatter_along(empty, reshape_to(at, line), reshape_to(x, line), 2)
+    return unbatched(reshape_to(found, (n, channels, *sizes)), x, input)
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = spatial(
+    _max_unpool, "max_unpool1d", "max_unpool2d", "max_unpool3d"
 )

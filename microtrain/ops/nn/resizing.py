@@ -40,7 +40,7 @@ def _resample(xp, x, *, dim, taps, weights=None):
 @lru_cache(maxsize=256)
 def _turned(taps: Rows, weights: Rows | None, size: int) -> tuple[Rows, Rows]:
     """The taps and weights of the gradient, which has `size` elements along the dimension."""
-    places = np.asarray(taps)
+    places: Any = np.asarray(taps)
     factors = np.ones(places.shape) if weights is None else np.asarray(weights)
     order = np.argsort(places, axis=None, kind="stable")
     element = places.reshape(-1)[order]
@@ -79,7 +79,7 @@ def _taps(
 
     `factor` is how many times larger a result is meant to be, None for found / size.
     """
-    at = np.arange(found)
+    at: Any = np.arange(found)
     if mode.startswith("nearest"):  # in single precision, as PyTorch counts
         step = float32.type(1 / factor if factor else size / found)
         at = (at.astype(float32) + float32.type(0.5 * (mode == "nearest-exact"))) * step

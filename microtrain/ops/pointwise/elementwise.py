@@ -333,7 +333,9 @@ def _where(xp, condition, x, y):
     Raises RuntimeError for a condition that is not boolean.
     """
     if condition.dtype.kind != "b":
-        raise TypeError(f"expected a condition of dtype bool, got {condition.dtype.name}")
+        raise TypeError(
+            f"expected a condition of dtype bool, got {condition.dtype.name}; use .bool()"
+        )
     return xp.where(condition, x, y)
 
 

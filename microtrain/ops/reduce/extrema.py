@@ -65,8 +65,10 @@ argmax_dim, argmin_dim = _position("argmax"), _position("argmin")
 
 
 def _index_of(name: str, operation: Any, x: Any, dim: int | None, keepdim: bool) -> Any:
-    at = None if dim is None else normal_dim(dim, x.ndim)
-    has_elements(name, x, None if at is None or not x.ndim else (at,))
+    shape = x.shape
+    at = None if dim is None else normal_dim(dim, len(shape))
+    if 0 in shape:
+        has_elements(name, x, None if at is None else (at,))
     return operation(x, at, keepdim)
 
 
@@ -93,7 +95,8 @@ def _extremum(
     if type(dim) in TENSORS:
         return pair(x, dim)
     if dim is None:
-        has_elements(name, x, None, RuntimeError)
+        if 0 in x.shape:
+            has_elements(name, x, None, RuntimeError)
         return all_of(x)
     return chosen(x, _index_of(name, position, x, dim, True), normal_dim(dim, x.ndim), keepdim)
 

@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def before(x: Any, dim: int, first: int) -> Any:
+def before(x: Any, dim: int, first: float) -> Any:
     """Each element's predecessor along `dim`; that of the first is the number `first`."""
     return cat([zeros_like(part(x, dim, 1)) + first, part(x, dim, None, -1)], dim)
 

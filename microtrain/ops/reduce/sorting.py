@@ -360,7 +360,7 @@ def isin(
     kinds = [type(x) in TENSORS for x in (elements, test_elements)]
     known = [isinstance(x, (Tensor, *NUMBERS)) for x in (elements, test_elements)]
     if not any(kinds) or not all(known):
-        raise TypeError("isin(): expected a Tensor, and a Tensor or a number")
+        raise TypeError("isin(): expected a Tensor or number twice, one of them a Tensor")
     if all(kinds):
         x, tests = promote((wrap(elements._array), wrap(test_elements._array)))
         tests = msort(reshape_to(tests, (-1,)))

@@ -177,13 +177,14 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
     size = max(places.max().item() + 1 if len(places) else 0, minlength)
     want_in_range("bincount", places._array, 0, 0, size, RuntimeError)
     if weights is None:
-        return _counted(places, places * 0 + 1, size)
+        ones = cast(places * 0 + 1, as_dtype("double"))  # CuPy adds no int64
+        return cast(_counted(places, ones, size), int64)
     single = weights.dtype == as_dtype("float")
     return _counted(places, cast(weights.detach(), as_dtype("float" if single else "double")), size)
 
 
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
-    """The ends of a histogram, as given or of all elements; moved by `wide` if they are equal."""
+    """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
         low, high = amin_dims(x), amax_dims(x)
         return where(low == high, low - wide, low), where(low == high, high + wide, high)
@@ -235,7 +236,8 @@ def histogram(
         want_same_dtype("histogram", "bins", bins, input)
         edges = bins.detach()
     else:
-        low, high = _range(x, *(range or (0, 0 if len(x) else 1)), 0.5)
+        low, high = range or (0, 0 if len(x) else 1)
+        low, high = _range(x, low, high, 0.5)
         share = np.linspace(0, 1, bins + 1, dtype=x.dtype)
         steps = wrap(XP[type(x._array)].asarray(made(share)))
         edges = lerp(low, high, steps)

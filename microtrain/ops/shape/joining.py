@@ -68,15 +68,17 @@ def cat(tensors: Unchecked, dim: int = 0) -> Any:
     Raises ValueError for an empty list, RuntimeError for a 0-d Tensor or sizes that do not agree.
     """
     tensors = listed_tensors("cat", tensors)
+    count = tensors[0].ndim
     for number, tensor in enumerate(tensors):
-        if tensor.ndim != tensors[0].ndim and (0,) in (tensor.shape, tensors[0].shape):
+        ndim = tensor.ndim
+        if ndim != count and (0,) in (tensor.shape, tensors[0].shape):
             return cat(_fitting(tensors, dim), dim)
-        if not tensor.ndim:
+        if not ndim:
             raise RuntimeError(
                 f"cat(): zero-dimensional tensor (at position {number}) cannot be concatenated; "
                 "use stack"
             )
-    return _cat_operation.apply(tensors, dim=normal_dim(dim, tensors[0].ndim))
+    return _cat_operation.apply(tensors, dim=normal_dim(dim, count))
 
 
 def stack(tensors: Unchecked, dim: int = 0) -> Any:

@@ -104,6 +104,11 @@ def reshape(x: Any, *sizes: Any, shape: Any = None) -> Any:
 
 def view(x: Any, *shape: Any) -> Any:
     """Like `reshape`, but never a copy: RuntimeError for memory that does not allow it."""
+    if len(shape) == 1 and (isinstance(shape[0], np.dtype) or hasattr(shape[0], "itemsize")):
+        raise TypeError(
+            f"view(): expected sizes, got {shape[0]}; for other numbers in the same memory write "
+            "mt.from_numpy(x.numpy().view(dtype))"
+        )
     out = reshape(x, *shape)
     if out.numel() and address(out._array) != address(x._array):
         raise RuntimeError(

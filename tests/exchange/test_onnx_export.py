@@ -279,6 +279,27 @@ def _in_place(w, x):
     return y
 
 
+def test_nested_outputs_are_given_one_after_the_other(tmp_path: Path) -> None:
+    model = Function(lambda w, x: {"a": x @ w, "more": (x + 1, None, [x.sum(1)])})
+    mt.onnx.export(model, mt.ones(2, 4), tmp_path / "m.onnx")
+    found = run(tmp_path / "m.onnx", np.ones((3, 4), np.float32))
+    assert [one.shape for one in found] == [(3, 4), (3, 4), (3,)]
+
+
+def test_numbers_of_other_dtypes_and_names_that_are_taken(tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input = nn.Parameter(mt.ones(4))
+            self.output = nn.Parameter(mt.ones(4))
+
+        def forward(self, x):
+            y = x * self.input * mt.tensor(0.1, dtype=mt.float64) + self.output
+            return y, mt.arange(4) > 1.5, x > mt.tensor(1), (x > 0) * 2.5, mt.arange(4) / 2
+
+    check(Model(), (mt.randn(2, 4),), tmp_path / "m.onnx", 1e-6)
+
+
 REFUSED = {
     "if": (lambda w, x: x * 2 if x.sum() > 0 else x, r"bool\(\) looks at values.*mt.where"),
     "if on rows": (lambda w, x: x * 2 if x.shape[0] == 3 else x, "which operations run"),
@@ -290,7 +311,7 @@ REFUSED = {
     "random": (lambda w, x: x + mt.randn(4), "a constant"),
     "in place": (_in_place, "written to in place"),
     "no form": (lambda w, x: x.sort(1)[0] + x.cummax(1)[0], "has no ONNX form"),
-    "no Tensor": (lambda w, x: {"a": x}, "it returned dict"),
+    "no Tensor": (lambda w, x: (x, 3), "it returned int"),
 }  # fmt: skip
 
 

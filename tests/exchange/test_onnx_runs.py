@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 
 import microtrain as mt
@@ -99,3 +100,8 @@ def test_a_convolution_of_images_named_by_whole_numbers(tmp_path: Path) -> None:
     assert prediction.dtype == np.int64
     assert prediction.tolist() == model.predict(x[:5]).tolist()
     assert np.abs(probability - model.predict_proba(x[:5])).max() < 1e-6
+
+
+@pytest.mark.timeout(300)
+def test_the_page_about_other_files_is_right_about_onnx(tmp_path: Path) -> None:
+    assert pages.walk("docs/exchange.md", tmp_path, ("needs onnx and onnxruntime",)) > 6

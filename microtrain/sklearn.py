@@ -1,0 +1,313 @@
+"""scikit-learn estimators: a network with `fit` and `predict`, for pipelines and grid searches.
+
+`mt.sklearn.Classifier` and `mt.sklearn.Regressor` train by one captured step over a DataLoader,
+with the library's layers, losses and optimizers. They keep the conventions of scikit-learn's
+estimators: parameters are set in `__init__` alone, what is learned ends in an underscore, and
+`random_state` decides everything drawn. The stream of `mt.manual_seed` is left where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import nn, optim
+from .autograd import no_grad
+from .backend import default_dtype
+from .compile import compile
+from .creation import from_numpy
+from .data import ArrayDataset, DataLoader
+from .distributed.single import SingleCommunicator
+from .errors import DivergedError, install
+from .random import get_rng_state, manual_seed, set_rng_state
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+except ImportError as error:
+    raise ImportError(
+        f"mt.sklearn needs scikit-learn 1.6 or later ({error}): {install('data')}"
+    ) from error
+
+__all__ = ["Classifier", "Regressor"]
+
+Array = NDArray[Any]
+OPTIMIZERS = {
+    "adam": optim.Adam, "adamw": optim.AdamW, "sgd": optim.SGD, "rmsprop": optim.RMSprop,
+}  # fmt: skip
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU}
+ROWS = 4096  # that a prediction computes at a time
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Random draws from `seed`; then the stream of the caller goes on as if nothing had been."""
+    before = get_rng_state()
+    manual_seed(seed)
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+class _Network(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share."""
+
+    def __init__(
+        self, hidden: Any = (100,), *, module: Any = None, activation: str = "relu",
+        optimizer: Any = "adam", lr: float = 1e-3, weight_decay: float = 0.0, loss: Any = None,
+        max_iter: int = 200, batch_size: int = 32, early_stopping: bool = False,
+        validation_fraction: float = 0.1, n_iter_no_change: int = 10, tol: float = 1e-4,
+        random_state: Any = None, verbose: bool = False,
+    ) -> None:  # fmt: skip
+        self.hidden = hidden
+        self.module = module
+        self.activation = activation
+        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.loss = loss
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _fit(self, x: Array, y: Array, outputs: int, loss: Callable[..., Any]) -> Self:
+        """Train on rows of floats and targets as the loss takes them."""
+        self._check()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with _seeded(seed), default_dtype(x.dtype):
+            kept, held = self._parts(len(x), seed)
+            module = self._module(x.shape[1], outputs).train()
+            self.module_ = module
+            self.loss_curve_: list[float] = []
+            self.validation_curve_: list[float] = []
+            self._train(ArrayDataset(x[kept], y[kept]), (x[held], y[held]), loss, seed)
+        self.n_iter_ = len(self.loss_curve_)
+        module.eval()
+        for parameter in module.parameters():
+            parameter.grad = None
+        self.module_ = copy.deepcopy(module)  # out of the optimizer's memory
+        return self
+
+    def _train(
+        self, data: ArrayDataset, held: tuple[Array, Array], loss: Callable[..., Any], seed: int
+    ) -> None:
+        module = self.module_
+        optimizer = self._optimizer(module)
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            value = loss(module(x), y)
+            value.backward()
+            optimizer.step()
+            return value
+
+        size = min(self.batch_size, len(data))
+        loader = DataLoader(data, size, seed=seed, comm=SingleCommunicator())
+        best, waited, weights = math.inf, 0, module.state_dict()
+        for epoch in range(1, self.max_iter + 1):
+            total = sum(step(x, y).item() * len(x) for x, y in loader)
+            self.loss_curve_.append(total / len(data))
+            if not math.isfinite(total):
+                raise DivergedError(
+                    f"{type(self).__name__}: the loss is {total} in epoch {epoch}; scale the "
+                    f"inputs (StandardScaler) or lower lr, which is {self.lr}"
+                )
+            if self.verbose:
+                print(f"epoch {epoch}  loss {self.loss_curve_[-1]:.5g}")
+            if not self.early_stopping:
+                continue
+            value = float(loss(*map(from_numpy, (self._scores(held[0]), held[1]))))
+            module.train()
+            self.validation_curve_.append(value)
+            waited = 0 if value < best - self.tol else waited + 1
+            if value < best:
+                best = value
+                weights = {name: value.clone() for name, value in module.state_dict().items()}
+            if waited >= self.n_iter_no_change:
+                break
+        if self.early_stopping:
+            module.load_state_dict(weights)
+
+    def _check(self) -> None:
+        """ValueError for parameters out of range, as scikit-learn has it: at the fit."""
+        least = {"max_iter": 1, "batch_size": 1, "n_iter_no_change": 1}
+        for name, value in least.items():
+            given = getattr(self, name)
+            if not isinstance(given, numbers.Integral) or given < value:
+                raise ValueError(f"{name}: expected a whole number of {value} or more, got {given}")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(
+                f"validation_fraction: expected a share between 0 and 1, got "
+                f"{self.validation_fraction}"
+            )
+
+    def _parts(self, count: int, seed: int) -> tuple[Array, Array]:
+        """The rows to train on, and those held back for early stopping."""
+        if not self.early_stopping:
+            return np.arange(count), np.arange(0)
+        order = np.random.default_rng(seed).permutation(count)
+        held = max(1, round(count * self.validation_fraction))
+        if held >= count:
+            raise ValueError(
+                f"early_stopping holds back {held} of n_samples = {count}, which leaves none"
+            )
+        return np.sort(order[held:]), np.sort(order[:held])
+
+    def _module(self, inputs: int, outputs: int) -> nn.Module:
+        if self.module is not None:
+            made = self.module(inputs, outputs)
+            if not isinstance(made, nn.Module):
+                raise TypeError(
+                    "module: expected what makes a Module of (inputs, outputs), got what makes a "
+                    f"{type(made).__name__}"
+                )
+            return made
+        activation = _named("activation", self.activation, ACTIVATIONS)
+        sizes = (self.hidden,) if isinstance(self.hidden, numbers.Integral) else tuple(self.hidden)
+        layers: list[nn.Module] = []
+        for size in sizes:
+            layers += [nn.Linear(inputs, int(size)), activation()]
+            inputs = int(size)
+        return nn.Sequential(*layers, nn.Linear(inputs, outputs))
+
+    def _optimizer(self, module: nn.Module) -> Any:
+        make = self.optimizer
+        if not callable(make):
+            make = _named("optimizer", make, OPTIMIZERS)
+        options = {"weight_decay": self.weight_decay} if self.weight_decay else {}
+        return make(module.parameters(), lr=self.lr, **options)
+
+    def _scores(self, x: Array) -> Array:
+        """What the module gives for rows of floats."""
+        self.module_.eval()
+        parts = [x[first : first + ROWS] for first in range(0, max(len(x), 1), ROWS)]
+        with no_grad(), default_dtype(x.dtype), np.errstate(all="ignore"):
+            return np.concatenate([self.module_(from_numpy(part)).numpy() for part in parts])
+
+    def _rows(self, X: Any) -> Array:
+        """Rows to predict for, in the dtype of the network."""
+        check_is_fitted(self)
+        dtype = next(self.module_.parameters()).dtype
+        rows: Array = validate_data(self, X, reset=False, dtype=dtype, order="C")
+        return rows
+
+
+def _named(what: str, name: Any, table: dict[str, Any]) -> Any:
+    if name not in table:
+        raise ValueError(f"{what}: expected one of {', '.join(table)}, got {name!r}")
+    return table[name]
+
+
+class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
+    """A network that tells classes apart, as a scikit-learn estimator.
+
+    Args:
+        hidden: sizes of the hidden layers.
+        module: what makes the network instead, called as `module(inputs, outputs)`.
+        activation: `relu`, `tanh`, `sigmoid` or `gelu`, behind each hidden layer.
+        optimizer: `adam`, `adamw`, `sgd`, `rmsprop`, or what is called as `optimizer(parameters,
+            lr=)`.
+        lr: its learning rate.
+        weight_decay: given to it where it is not 0.
+        loss: of (scores, class codes); None is cross entropy.
+        max_iter: passes over the data.
+        batch_size: rows of a step.
+        early_stopping: hold back `validation_fraction` of the rows, stop when their loss has not
+            fallen by `tol` for `n_iter_no_change` passes, and keep the best weights.
+        random_state: a number for the same network every time; None, or a RandomState.
+        verbose: print the loss after each pass.
+
+    Attributes:
+        classes_: the labels.
+        module_: the network, in evaluation mode.
+        n_iter_, loss_curve_, validation_curve_: passes that were made, and losses after each.
+        n_features_in_, feature_names_in_: as of all estimators.
+
+    Inputs are taken as they are: put a StandardScaler before it. The network computes in float32
+    where X is of float32, else in float64. Raises ValueError for data and parameters that do not
+    fit, DivergedError where the loss is not finite.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> X, y = load_iris(return_X_y=True)
+        >>> net = make_pipeline(StandardScaler(), mt.sklearn.Classifier((16,), random_state=0))
+        >>> net.fit(X, y).score(X, y) > 0.95
+        True
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows X (n, features) with labels y (n,)."""
+        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), order="C")
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        loss = nn.CrossEntropyLoss() if self.loss is None else self.loss
+        return self._fit(X, codes.astype(np.int64), len(self.classes_), loss)
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each class, (n, classes), in the order of `classes_`."""
+        scores = from_numpy(self._scores(self._rows(X)))
+        chances: Array = nn.functional.softmax(scores, 1).numpy()
+        return chances
+
+    def predict(self, X: Any) -> Array:
+        """The label of each row, (n,)."""
+        scores = self._scores(self._rows(X))
+        labels: Array = self.classes_[scores.argmax(axis=1)]
+        return labels
+
+
+class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
+    """A network that predicts one or several numbers, as a scikit-learn estimator.
+
+    Parameters, attributes and errors are those of Classifier, without `classes_`; the loss is the
+    mean squared error unless it is given. Targets are taken as they are: for large ones use
+    `sklearn.compose.TransformedTargetRegressor`.
+
+    Example:
+        >>> X = np.linspace(-1, 1, 50)[:, None]
+        >>> net = mt.sklearn.Regressor((16,), lr=0.01, random_state=0)
+        >>> net.fit(X, X[:, 0] ** 2).score(X, X[:, 0] ** 2) > 0.95
+        True
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows X (n, features) with targets y (n,) or (n, targets)."""
+        X, y = validate_data(
+            self, X, y, dtype=(np.float64, np.float32), order="C", multi_output=True, y_numeric=True
+        )
+        self._flat = y.ndim == 1
+        targets = np.ascontiguousarray(y.reshape(len(y), -1), X.dtype)
+        loss = nn.MSELoss() if self.loss is None else self.loss
+        return self._fit(X, targets, targets.shape[1], loss)
+
+    def predict(self, X: Any) -> Array:
+        """The numbers for each row, in the shape of the targets."""
+        found = self._scores(self._rows(X))
+        return found[:, 0] if self._flat else found

@@ -1,0 +1,279 @@
+"""Gradient checkpointing: what lies between inputs and outputs is computed anew for the gradient.
+
+T. Chen et al., "Training deep nets with sublinear memory cost", 2016. The function runs once with
+its graph, to learn which parameters it reaches; the graph is dropped, and one node takes its place
+whose edges lead to the arguments and to these. A backward pass through that node runs the function
+again, with the random numbers of the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..autograd import Function, grad
+from ..autograd.grad_mode import enable_grad
+from ..autograd.graph import MEANS, next_seq
+from ..backend import LISTENERS, MODES
+from ..nn import Module
+from ..ops.coercion import version_of
+from ..random import go_to, standing
+from ..tensor import TENSORS, Tensor
+
+__all__ = ["checkpoint", "checkpoint_sequential"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Any = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """What `function(*args, **kwargs)` returns, with no memory kept for its gradient.
+
+    The backward pass calls the function again, so it must compute the same. Random numbers, as of
+    dropout, are those of the first time, but a counter in it counts twice, and so do the running
+    statistics of batch norm. Gradients reach the arguments that are Tensors and the parameters that
+    the function uses; other Tensors with a graph have to be arguments.
+
+    Args:
+        function: returns a Tensor, or a tuple with Tensors.
+        use_reentrant: PyTorch's other implementation; None or False.
+        determinism_check: "default": the second time must give the shapes and dtypes of the first;
+            "none": not looked at.
+        preserve_rng_state: False: the second time draws other random numbers.
+        context_fn, debug: PyTorch's switches, which can only be off.
+
+    Raises:
+        ValueError: a switch that is not supported.
+        RuntimeError: a Tensor with a graph that is no argument; an argument written in place; a
+            DataParallel that is called inside, or a loss whose denominator it has to see; the
+            second time is not like the first.
+
+    Example:
+        >>> from microtrain.utils.checkpoint import checkpoint
+        >>> block = mt.nn.Sequential(mt.nn.Linear(4, 64), mt.nn.ReLU(), mt.nn.Linear(64, 1))
+        >>> loss = checkpoint(block, mt.ones(8, 4), use_reentrant=False).sum()
+        >>> loss.backward()    # computes the 64 hidden values once more
+    """
+    off = {"use_reentrant": use_reentrant, "context_fn": context_fn, "debug": debug}
+    for name, value in off.items():
+        if value not in (None, False):
+            raise ValueError(f"checkpoint: {name}={value!r} is not supported; leave it out")
+    if determinism_check not in ("default", "none"):
+        raise ValueError(
+            f"checkpoint: determinism_check must be default or none, got {determinism_check!r}"
+        )
+    if not MODES.grad:
+        return function(*args, **kwargs)
+    call = _Call(function, args, kwargs, preserve_rng_state, determinism_check == "default")
+    return call.first()
+
+
+def checkpoint_sequential(
+    functions: Any,
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    *,
+    preserve_rng_state: bool = True,
+) -> Any:
+    """A `Sequential`, or a list of functions, in `segments` parts, each but the last checkpointed.
+
+    Raises ValueError for more parts than functions, or less than one; else as `checkpoint`.
+    """
+    chain = list(functions.children()) if isinstance(functions, Module) else list(functions)
+    if not 1 <= segments <= len(chain):
+        raise ValueError(
+            f"checkpoint_sequential: segments must be from 1 to the number of functions, "
+            f"{len(chain)}, got {segments}"
+        )
+    size = len(chain) // segments
+    for number in range(segments - 1):
+        part = _Chain(chain[number * size : (number + 1) * size])
+        input = checkpoint(
+            part, input, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state
+        )
+    return _Chain(chain[(segments - 1) * size :])(input)
+
+
+class _Chain:
+    """One function after the other."""
+
+    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
+        self.functions = functions
+
+    def __call__(self, input: Any) -> Any:
+        for function in self.functions:
+            input = function(input)
+        return input
+
+
+class _Call:
+    """A call that can be repeated.
+
+    Attributes:
+        given: the Tensors among its arguments that require grad.
+        outside: the leaves beside them that it reaches.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, same_draws: bool, check: bool
+    ) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.check = check
+        self.given = [v for v in (*args, *kwargs.values()) if type(v) in TENSORS and v._rg]
+        self.draws = standing() if same_draws else None
+        self.outside: list[Tensor] = []
+        self.kinds: list[Any] = []
+
+    def run(self, stand_ins: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Call the function with these in place of `given`; its results as a tuple."""
+        places = iter(stand_ins)
+
+        def put(value: Any) -> Any:
+            return next(places) if type(value) in TENSORS and value._rg else value
+
+        args = [put(value) for value in self.args]
+        kwargs = {name: put(value) for name, value in self.kwargs.items()}
+        with enable_grad():
+            found = self.function(*args, **kwargs)
+        self.alone = type(found) is not tuple
+        results = (found,) if self.alone else found
+        wrong = [v for v in results if isinstance(v, list | tuple | dict | set)]
+        if wrong:
+            raise TypeError(
+                f"checkpoint: the function returned a {type(wrong[0]).__name__}; expected a Tensor "
+                "or a tuple with Tensors"
+            )
+        return results
+
+    def first(self) -> Any:
+        """The results, at their place in the graph."""
+        versions = [version_of(tensor) for tensor in self.given]
+        forwards, begin = _forwards(), next_seq()
+        stand_ins = [tensor.detach().requires_grad_() for tensor in self.given]
+        results = self.run(stand_ins)
+        if [version_of(tensor) for tensor in self.given] != versions:
+            raise RuntimeError(
+                "checkpoint: the function writes to an argument in place, so the second time it "
+                "would get other values; let it work on x.clone()"
+            )
+        self.outside = _outside(results, stand_ins, begin)
+        now, members = _forwards(), {*self.outside}
+        if any(now[one] != forwards.get(one) and one.members & members for one in now):
+            raise RuntimeError(
+                "checkpoint: the function calls a DataParallel, which would count its rows twice; "
+                "call checkpoint inside the model that is wrapped"
+            )
+        self.kinds = [_kind(value) for value in results]
+        self.learns = [type(value) in TENSORS and value._rg for value in results]
+        detached = tuple(v.detach() if type(v) in TENSORS else v for v in results)
+        if not any(self.learns):
+            return detached[0] if self.alone else detached
+        del results, stand_ins
+        found = _Checkpoint.apply(self, detached, *self.given, *self.outside)
+        return found[0] if self.alone else found
+
+    def gradients(self, *values: Tensor) -> tuple[Any, ...]:
+        """Those of the arguments and of the leaves outside, from those of the results.
+
+        Args:
+            values: stand-ins for the arguments, and behind them the gradients of the results.
+        """
+        stand_ins, seeds = values[: len(self.given)], values[len(self.given) :]
+        now = standing()
+        if self.draws is not None:
+            go_to(self.draws)
+        try:
+            results = self.run(stand_ins)
+        finally:
+            if self.draws is not None:
+                go_to(now)
+        kinds = [_kind(value) for value in results]
+        if self.check and kinds != self.kinds:
+            raise RuntimeError(
+                "checkpoint: the function did not compute the same again: expected "
+                f"{self.kinds}, got {kinds}. It must not depend on what changes meanwhile"
+            )
+        roots = [value for value, learns in zip(results, self.learns, strict=True) if learns]
+        wanted = [*stand_ins, *self.outside]
+        found: tuple[Any, ...] = grad(
+            roots, wanted, list(seeds), create_graph=MODES.grad, materialize_grads=True
+        )
+        return found
+
+
+class _Checkpoint(Function):
+    """The node in place of a call's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, results: Any, *inputs: Tensor) -> Any:
+        ctx.call = call
+        ctx.save_for_backward(*inputs)
+        pairs = zip(results, call.learns, strict=True)
+        ctx.mark_non_differentiable(
+            *(v for v, learns in pairs if type(v) in TENSORS and not learns)
+        )
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        call: _Call = ctx.call
+        given = ctx.saved_tensors[: len(call.given)]
+        seeds = [g for g, learns in zip(grads, call.learns, strict=True) if learns]
+        if MODES.grad:  # for higher derivatives: a function of arguments and gradients like any
+            return None, None, *checkpoint(call.gradients, *given, *seeds)
+        with_graph = [tensor.detach().requires_grad_() for tensor in given]
+        return None, None, *call.gradients(*with_graph, *seeds)
+
+
+def _kind(value: Any) -> Any:
+    """What the second time has to have in common with the first."""
+    if type(value) in TENSORS:
+        return tuple(value._array.shape), value._array.dtype.name
+    return type(value).__name__
+
+
+def _forwards() -> dict[Any, Any]:
+    """The forward calls that data parallelism has counted, also that of other threads' ranks."""
+    return {one: [*one.forwards()] for ref in tuple(LISTENERS) if (one := ref())}
+
+
+def _outside(results: Any, stand_ins: Sequence[Tensor], begin: int) -> list[Tensor]:
+    """The leaves that the graph of `results` reaches, without the stand-ins.
+
+    Raises RuntimeError for what a gradient would not find its way through.
+    """
+    found: dict[Tensor, None] = {}
+    seen: set[Any] = set()
+    stack = [v._edge or v for v in results if type(v) in TENSORS and v._rg]
+    while stack:
+        edge = stack.pop()
+        node = edge[0] if type(edge) is tuple else edge
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node) in TENSORS:
+            found[node] = None
+            continue
+        if node._seq < begin:
+            raise RuntimeError(
+                "checkpoint: the function uses a Tensor that was computed outside "
+                f"({node._op.node_name}); pass it as an argument of its own"
+            )
+        if node._op in MEANS:
+            raise RuntimeError(
+                "checkpoint: the function computes a loss that divides by what counts of its "
+                "elements, which a DataParallel has to see; compute the loss outside"
+            )
+        stack += node._edges
+    return [leaf for leaf in found if not any(leaf is one for one in stand_ins)]
