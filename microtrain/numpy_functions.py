@@ -133,6 +133,13 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
     return along
 
 
+def _axes(axis: Any) -> Any:
+    """`axis`; TypeError for (), which is no axis to NumPy and all dimensions to operations."""
+    if axis == ():
+        raise TypeError(f"axis=() is not supported for Tensors; {_ON_ARRAYS}")
+    return axis
+
+
 def _spread(operation: Any) -> Any:
     """`np.std` or `np.var`, whose correction is 0 unless `ddof` says another."""
 
@@ -140,30 +147,38 @@ def _spread(operation: Any) -> Any:
         a: Any, axis: Any = None, ddof: float = 0, keepdims: bool = False, correction: Any = None
     ) -> Any:
         given = ddof if correction is None else correction
-        return operation(a, axis, keepdim=keepdims, correction=given)
+        return operation(a, _axes(axis), keepdim=keepdims, correction=given)
 
     return function
 
 
 def _extremum(operation: Any) -> Any:
     def function(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, () if axis is None else axis, keepdims)
+        return operation(a, () if axis is None else _axes(axis), keepdims)
 
     return function
 
 
 def _totalled(operation: Any) -> Any:
     def function(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, axis, keepdims, dtype=dtype)
+        return operation(a, _axes(axis), keepdims, dtype=dtype)
 
     return function
 
 
 def _over(operation: Any) -> Any:
     def function(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, axis, keepdims)
+        return operation(a, _axes(axis), keepdims)
 
     return function
+
+
+def _product(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+    if not isinstance(_axes(axis), tuple):
+        return ops.prod(a, axis, keepdims, dtype=dtype)
+    for at in sorted((at % a.ndim for at in axis), reverse=True):
+        a = ops.prod(a, at, keepdims, dtype=dtype)
+    return a
 
 
 def _sorted(a: Any, axis: Any = -1) -> Any:
@@ -230,15 +245,17 @@ def _like(make: Any) -> Any:
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.sum: _totalled(ops.sum), np.mean: _totalled(ops.mean), np.prod: _totalled(ops.prod),
+    np.sum: _totalled(ops.sum), np.mean: _totalled(ops.mean), np.prod: _product,
     np.nansum: _totalled(ops.nansum), np.nanmean: _totalled(ops.nanmean),
     np.all: _over(ops.all), np.any: _over(ops.any),
     np.std: _spread(ops.std), np.var: _spread(ops.var),
     np.max: _extremum(ops.amax), np.min: _extremum(ops.amin),
     np.amax: _extremum(ops.amax), np.amin: _extremum(ops.amin),
-    np.ptp: lambda a, axis=(): ops.amax(a, axis) - ops.amin(a, axis),
+    np.ptp: lambda a, axis=None: (
+        _extremum(ops.amax)(a, axis) - _extremum(ops.amin)(a, axis)
+    ),
     np.argmax: _over(ops.argmax), np.argmin: _over(ops.argmin),
-    np.count_nonzero: lambda a, axis=None: ops.count_nonzero(a, axis),
+    np.count_nonzero: lambda a, axis=None: ops.count_nonzero(a, _axes(axis)),
     np.cumsum: _flat(ops.cumsum), np.cumprod: _flat(ops.cumprod),
     np.sort: _sorted, np.argsort: _argsorted, np.clip: _clip, np.where: _where,
     np.round: lambda a: ops.round(a), np.around: lambda a: ops.round(a),
