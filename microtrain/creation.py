@@ -375,7 +375,7 @@ def _filled(
 def _floats(name: str, kind: str, shape: Any, options: Any, input: Any = None) -> Tensor:
     wanted = _float(options[0])
     options = (wanted, *options[1:])
-    return _filled(name, kind, shape, options, kept=draw_dtype(wanted), input=input)
+    return _filled(name, kind, shape, options, kept=draw_dtype(wanted, kind), input=input)
 
 
 def rand(

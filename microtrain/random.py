@@ -165,8 +165,10 @@ def default_generator() -> np.random.Generator:
     return manual_seed(STREAM.seed) if found is None else found
 
 
-def draw_dtype(dtype: Any) -> Any:
+def draw_dtype(dtype: Any, kind: str = "") -> Any:
     """The dtype to draw in for a result of `dtype`: NumPy draws float32 and float64.
+
+    Uniform float16 numbers are drawn as such: others would be rounded to it, up to 1.
 
     Raises NotImplementedError for a dtype that is not a float: it would cut off the fractions.
     """
@@ -174,6 +176,8 @@ def draw_dtype(dtype: Any) -> Any:
         raise NotImplementedError(
             f"uniform and normal numbers of dtype {dtype} are not defined; draw as floats"
         )
+    if kind == "uniform" and dtype == np.float16:
+        return np.float16
     return np.float32 if dtype == np.float32 else np.float64
 
 
@@ -368,11 +372,15 @@ def forward_numbers(
     Args:
         shape: leading dimension samples, unless `whole`.
         draw: the number of the draw; None for the next numbers of the stream of `manual_seed`.
-        kind: "uniform" in [0, 1), "normal" or "exponential", all of `dtype` "float32" or "float64";
+        kind: "uniform" in [0, 1), "normal" or "exponential", all of `dtype` "float32" or "float64",
+            uniform ones also "float16";
             "integers" from the first to before the second of `limits`; "permutation", of one
             dimension.
         whole: whether the draw is shared by all ranks.
     """
+    if dtype == "float16":
+        found = forward_numbers(shape, draw, kind, "float64", whole)
+        return (np.floor(found * 2**11) * 2.0**-11).astype(dtype)
     if draw is None:
         stream: Any = default_generator()
         if kind == "integers":
@@ -387,6 +395,10 @@ def forward_numbers(
         return _normal(start, size, draw, purpose, dtype).reshape(shape)
     if kind == "permutation":
         return _uniform(start, size, draw, purpose, "float64").argsort(kind="stable")
+    if kind == "integers" and limits[1] - limits[0] > 2**53:  # more than a float tells apart
+        words = _words(2 * start, 2 * size, draw, purpose).view(np.uint64).tolist()
+        wide = [limits[0] + (word * (limits[1] - limits[0]) >> 64) for word in words]
+        return np.array(wide, np.int64).reshape(shape)
     found = _uniform(start, size, draw, purpose, dtype if kind == "uniform" else "float64")
     if kind == "exponential":
         found = -np.log1p(-found).astype(dtype)

@@ -43,7 +43,7 @@ def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     Raises RuntimeError where low > high, NotImplementedError for a dtype that is not a float.
     """
     _want(low <= high, "uniform_", f"a range [low, high), got low={low}, high={high}")
-    draw = _drawn("uniform_", "uniform", self, draw_dtype(self.dtype))
+    draw = _drawn("uniform_", "uniform", self, draw_dtype(self.dtype, "uniform"))
     return _written(self, draw * (high - low) + low)
 
 

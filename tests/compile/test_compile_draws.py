@@ -281,3 +281,21 @@ def test_only_a_loader_begins_a_step() -> None:
     assert found[0] != found[1]
     mt.randn(4)
     assert mtr.get_rng_state() | {"draw": 0} != state
+
+
+@pytest.mark.parametrize("rows", [None, 200_000], ids=["outside", "in a step"])
+def test_uniform_numbers_of_half_precision_stay_below_1(rows: int | None) -> None:
+    mtr.begin_batch(0, rows=rows)
+    for x in (mt.rand(200_000, dtype=mt.float16), mt.empty(200_000, dtype=mt.float16).uniform_()):
+        assert x.max().item() < 1
+        assert 0.49 < x.double().mean().item() < 0.51
+
+
+def test_integers_of_a_wide_range_in_a_step() -> None:
+    mtr.begin_batch(0, rows=1000)
+    for low, high in ((-(2**63), 2**63 - 1), (0, 2**63 - 1), (-(2**60), 2**60)):
+        x = mt.randint(low, high, (1000,)).numpy()
+        middle = (low + high) // 2
+        assert low <= x.min() < x.max() < high
+        assert 400 < (x < middle).sum() < 600
+        assert 400 < (x % 2).sum() < 600  # the last bits are random as well
