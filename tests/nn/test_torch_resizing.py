@@ -109,3 +109,10 @@ def test_gradients_of_results_that_are_not_finite_stay_where_they_belong() -> No
     for m, t in ((mt, x), (torch, y)):
         m.nn.functional.interpolate(t, scale_factor=2).backward(m.tensor(seed))
     assert_same(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3])
+@pytest.mark.parametrize("name, size", [("lp_pool1d", (7,)), ("lp_pool2d", (5, 6))])
+def test_powers_of_negative_elements_in_a_norm_pool(name: str, size: Any, p: float) -> None:
+    with np.errstate(invalid="ignore"):
+        compare(lambda m, x: getattr(m.nn.functional, name)(x, p, 3, 2), normal(2, 3, *size))

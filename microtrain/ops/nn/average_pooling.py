@@ -10,7 +10,8 @@ from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import numbers
 from ..fronts import Flag, Float, Front, Number, spatial
 from ..index.indexing import part
-from ..pointwise.elementwise import clone, div, relu
+from ..pointwise.elementwise import abs as absolute
+from ..pointwise.elementwise import clone, div, relu, sign
 from ..reduce.reductions import mean_dims
 from ..registry import primitive
 from ..shape.joining import cat
@@ -160,14 +161,17 @@ def _lp_pool(
     name: str, dims: int, input: Float, norm_type: Number, kernel_size: Any, stride: Any = None,
     ceil_mode: Flag = False,
 ) -> Tensor:  # fmt: skip
-    """The p-norm of every window, p = `norm_type`: the root of the sum of powers, 0 below 0.
+    """The p-norm of every window, p = `norm_type`: the root of the sum of powers.
+
+    Powers are signed as the elements are: with p = 1 it is their sum, with an odd p it is NaN where
+    the sum is below 0.
 
     Other arguments and errors are those of `avg_pool2d`.
     """
     count = math.prod(numbers(name, "kernel_size", kernel_size, dims))
     pools = avg_pool1d, avg_pool2d, avg_pool3d
     mean = pools[dims - 1](input**norm_type, kernel_size, stride, 0, ceil_mode)
-    return (relu(mean) * count) ** (1.0 / norm_type)
+    return (sign(mean) * relu(absolute(mean)) * count) ** (1.0 / norm_type)
 
 
 lp_pool1d, lp_pool2d, lp_pool3d = spatial(_lp_pool, "lp_pool1d", "lp_pool2d", "lp_pool3d")
