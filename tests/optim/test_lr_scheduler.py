@@ -20,6 +20,9 @@ class Decay:
     def __call__(self, epoch):
         return self.rate**epoch
 
+    def __repr__(self):  # the same in every process: names of tests have it
+        return f"Decay({self.rate})"
+
 
 def schedule(name, *args, **options):
     return lambda module, optimizer: getattr(module, name)(optimizer, *args, **options)
