@@ -184,7 +184,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             return made
         activation = _named("activation", self.activation, ACTIVATIONS)
         sizes = (self.hidden,) if isinstance(self.hidden, numbers.Integral) else tuple(self.hidden)
-        if not all(isinstance(size, numbers.Integral) and size > 0 for size in sizes):
+        if not all(isinstance(size, numbers.Integral) and int(size) > 0 for size in sizes):
             raise ValueError(
                 f"hidden: expected whole numbers of 1 or more, the sizes of layers, got "
                 f"{self.hidden!r}"
