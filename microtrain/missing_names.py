@@ -42,7 +42,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ("cfloat", "cdouble", "complex64", "complex128"), "there are no complex Tensors"
         ),
-        "backends": "there are NumPy and, with CuPy, mt.cuda",
+        "backends": "leave its settings out: arrays are NumPy's or CuPy's",
         "channels_last": "images are (N, C, H, W) in row-major memory; there is no memory_format",
         "contiguous_format": "there is no memory_format: x.contiguous() is row-major",
         "preserve_format": "there is no memory_format: x.clone() keeps the order of the dimensions",
@@ -55,6 +55,15 @@ INSTEAD: dict[str, dict[str, str]] = {
         "use_deterministic_algorithms": "all results are deterministic",
         "sparse": "there are no sparse Tensors",
         "fft": "transform the data with NumPy beforehand",
+        "symeig": "write mt.linalg.eigh(A)",
+        "lstsq": "write mt.linalg.lstsq(A, B)",
+        "vander": "write mt.linalg.vander(x)",
+        "pca_lowrank": "write mt.linalg.svd of the centered rows",
+        "vmap": "write the batch as a dimension",
+        "func": "derivatives are in mt.autograd.functional",
+        "get_rng_state": "write mt.random.get_rng_state()",
+        "set_rng_state": "write mt.random.set_rng_state(state)",
+        "default_generator": _STREAM,
         "newaxis": "write None: x[:, None]",
         "array": "write mt.tensor(data) or mt.from_numpy(array)",
         "ndarray": "the class is mt.Tensor",
@@ -110,6 +119,7 @@ INSTEAD: dict[str, dict[str, str]] = {
     },
     "utils": {
         "tensorboard": "metrics are logged by mt.train.TensorBoard",
+        "dlpack": "write mt.from_dlpack(x)",
     },
     "distributed": {
         "init_process_group": f"{_WORLD}, which connects by itself",
@@ -171,7 +181,7 @@ def hint(place: str, name: str, known: list[str]) -> str:
     if name in INSTEAD.get(place, {}):
         return f"; {INSTEAD[place][name]}"
     if name in torch_names().get({"data": "utils.data"}.get(place, place), ()):
-        return "; PyTorch has it, microtrain has not: docs/differences.md has what to use instead"
+        return "; it is one of PyTorch's names that microtrain lacks: docs/differences.md, Missing"
     return did_you_mean(name, known)
 
 

@@ -46,8 +46,11 @@ CASES = {
         "sotfmax": "; did you mean softmax\\?",
         "nothing": r"^module 'microtrain' has no attribute 'nothing'$",
     },
-    "nn": {"Lineer": "; did you mean Linear\\?", "AdaptiveLogSoftmaxWithLoss": "PyTorch has it"},
-    "nn.init": {"xavier_uniform": "did you mean xavier_uniform_|PyTorch has it"},
+    "nn": {
+        "Lineer": "; did you mean Linear\\?",
+        "AdaptiveLogSoftmaxWithLoss": "one of PyTorch.s names",
+    },
+    "nn.init": {"xavier_uniform": "did you mean xavier_uniform_|one of PyTorch.s names"},
     "optim": {"Adamm": "; did you mean Adam\\?"},
     "cuda": {"memory_summary": "docs/differences.md"},
     "data": {"DataLoder": "; did you mean DataLoader\\?"},

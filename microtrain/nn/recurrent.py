@@ -354,6 +354,8 @@ class LSTM(RNNBase):
         self, input: Any, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Any, tuple[Tensor, Tensor]]:
         """As of RNN; `hx` and the last states are pairs: hidden states and cell states."""
+        if hx is not None and (type(hx) not in (tuple, list) or len(hx) != 2):
+            raise TypeError(f"LSTM: hx is a pair of Tensors, (h_0, c_0), got {type(hx).__name__}")
         hidden, cell = (None, None) if hx is None else hx
         output, h, c = self._run(input, hidden, cell)
         return output, (h, c)

@@ -135,6 +135,9 @@ class Optimizer:
                 "params argument given to the optimizer should be a list of Tensors or of dicts, "
                 f"in an order that is the same everywhere, but got {type(params).__name__}"
             )
+        if hasattr(params, "parameters"):
+            kind = type(params).__name__
+            raise TypeError(f"params: got a {kind}; write model.parameters()")
         given = list(params)
         if not given or not isinstance(given[0], dict):
             given = [{"params": given}]

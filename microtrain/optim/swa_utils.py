@@ -14,6 +14,7 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..backend import MODES, XP
 from ..creation import tensor
+from ..errors import CaptureError
 from ..nn.module import Module
 from ..nn.normalization import BatchNorm1d, BatchNorm2d
 from ..tensor import TENSORS, Tensor
@@ -172,6 +173,12 @@ class AveragedModel(Module):
                 averaged = [*zip(mine, theirs, strict=True)]
             for pair in buffers if self.use_buffers else ():
                 averaged.append(pair)
+            if averaged and MODES.recorder is not None:
+                raise CaptureError(
+                    "AveragedModel: with use_buffers=True, or a function of your own, the average "
+                    "begins by a look at n_averaged, which a captured step cannot take: call "
+                    "update_parameters(model) behind the step"
+                )
             if averaged:
                 self._apply(averaged, share)
             if not self.use_buffers:

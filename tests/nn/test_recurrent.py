@@ -9,6 +9,7 @@ import pytest
 
 import microtrain as mt
 from microtrain.distributed import DataParallel, in_process
+from microtrain.errors import CaptureError
 from microtrain.random import begin_batch
 
 nn, rnn = mt.nn, mt.nn.utils.rnn
@@ -209,3 +210,14 @@ def test_dropout_lies_between_the_layers_alone() -> None:
     assert not mt.equal(two(x)[0], two(x)[0])
     two.eval()
     assert mt.equal(two(x)[0], two(x)[0])
+
+
+def test_a_state_that_is_no_pair_and_captured_lengths_are_refused() -> None:
+    x, lengths = mt.ones(5, 2, 3), mt.tensor([5, 2])
+    with pytest.raises(TypeError, match=r"hx is a pair of Tensors, \(h_0, c_0\), got Tensor"):
+        mt.nn.LSTM(3, 4)(x, mt.zeros(1, 2, 4))
+    rnn = mt.nn.GRU(3, 4)
+    pack = mt.nn.utils.rnn.pack_padded_sequence
+    step = mt.compile(lambda x, lengths: rnn(pack(x, lengths))[1].sum())
+    with pytest.raises(CaptureError, match=r"pack_padded_sequence: .* takes them as numbers"):
+        step(x, lengths)

@@ -9,6 +9,7 @@ from test_optim import values_of
 
 import microtrain as mt
 from microtrain.distributed import DataParallel, in_process
+from microtrain.errors import CaptureError
 from microtrain.optim import swa_utils
 from microtrain.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 
@@ -233,6 +234,12 @@ def test_a_loaded_swalr_goes_on():
         assert rates(other) == rates(optimizer)
 
 
+def captured_with_buffers():
+    model = net_of(mt)
+    average = AveragedModel(model, use_buffers=True)
+    mt.compile(lambda x: (average.update_parameters(model), x * 2)[1])(mt.ones(2))
+
+
 @pytest.mark.parametrize(
     "call, error, text",
     [
@@ -253,6 +260,8 @@ def test_a_loaded_swalr_goes_on():
         (lambda: SWALR(optimizer_of(mt), 0.1, -1), ValueError, "anneal_epochs must be"),
         (lambda: SWALR(optimizer_of(mt), 0.1, 5, "x"), ValueError, "cos or linear"),
         (lambda: SWALR("text", 0.1), TypeError, "str is not an Optimizer"),
+        (lambda: mt.optim.Adam(net_of(mt)), TypeError, r"write model.parameters\(\)"),
+        (captured_with_buffers, CaptureError, "AveragedModel: with use_buffers=True"),
     ],
 )
 def test_what_is_refused(call, error, text):
