@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .missing_names import say_instead
 from .ops import digamma as digamma
 from .ops import erf as erf
 from .ops import erfc as erfc
@@ -34,3 +35,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+globals()["__getattr__"] = say_instead(__name__)

@@ -51,6 +51,8 @@ CASES = {
         "AdaptiveLogSoftmaxWithLoss": "one of PyTorch.s names",
     },
     "nn.init": {"xavier_uniform": "did you mean xavier_uniform_|one of PyTorch.s names"},
+    "distributions": {"Beta": "one of PyTorch.s names", "Nrmal": "did you mean Normal\\?"},
+    "special": {"bessel_j0": "one of PyTorch.s names"},
     "optim": {"Adamm": "; did you mean Adam\\?"},
     "cuda": {"memory_summary": "docs/differences.md"},
     "data": {"DataLoder": "; did you mean DataLoader\\?"},

@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+from ..missing_names import say_instead
 from . import constraints
 from .continuous import Exponential, Laplace, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical
@@ -30,3 +31,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+globals()["__getattr__"] = say_instead(__name__)

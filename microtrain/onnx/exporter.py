@@ -143,11 +143,26 @@ def _traced(model: Module, inputs: tuple[Any, ...]) -> Trace:
     model.eval()
     try:
         with no_grad(), np.errstate(all="ignore"):
-            passes = [trace(model, _rows(inputs, n), named) for n in (rows, rows + 1)]
+            passes = [trace(model, _rows(inputs, n), named) for n in (rows, rows + 1, 1)]
     finally:
         for module, mode in training.items():
             module.training = mode
-    return compared(passes[0], passes[1], (rows, rows + 1))
+    found = compared(passes[0], passes[1], (rows, rows + 1))
+    _check_one_row(found, passes[2])
+    return found
+
+
+def _check_one_row(found: Trace, single: Trace) -> None:
+    """RuntimeError where the outputs for one row have other dimensions than those for more."""
+    shapes = [
+        [tuple(trace.values[number].shape) for number in trace.outputs] for trace in (found, single)
+    ]
+    expected = [tuple(n.times if isinstance(n, Batch) else n for n in s) for s in shapes[0]]
+    if expected != shapes[1]:
+        raise RuntimeError(
+            f"cannot export the model: for one row its outputs have shapes {shapes[1]}, expected "
+            f"{expected}; squeeze() without a dimension drops that of a single row"
+        )
 
 
 def _rows(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
