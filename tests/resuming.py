@@ -37,8 +37,10 @@ class Net(mt.nn.Module):
         self.last = mt.nn.Linear(6, 1)
 
     def forward(self, x):
-        x = x + 0.01 * mt.randn_like(x) * mt.rand(())
-        return self.last(self.drop(self.norm(self.first(x)).relu()))
+        x = self.drop(self.norm(self.first(x)).relu())
+        if self.training:
+            x = x + 1e-5 * mt.randn_like(x) * mt.rand(())
+        return self.last(x)
 
 class Count(mt.train.Callback):
     interval = "1 step"
