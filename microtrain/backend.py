@@ -448,8 +448,35 @@ def alive(collection: weakref.WeakSet[Any]) -> list[Any]:
     return [one for ref in list(vars(collection)["data"]) if (one := ref()) is not None]
 
 
-# Weak references to what is told when a `backward` in any thread begins and ends (DataParallel).
-LISTENERS: list[weakref.ref[Any]] = []
+class Listeners:
+    """What is told when a `backward` in any thread begins and ends (DataParallel), held weakly.
+
+    The references are a tuple that is replaced and never changed: garbage collection may remove
+    one at any allocation, and CPython 3.11 crashes where that happens inside of `tuple(a_list)`.
+
+    Attributes:
+        refs: weak references, some perhaps dead; empty where there is nothing to tell.
+    """
+
+    def __init__(self) -> None:
+        self.refs: tuple[weakref.ref[Any], ...] = ()
+        self._lock = threading.RLock()  # the collector may come by while this thread holds it
+
+    def add(self, one: Any) -> None:
+        """Tell it from now on, as long as it lives."""
+        ref = weakref.ref(one, self._remove)
+        with self._lock:
+            self.refs = (*(old for old in self.refs if old() is not None), ref)
+
+    def _remove(self, dead: Any) -> None:
+        with self._lock:
+            self.refs = tuple([ref for ref in self.refs if ref is not dead])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (one for ref in self.refs if (one := ref()) is not None)
+
+
+LISTENERS = Listeners()
 
 
 def set_default_dtype(value: Any) -> None:

@@ -51,7 +51,7 @@ def backward(
     else:
         seeds = _seeds(roots, grad_tensors, create_graph)
         edges = tuple(root._edge or root for root in roots)
-    if not LISTENERS:
+    if not LISTENERS.refs:
         touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
     else:
         touched = announced(roots, edges, seeds, retain, create_graph, wanted)[1]

@@ -66,9 +66,8 @@ def announced(
     """
     told: list[Listener] = [
         one
-        for ref in tuple(LISTENERS)
-        if (one := ref())
-        and (reaches(edges, one.members) if wanted is None else one.members & {*wanted})
+        for one in LISTENERS
+        if (reaches(edges, one.members) if wanted is None else one.members & {*wanted})
     ]
     if not told:
         return run(edges, seeds, retain, create_graph, wanted, True)

@@ -353,7 +353,7 @@ class Compiled:
         leaves.receive(inputs, tensors)
         recorder.first_draw, drawing = random.place().draw, random.step_now()
         before = look_at_all()
-        counted = {one: one.counted() for ref in tuple(LISTENERS) if (one := ref())}
+        counted = {one: one.counted() for one in LISTENERS}
         options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
         try:
             with recording(recorder):

@@ -169,7 +169,7 @@ class DataParallel(Module):
         self.members = frozenset(self.storage.params)
         self.passes = Passes()
         self._reset()
-        LISTENERS.append(weakref.ref(self, LISTENERS.remove))
+        LISTENERS.add(self)
 
     def _synchronise_batch_norms(self, sync: bool) -> None:
         """Let batch norm layers take the statistics of all ranks; warn where they do not."""

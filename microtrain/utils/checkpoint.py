@@ -245,7 +245,7 @@ def _kind(value: Any) -> Any:
 
 def _forwards() -> dict[Any, Any]:
     """The forward calls that data parallelism has counted, also that of other threads' ranks."""
-    return {one: [*one.forwards()] for ref in tuple(LISTENERS) if (one := ref())}
+    return {one: [*one.forwards()] for one in LISTENERS}
 
 
 def _outside(results: Any, stand_ins: Sequence[Tensor], begin: int) -> list[Tensor]:

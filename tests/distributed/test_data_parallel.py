@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -531,3 +533,36 @@ def test_wrappers_with_other_options_are_refused() -> None:
     message = "rank 0 has sync_batchnorm=True where rank 1 has sync_batchnorm=False"
     with pytest.raises(RuntimeError, match=message):
         in_process.run(3, work)
+
+
+GARBAGE = """
+import gc
+import microtrain as mt
+from microtrain.distributed import DataParallel
+from microtrain.distributed.single import SingleCommunicator
+
+def model():
+    made = DataParallel(mt.nn.Linear(3, 1), SingleCommunicator())
+    made.__dict__["me"] = made  # only the garbage collector ends it
+    return made
+
+x = mt.ones(2, 3)
+gc.disable()
+for later in range(80):
+    garbage = [model() for _ in range(20)]
+    net = model()
+    loss = net(x).sum()
+    garbage.clear()
+    gc.set_threshold(gc.get_count()[0] + later)  # after so many allocations of the backward pass
+    gc.enable()
+    loss.backward()
+    gc.disable()
+    gc.collect()
+print("done")
+"""
+
+
+def test_models_may_be_collected_at_any_point_of_a_backward_pass():
+    """Where this happened inside of `tuple(a_list)`, CPython 3.11 crashed, or told one twice."""
+    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr.decode()

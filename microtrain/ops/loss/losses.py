@@ -53,7 +53,7 @@ def counting(losses: Any) -> bool:
 
 
 def _asked() -> bool:
-    return MODES.counts or any((one := ref()) and one.waits for ref in tuple(LISTENERS))
+    return MODES.counts or any(one.waits for one in LISTENERS)
 
 
 def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
