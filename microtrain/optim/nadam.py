@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
-from .optimizer import Optimizer, Run, arguments
+from .moments import Moments
+from .optimizer import Run, arguments
 
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt, Lt
 
 
-class NAdam(Optimizer):
+class NAdam(Moments):
     """Adam with Nesterov's momentum, which grows with the steps.
 
     T. Dozat, "Incorporating Nesterov momentum into Adam", 2016. For every parameter p with gradient
@@ -43,8 +44,6 @@ class NAdam(Optimizer):
         >>> optimizer = mt.optim.NAdam(model.parameters(), lr=2e-3)
     """
 
-    states = ("exp_avg", "exp_avg_sq")
-    counts = True
     numbers = ("mu_product",)
 
     def __init__(
@@ -65,32 +64,11 @@ class NAdam(Optimizer):
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "eps", "weight_decay", "momentum_decay")
-        self._check_betas(group)
+        super()._check(group)
+        self._check_numbers(group, "momentum_decay")
 
     def first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
         return (1.0,)
-
-    def _constants(self, run: Run) -> tuple[Any, ...]:
-        lr, (beta1, beta2), _, decay, _, decoupled, maximize = run.options
-        asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
-        return (
-            asarray(beta1, dtype),
-            asarray(1 - beta1, dtype),
-            asarray(beta2, dtype),
-            asarray(1 - beta2, dtype),
-            asarray(decay, dtype) if decay and not decoupled else None,
-            asarray(1 - float(lr) * decay, dtype) if decay and decoupled else None,
-            maximize,
-            # Factors of gradient and average, and eps: written by `prepare`.
-            *(asarray(0, dtype) for _ in range(3)),
-        )
-
-    def _set_rate(self, run: Run, lr: float) -> bool:
-        shrink = run.constants[5]
-        if shrink is not None:
-            shrink.fill(1 - float(lr) * run.options[3])
-        return True
 
     def prepare(self, run: Run) -> None:
         """Write the factors of the step `run.count`; the root of 1 - beta2 ** t goes into them."""
@@ -108,24 +86,12 @@ class NAdam(Optimizer):
         least.fill(eps * root)
 
     def update(self, run: Run) -> None:
-        beta1, rest1, beta2, rest2, decay, shrink, maximize, new, old, least = run.constants
+        *_, new, old, least = run.constants
         average, square = run.states
         param, work = run.param, run.scratch
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
-        if run.fresh:
-            for state in run.states:
-                xp.copyto(state, 0)
-        if shrink is not None:
-            multiply(param, shrink, param)
-        step = run.direction(decay, maximize)
-        other = multiply(step, rest1)
-        multiply(average, beta1, average)
-        add(average, other, average)
-        multiply(step, step, other)
-        multiply(other, rest2, other)
-        multiply(square, beta2, square)
-        add(square, other, square)
+        step, other = self._average(run)
         multiply(step, new, work)
         multiply(average, old, other)
         add(work, other, work)

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..backend import XP
-from .optimizer import Optimizer, Run, arguments
+from .moments import Moments
+from .optimizer import Run, arguments
 
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt, Lt
 
 
-class RAdam(Optimizer):
+class RAdam(Moments):
     """Adam that divides by the second average only once enough steps stand behind it.
 
     L. Liu et al., "On the variance of the adaptive learning rate and beyond", 2020. For every
@@ -44,9 +45,6 @@ class RAdam(Optimizer):
         >>> optimizer = mt.optim.RAdam(model.parameters(), lr=1e-3)
     """
 
-    states = ("exp_avg", "exp_avg_sq")
-    counts = True
-
     def __init__(
         self,
         params: Iterable[Any],
@@ -62,31 +60,6 @@ class RAdam(Optimizer):
         differentiable: bool = False,
     ) -> None:
         super().__init__(params, arguments(locals()))
-
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "eps", "weight_decay")
-        self._check_betas(group)
-
-    def _constants(self, run: Run) -> tuple[Any, ...]:
-        lr, (beta1, beta2), _, decay, decoupled, maximize = run.options
-        asarray, dtype = XP[type(run.param)].asarray, run.param.dtype
-        return (
-            asarray(beta1, dtype),
-            asarray(1 - beta1, dtype),
-            asarray(beta2, dtype),
-            asarray(1 - beta2, dtype),
-            asarray(decay, dtype) if decay and not decoupled else None,
-            asarray(1 - float(lr) * decay, dtype) if decay and decoupled else None,
-            maximize,
-            # Step size; factor of sqrt(v) and what is added: written by `prepare`.
-            *(asarray(0, dtype) for _ in range(3)),
-        )
-
-    def _set_rate(self, run: Run, lr: float) -> bool:
-        shrink = run.constants[5]
-        if shrink is not None:
-            shrink.fill(1 - float(lr) * run.options[3])
-        return True
 
     def prepare(self, run: Run) -> None:
         """Write step size and denominator of the step `run.count`; 0 * sqrt(v) + 1 is none."""
@@ -105,24 +78,12 @@ class RAdam(Optimizer):
         least.fill(eps if now > 5 else 1)
 
     def update(self, run: Run) -> None:
-        beta1, rest1, beta2, rest2, decay, shrink, maximize, size, factor, least = run.constants
+        *_, size, factor, least = run.constants
         average, square = run.states
         param, work = run.param, run.scratch
         xp = XP[type(param)]
         multiply, add = xp.multiply, xp.add
-        if run.fresh:
-            for state in run.states:
-                xp.copyto(state, 0)
-        if shrink is not None:
-            multiply(param, shrink, param)
-        step = run.direction(decay, maximize)
-        other = multiply(step, rest1)
-        multiply(average, beta1, average)
-        add(average, other, average)
-        multiply(step, step, other)
-        multiply(other, rest2, other)
-        multiply(square, beta2, square)
-        add(square, other, square)
+        _, other = self._average(run)
         xp.sqrt(square, other)
         multiply(other, factor, other)
         add(other, least, other)
