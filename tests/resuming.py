@@ -39,7 +39,7 @@ class Net(mt.nn.Module):
     def forward(self, x):
         x = self.drop(self.norm(self.first(x)).relu())
         if self.training:
-            x = x + 1e-5 * mt.randn_like(x) * mt.rand(())
+            x = x + 1e-5 * mt.randn_like(x) * mt.rand((), device=x.device)
         return self.last(x)
 
 class Count(mt.train.Callback):
