@@ -410,7 +410,7 @@ def forward_numbers(
 def _uniform(start: int, size: int, draw: int, purpose: str, dtype: str) -> Any:
     """As many of the upper bits of a word as the significand holds."""
     if dtype == "float32":
-        return (_words(start, size, draw, purpose) >> 8) * np.float32(2**-24)
+        return (_words(start, size, draw, purpose) >> 8).astype(np.float32) * np.float32(2**-24)
     return (_words(2 * start, 2 * size, draw, purpose).view(np.uint64) >> 11) * 2.0**-53
 
 

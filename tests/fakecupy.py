@@ -227,12 +227,13 @@ def _function(name: str, home: Any = np) -> Any:
 
 def _special(name: str) -> Any:
     plain = _function(name, numerics)
+    dtype = np.float32 if name in ("erfinv", "ndtri", "zeta") else np.float64
 
     def call(*arrays: Any, **options: Any) -> Any:
         found = plain(*arrays, **options)
-        # CuPy's have a loop from float16 to float64, and none to float16.
+        # CuPy's have a loop from float16 to one of these, and none to float16.
         wide = not options and arrays[-1].dtype == np.float16
-        return on_device(found._host.astype(np.float64)) if wide else found
+        return on_device(found._host.astype(dtype)) if wide else found
 
     return call
 

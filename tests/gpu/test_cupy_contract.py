@@ -54,7 +54,7 @@ def test_nccl_takes_what_gradients_are_added_up_with() -> None:
 
 
 def loop(ufunc: Any, kinds: list[str]) -> Any:
-    """The dtype that the first loop gives which takes the arguments; None where none does."""
+    """The first dtype that the first loop gives which takes the arguments; None where none does."""
     operands = []
     for one in kinds:
         name, _, rest = one.partition(":")
@@ -75,7 +75,7 @@ def loop(ufunc: Any, kinds: list[str]) -> Any:
     for types in ufunc.types:
         takes_in, gives = types.split("->")
         if all(map(takes, operands, takes_in)):
-            return np.dtype(gives)
+            return np.dtype(gives[0])
     return None
 
 

@@ -94,6 +94,11 @@ class Asked(cupy.cuda.MemoryHook):
         self.sizes.append(what["size"])
 
 
+# Of the matrices of a stack of products, three arrays a product, which CuPy makes each time: two
+# convolutions; the products of recurrent layers in each step of their loops, there and back.
+ADDRESSES = {"convolutional": 6 * [48], "recurrent": 30 * [32]}
+
+
 @pytest.mark.skipif(not ON_PROCESSOR, reason="a GPU does not count what it is asked")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
@@ -109,9 +114,7 @@ def test_a_replay_waits_for_nothing_and_asks_for_no_memory(name: str) -> None:
     assert [events[name] for name in ("to host", "waits", "memory")] == [0, 0, 0]
     assert events["to device"] == 4 * ("random words" in training.run.source())
     assert pool.total_bytes() == before
-    # The loss that is returned; and of a product with one matrix for all samples the addresses of
-    # these, three times 48 bytes, which CuPy makes at each of the two.
-    assert asked.sizes == 4 * ([4] if name != "convolutional" else 6 * [48] + [4])
+    assert asked.sizes == 4 * [*ADDRESSES.get(name, []), 4]  # and the loss that is returned
 
 
 @pytest.mark.skipif(not ON_PROCESSOR, reason="a GPU does not count what it is asked")

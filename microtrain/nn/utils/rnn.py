@@ -128,17 +128,20 @@ def laid_out(packed: PackedSequence) -> tuple[Tensor, Tensor | None]:
     """
     layout = _layout(packed)
     data, steps = packed.data, len(layout.sizes)
-    rows = index_select(data, 0, tensor(layout.sources(steps)))
+    rows = index_select(data, 0, tensor(layout.sources(steps), device=data.device))
     padded = rows.reshape(steps, len(layout.order), *data.shape[1:])
     missing = layout.missing(steps)
-    return padded, tensor(missing[:, :, None]) if missing.any() else None
+    if not missing.any():
+        return padded, None
+    return padded, tensor(missing[:, :, None], device=data.device)
 
 
 def packed_again(padded: Tensor, like: PackedSequence) -> PackedSequence:
     """(steps, sequences, ...) in the order they were given, with the lengths of `like`."""
     layout = _layout(like)
     rows = padded.reshape(-1, *padded.shape[2:])
-    return _like(like, index_select(rows, 0, tensor(layout.places(len(layout.sizes)))))
+    places = tensor(layout.places(len(layout.sizes)), device=rows.device)
+    return _like(like, index_select(rows, 0, places))
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
@@ -205,8 +208,10 @@ def pack_padded_sequence(
     sizes = tuple(sum(n > t for n in numbers) for t in range(max(numbers)))
     layout = _Layout(sizes, tuple(order))
     rows = input.reshape(-1, *input.shape[2:])
-    data = index_select(rows, 0, tensor(layout.places(steps)))
-    found = PackedSequence(data, tensor(sizes), None if enforce_sorted else tensor(order))
+    data = index_select(rows, 0, tensor(layout.places(steps), device=rows.device))
+    found = PackedSequence(
+        data, tensor(sizes), None if enforce_sorted else tensor(order, device=rows.device)
+    )
     vars(found)["_layout"] = layout
     return found
 
@@ -235,12 +240,12 @@ def pad_packed_sequence(
             f"{longest}"
         )
     data, samples = sequence.data, len(layout.order)
-    rows = index_select(data, 0, tensor(layout.sources(steps)))
+    rows = index_select(data, 0, tensor(layout.sources(steps), device=data.device))
     padded = rows.reshape(steps, samples, *data.shape[1:])
     missing = layout.missing(steps).reshape(steps, samples, *(1 for _ in data.shape[1:]))
     if missing.any():
         value = full((), padding_value, dtype=data.dtype, device=data.device)
-        padded = where(tensor(missing), value, padded)
+        padded = where(tensor(missing, device=data.device), value, padded)
     return padded.transpose(0, 1) if batch_first else padded, tensor(layout.lengths)
 
 
