@@ -314,7 +314,7 @@ def test_strided_arrays_give_contiguous_batches():
         ({"batch_size": None}, TypeError, "batch_size must be a whole number, got None"),
         ({"accumulate": 0}, ValueError, "accumulate must be at least 1, got 0"),
         ({"seed": 0.5}, TypeError, "seed must be a whole number, got 0.5"),
-        ({"shuffle": "no"}, TypeError, "shuffle must be True or False, got 'no'"),
+        ({"shuffle": "no"}, TypeError, "shuffle must be True, False or a BlockShuffle"),
         ({"drop_last": 1}, TypeError, "drop_last must be True or False, got 1"),
         ({"batch_size": 11, "drop_last": True}, ConfigError, "10 rows and drop_last leaves out "
          "those below 11, so no batch would ever come"),
