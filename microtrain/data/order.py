@@ -115,7 +115,7 @@ class Permutation(Order):
         self._halves = np.uint64(a), np.uint64(-(-rows // a))
         self._rows = np.uint64(rows)
         # A round on small halves mixes little: 8 leave traces among the orders of five rows.
-        rounds = 8 if rows >= 4096 else 16
+        rounds = 8 if rows >= 256 else 16
         bits: Any = brief_generator(seed, purpose, *indices).bit_generator
         self._keys = bits.random_raw(rounds)
 
@@ -198,17 +198,15 @@ class BlockOrder(Order):
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
         block, window, whole_windows = self._sizes
         number, within = np.divmod(positions, window)
-        inside = number < whole_windows
-        places = np.empty_like(within)
-        places[inside] = self._window.among(within[inside], number[inside])
-        places[~inside] = self._rest.among(within[~inside], None)
+        places = self._window.among(within, number)
+        if len(late := np.flatnonzero(number == whole_windows)):
+            places[late] = self._rest.among(within[late], None)
         places += number * window  # in the blocks laid end to end
         after = places - self._short_at  # wraps to a large number before the shorter block
-        in_short = after < self._short
-        in_whole = ~in_short
-        places[places >= self._short_at] -= self._short
-        slot, row = np.divmod(places[in_whole], block)
-        rows = np.empty_like(places)
-        rows[in_whole] = self._blocks.among(slot, None) * block + row
+        in_short = np.flatnonzero(after < self._short)
+        np.subtract(places, self._short, out=places, where=places >= self._short_at)
+        places[in_short] = 0  # until the last line
+        slot, row = np.divmod(places, block)
+        rows = self._blocks.among(slot, None) * block + row if self._whole else places
         rows[in_short] = self._whole * block + after[in_short]
         return rows

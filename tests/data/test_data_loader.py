@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from microtrain.data import (
     ArrayDataset,
+    BlockShuffle,
     DataLoader,
     contiguous_slice,
     contiguous_slices,
@@ -156,7 +157,7 @@ def test_without_shuffle_rows_come_as_they_are_in_every_epoch():
     batch_size=st.integers(1, 70),
     world=st.integers(1, 5),
     accumulate=st.integers(1, 4),
-    shuffle=st.booleans(),
+    shuffle=st.sampled_from([False, True, BlockShuffle(block=4, window=3)]),
     drop_last=st.booleans(),
     epoch=st.integers(0, 3),
 )
@@ -164,7 +165,9 @@ def test_ranks_and_micro_batches_together_are_the_global_batches(
     rows, batch_size, world, accumulate, shuffle, drop_last, epoch
 ):
     assume(batch_size <= rows or not drop_last)
-    order = epoch_order(rows, 0, epoch).tolist() if shuffle else list(range(rows))
+    order = list(range(rows))
+    if shuffle:
+        order = epoch_order(rows, 0, epoch, shuffle if shuffle is not True else None)[:].tolist()
     expected = [order[i : i + batch_size] for i in range(0, rows, batch_size)]
     if drop_last:
         expected = [batch for batch in expected if len(batch) == batch_size]
