@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..backend import as_dtype
 from ..distributed import world
@@ -123,9 +122,7 @@ class DataLoader:
         self.dataset = dataset
         self.batch_size = _whole_number("batch_size", batch_size, least=1)
         self.seed = _whole_number("seed", seed)
-        self.shuffle = (
-            shuffle if isinstance(shuffle, BlockShuffle) else _flag("shuffle", shuffle)
-        )
+        self.shuffle = shuffle if isinstance(shuffle, BlockShuffle) else _flag("shuffle", shuffle)
         self.drop_last = _flag("drop_last", drop_last)
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
         self.comm = world() if comm is None else comm
@@ -259,9 +256,7 @@ class DataLoader:
                 cut.append((start + first, start + last, stop - start))
         return cut
 
-    def _take(
-        self, order: Any, start: int, cut: list[tuple[int, int, int]]
-    ) -> list[Batch]:
+    def _take(self, order: Any, start: int, cut: list[tuple[int, int, int]]) -> list[Batch]:
         batches = []
         for first, last, micro_size in cut:
             rows = slice(start + first, start + last)

@@ -23,7 +23,7 @@ from ..random import brief_generator
 __all__ = ["CHUNK", "TABLE", "BlockOrder", "BlockShuffle", "Order", "Permutation"]
 
 TABLE = 2**20
-"""Rows up to which an order is a table, NumPy's permutation: 8 MB, and 20 ms an epoch."""
+"""Rows up to which an order is a table, NumPy's permutation: 8 MB, and 40 ms an epoch."""
 CHUNK = 2**14  # positions computed at once: a call's overhead is small, and the cache holds them
 
 _HALF = np.uint64(32)
@@ -184,12 +184,12 @@ class BlockOrder(Order):
         block, window = int(shuffle.block), min(int(shuffle.block * shuffle.window), max(rows, 1))
         whole, short = divmod(rows, block)
         whole_windows, rest = divmod(rows, window)
-        stream = (seed, f"{purpose} by blocks", *indices)
-        self._blocks = Permutation(whole, *stream, 0)
-        self._window = Permutation(window, *stream, 1)
-        self._rest = Permutation(rest, *stream, 2)
+        name = f"{purpose} by blocks"
+        self._blocks = Permutation(whole, seed, name, *indices, 0)
+        self._window = Permutation(window, seed, name, *indices, 1)
+        self._rest = Permutation(rest, seed, name, *indices, 2)
         # The shorter block comes after so many whole ones.
-        bits: Any = brief_generator(*stream, 3).bit_generator
+        bits: Any = brief_generator(seed, name, *indices, 3).bit_generator
         slot = bits.random_raw() * (whole + 1) >> 64
         self._short, self._short_at = np.uint64(short), np.uint64(slot * block)
         self._whole = np.uint64(whole)

@@ -108,7 +108,7 @@ class PartRows(Order):
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
         number = np.searchsorted(self._until, positions.view(np.int64), "right") - 1
-        places = positions + self._shift[number]
+        places: NDArray[np.uint64] = positions + self._shift[number]
         regions = number.astype(np.uint64)
         last = regions == self._last
         places[~last] = self._inside.among(places[~last], regions[~last])

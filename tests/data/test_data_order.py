@@ -294,7 +294,7 @@ def test_a_run_by_blocks_resumes_on_another_number_of_ranks_with_the_same_bits(
 def test_another_shuffle_is_another_run(tmp_path):
     config = write_run(tmp_path)
     run = train(config, *BY_BLOCKS, crash=3).path
-    with pytest.raises(ConfigError, match="shuffle.window: 3 in the run, 4 now"):
+    with pytest.raises(ConfigError, match=r"shuffle\.window: 3 in the run, 4 now"):
         train(config, *BY_BLOCKS, "train.shuffle.window=4", resume=run)
     with pytest.raises(ConfigError, match="shuffle: absent in the run, true now"):
         train(config, *BY_BLOCKS[1:], resume=run)
@@ -359,4 +359,3 @@ def test_parts_of_arrays_in_memory_are_in_the_order_of_the_data():
     whole = prepare((x, x), split=SPLITS["two"], dtype=np.float64)
     assert len(whole.train) == TABLE + 50 - len(whole.test.inputs[0])
     assert (np.diff(whole.train.inputs[0][:, 0]) > 0).all()
-
