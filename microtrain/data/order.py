@@ -47,7 +47,10 @@ class BlockShuffle:
         ValueError: one below 1.
 
     Example:
-        >>> loader = DataLoader(data, 256, shuffle=BlockShuffle(block=4096, window=64))
+        >>> data = mt.data.ArrayDataset(np.arange(12))
+        >>> blocks = mt.data.BlockShuffle(block=3, window=2)
+        >>> [batch.tolist() for (batch,) in mt.data.DataLoader(data, 6, shuffle=blocks)]
+        [...]
     """
 
     block: Annotated[int, Ge(1)]

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from microtrain.data import (
@@ -152,6 +152,7 @@ def test_without_shuffle_rows_come_as_they_are_in_every_epoch():
 # Ranks and micro-batches ----------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(
     rows=st.integers(1, 60),
     batch_size=st.integers(1, 70),

@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from resuming import differences, facts, train, write_run
 from test_data_loader import Ranks, all_rows, loaders
@@ -52,6 +52,7 @@ def test_every_row_of_many_comes_once():
     assert (np.bincount(order) == 1).all()
 
 
+@settings(deadline=None)
 @given(data=st.data(), rows=st.sampled_from([1, 10, 40_000, *SIZES]))
 def test_slices_and_index_arrays_read_the_same_rows(data, rows):
     start = data.draw(st.integers(0, rows - 1))
