@@ -50,7 +50,7 @@ class BlockShuffle:
         >>> data = mt.data.ArrayDataset(np.arange(12))
         >>> blocks = mt.data.BlockShuffle(block=3, window=2)
         >>> [batch.tolist() for (batch,) in mt.data.DataLoader(data, 6, shuffle=blocks)]
-        [...]
+        [[7, 2, 0, 1, 6, 8], [9, 11, 10, 5, 3, 4]]
     """
 
     block: Annotated[int, Ge(1)]
