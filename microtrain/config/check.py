@@ -20,7 +20,7 @@ from .document import Node, join
 from .problems import Place, Problem, describe, quoted
 from .registered import PARTS, REGISTERED
 from .schema import A_COMPONENT, COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Data
-from .values import Mismatch, conform, expectation, is_plain
+from .values import Mismatch, conform, is_plain
 
 TRAINER = "microtrain.train.trainer.Trainer"
 T = TypeVar("T")
@@ -210,8 +210,6 @@ class _Checker:
         if path == "data.columns" and isinstance(value, dict):
             return self._columns(path, node)
         try:
-            if path in (*LISTS, *SECTIONS):
-                raise Mismatch(expectation(hint))
             return conform(node.plain(), hint, node.place.source.directory, finite=keys.finite)
         except Mismatch as mismatch:
             self._unexpected(path, node, str(mismatch), keys.takes if keys.is_component else None)

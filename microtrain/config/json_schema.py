@@ -21,6 +21,9 @@ def json_schema() -> dict[str, Any]:
     for section in SECTIONS:
         if section and "." not in section:
             properties[section] |= _section(section)
+    shuffle = properties["train"]["properties"]["shuffle"]
+    shuffle.pop("anyOf")
+    shuffle |= _section("train.shuffle") | {"type": ["boolean", "object"]}
     for kind in COMPONENTS:
         null = [{"type": "null"}] if "anyOf" in properties[kind] else []
         properties[kind] |= {"anyOf": [{"$ref": f"#/$defs/{kind}"}, *null]}

@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from .duration import Duration
-from .schema import Expects
+from .schema import SECTIONS, Expects
 
 
 class Mismatch(Exception):
@@ -99,7 +99,8 @@ def _of_yaml(hint: Any) -> Any:
         return Annotated[tuple[items], Strict(False)]  # type: ignore[valid-type]
     if hint in (list, Sequence) or origin in (list, Sequence):
         return list[_of_yaml(inner[0])] if inner else list  # type: ignore[misc]
-    return dict if hint in (dict, Mapping) or origin in (dict, Mapping) else Any
+    mapping = (dict, Mapping, *SECTIONS.values())
+    return dict if hint in mapping or origin in (dict, Mapping) else Any
 
 
 _WORDS = {

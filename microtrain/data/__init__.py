@@ -10,6 +10,7 @@ from .columns import Column
 from .dataset import ArrayDataset
 from .files import csv, npz, parquet
 from .loader import Batch, DataLoader
+from .order import BlockShuffle
 from .preparation import Prepared, prepare
 from .preprocessing import Preprocessing
 from .sampler import contiguous_slice, contiguous_slices, epoch_order
@@ -21,6 +22,7 @@ from .table import Encoder, Table
 __all__ = [
     "ArrayDataset",
     "Batch",
+    "BlockShuffle",
     "Column",
     "DataLoader",
     "Encoder",

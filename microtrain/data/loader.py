@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..backend import as_dtype
 from ..distributed import world
@@ -20,7 +19,8 @@ from ..errors import ConfigError
 from ..random import begin_batch, place
 from ..tensor import wrap
 from .dataset import ArrayDataset
-from .sampler import contiguous_slice, contiguous_slices, epoch_order
+from .order import BlockShuffle
+from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -75,8 +75,9 @@ class DataLoader:
         dataset: an `ArrayDataset`, equal on all ranks.
         batch_size: rows of one optimiser step, over all ranks.
         seed: with the epoch, decides the order.
-        shuffle: a new order each epoch; else the order of the rows. Batches are then read-only
-            views of the data set; shuffled ones are copies.
+        shuffle: a new order each epoch, True or for data on a disk a `BlockShuffle`; False: the
+            order of the rows. Batches are then read-only views of the data set; shuffled ones are
+            copies.
         drop_last: leave out the last batch where it would be smaller than `batch_size`.
         comm: who shares the batch; None is `microtrain.distributed.world()`.
         accumulate: the number of micro-batches that `steps()` cuts a global batch into.
@@ -107,7 +108,7 @@ class DataLoader:
         batch_size: int,
         *,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: bool | BlockShuffle = True,
         drop_last: bool = False,
         comm: Communicator | None = None,
         accumulate: int = 1,
@@ -121,7 +122,7 @@ class DataLoader:
         self.dataset = dataset
         self.batch_size = _whole_number("batch_size", batch_size, least=1)
         self.seed = _whole_number("seed", seed)
-        self.shuffle = _flag("shuffle", shuffle)
+        self.shuffle = shuffle if isinstance(shuffle, BlockShuffle) else _flag("shuffle", shuffle)
         self.drop_last = _flag("drop_last", drop_last)
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
         self.comm = world() if comm is None else comm
@@ -192,7 +193,7 @@ class DataLoader:
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
-        order = np.arange(len(self.dataset)) if self.shuffle else None
+        order = np.arange(min(self.batch_size, len(self.dataset))) if self.shuffle else None
         cuts = (self._cut(size, self.accumulate) for size in self._sizes(steps))
         return [MicroBatches(self._take(order, 0, cut), ranks=self.comm.size) for cut in cuts]
 
@@ -221,7 +222,7 @@ class DataLoader:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
-                order = epoch_order(rows, self.seed, epoch) if self.shuffle else None
+                order = self._order(epoch, cuts)
                 for number in range(begin, count):
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
@@ -234,6 +235,17 @@ class DataLoader:
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
 
+    def _order(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Any:
+        """The rows of this rank's positions, read by slices of an epoch; None: all as they are."""
+        if not self.shuffle:
+            return None
+        blocks = self.shuffle if isinstance(self.shuffle, BlockShuffle) else None
+        order = epoch_order(len(self.dataset), self.seed, epoch, blocks)
+        if isinstance(order, np.ndarray) or self.batch_size not in cuts:
+            return order
+        whole = cuts[self.batch_size]
+        return Ahead(order, self.batch_size, [(first, last) for first, last, _ in whole])
+
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
         cut = []
@@ -244,9 +256,7 @@ class DataLoader:
                 cut.append((start + first, start + last, stop - start))
         return cut
 
-    def _take(
-        self, order: NDArray[np.intp] | None, start: int, cut: list[tuple[int, int, int]]
-    ) -> list[Batch]:
+    def _take(self, order: Any, start: int, cut: list[tuple[int, int, int]]) -> list[Batch]:
         batches = []
         for first, last, micro_size in cut:
             rows = slice(start + first, start + last)
@@ -276,5 +286,6 @@ def _whole_number(name: str, value: Any, least: int | None = None) -> int:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"DataLoader: {name} must be True or False, got {value!r}")
+        allowed = "True, False or a BlockShuffle" if name == "shuffle" else "True or False"
+        raise TypeError(f"DataLoader: {name} must be {allowed}, got {value!r}")
     return bool(value)

@@ -19,7 +19,7 @@ from ..words import listed
 from .dataset import ArrayDataset
 from .frame import missing
 from .preprocessing import Preprocessing
-from .split import split_rows
+from .split import PartRows, split_rows
 from .table import Encoder, Table
 
 __all__ = ["Prepared", "cast", "check_finite", "prepare"]
@@ -102,7 +102,11 @@ def prepare(
     """
     whole = data if isinstance(data, Table) else _checked(data, origin)
     how = _way_to_split(whole, origin, stratify, group, time)
-    rows = split_rows(len(whole), split, seed, origin, **how)
+    rows = {
+        # In the order of the data, as of fewer rows; all of them are in memory here.
+        name: np.sort(part[:]) if isinstance(part, PartRows) else part
+        for name, part in split_rows(len(whole), split, seed, origin, **how).items()
+    }
     notes: dict[str, None] = {}  # each once, in order
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:

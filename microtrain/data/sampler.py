@@ -6,18 +6,67 @@ shards are contiguous slices of them. That is why a run means the same at every 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..random import brief_generator
+from .order import CHUNK, TABLE, BlockOrder, BlockShuffle, Order, Permutation
 
-__all__ = ["contiguous_slice", "contiguous_slices", "epoch_order"]
+__all__ = ["Ahead", "contiguous_slice", "contiguous_slices", "epoch_order"]
 
 
-def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[np.intp]:
-    """The order of `rows` rows in an epoch: a permutation that depends on the arguments alone."""
-    order: NDArray[np.intp] = brief_generator(seed, "shuffle", epoch).permutation(rows)
-    return order
+def epoch_order(
+    rows: int, seed: int, epoch: int, shuffle: BlockShuffle | None = None
+) -> NDArray[Any] | Order:
+    """The order of `rows` rows in an epoch: a permutation that depends on the arguments alone.
+
+    An integer array up to 2**20 rows. Above that, or with the `shuffle` of a data set on a disk, an
+    object that is read like one, `order[10:20]` or `order[positions]`, and needs no memory.
+
+    Example:
+        >>> epoch_order(10**9, seed=0, epoch=3)[:4]
+        array([530590831, 486999090, 912237197, 629108231])
+    """
+    if shuffle is not None:
+        return BlockOrder(rows, shuffle, seed, "shuffle", epoch)
+    if rows > TABLE:
+        return Permutation(rows, seed, "shuffle", epoch)
+    return brief_generator(seed, "shuffle", epoch).permutation(rows)
+
+
+class Ahead:
+    """One rank's rows of an `Order`, worked out for many batches at once and read one by one.
+
+    Args:
+        order: of the epoch.
+        batch_size: rows of a global batch.
+        cut: first and last-plus-one row of each slice of a global batch that is this rank's.
+    """
+
+    def __init__(self, order: Order, batch_size: int, cut: Sequence[tuple[int, int]]) -> None:
+        self._order, self._batch_size = order, batch_size
+        self._whole = len(order) // batch_size
+        self._column, width = {}, 0
+        for first, last in cut:
+            self._column[first] = width
+            width += last - first
+        self._within = np.concatenate([np.arange(first, last) for first, last in cut])
+        self._count = max(1, CHUNK // max(width, 1))
+        self._begin, self._rows = 0, np.empty((0, width), np.intp)
+
+    def __getitem__(self, rows: slice) -> NDArray[np.intp]:
+        number, first = divmod(rows.start, self._batch_size)
+        if number >= self._whole:  # the last batch is smaller and cut otherwise
+            return self._order[rows]
+        if not 0 <= number - self._begin < len(self._rows):
+            batches = np.arange(number, min(number + self._count, self._whole))
+            self._rows = self._order[batches[:, None] * self._batch_size + self._within]
+            self._begin = number
+        column = self._column[first]
+        return self._rows[number - self._begin, column : column + rows.stop - rows.start]
 
 
 def contiguous_slice(rows: int, parts: int, part: int) -> tuple[int, int]:

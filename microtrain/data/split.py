@@ -1,4 +1,9 @@
-"""Which rows train, validate and test: a function of their number, the fractions and the seed."""
+"""Which rows train, validate and test: a function of their number, the fractions and the seed.
+
+Many rows are split region by region of the data: each part has its share of every region, so that
+reading a part, or a block of it, goes through the data once from front to back. A split of all rows
+at random would put neighbours of a part far from each other. It is as fair, and needs no table.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
-from ..random import generator
+from ..random import brief_generator, generator
+from .order import TABLE, Order, Permutation
 
-__all__ = ["PARTS", "split_rows", "split_sizes"]
+__all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
 
 PARTS = ("train", "val", "test")
+REGION = 1024  # rows that are split by themselves, at least
 
 
 def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> dict[str, int]:
@@ -60,6 +67,56 @@ def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> 
     return sizes
 
 
+class PartRows(Order):
+    """The rows of one part of a large data set, read like an index array.
+
+    The parts' rows come region by region, from the front of the data to its back, and within a
+    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions.
+
+    Args:
+        rows: of all parts.
+        sizes: rows of each part, in the order of PARTS.
+        name: of the part.
+        seed: of the split.
+    """
+
+    def __init__(self, rows: int, sizes: Mapping[str, int], name: str, seed: int) -> None:
+        super().__init__(sizes[name])
+        region = max(REGION, -(-rows // 2**16))
+        count = max(1, rows // region)  # the last region is larger by the rest
+        # Exactly size / rows of the rows before each region, rounded up or down by a draw, so that
+        # every row has the same chance. The largest part has what the others leave, in every region
+        # some.
+        before = np.append(np.arange(count) * region, rows)
+        until, largest = {}, max(sizes, key=lambda part: sizes[part])
+        draws: Any = brief_generator(seed, "split", 2).bit_generator
+        numbers = np.arange(count)
+        for part, draw in zip(PARTS, draws.random_raw(len(PARTS)).tolist(), strict=True):
+            if part in sizes:
+                whole, rest = divmod(sizes[part] * region, rows)
+                early = draw * rows >> 64
+                done = numbers * whole + (numbers * rest + early) // rows
+                until[part] = np.append(done, sizes[part])
+        until[largest] = before - sum(until[part] for part in sizes if part != largest)
+        self._until = until[name]
+        # In a region the parts follow each other; what to add to a position to get its place there.
+        earlier = [np.diff(until[part]) for part in PARTS[: PARTS.index(name)] if part in sizes]
+        self._shift = (sum(earlier, np.zeros(count, np.int64)) - self._until[:-1]).view(np.uint64)
+        self._region, self._last = np.uint64(region), np.uint64(count - 1)
+        self._inside = Permutation(region, seed, "split", 0)
+        self._in_last = Permutation(rows - (count - 1) * region, seed, "split", 1)
+
+    def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        number = np.searchsorted(self._until, positions.view(np.int64), "right") - 1
+        places: NDArray[np.uint64] = positions + self._shift[number]
+        regions = number.astype(np.uint64)
+        last = regions == self._last
+        places[~last] = self._inside.among(places[~last], regions[~last])
+        places[last] = self._in_last.among(places[last], None)
+        places += regions * self._region
+        return places
+
+
 def split_rows(
     rows: int,
     split: Mapping[str, float] | None,
@@ -69,10 +126,11 @@ def split_rows(
     strata: NDArray[Any] | None = None,
     units: NDArray[Any] | None = None,
     in_order: bool = False,
-) -> dict[str, slice | NDArray[np.intp]]:
+) -> dict[str, slice | NDArray[np.intp] | PartRows]:
     """The rows of each part, in their own order; None puts all of them in train.
 
-    Rows are assigned by a permutation that depends on the seed and the number of rows alone.
+    Rows are assigned by a permutation that depends on the seed and the number of rows alone. Above
+    2**20 rows those of a part are a `PartRows`, unless `strata` or `units` decide.
 
     Args:
         strata: a value for each row; each part gets the same share of the rows of each value, to
@@ -84,6 +142,8 @@ def split_rows(
     if split is None:
         return {"train": slice(None)}
     sizes = split_sizes(rows, split, origin)
+    if rows > TABLE and strata is None and units is None:
+        return {name: PartRows(rows, sizes, name, seed) for name in PARTS if name in sizes}
     order = generator(seed, "split").permutation(rows)
     # In the order of PARTS, so that the order of the keys in the YAML changes nothing.
     bounds = np.cumsum([sizes.get(name, 0) for name in PARTS])[:-1]
