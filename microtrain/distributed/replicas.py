@@ -17,7 +17,7 @@ import numpy as np
 from ..backend import XP, to_host
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
-from .communicator import Communicator
+from .communicator import Communicator, ranks_named
 from .connection import world
 
 __all__ = ["check_replicas", "difference", "take_values_of_rank_0"]
@@ -110,10 +110,9 @@ def _difference(found: Sequence[Sequence[tuple[str, bytes]]]) -> str:
         if ranks := [rank for rank, digest in enumerate(seen) if digest != most]:
             drifted[name] = ranks
     name, ranks = next(iter(drifted.items()))
-    who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
     more = f" ({len(drifted)} of {len(usual)} tensors differ)" if len(drifted) > 1 else ""
     return (
-        f"the replicas have drifted apart: {who} of {len(found)} differ from the others in "
-        f"{name}{more}; a parameter was changed on one rank alone, or the machines compute "
-        "differently"
+        f"the replicas have drifted apart: {ranks_named(ranks)} of {len(found)} differ from the "
+        f"others in {name}{more}; a parameter was changed on one rank alone, or the machines "
+        "compute differently"
     )
