@@ -16,11 +16,11 @@ from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
-from ..distributed.agreement import settled, together
+from ..distributed.agreement import agreed, first_word, settled, together
 from ..distributed.data_parallel import DataParallel
-from ..distributed.replicas import difference
+from ..distributed.replicas import ModelsDiffer, all_equal, difference
 from ..distributed.shards import local_shards
-from ..errors import ConfigError, DataError, LaunchError
+from ..errors import ConfigError, DataError, LaunchError, UserError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
@@ -67,22 +67,25 @@ def build_run(
     with default_dtype(config.dtype), np.errstate(all="ignore"):
         with settled(comm):
             module, loss, metrics = build_parts(config, data, device)
-        with settled(comm):
-            compare_models(config, module, comm)
-        with settled(comm):
-            check_fit(config, data, module, loss, metrics, device, trainer)
-            model_arrays(module)  # what cannot be saved is said at once
-        model = DataParallel(
-            module,
-            comm,
-            "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
-            sync_batchnorm=shared.sync_batchnorm,
-            overlap=OVERLAP[shared.overlap],
-            bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
-            compression=shared.compression,
-            shards=shards,
-            backend="nccl" if shared.backend == "nccl" else "mpi",
-        )
+        try:
+            with settled(comm):
+                check_fit(config, data, module, loss, metrics, device, trainer)
+                model_arrays(module)  # what cannot be saved is said at once
+            model = DataParallel(
+                module,
+                comm,
+                "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
+                sync_batchnorm=shared.sync_batchnorm,
+                overlap=OVERLAP[shared.overlap],
+                bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
+                compression=shared.compression,
+                shards=shards,
+                backend="nccl" if shared.backend == "nccl" else "mpi",
+            )
+        except (UserError, ModelsDiffer) as error:
+            if isinstance(error, ModelsDiffer) or getattr(error, "agreed", False):
+                compare_models(config, module, comm)  # what all ranks have met, the first cause
+            raise
         with settled(comm):
             optimizer = build_optimizer(config, list(model.parameters()))
     with settled(comm):
@@ -176,11 +179,11 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
             problem = str(error)
             if config.device == "cuda":
                 raise LaunchError(f"device: cuda: {problem}") from error
-    everyone = comm.all_gather_object((count, problem))
-    problems = [f"on rank {rank} {words}" for rank, (_, words) in enumerate(everyone) if words]
-    if problems and comm.rank == 0 and any(count for count, _ in everyone):
-        warn(f"device: auto takes the CPU: {problems[0]}")
-    return None if problems else device
+    if (found := first_word(comm, problem or None)) is None:
+        return device
+    if comm.any(count > 0) and comm.rank == 0:
+        warn(f"device: auto takes the CPU: on rank {found[0]} {found[1]}")
+    return None
 
 
 def load_data(
@@ -223,7 +226,10 @@ def load_data(
 
 def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
     """DataError unless every rank has loaded the same rows: the batches are cut from them."""
-    everyone = comm.all_gather_object((len(data.train), data_hash(data)))
+    mine = data_hash(data)
+    if all_equal(comm, bytes.fromhex(mine)):
+        return
+    everyone = comm.all_gather_object((len(data.train), mine))
     for rank, (rows, its_hash) in enumerate(everyone):
         if its_hash != everyone[0][1]:
             raise DataError(
@@ -236,9 +242,11 @@ def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
 def compare_models(config: Config, module: Module, comm: Communicator) -> None:
     """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
     if what := difference(comm, module, {}):
-        raise ConfigError(
-            f"model {config.model.type}: {what}; every rank must build the same: compare the files "
-            "and the environment of the hosts"
+        raise agreed(
+            ConfigError(
+                f"model {config.model.type}: {what}; every rank must build the same: compare the "
+                "files and the environment of the hosts"
+            )
         )
 
 
