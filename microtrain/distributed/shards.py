@@ -124,7 +124,8 @@ def _joined(levels: list[tuple[Array, Array]], sums: Array) -> Array:
         at, here = np.concatenate([at[::2] // 2, numbers]), np.concatenate([above, sums[rows]])
         order = np.argsort(at)
         at, here = at[order], here[order]
-    return here[0]
+    total: Array = here[0]
+    return total
 
 
 class Shards(Reducer):
