@@ -37,7 +37,7 @@ from .connection import world
 from .control_lane import SILENT
 from .denominators import Denominators, correction, find
 from .passes import Passes
-from .replicas import ModelsDiffer, difference, take_values_of_rank_0
+from .replicas import difference, take_values_of_rank_0
 from .strategy import check_options, strategy
 
 __all__ = ["DataParallel"]
@@ -148,7 +148,7 @@ class DataParallel(Module):
             "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
         if what := difference(self.comm, module, options):
-            raise ModelsDiffer(f"DataParallel: the models of the ranks differ: {what}")
+            raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
         self.storage = FlatStorage.of(module.parameters(), "DataParallel", self)
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
         if half and self.comm.size > 1:

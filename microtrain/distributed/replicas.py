@@ -20,11 +20,7 @@ from ..optim.flat import FlatStorage
 from .communicator import Communicator, ranks_named
 from .connection import world
 
-__all__ = ["ModelsDiffer", "all_equal", "check_replicas", "difference", "take_values_of_rank_0"]
-
-
-class ModelsDiffer(RuntimeError):
-    """The ranks have built different models; all of them raise it."""
+__all__ = ["all_equal", "check_replicas", "difference", "take_values_of_rank_0"]
 
 
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:

@@ -16,11 +16,11 @@ from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
-from ..distributed.agreement import agreed, first_word, settled, together
+from ..distributed.agreement import first_word, settled, together
 from ..distributed.data_parallel import DataParallel
-from ..distributed.replicas import ModelsDiffer, all_equal, difference
+from ..distributed.replicas import all_equal, difference
 from ..distributed.shards import local_shards
-from ..errors import ConfigError, DataError, LaunchError, UserError
+from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
@@ -67,25 +67,22 @@ def build_run(
     with default_dtype(config.dtype), np.errstate(all="ignore"):
         with settled(comm):
             module, loss, metrics = build_parts(config, data, device)
-        try:
-            with settled(comm):
-                check_fit(config, data, module, loss, metrics, device, trainer)
-                model_arrays(module)  # what cannot be saved is said at once
-            model = DataParallel(
-                module,
-                comm,
-                "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
-                sync_batchnorm=shared.sync_batchnorm,
-                overlap=OVERLAP[shared.overlap],
-                bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
-                compression=shared.compression,
-                shards=shards,
-                backend="nccl" if shared.backend == "nccl" else "mpi",
-            )
-        except (UserError, ModelsDiffer) as error:
-            if isinstance(error, ModelsDiffer) or getattr(error, "agreed", False):
-                compare_models(config, module, comm)  # what all ranks have met, the first cause
-            raise
+        with settled(comm):
+            compare_models(config, module, comm)
+        with settled(comm):
+            check_fit(config, data, module, loss, metrics, device, trainer)
+            model_arrays(module)  # what cannot be saved is said at once
+        model = DataParallel(
+            module,
+            comm,
+            "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
+            sync_batchnorm=shared.sync_batchnorm,
+            overlap=OVERLAP[shared.overlap],
+            bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
+            compression=shared.compression,
+            shards=shards,
+            backend="nccl" if shared.backend == "nccl" else "mpi",
+        )
         with settled(comm):
             optimizer = build_optimizer(config, list(model.parameters()))
     with settled(comm):
@@ -242,11 +239,9 @@ def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
 def compare_models(config: Config, module: Module, comm: Communicator) -> None:
     """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
     if what := difference(comm, module, {}):
-        raise agreed(
-            ConfigError(
-                f"model {config.model.type}: {what}; every rank must build the same: compare the "
-                "files and the environment of the hosts"
-            )
+        raise ConfigError(
+            f"model {config.model.type}: {what}; every rank must build the same: compare the files "
+            "and the environment of the hosts"
         )
 
 
