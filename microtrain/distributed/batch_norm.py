@@ -2,8 +2,10 @@
 
 Forward is one collective: every rank gives its count, mean and sum of squared deviations, and all
 combine them alike (Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing
-sample variances", 1979), in float64. No difference of large numbers is taken, and a rank without
-rows has a count of zero. Backward is one collective too, of two numbers a channel.
+sample variances", 1979), in float64. Where that would be much from many ranks it is two, which cost
+no more with more ranks: a sum of counts and of counts times means, then one of the squared
+deviations from the mean of all. No difference of large numbers is taken, and a rank without rows
+has a count of zero. Backward is one collective, of two numbers a channel.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ __all__ = ["Across", "batch_norm"]
 # Rows of what a rank knows after the exchange, each in the shape of the statistics: its distance to
 # the global mean, 1 / standard deviation, mean, unbiased variance, 1 / count, and whether there are
 # any rows at all.
+WHOLE = 2**15  # bytes of all ranks up to which each is told what every other has
 _SHIFT, _SCALE, _MEAN, _VARIANCE, _SHARE, _ANY = range(6)
 
 
@@ -178,22 +181,28 @@ def _standardised(x: Any, share: Any, eps: float, comm: Communicator) -> tuple[A
 
 def _combined(comm: Communicator, count: int, eps: float, local: Array) -> Array:
     """What all ranks' means and sums of squared deviations, stacked, make together."""
-    mine = np.concatenate(([count], local.reshape(-1)))  # float64, which has room for the count
-    everyone = comm.all_gather(mine.astype(np.float64))
-    counts, means, squares = np.split(everyone, [1, 1 + local[0].size], axis=1)
-    total = counts.sum()
+    own, deviations = local.reshape(2, -1).astype(np.float64)  # which has room for the count
+    size = own.size
+    # A rank without rows says nothing, whatever its mean is.
+    if 8 * comm.size * (1 + 2 * size) <= WHOLE:
+        everyone = comm.all_gather(np.concatenate(([count], own, deviations)))
+        counts, means, squares = np.split(everyone, [1, 1 + size], axis=1)
+        total = counts.sum()
+        mean = (counts * means).sum(0) / (total or 1)
+        sums = squares.sum(0) + (counts * (means - mean) ** 2).sum(0)
+    else:
+        added = comm.all_reduce(np.concatenate(([count], count * own)))
+        total, mean = added[0], added[1:] / (added[0] or 1)
+        sums = comm.all_reduce(deviations + count * (own - mean) ** 2)
     if total == 1:
         raise ValueError(
             "batch_norm: expected more than 1 value per channel when training, got one value on "
             f"all {comm.size} ranks together"
         )
-    found = np.zeros((6, local[0].size))
+    found = np.zeros((6, size))
     if total:
-        # A rank without rows says nothing, whatever its mean is.
-        mean = (counts * means).sum(0) / total
-        sums = squares.sum(0) + (counts * (means - mean) ** 2).sum(0)
         found[:] = [
-            *(mean - means[comm.rank], 1 / np.sqrt(sums / total + eps), mean, sums / (total - 1)),
+            *(mean - own, 1 / np.sqrt(sums / total + eps), mean, sums / (total - 1)),
             *np.broadcast_to([[1 / total], [1.0]], (2, mean.size)),
         ]
     return found.reshape(6, *local.shape[1:])[:, None].astype(local.dtype)

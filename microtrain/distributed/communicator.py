@@ -303,5 +303,12 @@ def described(name: str, args: tuple[Any, ...]) -> str:
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """The ranks as messages name them: rank 1; ranks 1, 2."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    """Ranks, in order, as messages name them: rank 1; ranks 1, 2; ranks 0-3, 7."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(parts)}"

@@ -22,7 +22,7 @@ from .communicator import Array, Communicator
 __all__ = ["COMPRESSIONS", "Compressor"]
 
 COMPRESSIONS: Final = ("none", "fp16", "bf16")
-_HIGHEST: Final = 2.0**14  # what the largest value of a float16 message is scaled to, at most
+_HIGHEST: Final = 14  # the largest value of a float16 message is scaled to at most 2 to this
 _HEAD: Final = 8  # bytes of a message before its elements: the scale
 
 
@@ -54,50 +54,48 @@ class Compressor:
         extra = np.asarray([] if lane is None else lane, np.float64)
         ranks, part = self.comm.size, self.part
         self.owed[: self.size] += gradient
-        rows = self.owed.reshape(ranks, part)
-        sent = np.empty((ranks, _HEAD + 2 * part + 8 * extra.size), np.uint8)
-        for rank in range(ranks):
-            self._pack(rows[rank], sent[rank, : _HEAD + 2 * part])
-            sent[rank, _HEAD + 2 * part :] = extra.view(np.uint8)
+        lane_at = _HEAD + 2 * part
+        sent = np.empty((ranks, lane_at + 8 * extra.size), np.uint8)
+        self._pack(self.owed.reshape(ranks, part), sent[:, :lane_at])
+        sent[:, lane_at:] = extra.view(np.uint8)
         received = self.comm.all_to_all(sent)
-        total = self.owed_sum
-        for message in received:  # in rank order
-            total += self._unpack(message[: _HEAD + 2 * part])
-        packed = np.empty(_HEAD + 2 * part, np.uint8)
+        total = self.owed_sum.reshape(1, part)
+        for values in self._unpacked(received[:, :lane_at]):  # in rank order
+            total += values
+        packed = np.empty((1, lane_at), np.uint8)
         self._pack(total, packed)
-        for rank, message in enumerate(self.comm.all_gather(packed)):
-            piece = gradient[rank * part : (rank + 1) * part]
-            piece[...] = self._unpack(message)[: piece.size]
+        gradient[...] = self._unpacked(self.comm.all_gather(packed[0])).reshape(-1)[: self.size]
         if lane is None:
             return None
-        lanes = np.ascontiguousarray(received[:, _HEAD + 2 * part :]).view(np.float64)
+        lanes = np.ascontiguousarray(received[:, lane_at:]).view(np.float64)
         return lanes.sum(axis=0)
 
-    def _pack(self, values: Array, message: Array) -> None:
-        """Write `values` in 16 bits; what that cuts off stays in `values`."""
-        scale = 1.0
+    def _pack(self, values: Array, messages: Array) -> None:
+        """Write rows of `values` in 16 bits; what that cuts off stays in `values`."""
+        scales = np.ones(len(values))
         if self.half:
-            highest = float(np.abs(values).max(initial=0.0))
-            if 0 < highest < math.inf:
-                scale = 2.0 ** min(1000, math.floor(math.log2(_HIGHEST / highest)))
+            highest = np.abs(values).max(axis=1, initial=0.0).astype(np.float64)
             # Values that are not finite go as they are: all ranks must see them.
-        message[:_HEAD].view(np.float64)[0] = scale
+            there = (highest > 0) & (highest < math.inf)
+            halves, exponents = np.frexp(highest[there])  # 2**(e - 1) <= highest < 2**e
+            exponents = _HIGHEST - exponents + (halves == 0.5)
+            scales[there] = np.ldexp(1.0, np.minimum(1000, exponents))
+        messages[:, :_HEAD].view(np.float64)[:, 0] = scales
         with np.errstate(all="ignore"):
             if self.half:
-                short = (values * values.dtype.type(scale)).astype(np.float16)
+                short = (values * scales.astype(values.dtype)[:, None]).astype(np.float16)
             else:
                 short = to_bfloat16(values)
-        message[_HEAD:].view(short.dtype)[...] = short
+        messages[:, _HEAD:].view(short.dtype)[...] = short
         with np.errstate(all="ignore"):
-            values -= self._unpack(message).astype(values.dtype)
+            values -= self._unpacked(messages)
         np.copyto(values, 0, where=~np.isfinite(values))  # nothing is owed of inf and NaN
 
-    def _unpack(self, message: Array) -> Array:
-        scale = message[:_HEAD].copy().view(np.float64)[0]
-        body = message[_HEAD:]
-        dtype = self.owed.dtype
+    def _unpacked(self, messages: Array) -> Array:
+        dtype, body = self.owed.dtype, messages[:, _HEAD:]
         if self.half:
-            values: Array = body.view(np.float16).astype(dtype) / dtype.type(scale)
+            scales = messages[:, :_HEAD].view(np.float64).astype(dtype)
+            values: Array = body.view(np.float16).astype(dtype) / scales
             return values
         return from_bfloat16(body.view(np.uint16)).astype(dtype)
 

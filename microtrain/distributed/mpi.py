@@ -201,10 +201,7 @@ class MpiCommunicator(Communicator):
         found: dict[tuple[str, str], list[int]] = {}
         for rank, one in enumerate(everyone):
             found.setdefault(one, []).append(rank)
-        lines = (
-            f"  rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {call} at {at}"
-            for (call, at), ranks in found.items()
-        )
+        lines = (f"  {ranks_named(ranks)}: {call} at {at}" for (call, at), ranks in found.items())
         raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
 
 

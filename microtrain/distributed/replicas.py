@@ -17,10 +17,10 @@ import numpy as np
 from ..backend import XP, to_host
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
-from .communicator import Communicator
+from .communicator import Communicator, ranks_named
 from .connection import world
 
-__all__ = ["check_replicas", "difference", "take_values_of_rank_0"]
+__all__ = ["all_equal", "check_replicas", "difference", "take_values_of_rank_0"]
 
 
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
@@ -29,6 +29,8 @@ def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> s
     mine = [f"{name}={value!r}" for name, value in options.items()]
     mine += [f"{name}: {t.dtype.name}{list(t.shape)}" for name, t in named]
     if comm.size == 1:
+        return ""
+    if all_equal(comm, hashlib.blake2b("\n".join(mine).encode(), digest_size=16).digest()):
         return ""
     everyone = comm.all_gather_object(mine)
     for rank, theirs in enumerate(everyone):
@@ -82,12 +84,17 @@ def check_replicas(
         return
     named = list(tensors.named_parameters() if hasattr(tensors, "named_parameters") else tensors)
     digests = [_digest(tensor) for _, tensor in named]
-    mine = np.frombuffer(hashlib.blake2b(b"".join(digests), digest_size=16).digest(), "u1")
-    everyone = comm.all_gather(mine)
-    if (everyone == everyone[0]).all():
+    if all_equal(comm, hashlib.blake2b(b"".join(digests), digest_size=16).digest()):
         return
     found = comm.all_gather_object([(n, d) for (n, _), d in zip(named, digests, strict=True)])
     raise RuntimeError(f"{name}: {_difference(found)}")
+
+
+def all_equal(comm: Communicator, digest: bytes) -> bool:
+    """Whether all ranks have the same 16 bytes: their least and greatest are one. Collective."""
+    words = np.frombuffer(digest, "u8")
+    bounds = comm.all_reduce(np.concatenate([words, ~words]), "max")
+    return bool((bounds[:2] == ~bounds[2:]).all())
 
 
 def _digest(tensor: Any) -> bytes:
@@ -110,10 +117,9 @@ def _difference(found: Sequence[Sequence[tuple[str, bytes]]]) -> str:
         if ranks := [rank for rank, digest in enumerate(seen) if digest != most]:
             drifted[name] = ranks
     name, ranks = next(iter(drifted.items()))
-    who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
     more = f" ({len(drifted)} of {len(usual)} tensors differ)" if len(drifted) > 1 else ""
     return (
-        f"the replicas have drifted apart: {who} of {len(found)} differ from the others in "
-        f"{name}{more}; a parameter was changed on one rank alone, or the machines compute "
-        "differently"
+        f"the replicas have drifted apart: {ranks_named(ranks)} of {len(found)} differ from the "
+        f"others in {name}{more}; a parameter was changed on one rank alone, or the machines "
+        "compute differently"
     )

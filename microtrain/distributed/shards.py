@@ -11,6 +11,7 @@ on all ranks, element by element in the same order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,7 @@ from .reducer import Reducer, Summed
 
 __all__ = ["Shards", "tree_sum"]
 
-WHOLE = 65_536  # elements up to which every rank adds up everything, and not a part of it
-
-Nodes = dict[tuple[int, int], Any]  # (level, number) -> a sum; level 0 is the shards
+WHOLE = 2**17  # bytes received up to which every rank adds up everything, and not a part of it
 
 
 def local_shards(shards: int, comm: Communicator) -> int:
@@ -47,55 +46,86 @@ def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
 
     Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype; overwritten.
     """
-    first = comm.rank * len(arrays)
-    nodes: Nodes = {(0, first + n): array for n, array in enumerate(arrays)}
-    _climb(nodes, shards)
-    if comm.size > 1:
-        size = arrays[0].size
-        # Every rank adds up its part of the elements; small arrays are not worth being parted.
-        parts = 1 if size <= WHOLE else comm.size
-        part = -(-size // parts)
-        most = max(len(_left(rank, len(arrays), shards)) for rank in range(comm.size))
-        sent = np.zeros((parts, most, part), arrays[0].dtype)
-        for number, key in enumerate(sorted(nodes)):
-            for row in range(parts):
-                piece = nodes[key][row * part : (row + 1) * part]
-                sent[row, number, : piece.size] = piece
-        found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
-        nodes = {
-            key: found[rank, number]
-            for rank in range(comm.size)
-            for number, key in enumerate(_left(rank, len(arrays), shards))
-        }
-        _climb(nodes, shards)
-    (total,) = nodes.values()
-    if comm.size > 1 and parts > 1:
-        total = comm.all_gather(np.ascontiguousarray(total)).reshape(-1)[:size]
-    return total  # type: ignore[no-any-return]
+    sums = _own(arrays, comm.rank * len(arrays), shards)
+    if comm.size == 1:
+        return sums[0]
+    size, dtype = arrays[0].size, arrays[0].dtype
+    levels, most = _left(comm.size, len(arrays), shards)
+    # Every rank adds up its part of the elements; what is small is not worth being parted.
+    parts = 1 if comm.size * most * size * dtype.itemsize <= WHOLE else comm.size
+    part = -(-size // parts)
+    sent = np.zeros((parts, most, part), dtype)
+    whole, rest = divmod(size, part or 1)
+    for number, total in enumerate(sums):
+        sent[:whole, number] = total[: whole * part].reshape(whole, part)
+        if rest:
+            sent[whole, number, :rest] = total[whole * part :]
+    found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
+    result = _joined(levels, found.reshape(comm.size * most, part))
+    return result if parts == 1 else comm.all_gather(result).reshape(-1)[:size]
 
 
-def _climb(nodes: Nodes, count: int) -> None:
-    """Add up what has both halves there, in place, level by level; `count` shards in all."""
-    level = 0
-    while count > 1:
-        for number in range((count + 1) // 2):
-            left, right = (level, 2 * number), (level, 2 * number + 1)
-            if 2 * number + 1 == count:
-                if left in nodes:
-                    nodes[level + 1, number] = nodes.pop(left)
-            elif left in nodes and right in nodes:
-                total = nodes.pop(left)
-                total += nodes.pop(right)
-                nodes[level + 1, number] = total
-        count = (count + 1) // 2
-        level += 1
+def _own(arrays: list[Array], first: int, shards: int) -> list[Array]:
+    """What a rank has left when it has added up all that it can; its shards begin at `first`."""
+    here, left = {first + n: array for n, array in enumerate(arrays)}, []
+    while shards > 1 and here:
+        above = {}
+        for number, total in here.items():
+            if number % 2 == 0 and number + 1 in here:
+                total += here[number + 1]
+                above[number // 2] = total
+            elif number % 2 == 0 and number + 1 == shards:  # goes on alone
+                above[number // 2] = total
+            elif number % 2 == 0 or number - 1 not in here:  # the other half is elsewhere
+                left.append(total)
+        here, shards = above, (shards + 1) // 2
+    return [*left, *here.values()]
 
 
-def _left(rank: int, each: int, shards: int) -> list[tuple[int, int]]:
-    """What a rank has left when it has added up all that it can."""
-    nodes: Nodes = {(0, rank * each + n): 0 for n in range(each)}
-    _climb(nodes, shards)
-    return sorted(nodes)
+@lru_cache(8)
+def _left(ranks: int, each: int, shards: int) -> tuple[list[tuple[Array, Array]], int]:
+    """What `_own` leaves on every rank, by level, and the most that it leaves on one.
+
+    A level is the numbers of its sums, in order, and where they lie: rank * most + place.
+    """
+    first = np.arange(ranks) * each
+    stop = first + each  # what a rank has of a level: numbers from `first` to before `stop`
+    place = np.zeros(ranks, np.int64)
+    found = []
+    whole = False
+    while not whole:
+        whole = shards == 1
+        odd = (first < stop) & ((first % 2 == 1) | whole)  # the half before it is elsewhere
+        even = (first < stop) & (stop % 2 == 1) & (stop != shards)  # the half behind it is
+        level = []
+        for there, numbers in ((odd, first), (even, stop - 1)):
+            ours = np.flatnonzero(there)
+            level.append((numbers[ours], ours, place[ours]))
+            place[ours] += 1
+        found.append([np.concatenate(column) for column in zip(*level, strict=True)])
+        first, stop = (first + odd + 1) // 2, stop - even
+        stop, shards = (stop + 1) // 2, (shards + 1) // 2
+    most = int(place.max())
+    levels = []
+    for numbers, owners, places in found:
+        order = np.argsort(numbers)
+        levels.append((numbers[order], (owners * most + places)[order]))
+    return levels, most
+
+
+def _joined(levels: list[tuple[Array, Array]], sums: Array) -> Array:
+    """The sum of all rows of `sums`, of which `levels` says where in the tree they are."""
+    here = np.empty((0, sums.shape[1]), sums.dtype)
+    at = np.empty(0, np.int64)
+    for numbers, rows in levels:
+        # A sum is there with its other half, or it is the last of its level, without one.
+        above = here[::2].copy()
+        above[: len(at) // 2] += here[1::2]
+        at, here = np.concatenate([at[::2] // 2, numbers]), np.concatenate([above, sums[rows]])
+        order = np.argsort(at)
+        at, here = at[order], here[order]
+    total: Array = here[0]
+    return total
 
 
 class Shards(Reducer):

@@ -4,28 +4,32 @@ A rank that raises ends the job (see `abort`). One that is stopped, loops, skips
 has left raises nothing, and the others wait in MPI forever. So every rank has a thread that writes
 down, once a second, what its main thread is doing, on a board that the ranks of a machine share. It
 never calls MPI. A rank that waits reads the board: after `warn_s` seconds one of those that wait
-says who waits where and who is missing; after `timeout_s` all ranks print where they are and the
-job ends with exit code 1. A rank whose program has ended without taking part will never come: then
-the others do not wait that long. One that says that it is busy alone (see `alone`) is given ten
-times as long.
+says who waits where and who is missing; after `timeout_s` the ranks say where they are, each place
+once, and the job ends with exit code 1. A rank whose program has ended without taking part will
+never come: then the others do not wait that long. One that says that it is busy alone (see `alone`)
+is given ten times as long.
 
 Before MPI_Finalize, where nothing of Python is left to look at a clock, a rank waits here for the
 others to come to their end. That has no limit while they live; what follows it has (see `warden`).
 
 The board is a file in memory that nobody else can open: it has no name any more once all have it
 open, so nothing is left behind. Ranks of other machines are seen where `share` has named a
-directory that all can reach.
+directory that all can reach: one rank writes one file there for its machine, and what others wrote
+is read only when somebody has waited long. So a job in order costs a file system one small file a
+machine every few seconds, however many ranks it has.
 """
 
 from __future__ import annotations
 
 import atexit
 import faulthandler
+import hashlib
 import json
 import math
 import mmap
 import os
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -47,7 +51,10 @@ GONE: Final = 2.0  # seconds from which a rank that has left is not waited for
 LIMITS: Final = (30.0, 600.0)  # seconds: warn_s and timeout_s where nobody has set them
 ALONE: Final = 10  # a rank that is busy alone, by its own word, is waited for so many times longer
 LEFT: Final = ("the end of the program", 0)
-SIGHT: Final = 5.0  # seconds between two looks at other machines
+SIGHT: Final = 5.0  # seconds between two files of a machine, and between two looks at those
+ENDING: Final = "ending.json"  # where those of other machines learn that the job ends
+
+Record = dict[str, Any]
 
 
 def limits(warn_s: float, timeout_s: float) -> None:
@@ -115,62 +122,99 @@ def seconds(variable: str, default: float) -> float:
 
 
 class Board:
-    """What the ranks have written about themselves."""
+    """What the ranks have written about themselves; `comm` is all of them. Collective."""
 
     def __init__(self, comm: Communicator) -> None:
-        self.rank, self.size = comm.rank, comm.size
+        self.rank, self.place, self.places = comm.rank, comm.node_rank, comm.num_nodes
         self.directory: Path | None = None
-        self._shared = 0.0  # when something was last written into the directory
+        # Files of another job are not looked at: a run that is resumed finds those of before.
+        self.job: str = comm.broadcast_object(os.urandom(8).hex())
+        self._known = (False, False)  # what the file of this machine says of this rank already
+        self._found: dict[int, Record] = {}
+        self._read_at = -math.inf
         node = comm.node()
         self._lines = {rank: n for n, rank in enumerate(node.all_gather_object(comm.rank))}
+        size = RECORD * (node.size + 1)  # the last line is the time of the file of this machine
         name = ""
         if node.rank == 0:
             memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
             handle, name = tempfile.mkstemp(prefix="microtrain-", dir=memory)
-            os.truncate(handle, RECORD * node.size)
+            os.truncate(handle, size)
             os.close(handle)
         name = node.broadcast_object(name)
         with open(name, "r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), RECORD * node.size)
+            self._memory = mmap.mmap(file.fileno(), size)
         node.barrier()
         if node.rank == 0:
             os.unlink(name)
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Put this rank's record up."""
+    def write(self, record: Record) -> None:
+        """Put this rank's record up, and those of this machine where it is time for that."""
         record = record | {"at": record["at"][-200:]}
         record |= {name: record[name][:200] for name in ("doing", "alone")}
-        text = json.dumps(record)
-        start = self._lines[self.rank] * RECORD
-        self._memory[start : start + RECORD] = text.encode()[:RECORD].ljust(RECORD)
-        urgent = record["left"] or record["ending"]
-        if self.directory is not None and (urgent or time.monotonic() > self._shared + SIGHT):
-            self._shared = time.monotonic()
-            path = self.directory / f"{self.rank}.json"
+        line = self._lines[self.rank]
+        text = json.dumps(record).encode()
+        self._memory[line * RECORD : (line + 1) * RECORD] = text[:RECORD].ljust(RECORD)
+        if self.directory is None:
+            return
+        known = record["left"], record["ending"]
+        now, clock = time.monotonic(), len(self._lines) * RECORD
+        (written,) = struct.unpack_from("d", self._memory, clock)
+        # Another rank does it only where those before it do not: they may be stopped.
+        if now <= written + SIGHT + line * PERIOD and known == self._known:
+            return
+        struct.pack_into("d", self._memory, clock, now)
+        news = {"job": self.job, "ranks": {str(r): x for r, x in self.here().items()}}
+        self._put(f"{self.place}.json", news)
+        if record["ending"] and not self._known[1]:
+            self._put(ENDING, {"job": self.job})
+        self._known = known
+
+    def _put(self, name: str, content: Record) -> None:
+        if self.directory is not None:
             try:
                 make_directory(self.directory)
-                write_whole(path, text.encode(), sync=False)
+                write_whole(self.directory / name, json.dumps(content).encode(), sync=False)
             except OSError:  # seen less far is no reason to end a run
                 self.directory = None
 
+    def _get(self, name: str) -> Record:
+        """What a file of this job says; empty: nothing, or nothing yet."""
+        if self.directory is not None:
+            try:
+                found = read_object(self.directory / name)
+            except (OSError, ValueError):
+                return {}
+            if found.get("job") == self.job:
+                return found
+        return {}
+
     def all_left(self) -> bool:
         """Whether the programs of all ranks of this machine have ended."""
-        seen = self.read()
+        seen = self.here()
         return all(rank in seen and seen[rank]["left"] for rank in self._lines)
 
-    def read(self) -> dict[int, dict[str, Any]]:
-        """The records of all ranks that can be seen from here."""
+    def here(self) -> dict[int, Record]:
+        """The records of the ranks of this machine."""
         found = {}
-        for rank in range(self.size):
-            line = self._lines.get(rank)
+        for rank, line in self._lines.items():
             try:
-                if line is not None:
-                    found[rank] = json.loads(self._memory[line * RECORD : (line + 1) * RECORD])
-                elif self.directory is not None:
-                    found[rank] = read_object(self.directory / f"{rank}.json")
-            except (OSError, ValueError):  # not yet written, or being written
+                found[rank] = json.loads(self._memory[line * RECORD : (line + 1) * RECORD])
+            except ValueError:  # not yet written, or being written
                 continue
         return found
+
+    def elsewhere(self, pause: float) -> dict[int, Record]:
+        """Those of the other machines that can be seen, as of at most `pause` seconds ago."""
+        if time.monotonic() >= self._read_at + pause:
+            self._read_at = time.monotonic()
+            files = (self._get(f"{n}.json") for n in range(self.places) if n != self.place)
+            self._found = {int(r): x for file in files for r, x in file.get("ranks", {}).items()}
+        return self._found
+
+    def ends_elsewhere(self) -> bool:
+        """Whether a rank of another machine ends the job; one rank a machine looks."""
+        return self._lines[self.rank] == 0 and bool(self._get(ENDING))
 
 
 class Watchdog:
@@ -192,7 +236,8 @@ class Watchdog:
         self.longest: tuple[Any, int] | None = None
         self.waited = 0.0
         self.told = 0.0  # how long was waited when that was last said
-        self.shown = False  # whether this rank's stacks have been printed
+        self.here = ""  # the stacks of this rank, once the job ends
+        self.shown = False  # whether they have been printed, by this rank or another
         self.ending = False
         self.closing = ""
         self.left = False
@@ -245,15 +290,20 @@ class Watchdog:
             if self.comm.num_nodes == 1:
                 self.limit("an atexit hook or MPI_Finalize does not return, here or elsewhere")
 
-    def record(self, doing: str) -> dict[str, Any]:
+    def record(self, doing: str) -> Record:
         """What this rank writes about itself; `doing` is the collective that it waits in."""
         me = self.watched.ident or 0
         return {
             "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
             "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
             "at": user_place(of_threads([me]).get(me, ())), "left": self.left,
-            "ending": self.ending, "alone": FORBIDDEN.get(me, self.closing),
+            "alone": FORBIDDEN.get(me, self.closing), **self.at_its_end(),
         }  # fmt: skip
+
+    def at_its_end(self) -> Record:
+        """What a rank writes once the job ends: where it is, and whether it ends the job itself."""
+        stacks = self.here and _digest(self.here)
+        return {"ending": bool(stacks), "stacks": stacks, "ends": self.ending}
 
     def look(self, elapsed: float) -> None:
         """Write this rank's record, read the others', and say or do what is due."""
@@ -274,17 +324,12 @@ class Watchdog:
         self.waited = 0.0 if waiting is None else self.waits[waiting[0]][1]
         mine = self.record("" if waiting is None else described(*waiting[2]))
         self.board.write(mine | {"left": self.left})
-        seen = self.board.read()
-        if any(record["ending"] for record in seen.values()) and not self.shown:
-            self.shown = True
-            _say(f"microtrain: rank {self.comm.rank} of {self.comm.size} is here:\n{_stacks()}")
+        seen = self.board.here()
+        self.show(mine, seen)
         if waiting is None or self.ending:
             return
-        # One speaks for all that have waited about as long.
-        first = not any(
-            rank < self.comm.rank and record["doing"] and 2 * record["waited"] > self.waited
-            for rank, record in seen.items()
-        )
+        seen |= self.far(self.first(seen))
+        first = self.first(seen)  # one speaks for all that have waited about as long
         whole = waiting[0] is self.comm
         gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
         if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
@@ -300,7 +345,49 @@ class Watchdog:
             text = f"after {limit:g} s the job ends ({whose})"
             _say(f"microtrain: {self.situation(mine, seen)}\n  {text}\n")
 
-    def silent(self, record: dict[str, Any]) -> bool:
+    def first(self, seen: dict[int, Record]) -> bool:
+        """Whether no lower rank of these has waited about as long."""
+        me = self.comm.rank
+        return not any(
+            rank < me and x["doing"] and 2 * x["waited"] > self.waited for rank, x in seen.items()
+        )
+
+    def far(self, first: bool) -> dict[int, Record]:
+        """The ranks of other machines: read after a long wait, by the `first` that waits here."""
+        half = min(self.warn_s, self.timeout_s) / 2
+        late = self.waited >= self.timeout_s + 3 * GONE  # that one may be stopped
+        if self.waited < half or not (first or late):
+            return {}
+        return self.board.elsewhere(min(SIGHT, half))
+
+    def show(self, mine: Record, seen: dict[int, Record]) -> None:
+        """Where the job ends, say where this rank is: one for all that are at the same place.
+
+        Two looks: at the first it is written down, at the second the others are known.
+        """
+        if self.here:
+            if not self.shown and not self.ending:
+                self.shown = True
+                found = self.board.elsewhere(0.0) | seen
+                alike = self.alike(found)
+                if min(alike) == self.comm.rank and not any(found[r]["ends"] for r in alike):
+                    _say(f"microtrain: {self.are_here(alike)}")
+        elif any(x["ending"] for x in seen.values()) or self.board.ends_elsewhere():
+            self.here = _stacks()
+            self.board.write(mine | self.at_its_end())
+
+    def alike(self, seen: dict[int, Record]) -> list[int]:
+        """The ranks that are where this one is."""
+        mine = _digest(self.here)
+        there = (rank for rank, record in seen.items() if record["stacks"] == mine)
+        return sorted({self.comm.rank, *there})
+
+    def are_here(self, ranks: list[int]) -> str:
+        """The stacks of this rank, which those of `ranks` share."""
+        verb = "are" if len(ranks) > 1 else "is"
+        return f"{ranks_named(ranks)} of {self.comm.size} {verb} here:\n{self.here}"
+
+    def silent(self, record: Record) -> bool:
         """Whether a rank has shown no sign of life for as long as a rank may wait."""
         return bool(time.time() - record["time"] >= self.timeout_s)
 
@@ -311,7 +398,8 @@ class Watchdog:
         self.waited += elapsed
         mine = self.record("")
         self.board.write(mine)
-        seen = self.board.read()
+        seen = self.board.here()
+        seen |= self.far(not any(r < self.comm.rank and x["left"] for r, x in seen.items()))
         others = [record for record in seen.values() if not record["left"]]
         first = not any(rank < self.comm.rank and x["left"] for rank, x in seen.items())
         if self.ending or not others or not first:
@@ -322,7 +410,7 @@ class Watchdog:
             self.told = self.waited
             _say(f"microtrain: {self.situation(mine, seen)}\n")
 
-    def situation(self, mine: dict[str, Any], seen: dict[int, dict[str, Any]]) -> str:
+    def situation(self, mine: Record, seen: dict[int, Record]) -> str:
         """Who waits in which call, and where the others are: one line for each."""
         where = f"in {mine['doing']} at {_where(mine)}"
         if self.left:
@@ -337,7 +425,7 @@ class Watchdog:
         lines += [f"  {ranks_named(ranks)}: {what}" for what, ranks in groups.items()]
         return "\n".join(lines)
 
-    def _about(self, record: dict[str, Any] | None, mine: dict[str, Any]) -> str:
+    def _about(self, record: Record | None, mine: Record) -> str:
         if record is None:
             return "on a machine that cannot be seen from here"
         host = "" if record["host"] == self.host else f" (host {record['host']})"
@@ -346,7 +434,7 @@ class Watchdog:
         silent = time.time() - record["time"]
         if record["left"]:
             what = "its program has ended"
-        elif silent > 4 * self.period():
+        elif silent > 4 * self.period() + (SIGHT if host else 0.0):
             what = f"no sign of life for {silent:.0f} s (stopped, or its machine is gone)"
             what += f", last seen at {_where(record)}"
         elif record["doing"]:
@@ -357,16 +445,21 @@ class Watchdog:
             what = f"missing: last seen at {_where(record)}"
         return f"{what}; process {record['pid']}{host}"
 
-    def end(self, why: str, mine: dict[str, Any], seen: dict[int, dict[str, Any]]) -> None:
+    def end(self, why: str, mine: Record, seen: dict[int, Record]) -> None:
         """Let all ranks say where they are, and end the job."""
-        self.ending = self.shown = True
-        self.board.write(mine | {"ending": True})
+        self.ending, self.here = True, _stacks()
+        self.board.write(mine | self.at_its_end())
         time.sleep(2.5 * self.period())
-        text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{_stacks()}"
+        here = self.are_here(self.alike(self.board.elsewhere(0.0) | self.board.here()))
+        text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{here}"
         abort.end_process(1, self.kill, text)
 
 
-def _where(record: dict[str, Any]) -> str:
+def _digest(stacks: str) -> str:
+    return hashlib.blake2b(stacks.encode(), digest_size=8).hexdigest()
+
+
+def _where(record: Record) -> str:
     step = f" in step {record['step']}" if record["step"] else ""
     return f"{record['at']}{step}"
 

@@ -16,9 +16,9 @@ from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..distributed import watchdog
-from ..distributed.agreement import settled, together
+from ..distributed.agreement import first_word, settled, together
 from ..distributed.data_parallel import DataParallel
-from ..distributed.replicas import difference
+from ..distributed.replicas import all_equal, difference
 from ..distributed.shards import local_shards
 from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
@@ -176,11 +176,11 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
             problem = str(error)
             if config.device == "cuda":
                 raise LaunchError(f"device: cuda: {problem}") from error
-    everyone = comm.all_gather_object((count, problem))
-    problems = [f"on rank {rank} {words}" for rank, (_, words) in enumerate(everyone) if words]
-    if problems and comm.rank == 0 and any(count for count, _ in everyone):
-        warn(f"device: auto takes the CPU: {problems[0]}")
-    return None if problems else device
+    if (found := first_word(comm, problem or None)) is None:
+        return device
+    if comm.any(count > 0) and comm.rank == 0:
+        warn(f"device: auto takes the CPU: on rank {found[0]} {found[1]}")
+    return None
 
 
 def load_data(
@@ -223,7 +223,10 @@ def load_data(
 
 def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
     """DataError unless every rank has loaded the same rows: the batches are cut from them."""
-    everyone = comm.all_gather_object((len(data.train), data_hash(data)))
+    mine = data_hash(data)
+    if all_equal(comm, bytes.fromhex(mine)):
+        return
+    everyone = comm.all_gather_object((len(data.train), mine))
     for rank, (rows, its_hash) in enumerate(everyone):
         if its_hash != everyone[0][1]:
             raise DataError(

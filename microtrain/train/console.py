@@ -33,7 +33,9 @@ class Header(Observer):
     def start(self) -> None:
         """Where mpirun names a process that was killed, run.json says which rank that was."""
         run = self.run
-        everyone = run.comm.all_gather_object((socket.gethostname(), os.getpid()))
+        everyone = run.comm.gather_object((socket.gethostname(), os.getpid()))
+        if everyone is None:
+            return
         hosts, processes = map(list, zip(*everyone, strict=True))
         about = run.execution.about()
         run.update_info(

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..distributed import world
-from ..distributed.agreement import from_root, settled
+from ..distributed.agreement import settled
 from ..random import set_rng_state
 from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
 from ..runs.keeper import prune
 from ..runs.stored_state import check_loop
-from .model_state import checkpoint_of, take_over
+from .model_state import checkpoint_of, from_rank_0, take_over
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -107,7 +107,7 @@ def restore(
             lambda checkpoint: check_loop(checkpoint, groups),
         )
 
-    checkpoint = from_root(ranks, read)
+    checkpoint = from_rank_0(ranks, read)
     if checkpoint is None:
         return None
     with settled(ranks):

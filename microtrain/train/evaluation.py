@@ -83,6 +83,8 @@ def evaluate(
                 arrays = mapped(to_numpy, prediction)
                 measured.update(arrays, rows[at], value, *rows[at + 1 :])
             vectors.append(measured.vector())
+    if shards is None:
+        return measured.values(comm.all_reduce(vectors[0]), comm)
     return measured.values(tree_sum(comm, vectors, count), comm)
 
 

@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..backend import MODES
 from ..compile import compile
 from ..compile.executors import UNKNOWN, choose, numba_absent
 from ..compile.traced import Traced
-from ..distributed.agreement import agreed, together
+from ..distributed.agreement import agreed, first_word, together
 from ..errors import CaptureError, ConfigError, UserError
 from ..frames import is_own, with_code
 from ..tensor import TENSORS
@@ -167,11 +169,12 @@ class Execution:
             choice = choose("auto", program, self.run.total_steps or UNKNOWN)
         elif not self._choosing:
             choice = self.name, self.reason
-        everyone = self.comm.all_gather_object((choice, not numba_absent()))
+        on_all = np.array([choice is not None, not numba_absent()])
+        chosen, numba = self.comm.all_reduce(on_all, "min").tolist()
         choosing, self._choosing = self._choosing, False
-        if all(chosen is not None for chosen, _ in everyone):
-            self.name, self.reason = everyone[0][0]
-            if self.name == "numba" and not all(there for _, there in everyone):
+        if chosen:
+            self.name, self.reason = self.comm.broadcast_object(choice)
+            if self.name == "numba" and not numba:
                 self.name, self.reason = "numpy", "numba is not installed on every host"
             if self.name == "numba":
                 self.since = BEGIN if choosing else self.since
@@ -282,11 +285,10 @@ class Execution:
         """
         if self.name == "off":
             return
-        everyone = enumerate(self.comm.all_gather_object(self.problem))
-        problems = [f"rank {rank}: {why}" if rank else why for rank, why in everyone if why]
-        if not problems:
+        if (found := first_word(self.comm, self.problem)) is None:
             return
-        problem = problems[0]
+        rank, problem = found
+        problem = f"rank {rank}: {problem}" if rank else problem
         if self.requested != "auto":
             raise agreed(
                 ConfigError(

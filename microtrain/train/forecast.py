@@ -87,7 +87,7 @@ def dry_run(
             if state.step & (state.step - 1) == 0:
                 settle()
                 enough = time.perf_counter() - began > SECONDS and state.step >= 8
-                if any(parts.comm.all_gather_object(enough)):
+                if parts.comm.any(enough):
                     break
     # Steps that are recorded and compiled take longer, and are few.
     typical = statistics.median(times[len(times) // 2 :])

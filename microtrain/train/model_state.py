@@ -8,12 +8,14 @@ the name of the module.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..backend import to_host
+from ..distributed.agreement import from_root
 from ..errors import DataError
 from ..files import parse_json
 from ..nn.module import EXTRA_STATE
@@ -21,10 +23,11 @@ from ..random import get_rng_state
 from ..runs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
     from ..nn import Module
     from ..optim import Optimizer
 
-__all__ = ["checkpoint_of", "load_model_arrays", "model_arrays", "take_over"]
+__all__ = ["checkpoint_of", "from_rank_0", "load_model_arrays", "model_arrays", "take_over"]
 
 
 def checkpoint_of(
@@ -46,6 +49,40 @@ def checkpoint_of(
         "state": {**state, "random": get_rng_state(), "options": options},
         "config_text": config_text,
     }
+
+
+def from_rank_0(comm: Communicator, read: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+    """The checkpoint that rank 0 reads, on every rank; or the UserError that it raises. Collective.
+
+    Names and shapes travel as an object, arrays as they lie: a pickle of a large model would be
+    there several times on every rank.
+    """
+    own: list[Checkpoint] = []
+
+    def outlined() -> Checkpoint | None:
+        if (found := read()) is None:
+            return None
+        own.append(found)
+        return replace(found, model=_outline(found.model), optimizer=_outline(found.optimizer))
+
+    found = from_root(comm, outlined)
+    if found is None or comm.size == 1:
+        return own[0] if own else None
+    checkpoint = own[0] if own else found
+    for arrays in (checkpoint.model, checkpoint.optimizer):
+        for name, array in arrays.items():
+            arrays[name] = comm.broadcast(array if own else np.empty(array.shape, array.dtype))
+    return checkpoint
+
+
+def _outline(arrays: dict[str, Any]) -> dict[str, Any]:
+    """What there is to say of arrays before they come."""
+    return {name: _Outline(array.shape, array.dtype) for name, array in arrays.items()}
+
+
+class _Outline(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 def take_over(checkpoint: Checkpoint, model: Module, optimizer: Optimizer | None) -> None:

@@ -28,7 +28,7 @@ from ..runs.checkpoint import (
 from ..runs.directory import RunDirectory
 from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
-from .model_state import load_model_arrays, take_over
+from .model_state import from_rank_0, load_model_arrays, take_over
 from .requests import STOP_FILE
 from .state import TrainingRun
 
@@ -119,7 +119,7 @@ def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
 
 def take_up(run: TrainingRun) -> None:
     """Take over where the run in `run.directory` has come to, and go on in it; collective."""
-    checkpoint = from_root(run.comm, lambda: _newest(run))
+    checkpoint = from_rank_0(run.comm, lambda: _newest(run))
     with settled(run.comm):
         if checkpoint is not None:
             restore(run, checkpoint)

@@ -251,9 +251,11 @@ def test_a_script_ends(mpirun: Mpirun, name: str, size: int, steps: str) -> None
         size=size, waits=rf"script\.py:{line}", step=7 if skips else 4,
         processes=r"\d+",
     )  # fmt: skip
-    if WAITS in fault.says:  # all that wait say where they are
-        for rank in range(2, size):
-            assert f"rank {rank} of {size} is here:\nthread MainThread" in job.stderr
+    if WAITS in fault.says:  # all that wait say where they are, each place once
+        who = rf"ranks?( \d(?:-\d)?(?:, \d(?:-\d)?)*) of {size} (?:is|are) here:\nthread MainThread"
+        shown = [each for ranks in re.findall(who, job.stderr) for each in numbers(ranks)]
+        assert set(shown) >= {0, *range(2, size)}, job.stderr
+        assert len(shown) == len(set(shown)), job.stderr
     assert job.stdout.count("the end") <= skips
 
 
@@ -273,6 +275,12 @@ def test_a_run_ends(mpirun: Mpirun, tmp_path: Path, name: str, size: int, steps:
     # Noticed before anything was written, settled by all, or its writer was ended like the others.
     status = [] if not fault.in_a_step else [("diverged", 4)] if code == 4 else [("running", None)]
     assert [(one["status"], one["exit_code"]) for one in info] == status
+
+
+def numbers(ranks: str) -> list[int]:
+    """0, 2 and 3 for "0, 2-3"."""
+    parts = [[int(rank) for rank in part.split("-")] for part in ranks.split(",")]
+    return [rank for part in parts for rank in range(part[0], part[-1] + 1)]
 
 
 def time_out(fault: Fault) -> float:

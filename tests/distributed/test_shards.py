@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import microtrain as mt
 from microtrain.data import ArrayDataset, DataLoader
 from microtrain.distributed import Communicator, DataParallel, in_process
-from microtrain.distributed.shards import tree_sum
+from microtrain.distributed.shards import _joined, _left, _own, tree_sum
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
 
@@ -56,6 +56,22 @@ def test_a_tree_over_these_ranks(comm: Communicator) -> None:
             each = shards // comm.size
             mine = [part.copy() for part in parts[comm.rank * each : (comm.rank + 1) * each]]
             np.testing.assert_array_equal(tree_sum(comm, mine, shards), tournament(list(parts)))
+
+
+@pytest.mark.parametrize("each", [1, 2, 3, 4])
+def test_a_tree_of_many_ranks_knows_what_each_has_left(each: int) -> None:
+    for ranks in (*range(2, 20), 64, 100):
+        count = ranks * each
+        parts = np.random.default_rng(count).standard_normal((count, 2))
+        levels, most = _left(ranks, each, count)
+        sent = np.zeros((ranks, most, 2))
+        for rank in range(ranks):
+            mine = [part.copy() for part in parts[rank * each : (rank + 1) * each]]
+            sums = _own(mine, rank * each, count)
+            sent[rank, : len(sums)] = sums
+        assert sum(len(rows) for _, rows in levels) < 2 * ranks + 2 * len(levels)
+        found = _joined(levels, sent.reshape(ranks * most, 2))
+        np.testing.assert_array_equal(found, tournament(list(parts)))
 
 
 def network(norm: bool) -> Any:

@@ -103,6 +103,30 @@ def test_gradients_of_both_orders_are_those_of_all_ranks_together(
     check_over_ranks(comm, function, x[part] - 5, np.full(shape[0], 0.1))
 
 
+def test_sums_over_ranks_are_what_they_are_told_together(comm: Communicator) -> None:
+    rng = np.random.default_rng(comm.rank)
+    width = 2500 // comm.size  # beyond `WHOLE` with five times as many channels
+    x = rng.standard_normal((7 + comm.rank, 5 * width)) + 1e7
+    found = batch_norm(mt.from_numpy(x), None, None, None, None, 0.1, 1e-30, comm).numpy()
+    for start in range(0, x.shape[1], width // 2):
+        part = np.ascontiguousarray(x[:, start : start + width // 2])
+        few = batch_norm(mt.from_numpy(part), None, None, None, None, 0.1, 1e-30, comm).numpy()
+        np.testing.assert_allclose(found[:, start : start + width // 2], few, rtol=0, atol=1e-7)
+
+
+def test_ranks_without_rows_are_no_part_of_sums(comm: Communicator) -> None:
+    x = np.random.default_rng(0).standard_normal((9, 12_500 // comm.size))
+    mine = x if comm.rank == 0 else x[:0]
+    mean, var = mt.zeros(x.shape[1], dtype=mt.float64), mt.ones(x.shape[1], dtype=mt.float64)
+    batch_norm(mt.from_numpy(mine), mean, var, None, None, 1.0, 1e-5, comm)
+    np.testing.assert_allclose(mean.numpy(), x.mean(0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(var.numpy(), x.var(0, ddof=1), rtol=1e-12)
+    batch_norm(mt.from_numpy(x[:0]), mean, var, None, None, 1.0, 1e-5, comm)
+    np.testing.assert_allclose(mean.numpy(), x.mean(0), rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        batch_norm(mt.from_numpy(mine[:1]), None, None, None, None, 0.1, 1e-5, comm)
+
+
 def test_a_large_mean_costs_no_digits(comm: Communicator) -> None:
     x = np.random.default_rng(comm.rank).standard_normal((50, 2)) + 1e7
     found = batch_norm(mt.from_numpy(x), None, None, None, None, 0.1, 1e-30, comm).numpy()

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import mpi_run
 import pytest
 
 import microtrain as mt
-from microtrain.distributed import Communicator, watchdog
+from microtrain.distributed import Communicator, in_process, watchdog
+from microtrain.distributed.communicator import ranks_named
 from microtrain.errors import ConfigError
 
 Mpirun = Callable[..., mpi_run.Job]
@@ -131,6 +134,101 @@ def test_limits_are_checked_without_other_ranks() -> None:
         watchdog.limits(-1, 10)
     with pytest.raises(ConfigError, match="timeout_s"):
         watchdog.limits(1, float("nan"))
+
+
+def test_ranks_are_named_by_ranges() -> None:
+    assert ranks_named([1]) == "rank 1"
+    assert ranks_named([1, 2]) == "ranks 1, 2"
+    assert ranks_named([0, 1, 2, 3, 7, 9, 10]) == "ranks 0-3, 7, 9, 10"
+
+
+# ---------------------------------------------------------------------------------------- the board
+
+
+class Job:
+    """Boards of two machines with two ranks each, as threads; the main thread writes for all."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+
+        def made(comm: in_process.InProcessCommunicator) -> watchdog.Board:
+            comm.node_rank, comm.num_nodes = comm.rank // 2, 2  # type: ignore[misc]
+            return watchdog.Board(comm)
+
+        self.boards = in_process.run(4, made)
+        for rank, board in enumerate(self.boards):
+            self.write(rank)
+            board.directory = directory
+
+    def write(self, rank: int, **more: Any) -> None:
+        record = {"at": "x.py:1", "doing": "", "alone": "", "left": False, "ending": False}
+        self.boards[rank].write(record | {"rank": rank} | more)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_machine_has_one_file(tmp_path: Path, clock: list[float]) -> None:
+    job = Job(tmp_path / "board")
+    stamps = []
+    for _ in range(3):
+        for rank in range(4):
+            job.write(rank)
+        stamps.append([path.stat().st_mtime_ns for path in sorted((tmp_path / "board").iterdir())])
+        clock[0] += 1
+    assert [path.name for path in sorted((tmp_path / "board").iterdir())] == ["0.json", "1.json"]
+    assert stamps[0] == stamps[1] == stamps[2]  # not at every look
+    clock[0] += watchdog.SIGHT
+    for rank in range(4):
+        job.write(rank)
+    assert job.boards[0].here().keys() == {0, 1}
+    assert job.boards[0].elsewhere(0.0) == {r: job.boards[2].here()[r] for r in (2, 3)}
+    assert job.boards[3].elsewhere(0.0).keys() == {0, 1}
+
+
+def test_the_file_of_a_machine_is_written_though_its_first_rank_is_stopped(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    job = Job(tmp_path / "board")
+    job.write(0)
+    clock[0] += watchdog.SIGHT + 0.5
+    job.write(1, at="too soon for the second")
+    assert job.boards[2].elsewhere(0.0)[1]["at"] == "x.py:1"
+    clock[0] += watchdog.PERIOD
+    job.write(1, at="y.py:2")
+    assert job.boards[2].elsewhere(0.0)[1]["at"] == "y.py:2"
+    job.write(1, left=True)  # news are not kept back
+    assert job.boards[2].elsewhere(0.0)[1]["left"]
+
+
+def test_files_of_an_earlier_job_are_not_looked_at(tmp_path: Path) -> None:
+    before = Job(tmp_path / "board")
+    for rank in range(4):
+        before.write(rank, left=True, ending=True)
+    assert before.boards[0].elsewhere(0.0).keys() == {2, 3}
+    assert [board.ends_elsewhere() for board in before.boards] == [True, False, True, False]
+    after = Job(tmp_path / "board")
+    assert after.boards[0].elsewhere(0.0) == {}
+    assert not any(board.ends_elsewhere() for board in after.boards)
+
+
+def test_other_machines_are_read_by_one_rank_that_has_waited_long(tmp_path: Path) -> None:
+    job = Job(tmp_path / "board")
+    for rank in range(4):
+        job.write(rank)
+    watching = object.__new__(watchdog.Watchdog)
+    watching.board, watching.warn_s, watching.timeout_s = job.boards[0], 30.0, 600.0
+    read = {}
+    for waited, first in ((14.0, True), (15.0, False), (15.0, True), (606.0, False)):
+        watching.waited = waited
+        read[waited, first] = set(watching.far(first))
+    assert read == {
+        (14.0, True): set(), (15.0, False): set(), (15.0, True): {2, 3}, (606.0, False): {2, 3},
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- the replicas
