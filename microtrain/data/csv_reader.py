@@ -1,8 +1,9 @@
 """CSV files read by blocks: columns of numbers become float64 as they are read, others texts.
 
-Cells are found, and plain decimals computed, by NumPy for a block at once. What it cannot read
-exactly is left to Python's `csv` and `float`, which also say what is wrong with a file; the values
-are theirs to the last bit. Memory holds the numbers, one block, and the texts that are asked for.
+Cells are found, and plain decimals computed, by NumPy for a block at once, or by pyarrow where it
+is installed and the file large and of numbers alone. What these cannot read exactly is left to
+Python's `csv` and `float`, which also say what is wrong with a file; the values are theirs to the
+last bit. Memory holds the numbers, one block, and the texts that are asked for.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import contextlib
 import csv
 import io
 import itertools
-import math
 import os
-import re
 from codecs import BOM_UTF8, getincrementaldecoder
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, BinaryIO
 
@@ -24,9 +23,10 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..words import plural
-from .columns import NO_VALUE
-from .decimals import BEFORE, decimals
-from .frame import Frame, OnFile, number, other_delimiter
+from .arrow import Arrow, Numbers
+from .csv_cells import Cells, Cut, Texts
+from .decimals import BEFORE
+from .frame import Frame, OnFile, other_delimiter
 
 __all__ = ["read_table"]
 
@@ -34,10 +34,10 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
+ARROW_BLOCK = 4 * BLOCK
+_WORTH = 60  # blocks of a file for which pyarrow's import pays: 16 MB
 _ROWS = 10_000  # of a block from Python's reader
-_FEW = 10_000  # different texts of a column that are kept once
 _AT_ONCE = 2_000_000  # cells whose texts are read again together
-_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")  # 1234,5 or 1.234,5
 
 
 def read_table(
@@ -82,6 +82,7 @@ class _File:
         self._stamp: tuple[int, ...] | None = None
         self._rows, self._again = 0, dict[int, Array]()
         self._spans_lines = False  # some row may have several
+        self._arrow: Arrow | None = None
         self._read_back: list[int] = []
         self.names, self._start, self._first_line = self._header()
 
@@ -89,17 +90,19 @@ class _File:
         """The table; read twice where a column does not go on as it began."""
         count = len(self.names)
         wanted = [j for j in range(count) if is_wanted(self.names[j])]
-        kept = {j: _Texts(self._decimal) for j in wanted if self.names[j] in texts}
+        kept = {j: Texts(self._decimal) for j in wanted if self.names[j] in texts}
         numeric = [j for j in wanted if j not in kept]
         changed = set[int]()
         matrix = np.empty((0, 0))
         for block, share in self._blocks():
             values, bad = block.numbers(numeric)
             if not self._rows:  # what they hold is what they begin with
-                kept |= {numeric[i]: _Texts(self._decimal) for i in bad}
+                kept |= {numeric[i]: Texts(self._decimal) for i in bad}
                 values = np.delete(values, sorted(bad), axis=1)
                 numeric = [j for j in numeric if j not in kept]
                 matrix = np.empty((int(len(values) / share * 1.02), len(numeric)))
+                if numeric and not kept and share * _WORTH < 1:
+                    self._arrow = Arrow.of(count, numeric, self._delimiter, self._decimal)
             else:
                 changed |= {numeric[i] for i in bad}
             end = self._rows + len(values)
@@ -109,6 +112,7 @@ class _File:
             for j, column in kept.items():
                 column.add(block.raw(j))
             self._rows = end
+        self._arrow = None
         if not self._rows:
             raise DataError(f"{self.origin} has a header but no rows: the data set is empty")
         matrix.resize((self._rows, len(numeric)), refcheck=False)
@@ -193,7 +197,7 @@ class _File:
             pass
         raise AssertionError("Python's reader found a header, and then none")
 
-    def _blocks(self) -> Iterator[tuple[_Cut | _Cells, float]]:
+    def _blocks(self) -> Iterator[tuple[Cut | Cells | Numbers, float]]:
         """All rows in blocks, each with its share of the file, about.
 
         From the first block on that is odd, Python's reader finds them.
@@ -202,14 +206,14 @@ class _File:
         with contextlib.suppress(_OddError):
             for block, share in self._cuts():
                 yield block, share
-                done += block.rows
+                done += len(block)
             return
         self._spans_lines = True
         rows = itertools.islice((row for _, row in self.rows()), 1 + done, None)
         while batch := [*itertools.islice(rows, _ROWS)]:
-            yield _Cells(batch, self._decimal), 1.0
+            yield Cells(batch, self._decimal), 1.0
 
-    def _cuts(self) -> Iterator[tuple[_Cut, float]]:
+    def _cuts(self) -> Iterator[tuple[Cut | Numbers, float]]:
         """The blocks that the fast reader can read; _OddError at the first other one."""
         if not self._delimiter.isascii():
             raise _OddError
@@ -218,8 +222,9 @@ class _File:
             file.seek(self._start)
             rest, last = b"", False
             while not last:
-                chunk = file.read(BLOCK)
-                last = len(chunk) < BLOCK
+                length = BLOCK if self._arrow is None else ARROW_BLOCK
+                chunk = file.read(length)
+                last = len(chunk) < length
                 data = b"".join((b"0" * BEFORE, rest, chunk))
                 if last:  # blank lines at the end are no rows
                     data = data.rstrip(b"\r\n")
@@ -231,7 +236,8 @@ class _File:
                 if rest and (last or len(rest) > 64 * BLOCK):
                     raise _OddError
                 if end:
-                    yield self._cut(data, end), min(1.0, (end - BEFORE) / size)
+                    block = self._arrow and self._arrow.block(data, BEFORE, end)
+                    yield block or self._cut(data, end), min(1.0, (end - BEFORE) / size)
 
     def _end_of_rows(self, data: bytes) -> int:
         """Where the last row ends that is whole; 0: none is."""
@@ -242,7 +248,7 @@ class _File:
         newlines = np.flatnonzero((buffer == ord("\n")) & outside)
         return int(newlines[-1]) + 1 if len(newlines) else 0
 
-    def _cut(self, data: bytes, end: int) -> _Cut:
+    def _cut(self, data: bytes, end: int) -> Cut:
         """The cells of whole rows, which are checked as Python's reader does."""
         buffer, width = np.frombuffer(data, np.uint8)[:end], len(self.names)
         newline = buffer == ord("\n")
@@ -287,11 +293,11 @@ class _File:
                 raise _OddError from None
         self._spans_lines |= int(newline.sum()) != rows
         at = (starts.reshape(shape), points.reshape(shape), ends.reshape(shape))
-        return _Cut(data, at, bool(len(quotes)), self._decimal)
+        return Cut(data, at, bool(len(quotes)), self._decimal)
 
     def _texts(self, columns: Sequence[int]) -> dict[int, Array]:
         """Columns as texts."""
-        found = {j: _Texts(self._decimal) for j in columns}
+        found = {j: Texts(self._decimal) for j in columns}
         for block, _ in self._blocks() if columns else ():
             for j, column in found.items():
                 column.add(block.raw(j))
@@ -304,90 +310,6 @@ class _File:
             self._again = {}
             self._again = self._texts(self._read_back[at : at + max(1, _AT_ONCE // self._rows)])
         return self._again[j]
-
-
-class _Cut:
-    """Rows that the fast reader has cut into cells."""
-
-    def __init__(
-        self, data: bytes, at: tuple[Array, Array, Array], quoted: bool, decimal: str
-    ) -> None:
-        self._data, self._at, self._quoted, self._decimal = data, at, quoted, decimal
-        self.rows = len(at[0])
-
-    def raw(self, j: int) -> Iterator[bytes]:
-        """The cells of a column as they stand in the file."""
-        starts, _, ends = (array[:, j].tolist() for array in self._at)
-        return (self._data[start:end] for start, end in zip(starts, ends, strict=True))
-
-    def numbers(self, columns: Sequence[int]) -> tuple[Floats, set[int]]:
-        """Cells as float64 of shape (rows, columns), NaN for no value; where one is neither."""
-        every = len(columns) == self._at[0].shape[1]
-        starts, points, ends = (
-            (array if every else array[:, columns]).ravel() for array in self._at
-        )
-        if self._quoted:
-            quoted = np.frombuffer(self._data, np.uint8)[starts] == ord('"')
-            starts, ends = starts + quoted, ends - quoted
-            points = np.minimum(points, ends)
-        values, fine = decimals(self._data, starts, points, ends)
-        empty = starts == ends
-        values[empty] = math.nan
-        odd = np.flatnonzero(~(fine | empty))
-        pairs = zip(starts[odd].tolist(), ends[odd].tolist(), strict=True)
-        texts = [_text(self._data[start:end].decode(), self._decimal) for start, end in pairs]
-        bad = set[int]()
-        found = _floats(texts)
-        if found is None:
-            each = [_value(text) for text in texts]
-            bad = {i % len(columns) for i, x in zip(odd.tolist(), each, strict=True) if x is None}
-            found = np.array(each, np.float64)  # of None NaN
-        values[odd] = found
-        return values.reshape(self.rows, len(columns)), bad
-
-
-class _Cells:
-    """Rows from Python's reader."""
-
-    def __init__(self, rows: list[list[str]], decimal: str) -> None:
-        self._columns, self._decimal, self.rows = [*zip(*rows, strict=True)], decimal, len(rows)
-
-    def raw(self, j: int) -> Sequence[str]:
-        """The cells of a column."""
-        return self._columns[j]
-
-    def numbers(self, columns: Sequence[int]) -> tuple[Floats, set[int]]:
-        """As those of `_Cut`."""
-        values, bad = np.empty((self.rows, len(columns))), set[int]()
-        for i, j in enumerate(columns):
-            found = _floats([_text(cell, self._decimal) for cell in self._columns[j]])
-            if found is None:
-                bad.add(i)
-            else:
-                values[:, i] = found
-        return values, bad
-
-
-class _Texts(dict[bytes | str, str]):
-    """A column of texts, equal ones kept once as long as there are few."""
-
-    def __init__(self, decimal: str) -> None:
-        super().__init__()
-        self.cells, self._decimal = list[str](), decimal
-
-    def add(self, raw: Iterable[bytes | str]) -> None:
-        self.cells += [self[cell] for cell in raw]
-
-    def __missing__(self, raw: bytes | str) -> str:
-        cell = raw
-        if isinstance(cell, bytes):
-            if cell[:1] == b'"':
-                cell = cell[1:-1].replace(b'""', b'"')
-            cell = cell.decode()
-        text = _text(cell, self._decimal)
-        if len(self) < _FEW:
-            self[raw] = text
-        return text
 
 
 class _Lines(Sequence[int]):
@@ -405,34 +327,6 @@ class _Lines(Sequence[int]):
 
     def __len__(self) -> int:
         return len(self._all)
-
-
-def _text(cell: str, decimal: str) -> str:
-    """A cell without white space around it, and a number with a decimal point."""
-    cell = cell.strip()
-    if decimal == "," and _COMMA.fullmatch(cell):
-        return cell.replace(".", "").replace(",", ".")
-    return cell
-
-
-def _floats(texts: Sequence[str]) -> Floats | None:
-    """Numbers, NaN for no value; None where a text is neither."""
-    joined = "".join(texts)
-    if joined.isascii() and "_" not in joined:
-        with contextlib.suppress(ValueError):
-            found = np.array([*map(float, texts)])
-            if np.isfinite(found).all():
-                return found
-    values = [_value(text) for text in texts]
-    return None if None in values else np.array(values, np.float64)
-
-
-def _value(text: str) -> float | None:
-    """A finite number, NaN for a text that stands for no value, None for all else."""
-    value = number(text)
-    if value is not None and math.isfinite(value):
-        return value
-    return math.nan if text.casefold() in NO_VALUE else None
 
 
 def _require_utf8(origin: str, file: BinaryIO) -> None:
