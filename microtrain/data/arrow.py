@@ -67,7 +67,8 @@ class Arrow:
         rows, half = data[start:end], csv.field_size_limit() // 2
         windows = (rows[i : i + half] for i in range(0, len(rows) - half, half))
         short = all(b"\n" in window or self._delimiter in window for window in windows)
-        if not short or not rows.isascii() or b'"' in rows or b"\r" in rows:
+        blank = rows.startswith(b"\n") or b"\n\n" in rows  # to pyarrow rows of empty cells
+        if blank or not short or not rows.isascii() or b'"' in rows or b"\r" in rows:
             return None
         self._reading.block_size = len(rows) + 1
         try:
