@@ -188,8 +188,13 @@ class _File:
             lines = list[str]()
             with contextlib.suppress(csv.Error, UnicodeDecodeError, StopIteration):
                 text = io.TextIOWrapper(file, "utf-8", newline="")
-                each = (lines.append(line) or line for line in text)
-                reader = csv.reader(each, delimiter=self._delimiter, strict=True)
+
+                def counted() -> Iterator[str]:
+                    for line in text:
+                        lines.append(line)
+                        yield line
+
+                reader = csv.reader(counted(), delimiter=self._delimiter, strict=True)
                 if names := next(reader):
                     start += len("".join(lines).encode())
                     return [name.strip() for name in names], start, 1 + len(lines)

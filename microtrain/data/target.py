@@ -30,9 +30,9 @@ def read_target(
     if found is not None and np.isfinite(found).any() and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1), None
     if found is not None and np.isfinite(found).all():
-        _require_whole(frame, name, np.flatnonzero(found % 1))
-        whole, codes = np.unique(found, return_inverse=True)
-        return codes.astype(np.int64), tuple(str(int(x)) for x in whole)
+        _require_whole(frame, name, np.flatnonzero(found % 1).tolist())
+        whole, inverse = np.unique(found, return_inverse=True)
+        return inverse.astype(np.int64), tuple(str(int(x)) for x in whole)
     values = frame.values(name)
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
