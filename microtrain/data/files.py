@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
-from collections.abc import Iterator, Sequence
-from csv import Error as CsvError
-from csv import reader as csv_reader
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -17,16 +15,15 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError, install
 from ..files import open_plain
 from ..spelling import did_you_mean
-from ..words import plural
-from .columns import Columns
+from .columns import Columns, as_columns
+from .csv_reader import read_table
 from .dataset import ArrayDataset
-from .frame import Frame, missing, other_delimiter
+from .frame import Frame, missing
 from .table import Table, table_or_arrays
 
 __all__ = ["csv", "npz", "parquet", "parse_csv", "read_csv", "read_npz", "read_parquet"]
 
 Array = NDArray[Any]
-_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")  # 1234,5 or 1.234,5
 
 
 def csv(
@@ -68,7 +65,16 @@ def csv(
         >>> iris.classes
         ('setosa', 'versicolor', 'virginica')
     """
-    frame = read_csv(Path(path), delimiter, decimal)
+    kinds: dict[str, str] = {}
+    with contextlib.suppress(ConfigError):  # told when the file has been read
+        kinds = {name: column.type for name, column in as_columns(columns).items()}
+    texts = {name for name, kind in kinds.items() if kind in ("category", "date")}
+    kept = None if features is None else {*features, target, weight}
+    left = {*(drop or ()), *(name for name, kind in kinds.items() if kind == "id")} - {target}
+    frame = read_csv(
+        Path(path), delimiter, decimal, texts,
+        lambda name: name not in left if kept is None else name in kept,
+    )  # fmt: skip
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(
         frame, target, columns, features=features, drop=drop, categorical=categorical,
@@ -146,66 +152,20 @@ def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDa
     return ArrayDataset(*arrays.values(), target_name=target)
 
 
-def read_csv(path: Path, delimiter: str = ",", decimal: str = ".") -> Frame:
-    """The table in a CSV file; raises as `parse_csv`, and DataError where it cannot be read."""
-    with _reading(path) as file:
-        return parse_csv(path, file.read(), delimiter, decimal)
+def read_csv(
+    path: Path,
+    delimiter: str = ",",
+    decimal: str = ".",
+    texts: Collection[str] = (),
+    wanted: Callable[[str], bool] | None = None,
+) -> Frame:
+    """The table in a CSV file; see `read_table`, which raises more than that it cannot be read."""
+    return read_table(path, partial(_reading, path), delimiter, decimal, texts, wanted)
 
 
 def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
-    """The table that is the content of a CSV file, white space around cells left out.
-
-    With the decimal "," a cell such as 1.234,5 is read as 1234.5.
-
-    Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
-    different lengths; ConfigError for a delimiter that is none.
-    """
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ConfigError(
-            f"delimiter must be one character, got {delimiter!r}; "
-            r'a tab is written "\t", in double quotes'
-        )
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{origin}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8 text; "
-            "save the file as UTF-8"
-        ) from error
-    reader = csv_reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    lines, rows = [1], []  # as an editor counts: a quoted cell may span several
-    try:
-        for row in reader:
-            rows.append(row)
-            lines.append(reader.line_num + 1)
-    except CsvError as error:
-        raise DataError(f"{origin}, line {lines[-1]}: {error}") from error
-    names, *rows = rows or [[]]
-    if not names:
-        raise DataError(f"{origin}: the first line is empty; expected the names of the columns")
-    while rows and not rows[-1]:  # blank lines that end the file
-        rows.pop()
-    if not rows:
-        raise DataError(f"{origin} has a header but no rows: the data set is empty")
-    for line, row in zip(lines[1:], rows, strict=False):
-        if len(row) != len(names):
-            other = other_delimiter(names)
-            raise DataError(
-                f"{origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
-                f"expected {plural(len(names), 'cell')} as in the header"
-                + (f'\nhint: are its cells separated by "{other}"?' if other else "")
-            )
-    cells = ([cell.strip() for cell in column] for column in zip(*rows, strict=True))
-    if decimal == ",":
-        cells = ([_with_point(cell) for cell in column] for column in cells)
-    columns = (np.array(column, object) for column in cells)
-    return Frame(origin, [name.strip() for name in names], columns, lines[1:])
-
-
-def _with_point(cell: str) -> str:
-    """A number that is written with a decimal comma as one with a point; others as they are."""
-    return cell.replace(".", "").replace(",", ".") if _COMMA.fullmatch(cell) else cell
+    """The table that is the content of a CSV file, as `read_csv`."""
+    return read_table(origin, partial(io.BytesIO, content), delimiter, decimal)
 
 
 def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:

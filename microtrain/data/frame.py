@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -21,10 +22,29 @@ from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
 
-__all__ = ["Frame", "has_decimal_comma", "missing", "number", "shortened", "together"]
+__all__ = ["Frame", "OnFile", "has_decimal_comma", "missing", "number", "shortened", "together"]
 
 Array = NDArray[Any]
 _NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
+
+
+@dataclass
+class OnFile:
+    """A column that stays in its file.
+
+    Attributes:
+        rows: how many there are.
+        texts: reads its cells, an object array of shape (rows,).
+        numbers: the cells as float64, NaN for what stands for no value; None: not all are such, or
+            nobody has looked.
+    """
+
+    rows: int
+    texts: Callable[[], Array]
+    numbers: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return self.rows
 
 
 class Frame:
@@ -33,7 +53,7 @@ class Frame:
     Args:
         origin: the file, or what else names the table in errors.
         names: of the columns; of those that are asked for, each must stand there once.
-        columns: anything that NumPy makes an array of.
+        columns: anything that NumPy makes an array of, or `OnFile`.
         lines: the line of a text file on which each row starts; a text in it may be a number. None:
             rows count from 0, and a text is no number.
 
@@ -55,7 +75,7 @@ class Frame:
             shown = listed([f"{name} {length}" for name, length in lengths])
             raise DataError(f"{origin}: columns have different numbers of rows: {shown}")
         self._rows = len(arrays[0]) if arrays else 0
-        self._columns: dict[str, list[Array]] = {}
+        self._columns: dict[str, list[Array | OnFile]] = {}
         for position, (name, array) in enumerate(zip(self.names, arrays, strict=True), start=1):
             if "\0" in name:
                 raise DataError(
@@ -63,7 +83,9 @@ class Frame:
                 )
             self._columns.setdefault(name, []).append(array)
 
-    def _column(self, name: str, values: Any) -> Array:
+    def _column(self, name: str, values: Any) -> Array | OnFile:
+        if isinstance(values, OnFile):
+            return values
         try:
             array = np.asarray(values)
         except (ValueError, TypeError) as error:
@@ -91,11 +113,20 @@ class Frame:
 
     def column(self, name: str) -> Array:
         """The values of a column as they are."""
+        column = self._one(name)
+        return column.texts() if isinstance(column, OnFile) else column
+
+    def floats(self, name: str) -> NDArray[np.float64] | None:
+        """A column of a file that was read as numbers, NaN for no value; None of all others."""
+        column = self._one(name)
+        return column.numbers if isinstance(column, OnFile) else None
+
+    def _one(self, name: str) -> Array | OnFile:
         self.require([name])
-        array, *others = self._columns[name]
+        column, *others = self._columns[name]
         if others:
             raise DataError(f'{self.origin} has {1 + len(others)} columns named "{name}"')
-        return array
+        return column
 
     def texts(self, name: str) -> list[str]:
         """A column as texts: whole numbers without a point, no value as an empty text."""
@@ -123,6 +154,9 @@ class Frame:
 
     def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
         """A column of finite numbers; DataError naming the first value that is not one."""
+        found = self.floats(name)
+        if found is not None and np.isfinite(found).all():
+            return found.copy()
         array = self.column(name)
         text = "_" if self.lines is None else "".join(array)
         if array.dtype.kind in "biuf" or (text.isascii() and "_" not in text):

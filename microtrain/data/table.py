@@ -131,7 +131,8 @@ class Table:
         column = self.columns.get(name, Column())
         if not as_time:
             return np.array(texts(self.frame, name, Column(type="category")))  # none is empty
-        if column.type == "date" or self.frame.column(name).dtype.kind in "OM":
+        plain = self.frame.floats(name) is not None  # of which none is a date
+        if column.type == "date" or (not plain and self.frame.column(name).dtype.kind in "OM"):
             try:  # not filled in: without a value there is no order
                 return dates(self.frame, name, Column(type="date", format=column.format))
             except DataError:
@@ -155,6 +156,17 @@ class Table:
         Raises DataError that names every column with cells that are not what they should be, and
         where scikit-learn is needed and not installed.
         """
+        encoder = self.encoder(rows)
+        scales = [how for column in encoder.columns for how in column.scales(standardize)]
+        x, *_ = encoder.encode(self.frame)
+        if not scales:  # embedded columns alone
+            return encoder, Preprocessing.identity(x)
+        scaling = [_scaled(how, x[rows, i], self.frame.origin) for i, how in enumerate(scales)]
+        mean, scale = np.array(scaling).T
+        return encoder, Preprocessing(mean.copy(), scale.copy())
+
+    def encoder(self, rows: Rows = slice(None)) -> Encoder:
+        """The first of what `fit` returns."""
         attempts = [partial(_fit, self.frame, *each, rows) for each in self.columns.items()]
         try:
             columns = together(self.frame.origin, attempts)
@@ -165,14 +177,7 @@ class Table:
             raise DataError(
                 "\n".join(filter(None, [str(error), advice(self.frame, plain)]))
             ) from None
-        encoder = Encoder(tuple(columns), self.ids)
-        x, *_ = encoder.encode(self.frame)
-        scales = [how for column in encoder.columns for how in column.scales(standardize)]
-        if not scales:  # embedded columns alone
-            return encoder, Preprocessing.identity(x)
-        scaling = [_scaled(how, x[rows, i], self.frame.origin) for i, how in enumerate(scales)]
-        mean, scale = np.array(scaling).T
-        return encoder, Preprocessing(mean.copy(), scale.copy())
+        return Encoder(tuple(columns), self.ids)
 
     def arrays(self, encoder: Encoder, note: Note | None = None) -> ArrayDataset:
         """All rows as a model takes them, before scaling."""
@@ -210,7 +215,7 @@ def table_or_arrays(
     if target in (features or ()):
         raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
     table = Table(frame, target, columns, features=features, drop=drop or (), **others)
-    return table if columns else table.arrays(table.fit()[0])
+    return table if columns else table.arrays(table.encoder())
 
 
 @dataclass(frozen=True)
@@ -243,10 +248,11 @@ class Fitted:
         flags = len(self.feature_names) - (self.column.type != "category")
         return [how] * (self.column.type != "category") + ["none"] * flags
 
-    def encode(self, frame: Frame, note: Note) -> tuple[Array, Array | None]:
-        """Inputs of shape (n, names), and the codes of an embedding: 0 where a category is none of
-        those known, which one-hot has as zeros.
+    def encode(self, frame: Frame, note: Note, x: Array) -> Array | None:
+        """Write the inputs into `x`, float64 of shape (n, names); returns the codes of an
+        embedding: 0 where a category is none of those known, which one-hot has as zeros.
         """
+        width = x.shape[1] - self.column.indicator
         if self.column.type == "category":
             cells = np.array(texts(frame, self.name, self.column))
             empty = cells == ""
@@ -255,15 +261,16 @@ class Fitted:
             self._tell(frame, np.where(empty, "", cells), codes, note)
             known = np.arange(1, 1 + len(self.categories))
             embedded = self.column.encode == "embedding"
-            x = np.zeros((len(cells), 0)) if embedded else codes[:, None] == known
+            if not embedded:
+                x[:, :width] = codes[:, None] == known
         else:
             read = numbers if self.column.type == "number" else dates
             values = read(frame, self.name, self.column)
             empty, codes, embedded = np.isnan(values), None, False
-            x = np.where(empty, 0.0 if self.fill is None else self.fill, values)[:, None]
+            x[:, 0] = np.where(empty, 0.0 if self.fill is None else self.fill, values)
         if self.column.indicator:
-            x = np.concatenate([x, empty[:, None]], axis=1)
-        return x.astype(np.float64), codes if embedded else None
+            x[:, width] = empty
+        return codes if embedded else None
 
     @cached_property
     def _code(self) -> dict[str, int]:
@@ -329,10 +336,12 @@ class Encoder:
         """
         frame.require(self.names)
         tell = note or (lambda text: None)
-        attempts = [partial(column.encode, frame, tell) for column in self.columns]
-        parts = together(frame.origin, attempts)
-        codes = [part for _, part in parts if part is not None]
-        x = np.concatenate([x for x, _ in parts], axis=1)
+        x, at, attempts = np.empty((len(frame), self.in_features)), 0, []
+        for column in self.columns:  # straight into its place: a copy of all would not be small
+            width = len(column.feature_names)
+            attempts.append(partial(column.encode, frame, tell, x[:, at : at + width]))
+            at += width
+        codes = [part for part in together(frame.origin, attempts) if part is not None]
         inputs = [x] if x.shape[1] else []
         return [*inputs, np.stack(codes, axis=1)] if codes else inputs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ def read_target(
 
     Raises DataError for a column that holds both, or values that are neither.
     """
+    found = frame.floats(name)
+    if found is not None and np.isfinite(found).any() and not categorical:
+        return frame.numbers(name, hint).reshape(-1, 1), None
+    if found is not None and np.isfinite(found).all():
+        _require_whole(frame, name, np.flatnonzero(found % 1).tolist())
+        whole, inverse = np.unique(found, return_inverse=True)
+        return inverse.astype(np.int64), tuple(str(int(x)) for x in whole)
     values = frame.values(name)
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
@@ -40,9 +48,7 @@ def read_target(
     if bad:
         raise frame.refusal(name, bad, "expected a number or a name")
     if len(finite) == len(cells):
-        fractions = [row for row, x in enumerate(finite) if not x.is_integer()]
-        if fractions:
-            raise frame.refusal(name, fractions, "expected a whole number as the code of a class")
+        _require_whole(frame, name, [row for row, x in enumerate(finite) if not x.is_integer()])
         cells = [str(int(x)) for x in finite]
         labels = sorted(set(cells), key=int)
     else:
@@ -55,3 +61,9 @@ def read_target(
         )
     codes = {label: code for code, label in enumerate(labels)}
     return np.array([codes[cell] for cell in cells], np.int64), tuple(labels)
+
+
+def _require_whole(frame: Frame, name: str, fractions: Sequence[int]) -> None:
+    """DataError for rows whose codes of classes are no whole numbers."""
+    if len(fractions):
+        raise frame.refusal(name, fractions, "expected a whole number as the code of a class")

@@ -1,0 +1,140 @@
+"""The cells in a block of a CSV file: as numbers, NaN for no value, or as texts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import NO_VALUE
+from .decimals import decimals
+from .frame import number
+
+__all__ = ["Cells", "Cut", "Texts"]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+FEW = 10_000  # different texts of a column that are kept once
+_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")  # 1234,5 or 1.234,5
+
+
+class Cut:
+    """Rows that the fast reader has cut into cells."""
+
+    def __init__(
+        self, data: bytes, at: tuple[Array, Array, Array], quoted: bool, decimal: str
+    ) -> None:
+        self._data, self._at, self._quoted, self._decimal = data, at, quoted, decimal
+
+    def __len__(self) -> int:
+        return len(self._at[0])
+
+    def raw(self, j: int) -> Iterator[bytes]:
+        """The cells of a column as they stand in the file."""
+        starts, _, ends = (array[:, j].tolist() for array in self._at)
+        return (self._data[start:end] for start, end in zip(starts, ends, strict=True))
+
+    def numbers(self, columns: Sequence[int]) -> tuple[Floats, set[int]]:
+        """Cells as float64 of shape (rows, columns), NaN for no value; where one is neither."""
+        every = len(columns) == self._at[0].shape[1]
+        starts, points, ends = (
+            (array if every else array[:, columns]).ravel() for array in self._at
+        )
+        if self._quoted:
+            quoted = np.frombuffer(self._data, np.uint8)[starts] == ord('"')
+            starts, ends = starts + quoted, ends - quoted
+            points = np.minimum(points, ends)
+        values, fine = decimals(self._data, starts, points, ends)
+        empty = starts == ends
+        values[empty] = math.nan
+        odd = np.flatnonzero(~(fine | empty))
+        pairs = zip(starts[odd].tolist(), ends[odd].tolist(), strict=True)
+        texts = [_text(self._data[start:end].decode(), self._decimal) for start, end in pairs]
+        bad = set[int]()
+        found = _floats(texts)
+        if found is None:
+            each = [_value(text) for text in texts]
+            bad = {i % len(columns) for i, x in zip(odd.tolist(), each, strict=True) if x is None}
+            found = np.array(each, np.float64)  # of None NaN
+        values[odd] = found
+        return values.reshape(len(self), len(columns)), bad
+
+
+class Cells:
+    """Rows from Python's reader."""
+
+    def __init__(self, rows: list[list[str]], decimal: str) -> None:
+        self._columns, self._decimal = [*zip(*rows, strict=True)], decimal
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def raw(self, j: int) -> Sequence[str]:
+        """The cells of a column."""
+        return self._columns[j]
+
+    def numbers(self, columns: Sequence[int]) -> tuple[Floats, set[int]]:
+        """As those of `Cut`."""
+        values, bad = np.empty((len(self), len(columns))), set[int]()
+        for i, j in enumerate(columns):
+            found = _floats([_text(cell, self._decimal) for cell in self._columns[j]])
+            if found is None:
+                bad.add(i)
+            else:
+                values[:, i] = found
+        return values, bad
+
+
+class Texts(dict[bytes | str, str]):
+    """A column of texts, equal ones kept once as long as there are few."""
+
+    def __init__(self, decimal: str) -> None:
+        super().__init__()
+        self.cells, self._decimal = list[str](), decimal
+
+    def add(self, raw: Iterable[bytes | str]) -> None:
+        self.cells += [self[cell] for cell in raw]
+
+    def __missing__(self, raw: bytes | str) -> str:
+        cell = raw
+        if isinstance(cell, bytes):
+            if cell[:1] == b'"':
+                cell = cell[1:-1].replace(b'""', b'"')
+            cell = cell.decode()
+        text = _text(cell, self._decimal)
+        if len(self) < FEW:
+            self[raw] = text
+        return text
+
+
+def _text(cell: str, decimal: str) -> str:
+    """A cell without white space around it, and a number with a decimal point."""
+    cell = cell.strip()
+    if decimal == "," and _COMMA.fullmatch(cell):
+        return cell.replace(".", "").replace(",", ".")
+    return cell
+
+
+def _floats(texts: Sequence[str]) -> Floats | None:
+    """Numbers, NaN for no value; None where a text is neither."""
+    joined = "".join(texts)
+    if joined.isascii() and "_" not in joined:
+        with contextlib.suppress(ValueError):
+            found = np.array([*map(float, texts)])
+            if np.isfinite(found).all():
+                return found
+    values = [_value(text) for text in texts]
+    return None if None in values else np.array(values, np.float64)
+
+
+def _value(text: str) -> float | None:
+    """A finite number, NaN for a text that stands for no value, None for all else."""
+    value = number(text)
+    if value is not None and math.isfinite(value):
+        return value
+    return math.nan if text.casefold() in NO_VALUE else None

@@ -1,0 +1,190 @@
+"""CSV files read by blocks: every way gives what Python's csv and float give, in little memory."""
+
+import csv as python_csv
+import io
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microtrain.data import csv, csv_cells, csv_reader
+from microtrain.data.columns import Column, numbers, texts
+from microtrain.data.files import parse_csv, read_csv
+from microtrain.data.frame import Frame, OnFile
+from microtrain.data.target import read_target
+from microtrain.errors import DataError
+
+NUMBERS = ["1", "-2.5", "0.123456", "123456.75"]
+ODD = [
+    "1.", ".5", "+4", "1e5", "1E-5", "5e-324", "1e400", "9007199254740993", "0.30000000000000004",
+    "0.1234567890123456789", "12345678901234567890123", "-0", "01", "0x10", "1_000", "١", "inf",
+    "nan", "-nan", "TRUE", "NA", "null", "-", "?", "", " ", " 1 ", "\xa02", "1\0", "caf\xe9",
+    '""', '"a""b"', '"a\nb"', '"1.5"', '"1,5"', "1,5", "1.234,5", '5" p', '"q"r', "+-1", "1.2.3",
+    "\r", "\ufeff1", '"',
+]  # fmt: skip
+# Size of a block, rows of a slow one, texts read again at once, texts kept once, pyarrow or not.
+WAYS = [(1, 1, 1, 0, 0), (16, 3, 6, 2, 10**9), (64, 3, 6, 2, 0), (1 << 18, 1000, 10**6, 1000, 0)]
+
+
+def outcome(function):
+    try:
+        found = function()
+    except DataError as error:
+        return str(error)
+    parts = found if isinstance(found, tuple) else (found,)
+    return [(str(x.dtype), x.tolist()) if isinstance(x, np.ndarray) else x for x in parts]
+
+
+def all_of(read):
+    """Whatever can be asked of a table, also what is wrong with it."""
+    try:
+        frame = read()
+    except DataError as error:
+        return str(error)
+    found = [frame.names, len(frame), list(frame.lines)]
+    for name in dict.fromkeys(frame.names):
+        questions = (
+            lambda name: frame.numbers(name),
+            lambda name: numbers(frame, name, Column(missing="mean")),
+            lambda name: read_target(frame, name),
+            lambda name: read_target(frame, name, categorical=True),
+            lambda name: texts(frame, name, Column(type="id")),
+            lambda name: frame.column(name),
+        )
+        found += [outcome(partial(ask, name)) for ask in questions]
+    return repr(found)  # which tells -0.0 from 0.0, and has one NaN
+
+
+def by_python(content, delimiter):
+    """Every cell a text; rows of the right length only."""
+    text = content.decode("utf-8-sig")
+    reader = python_csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows, lines = [], [1]
+    for row in reader:
+        rows.append([cell.strip() for cell in row])
+        lines.append(reader.line_num + 1)
+    while not rows[-1]:
+        rows.pop()
+    names, *rows = rows
+    columns = [np.array(column, object) for column in zip(*rows, strict=True)]
+    return Frame("t.csv", names, columns, lines[1 : 1 + len(rows)])
+
+
+@st.composite
+def files(draw):
+    width = draw(st.integers(1, 3))
+    cell = st.sampled_from(NUMBERS * draw(st.sampled_from([1, 30])) + ODD)
+    rows = draw(st.lists(st.lists(cell, min_size=width, max_size=width), min_size=1, max_size=12))
+    delimiter, end = draw(st.sampled_from(",;\t §")), draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    lines = [delimiter.join("abc"[:width]), *map(delimiter.join, rows)]
+    text = end.join(lines) + draw(st.sampled_from(["", end, end * 3]))
+    return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode(), delimiter
+
+
+@given(file=files(), decimal=st.sampled_from(".,"))
+@settings(deadline=None, max_examples=150)
+def test_every_way_reads_the_same(file, decimal):
+    content, delimiter = file
+    constants = ("BLOCK", "_ROWS", "_AT_ONCE", "FEW", "_WORTH")
+    found = []
+    for way in WAYS:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in zip(constants, way, strict=True):
+                patch.setattr(csv_cells if name == "FEW" else csv_reader, name, value)
+            patch.setattr(csv_reader, "ARROW_BLOCK", max(way[0], 16))
+            found.append(all_of(lambda: parse_csv("t.csv", content, delimiter, decimal)))
+    assert found[1:] == found[:-1]
+    try:
+        expected = by_python(content, delimiter)
+    except (ValueError, python_csv.Error):  # ragged, or not CSV
+        assert "t.csv" in found[0]
+    else:
+        if decimal == ".":
+            assert found[0] == all_of(lambda: expected)
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[+-]?[0-9]{1,24}(\.[0-9]{1,24})?", fullmatch=True)
+        | st.from_regex(r"[0-9]{1,3}\.[0-9]{14,17}", fullmatch=True)
+        | st.integers(1 << 51, 1 << 53).map(lambda n: f"{n}.{'5' if n % 2 else '25'}"),
+        min_size=2,
+        max_size=40,
+    )
+)
+@settings(deadline=None, max_examples=200)
+def test_decimals_are_those_of_python(cells):
+    frame = parse_csv("t.csv", ("a,b\n" + "".join(f"{c},{c}\n" for c in cells)).encode())
+    assert frame.floats("a").tobytes() == np.array([float(c) for c in cells]).tobytes()
+
+
+def test_halves_between_two_numbers_are_rounded_as_python_does():
+    cells = [f"{n}.{tail}" for n in range(1 << 52, (1 << 52) + 40) for tail in ("5", "50000", "25")]
+    cells += [str((1 << 54) + k) for k in range(40)]
+    frame = parse_csv("t.csv", ("a,b\n" + "".join(f"{c},1\n" for c in cells)).encode())
+    assert frame.floats("a").tolist() == [float(c) for c in cells]
+
+
+def test_a_column_that_goes_on_as_text_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_reader, "BLOCK", 16)
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "01,1\n" * 20 + "x,2\n")
+    frame = read_csv(path)
+    assert frame.column("a").tolist() == ["01"] * 20 + ["x"]
+    assert isinstance(frame._columns["b"][0], OnFile)
+    assert frame.column("b").tolist() == ["1"] * 20 + ["2"]
+    path.write_text("a,b\n" + "01,1\n" * 21)
+    frame = read_csv(path)
+    path.write_text("a,b\n" + "2,1\n" * 30)
+    with pytest.raises(DataError, match=r"t\.csv was changed while it was read; start again"):
+        frame.column("a")
+
+
+def test_the_byte_that_is_no_text_is_named_behind_a_byte_order_mark():
+    with pytest.raises(DataError, match="line 2: byte 0xe9 is not UTF-8"):
+        parse_csv("t.csv", b"\xef\xbb\xbfa,y\ncaf\xe9,2\n")
+
+
+def test_columns_that_are_dropped_hold_anything(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,note,a,y\nr1,x,1,2\nr2,,3,4\n")
+    data = csv(path, "y", drop=["id", "note"])
+    assert [array.tolist() for array in data.arrays] == [[[1.0], [3.0]], [[2.0], [4.0]]]
+
+
+MEMORY = """
+import contextlib
+import sys
+with contextlib.suppress(ImportError):
+    import pyarrow.csv
+from pathlib import Path
+from microtrain.data import csv
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+csv(Path(sys.argv[1]), "y")  # what is imported on the way
+Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+data = csv(Path(sys.argv[2]), "y")
+print((status("VmHWM") - before) / sum(array.nbytes for array in data.arrays))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+def test_memory_is_at_most_two_and_a_half_times_the_numbers(tmp_path):
+    header = ",".join([*(f"x{i}" for i in range(9)), "y"]) + "\n"
+    row = ",".join(["0.123456"] * 10) + "\n"
+    (tmp_path / "small.csv").write_text(header + row * 20_000)
+    (tmp_path / "large.csv").write_text(header + row * 500_000)  # 40 MB of numbers
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, tmp_path / "small.csv", tmp_path / "large.csv"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2.5
