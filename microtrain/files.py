@@ -13,8 +13,10 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 Place = str | os.PathLike[str]
 
@@ -22,7 +24,7 @@ MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tel
 DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
 
 
-def open_plain(path: Place) -> BinaryIO:
+def open_plain(path: Place) -> BufferedReader:
     """A plain file, open for reading; OSError for all else, also where opening would wait."""
     return open(path, "rb", opener=_plain)
 
@@ -106,33 +108,32 @@ def make_directory(path: Place) -> None:
         os.mkdir(path)
 
 
-def write_whole(path: Path, content: bytes, *, sync: bool = True, mode: int | None = None) -> None:
+def write_whole(
+    path: Path, content: bytes | Iterable[Any], *, sync: bool = True, mode: int | None = None
+) -> None:
     """Write a file beside and rename it: a reader never sees half of it, a link is replaced.
 
     Two that write one file at the same time do not meet: the last one's is there, whole.
 
     Without `sync` a power cut may leave it empty. `mode`: its permissions, None: the usual ones.
+    `content`: bytes, or what they come from, piece by piece.
     """
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
     try:
-        write_synced(partial, content, sync=sync, mode=mode)
+        with open(partial, "xb") as file:  # x: not what a link leads to
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            pieces: Any = [content] if isinstance(content, bytes) else content
+            file.writelines(pieces)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError:
         partial.unlink(missing_ok=True)  # on a full disk its space is wanted
         raise
     if sync:
         sync_directory(path.parent)
-
-
-def write_synced(path: Path, content: bytes, *, sync: bool = True, mode: int | None = None) -> None:
-    """Write a new file and wait until the disk has it."""
-    with open(path, "xb") as file:  # x: not what a link leads to
-        if mode is not None:
-            os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
 
 
 def sync_directory(path: Place) -> None:

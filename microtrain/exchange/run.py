@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def export_run(
         ends = " or ".join(suffixes)
         raise ConfigError(f"--output {output}: expected a name that ends in {ends} for --to {kind}")
     check_place(output, force)
+    content: bytes | Iterator[Any]
     if kind == "onnx":
         content = _onnx(model, note)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,20 @@ from numpy.typing import NDArray
 
 from ..backend import as_dtype
 from ..files import parse_json, parse_object
-from ..runs.checkpoint import safetensors_bytes
+from ..runs.array_file import DTYPES, array_content
 from ..tensor import wrap
 from .tree import put_together, take_apart
 
 __all__ = ["dump", "parse", "widened"]
 
 TREE = "microtrain"  # the metadata's key for the structure
-_DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BOOL": np.bool_,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
-    "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BF16": np.uint16,
-}  # fmt: skip
+_DTYPES = {**DTYPES, "BF16": np.uint16}
 
 
-def dump(obj: Any) -> bytes:
-    """The file; TypeError for what is no plain state."""
+def dump(obj: Any) -> Iterator[Any]:
+    """The file, piece by piece; TypeError for what is no plain state."""
     tree, arrays = take_apart(obj)
-    return safetensors_bytes("obj", arrays, {TREE: json.dumps(tree)})
+    return array_content("obj", arrays, {TREE: json.dumps(tree)}).pieces
 
 
 def parse(content: bytes, bfloat16: bool) -> Any:

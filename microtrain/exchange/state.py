@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -108,7 +108,7 @@ def _npz(obj: Any) -> bytes:
     return file.getvalue()
 
 
-WRITERS: dict[str, Callable[[Any], bytes]] = {
+WRITERS: dict[str, Callable[[Any], bytes | Iterator[Any]]] = {
     ".safetensors": safetensors_file.dump,
     ".pt": torch_file.dump,
     ".pth": torch_file.dump,

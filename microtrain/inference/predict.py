@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def _to_stdout(content: bytes) -> None:
         raise LaunchError(f"cannot write to standard output: {reason(error)}") from error
 
 
-def write_output(path: Path, content: bytes) -> None:
+def write_output(path: Path, content: bytes | Iterable[Any]) -> None:
     """Write a file whole or not at all; LaunchError where the file system refuses."""
     path = path.resolve()  # what a link leads to is replaced, not the link
     try:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, BinaryIO, Literal, get_args
 
 import numpy as np
 from annotated_types import Len
@@ -31,8 +31,8 @@ from ..files import (
     reason,
     remove,
     sync_directory,
-    write_synced,
-)  # fmt: skip
+)
+from .array_file import Content, array_content, arrays_in
 from .typed import Count, typed
 
 Array = NDArray[Any]
@@ -41,6 +41,7 @@ FORMAT = 1
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
+_BLOCK = 2**22  # bytes that are read and hashed at a time
 _NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
 
 
@@ -68,6 +69,7 @@ def save_checkpoint(
     optimizer: Mapping[str, Array],
     state: Mapping[str, Any],
     config_text: str,
+    taken: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write `directory/step-<step>` and return its path; a checkpoint of that step is replaced.
 
@@ -76,10 +78,12 @@ def save_checkpoint(
     Args:
         directory: the run's `checkpoints`; made if absent, in one that is there.
         step: optimiser steps taken, 0 or more.
-        model, optimizer: NumPy arrays of numbers or bool by name, of any layout and byte order:
-            values count. The arrays are copied twice in memory while a file is written.
+        model, optimizer: arrays of numbers or bool by name, of any device, layout and byte order:
+            values count. They are read in blocks as they are written, and no copy is made.
         state: what JSON gives back unchanged (text keys, lists rather than tuples, finite floats).
         config_text: the resolved configuration, as YAML.
+        taken: called once the system has all values, and only the disk is waited for: the arrays
+            may be others from then on.
 
     Raises:
         TypeError, ValueError: an array or the state cannot be stored; nothing was written.
@@ -88,23 +92,11 @@ def save_checkpoint(
     if step < 0:
         raise ValueError(f"a checkpoint's step is 0 or more, got {step}")
     contents = {
-        "model.safetensors": safetensors_bytes("model", model),
-        "optimizer.safetensors": safetensors_bytes("optimizer", optimizer),
-        "state.json": _json_bytes(state),
-        "config.yaml": config_text.encode(),
+        "model.safetensors": array_content("model", model),
+        "optimizer.safetensors": array_content("optimizer", optimizer),
+        "state.json": Content.of(_json_bytes(state)),
+        "config.yaml": Content.of(config_text.encode()),
     }
-    manifest = {
-        "format": FORMAT,
-        "step": step,
-        "files": {
-            name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in contents.items()
-        },
-        # safetensors sorts names; the definition order is kept here.
-        "order": {"model": list(model), "optimizer": list(optimizer)},
-    }
-    contents[MANIFEST] = _json_bytes(manifest)
-
     directory = Path(directory)
     final = directory / name_of(step)
     partial = directory / f".{final.name}.partial"
@@ -113,8 +105,23 @@ def save_checkpoint(
         directory.mkdir(exist_ok=True)  # where a run was removed it is not made anew
         _clear_leftovers(directory)
         partial.mkdir()
-        for name, data in contents.items():
-            write_synced(partial / name, data)
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(open(partial / name, "xb")) for name in contents]
+            manifest = {
+                "format": FORMAT,
+                "step": step,
+                "files": {
+                    name: _write(file, content)
+                    for file, (name, content) in zip(files, contents.items(), strict=True)
+                },
+                # safetensors has an order of its own; that of the definition is kept here.
+                "order": {"model": list(model), "optimizer": list(optimizer)},
+            }
+            taken()
+            files.append(opened.enter_context(open(partial / MANIFEST, "xb")))
+            _write(files[-1], Content.of(_json_bytes(manifest)))
+            for file in files:
+                os.fsync(file.fileno())
         sync_directory(partial)
         # rename cannot replace a directory that has files: between the two renames the old
         # checkpoint is found under its second name (see list_checkpoints).
@@ -125,7 +132,7 @@ def save_checkpoint(
         with contextlib.suppress(OSError):
             remove(replaced)
     except OSError as error:
-        size = sum(map(len, contents.values()))
+        size = sum(content.size for content in contents.values())
         raise LaunchError(
             f"cannot write the checkpoint {final} ({size:,} bytes): {reason(error)}\n"
             f"{_last_good(directory)}; make room or choose another place with run_dir=PATH"
@@ -167,8 +174,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             step=manifest.step,
             model=_arrays(contents["model.safetensors"], manifest.order["model"]),
             optimizer=_arrays(contents["optimizer.safetensors"], manifest.order["optimizer"]),
-            state=parse_object(contents["state.json"]),
-            config_text=contents["config.yaml"].decode(),
+            state=parse_object(contents["state.json"].tobytes()),
+            config_text=contents["config.yaml"].tobytes().decode(),
         )
     except ValueError as error:
         raise DataError(f"damaged checkpoint {path}: {error}") from error
@@ -221,31 +228,20 @@ def peek_state(path: Path) -> dict[str, Any]:
         return {}
 
 
-def safetensors_bytes(
-    kind: str, arrays: Mapping[str, Array], metadata: dict[str, str] | None = None
-) -> bytes:
-    """A file of safetensors; TypeError, which begins with `kind`, for other arrays than numbers."""
-    from safetensors.numpy import save
-
-    plain: dict[str, Array] = {}
-    for name, array in arrays.items():
-        if not isinstance(name, str):
-            raise TypeError(f"{kind}: array names are text, got {name!r}")
-        dtype = np.asarray(array).dtype
-        if dtype.kind not in "biuf" or dtype.itemsize > 8:
-            raise TypeError(f"{kind}: cannot store {name}, an array of {dtype}")
-        # save() copies raw memory: any other order or stride would be stored as other values.
-        plain[name] = np.asarray(array, dtype=dtype.newbyteorder("="), order="C")
-    return bytes(save(plain, metadata))
+def _write(file: BinaryIO, content: Content) -> dict[str, Any]:
+    """Hand a file to the system, which has it from then on; returns what a manifest says of it."""
+    digest = hashlib.sha256()
+    for piece in content.pieces:
+        digest.update(piece)
+        file.write(piece)
+    file.flush()
+    return {"size": content.size, "sha256": digest.hexdigest()}
 
 
-def _arrays(data: bytes, order: list[str]) -> dict[str, Array]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
+def _arrays(memory: NDArray[np.uint8], order: list[str]) -> dict[str, Array]:
     try:
-        arrays = load(data)
-    except SafetensorError as error:
+        arrays = arrays_in(memory)
+    except ValueError as error:
         raise ValueError(f"its contents do not fit: {error}") from error
     if sorted(arrays) != sorted(order):
         raise ValueError(f"it has arrays {sorted(arrays)}, the manifest has {sorted(order)}")
@@ -292,22 +288,28 @@ def _read_manifest(path: Path) -> _Manifest:
     )
 
 
-def _read_verified(path: Path, name: str, expected: _Entry) -> bytes:
+def _read_verified(path: Path, name: str, expected: _Entry) -> NDArray[np.uint8]:
     """The content of a file that is as the manifest says; ValueError for all else."""
+    digest = hashlib.sha256()
     try:
         with open_plain(path / name) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 raise ValueError(f"{name} has {size:,} bytes, the manifest says {expected.size:,}")
-            data = file.read()
+            memory = np.empty(size, np.uint8)
+            for begin in range(0, size, _BLOCK):
+                block = memory[begin : begin + _BLOCK]
+                if file.readinto(block.data) != block.size:
+                    raise ValueError(f"{name} became shorter while it was read")
+                digest.update(block.data)
     except OSError as error:
         raise ValueError(f"cannot read {name}: {error.strerror}") from error
-    if (digest := hashlib.sha256(data).hexdigest()) != expected.sha256:
+    if digest.hexdigest() != expected.sha256:
         raise ValueError(
-            f"{name} was changed: its sha256 starts {digest[:12]}, the manifest says "
+            f"{name} was changed: its sha256 starts {digest.hexdigest()[:12]}, the manifest says "
             f"{expected.sha256[:12]}"
         )
-    return data
+    return memory
 
 
 def _clear_leftovers(directory: Path) -> None:

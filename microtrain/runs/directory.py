@@ -2,11 +2,11 @@
 
 `<parent>/<name>/<time>/` holds config.yaml, run.json, metrics.jsonl, log.txt, checkpoints/ and
 plots/; `<parent>/<name>/latest` points at the newest. Files that are rewritten (run.json) appear
-whole or not at all; files that grow (metrics.jsonl, log.txt) are flushed line by line, so a killed
-run loses at most the line it was writing. Nothing is written through a link that lies in the
-directory, which may have come from someone else. All numbers are valid JSON: what is not finite is
-null, which pandas and every other reader take as a missing value (run.json's status says what
-happened).
+whole or not at all; files that grow (metrics.jsonl, log.txt) are written and flushed by a thread as
+soon as it comes to it, so a killed run loses at most the lines of the last moment. Nothing is
+written through a link that lies in the directory, which may have come from someone else. All
+numbers are valid JSON: what is not finite is null, which pandas and every other reader take as a
+missing value (run.json's status says what happened).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import json
 import os
@@ -22,10 +23,11 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import open_to_write, reason, refuse_link, write_whole
+from .lines import Lines
 from .provenance import command_line, git_state, versions
 from .record import LEADING, RESERVED, WALL_CLOCK, read_run_json
 
@@ -71,8 +73,16 @@ class RunDirectory:
             self._lock = open_to_write(self.path / "run.lock", os.O_RDWR)
             opened.callback(os.close, self._lock)
             self._acquire(wait_s)
-            self._log = opened.enter_context(_open_to_append(self.path / "log.txt"))
-            self._metrics = opened.enter_context(_open_to_append(self.metrics_file))
+            self._log, self._metrics = (
+                opened.enter_context(
+                    contextlib.closing(
+                        Lines(
+                            path, functools.partial(self._refusing, f"cannot write {path.name} in")
+                        )
+                    )
+                )
+                for path in (self.path / "log.txt", self.metrics_file)
+            )
             info = self.path / "run.json"
             self._info = read_run_json(info) if info.exists() else {}
             self._opened = opened.pop_all()
@@ -130,7 +140,7 @@ class RunDirectory:
         self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
 
     def log_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append one object to metrics.jsonl and flush.
+        """Append one object to metrics.jsonl, without waiting until it is written (`flush`).
 
         `split`, `step` (int), `epoch` (float) and `samples` (int, seen so far) come first, then
         `loss`, then metrics in the order given; wall-clock values come last and are named `time`
@@ -140,20 +150,25 @@ class RunDirectory:
         """
         metrics = [key for key in row if key not in RESERVED]
         ordered = {key: row[key] for key in (*LEADING, *metrics, *WALL_CLOCK) if key in row}
-        with self._refusing("cannot write metrics.jsonl in"):
-            self._metrics.write(json.dumps(_plain(ordered)) + "\n")
-            self._metrics.flush()
+        self._metrics.add(json.dumps(_plain(ordered)))
 
     @property
     def metrics_bytes(self) -> int:
-        """The length of metrics.jsonl, which a checkpoint keeps for `trim_metrics`."""
-        return os.fstat(self._metrics.fileno()).st_size
+        """The length of metrics.jsonl with all rows, which a checkpoint keeps for `trim_metrics`.
+
+        They may not be written yet; before the checkpoint is, `sync` waits for them.
+        """
+        return self._metrics.length
+
+    def flush(self) -> None:
+        """Wait until all rows and lines are written; a kill does not lose them from then on."""
+        self._metrics.flush()
+        self._log.flush()
 
     def sync(self) -> None:
         """Wait until the disk has the metrics, of which a checkpoint is about to speak."""
         self._look()
-        with self._refusing("cannot write metrics.jsonl in"):
-            os.fsync(self._metrics.fileno())
+        self._metrics.sync()
 
     def trim_metrics(self, length: int) -> None:
         """Forget the rows after a checkpoint; DataError where rows before it are missing."""
@@ -163,15 +178,11 @@ class RunDirectory:
                 f"damaged file: {self.metrics_file} has {size:,} bytes, but the checkpoint was "
                 f"written when it had {length:,}"
             )
-        with self._refusing("cannot trim metrics.jsonl in"):
-            os.ftruncate(self._metrics.fileno(), length)
-            os.fsync(self._metrics.fileno())
+        self._metrics.trim(length)
 
     def log(self, line: str) -> None:
-        """Append a line to log.txt and flush."""
-        with self._refusing("cannot write log.txt in"):
-            self._log.write(line + "\n")
-            self._log.flush()
+        """Append a line to log.txt, without waiting until it is written."""
+        self._log.add(line)
 
     def close(self) -> None:
         """Close the files and release the lock; does nothing the second time."""
@@ -229,10 +240,6 @@ class RunDirectory:
                 time.sleep(0.05)
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"host {socket.gethostname()}, pid {os.getpid()}\n".encode(), 0)
-
-
-def _open_to_append(path: Path) -> TextIO:
-    return open(path, "a", encoding="utf-8", errors="backslashreplace", opener=open_to_write)
 
 
 def _make_unique(base: Path, stamp: str) -> Path:

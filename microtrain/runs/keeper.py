@@ -1,8 +1,14 @@
 """Checkpoints of a run: written beside the training, pruned, and linked. Rank 0 only.
 
-The loop hands over a copy of the state and goes on; a thread writes it, since waiting for a disk
-would cost a fast run more than its steps. Where a disk is slower than the checkpoints come, the
-newest state takes the place of one that still waits to be written, unless that is a best one.
+The loop hands over the state, which is copied, and goes on; a thread writes the copy, since waiting
+for a disk would cost a fast run more than its steps. There is one copy, in memory that is used
+again and again. A newer state takes the place of one that still waits there, but that of the best
+only if it is better. Else, and while the copy is read, the loop waits: until the system has the
+values, not until the disk has them.
+
+A best state that was not copied is lost. So each new one is, and the best at the end is the best of
+all that were measured; written are they as seldom as checkpoints are by `auto`, and before any
+newer checkpoint, so that a run that goes on from that finds the best as well.
 """
 
 from __future__ import annotations
@@ -17,8 +23,10 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..files import remove
+from .array_file import copied
 from .checkpoint import list_checkpoints, peek_state, save_checkpoint
 from .directory import Gone, point
+from .lines import Unwritten
 
 __all__ = ["Saver", "monitored", "prune"]
 
@@ -54,11 +62,12 @@ class Saver:
         self._warn, self._sync = warn, sync
         self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
         self._error: Exception | None = None  # of the last one
-        self._free_at = 0.0  # of time.monotonic: when `auto` may write again
-        self._waiting: dict[bool, dict[str, Any]] = {}  # a best one, and one that is newer
-        self._lock = threading.Lock()
+        self._free_at = 0.0  # of time.monotonic: when the next may be written that can wait
+        self._memory: dict[tuple[str, str], Any] = {}  # of the copy
+        self._copy: dict[str, Any] | None = None  # what waits, or is being read
+        self._is_best = self._can_wait = self._read = self._hurry = False  # of the copy
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
 
     def next_step(self, step: int) -> float:
         """The first step after `step` at which to ask `due`; infinite where others say when.
@@ -72,55 +81,84 @@ class Saver:
         at_end = (step + 1) % self._every == 0
         return at_end and self._thread is None and time.monotonic() >= self._free_at
 
-    def submit(self, contents: dict[str, Any], best: bool) -> None:
-        """Write this when the disk is free; `contents` are `save_checkpoint`'s and not changed.
+    def submit(self, contents: dict[str, Any], best: bool, can_wait: bool = False) -> None:
+        """Copy this, and write it when the disk is free; `contents` are `save_checkpoint`'s.
 
-        Raises LaunchError where the one before found that there is no run directory any more.
+        can_wait: for as long as the next checkpoint of `auto` would.
+
+        Raises LaunchError where the one before found that there is no run directory any more, or a
+        row that could not be written.
         """
-        if isinstance(self._error, Gone):
+        if isinstance(self._error, Gone | Unwritten):
             raise self._error
-        with self._lock:
-            if best:  # nothing that waits is newer or better
-                self._waiting.clear()
-            self._waiting[best] = contents
+        with self._changed:
+            self._hurry |= self._copy is not None and self._is_best and not best
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._read and not self._hurry)
+            self._can_wait = can_wait and (self._copy is None or self._can_wait)
+            self._copy = None  # of an error midway nothing is written
+            self._copy, self._is_best = self._copied(contents), best
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="saver")
                 self._thread.start()
+            self._changed.notify_all()
 
     def save(self, contents: dict[str, Any]) -> None:
-        """Write this now; LaunchError where the file system refuses."""
+        """Write this now, as the last; LaunchError where the file system refuses."""
         self.wait()
+        self._memory.clear()
         self._save(contents)
 
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
-        self._hurry.set()
+        with self._changed:
+            self._hurry = self._copy is not None
+            self._changed.notify_all()
         if (thread := self._thread) is not None:
             thread.join()
-        self._hurry.clear()
+
+    def _copied(self, contents: dict[str, Any]) -> dict[str, Any]:
+        copy = {**contents}
+        for kind in ("model", "optimizer"):
+            copy[kind] = {
+                name: copied(array, self._memory.get((kind, name)))
+                for name, array in contents[kind].items()
+            }
+        self._memory = {(k, n): a for k in ("model", "optimizer") for n, a in copy[k].items()}
+        return copy
 
     def _write(self) -> None:
         while True:
-            with self._lock:
-                if not self._waiting:
+            with self._changed:
+                while self._can_wait and not self._hurry:
+                    left = self._free_at - time.monotonic()
+                    if left <= 0 or self._copy is None:
+                        break
+                    self._changed.wait(left)
+                if self._copy is None:
                     self._thread = None
                     return
-            if self._every < math.inf:
-                self._hurry.wait(self._free_at - time.monotonic())
-            with self._lock:
-                contents = self._waiting.pop(next(iter(self._waiting)))  # the oldest
+                contents, self._read = self._copy, True
             began = time.monotonic()
             try:
-                self._save(contents)
+                self._save({**contents, "taken": self._taken})
             except Exception as error:  # in a thread nobody else would hear of it
-                if self._error is None and not isinstance(error, Gone):
+                if self._error is None and not isinstance(error, Gone | Unwritten):
                     # On a full disk the log cannot be written either.
                     with contextlib.suppress(LaunchError):
                         self._warn(f"the run continues without a new checkpoint: {error}")
                 self._error = error
             else:
                 self._error = None
+            self._taken()
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
+
+    def _taken(self) -> None:
+        """The copy is free for the next; also where it could not be written."""
+        with self._changed:
+            if self._read:
+                self._copy, self._read, self._hurry = None, False, False
+                self._changed.notify_all()
 
     def _save(self, contents: dict[str, Any]) -> None:
         self._sync()

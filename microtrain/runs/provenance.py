@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..version import __version__
+from .array_file import blocks
 
 __all__ = ["command_line", "git_state", "params_sha256", "versions"]
 
@@ -28,9 +28,10 @@ def params_sha256(named_arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -
     """
     digest = hashlib.sha256()
     for name, value in dict(named_arrays).items():
-        array: NDArray[Any] = np.asarray(value)
+        array = value if hasattr(value, "dtype") else np.asarray(value)
         digest.update(json.dumps([name, array.dtype.name, array.shape]).encode() + b"\n")
-        digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+        for block in blocks(array):
+            digest.update(block)
     return digest.hexdigest()
 
 

@@ -19,7 +19,7 @@ __all__ = ["Checkpoints", "contents"]
 
 
 class Checkpoints(Observer):
-    """Hands copies of the state to the thread that writes them, on rank 0."""
+    """Hands the state to the thread that writes it, on rank 0."""
 
     def due(self, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
@@ -49,11 +49,11 @@ class Checkpoints(Observer):
         best = run.state.at_best and run.config.checkpoint.keep_best > 0
         if event.save or best:
             run.requests.done(SAVE)
-            saver.submit(contents(run), best)
+            saver.submit(contents(run), best, can_wait=not event.save)
             before = run.state.stop
             self._tell()
             if run.state.stop != before:  # a callback heard of it, and has had enough
-                saver.submit(contents(run), best)
+                saver.submit(contents(run), best, can_wait=not event.save)
         if saver.due(event.step):
             run.requests.note(SAVE)
 
@@ -81,7 +81,7 @@ class Checkpoints(Observer):
 
 
 def contents(run: TrainingRun) -> dict[str, Any]:
-    """A copy of all that a run is, as `save_checkpoint` takes it; rank 0."""
+    """All that a run is, as `save_checkpoint` takes it; rank 0."""
     assert run.directory is not None
     state = {
         "seed": run.config.seed,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..backend import to_host
 from ..distributed.agreement import from_root
 from ..errors import DataError
 from ..files import parse_json
 from ..nn.module import EXTRA_STATE
 from ..random import get_rng_state
+from ..runs.array_file import copied
 from ..runs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -37,14 +37,17 @@ def checkpoint_of(
     state: Mapping[str, Any],
     config_text: str = "",
 ) -> dict[str, Any]:
-    """A copy of all that training goes on from, as `save_checkpoint` takes it."""
+    """All that training goes on from, as `save_checkpoint` takes it: the arrays themselves.
+
+    What writes them later than now has to copy them.
+    """
     groups = [] if optimizer is None else optimizer.param_groups
     options = [
         {key: _plain(value) for key, value in group.items() if key != "params"} for group in groups
     ]
     return {
         "step": step,
-        "model": model_arrays(model),
+        "model": _arrays_of(model),
         "optimizer": {} if optimizer is None else _optimizer_arrays(model, optimizer),
         "state": {**state, "random": get_rng_state(), "options": options},
         "config_text": config_text,
@@ -100,10 +103,7 @@ def model_arrays(model: Module) -> dict[str, Any]:
 
     Raises TypeError for an extra state that is no plain JSON.
     """
-    return {
-        name: _text(name, value) if _is_extra(name) else np.array(to_host(value._array))
-        for name, value in model.state_dict().items()
-    }
+    return {name: copied(array) for name, array in _arrays_of(model).items()}
 
 
 def load_model_arrays(model: Module, arrays: Mapping[str, Any]) -> None:
@@ -113,10 +113,17 @@ def load_model_arrays(model: Module, arrays: Mapping[str, Any]) -> None:
     )
 
 
-def _optimizer_arrays(model: Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Copies of an optimizer's states, named `<parameter>.<state>`."""
+def _arrays_of(model: Module) -> dict[str, Any]:
     return {
-        f"{name}.{state}": np.array(to_host(array))
+        name: _text(name, value) if _is_extra(name) else value._array
+        for name, value in model.state_dict().items()
+    }
+
+
+def _optimizer_arrays(model: Module, optimizer: Optimizer) -> dict[str, Any]:
+    """An optimizer's states, named `<parameter>.<state>`."""
+    return {
+        f"{name}.{state}": array
         for name, param in model.named_parameters()
         if param in optimizer.storage.place
         for state, array in optimizer.state_of(param).items()

@@ -53,6 +53,8 @@ class Results(Observer):
             if test is not None:
                 self.run.log_metrics({"split": "test", **where, **test, "time": ending.seconds})
                 test = {"step": where["step"], **test}
+            if self.run.directory is not None:
+                self.run.directory.flush()  # what run.json speaks of is there
             self._write_down(ending, test)
 
     def _measure(self, ending: Ending) -> dict[str, Any]:

@@ -109,6 +109,8 @@ def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
     run.path = Path(run.comm.broadcast_object(own))
     try:
         yield
+        if run.directory is not None:
+            run.directory.flush()  # else nobody would hear of a line that cannot be written
     finally:
         run.output.end_bar()
         if run.checkpoints is not None:

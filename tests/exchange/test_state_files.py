@@ -104,10 +104,14 @@ def states(leaves: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
+def whole(content):
+    return content if isinstance(content, bytes) else b"".join(content)
+
+
 @pytest.mark.parametrize("file", [safetensors_file, torch_file])
 @given(state=states(PLAIN | TENSORS | TURNED))
 def test_any_plain_state_comes_back_as_it_was(file, state) -> None:
-    assert same(state, file.parse(file.dump(state), False))
+    assert same(state, file.parse(whole(file.dump(state)), False))
 
 
 def test_arrays_stay_arrays_and_leaves_require_grad_again(tmp_path: Path) -> None:
@@ -261,7 +265,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 @given(data=st.data())
 def test_a_damaged_safetensors_file_is_one_error(data) -> None:
-    content = bytearray(safetensors_file.dump({"a": mt.ones(2), "b": [1, {"c": mt.zeros(1)}]}))
+    content = bytearray(whole(safetensors_file.dump({"a": mt.ones(2), "b": [{"c": mt.zeros(1)}]})))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     del content[data.draw(st.integers(0, len(content))) :]

@@ -1,5 +1,6 @@
 """Checkpoints: what goes in comes out, damage is named, a failed write leaves nothing behind."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from microtrain.errors import DataError, LaunchError
+from microtrain.runs.array_file import array_content, arrays_in, blocks
 from microtrain.runs.checkpoint import (
     FILES,
     list_checkpoints,
@@ -383,3 +385,104 @@ def test_the_newest_and_the_best_are_kept_each_by_its_number(
     assert (tmp_path / "best").is_symlink() == (best is not None)
     if best:
         assert (tmp_path / "best").resolve().name == name_of(best)
+
+
+LAYOUTS = st.sampled_from([np.ascontiguousarray, np.asfortranarray, lambda a: a[..., ::-1]])
+
+
+@given(
+    arrays=ARRAYS,
+    layout=LAYOUTS,
+    about=st.none() | st.dictionaries(st.text(), st.text(), min_size=1, max_size=1),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_is_streamed_are_the_bytes_of_the_library(arrays, layout, about):
+    from safetensors.numpy import load as read
+    from safetensors.numpy import save as dump
+
+    turned = {name: layout(a) if a.ndim else a for name, a in arrays.items()}
+    content = array_content("model", turned, about)
+    data = b"".join(content.pieces)
+    assert len(data) == content.size
+    native = {n: np.array(a, a.dtype.newbyteorder("="), order="C") for n, a in turned.items()}
+    assert data == dump(native, about)
+    found = arrays_in(np.frombuffer(data, np.uint8))
+    expected = read(data)  # in an order that is another each time
+    assert_same_arrays({name: found[name] for name in expected}, expected)
+    assert len(found) == len(arrays)
+
+
+def test_large_arrays_are_read_block_by_block(tmp_path):
+    array = np.arange(3_000_000, dtype="float32").reshape(1000, 3000)  # of several blocks
+    for each in (array, array.T, array[::2], array[:, ::-1], array.astype(">f4")):
+        pieces = list(blocks(each))
+        assert len(pieces) > 1
+        assert max(piece.nbytes for piece in pieces) <= 2**22
+        assert b"".join(pieces) == each.astype("<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "message"),
+    [
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 8, None),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 7, "does not lie where"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, 9, "goes on after"),
+        ({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}, 8, "does not lie where"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, 12, "does not lie where"),
+        ({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, 8, "cannot be understood"),
+        ({"a": {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]}}, 8, "cannot be understood"),
+        ({"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}}, 8, "cannot be understood"),
+        ({"a": {"dtype": "F32", "shape": [2]}}, 8, "cannot be understood"),
+        ({"a": [1]}, 8, "cannot be understood"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_refused(header, size, message):
+    text = json.dumps(header).encode()
+    data = np.frombuffer(len(text).to_bytes(8, "little") + text + bytes(size), np.uint8)
+    if message is None:
+        assert arrays_in(data)["a"].tolist() == [0, 0]
+        return
+    with pytest.raises(ValueError, match=message):
+        arrays_in(data)
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_any_damage_to_a_file_of_arrays_is_one_error(data):
+    content = bytearray(b"".join(array_content("model", MODEL).pieces))
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    del content[data.draw(st.integers(0, len(content))) :]
+    with contextlib.suppress(ValueError):
+        arrays_in(np.frombuffer(content, np.uint8))
+
+
+IN_LITTLE_MEMORY = """
+import resource, sys
+import numpy as np
+from microtrain.runs.checkpoint import load_checkpoint, save_checkpoint
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+size = 32 * 2**20
+model = {name: np.random.default_rng(0).random((2048, 1024), np.float32).T for name in "abcd"}
+before = peak()
+path = save_checkpoint(sys.argv[1], 1, model=model, optimizer={}, state={}, config_text="")
+written = peak()
+expected = {name: array.copy() for name, array in model.items()}
+del model
+found = load_checkpoint(path)
+print((written - before) / size, (peak() - written) / size)
+assert all((found.model[name] == array).all() for name, array in expected.items())
+"""
+
+
+def test_writing_needs_no_copy_and_reading_one(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", IN_LITTLE_MEMORY, str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    writing, reading = map(float, result.stdout.split())
+    assert writing < 0.4  # blocks of 4 MiB
+    assert reading < 1.4

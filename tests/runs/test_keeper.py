@@ -6,6 +6,7 @@ import math
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from microtrain.errors import LaunchError
@@ -13,24 +14,35 @@ from microtrain.runs import keeper
 from microtrain.runs.checkpoint import list_checkpoints, save_checkpoint
 from microtrain.runs.directory import Gone
 from microtrain.runs.keeper import Saver, prune
+from microtrain.runs.lines import Unwritten
 
 MONITOR = "val/loss", "min"
 
 
 class Disk:
-    """A disk that is as slow as `free` says, and remembers what was written."""
+    """A disk that reads and is as slow as `read` and `free` say, and remembers what was written."""
 
     def __init__(self):
-        self.written, self.free, self.error = [], threading.Event(), None
-        self.began = threading.Event()
+        self.written, self.error, self.memory = [], None, []
+        self.began, self.read, self.free = threading.Event(), threading.Event(), threading.Event()
+        self.read.set()
         self.free.set()
 
-    def save(self, directory, step):
+    def save(self, directory, step, model=None, optimizer=None, taken=lambda: None):
         self.began.set()
+        assert self.read.wait(10)
+        if model:
+            self.memory.append(model["w"])
+            step = float(model["w"][0])
+        taken()
         assert self.free.wait(10)
         if self.error is not None:
             raise self.error
         self.written.append(step)
+
+
+def state(step, **arrays):
+    return {"step": step, "model": arrays, "optimizer": {}}
 
 
 @pytest.fixture
@@ -48,13 +60,16 @@ def saver_in(place, warnings=None, epoch=None):
 def test_the_newest_takes_the_place_of_what_waits_unless_that_is_a_best_one(tmp_path, disk):
     saver = saver_in(tmp_path)
     disk.free.clear()
-    saver.submit({"step": 1}, best=False)
+    saver.submit(state(1), best=False)
     assert disk.began.wait(10)
-    for step, best in ((2, False), (3, True), (4, False), (5, False)):
-        saver.submit({"step": step}, best)
-    disk.free.set()
+    for step, best in ((2, False), (3, True), (4, True)):
+        saver.submit(state(step), best)
+    threading.Timer(0.05, disk.free.set).start()
+    for step in (5, 6):  # 5 waits until the best one is read
+        saver.submit(state(step), best=False)
     saver.wait()
-    assert disk.written == [1, 3, 5]
+    assert disk.written[:2] == [1, 4]
+    assert disk.written[-1] == 6
 
 
 def test_auto_is_due_at_the_ends_of_epochs_while_the_disk_is_free(tmp_path, disk):
@@ -62,7 +77,7 @@ def test_auto_is_due_at_the_ends_of_epochs_while_the_disk_is_free(tmp_path, disk
     assert [saver.next_step(step) for step in (0, 23, 24, 48, 49)] == [24, 24, 49, 49, 74]
     assert [step for step in range(100) if saver.due(step)] == [24, 49, 74, 99]
     disk.free.clear()
-    saver.submit({"step": 25}, best=False)
+    saver.submit(state(25), best=False)
     time.sleep(0.05)
     assert not saver.due(49)
     disk.free.set()
@@ -82,14 +97,65 @@ def test_auto_asks_of_short_epochs_every_few_and_others_are_not_asked(tmp_path, 
         assert next(step for step in range(50) if saver.due(step)) == every - 1
 
 
-def test_a_best_one_waits_for_its_time_unless_the_run_ends(tmp_path, disk):
-    saver = saver_in(tmp_path, epoch=20)
+@pytest.mark.parametrize("epoch", [20, None])
+def test_a_best_one_waits_for_its_time_unless_the_run_ends(tmp_path, disk, epoch):
+    saver = saver_in(tmp_path, epoch=epoch)
     saver._free_at = time.monotonic() + 1000
-    saver.submit({"step": 3}, best=True)
+    for step in (2, 3):  # only the better one is ever written
+        saver.submit(state(step), best=True, can_wait=True)
     assert not disk.began.wait(0.1)
     assert not saver.due(19)
     saver.wait()
     assert disk.written == [3]
+
+
+def test_a_best_one_that_waits_for_its_time_is_written_before_a_newer_checkpoint(tmp_path, disk):
+    saver = saver_in(tmp_path)
+    saver._free_at = time.monotonic() + 1000
+    saver.submit(state(3), best=True, can_wait=True)
+    saver.submit(state(4), best=False)
+    saver.wait()
+    assert disk.written == [3, 4]
+
+
+def test_what_is_to_be_written_at_once_is_so_where_a_better_state_takes_its_place(tmp_path, disk):
+    saver = saver_in(tmp_path)
+    saver._free_at = time.monotonic() + 1000
+    disk.free.clear()
+    saver.submit(state(1), best=False)
+    assert disk.began.wait(10)
+    saver.submit(state(2), best=False)
+    saver._free_at = time.monotonic() + 1000
+    saver.submit(state(3), best=True, can_wait=True)
+    disk.free.set()
+    while saver._thread is not None:  # nobody hurries it
+        time.sleep(0.01)
+    assert disk.written == [1, 3]
+
+
+def test_one_copy_is_used_again_and_not_changed_while_it_is_read(tmp_path, disk):
+    """All that was submitted after the copy was taken is in the next one, and in no other."""
+    saver, live = saver_in(tmp_path), np.array([1.0, 0.0])
+    disk.read.clear()
+    saver.submit(state(1, w=live), best=True)
+    assert disk.began.wait(10)
+    live[0] = 2.0  # the next step of the training
+    second = threading.Thread(target=saver.submit, args=(state(2, w=live), True))
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    disk.free.clear()
+    disk.read.set()
+    second.join(10)  # the disk has not written the first yet
+    assert not second.is_alive()
+    assert disk.written == []
+    disk.free.set()
+    saver.wait()
+    assert disk.written == [1.0, 2.0]
+    assert disk.memory[0] is disk.memory[1]
+    assert disk.memory[0] is not live
+    saver.save(state(3, w=live))  # nobody trains any more: no copy
+    assert disk.memory[2] is live
 
 
 def test_a_failure_is_told_once_and_the_end_of_the_directory_ends_the_run(tmp_path, disk):
@@ -97,23 +163,33 @@ def test_a_failure_is_told_once_and_the_end_of_the_directory_ends_the_run(tmp_pa
     saver = saver_in(tmp_path, warnings)
     disk.error = LaunchError("no space")
     for step in (1, 2):
-        saver.submit({"step": step}, best=False)
+        saver.submit(state(step), best=False)
         saver.wait()
     assert warnings == ["the run continues without a new checkpoint: no space"]
     with pytest.raises(LaunchError, match="no space"):
-        saver.save({"step": 3})
+        saver.save(state(3))
     disk.error = Gone("it is gone")
-    saver.submit({"step": 4}, best=False)
+    saver.submit(state(4), best=False)
     saver.wait()
     with pytest.raises(Gone):
-        saver.submit({"step": 5}, best=False)
+        saver.submit(state(5), best=False)
     assert disk.written == []
+
+
+def test_a_row_that_cannot_be_written_is_no_failure_of_a_checkpoint(tmp_path, disk):
+    """The run ends with one message, its own."""
+    saver = saver_in(tmp_path)  # any warning fails
+    disk.error = Unwritten("cannot write metrics.jsonl")
+    saver.submit(state(1), best=False)
+    saver.wait()
+    with pytest.raises(LaunchError, match=r"cannot write metrics\.jsonl"):
+        saver.submit(state(2), best=False)
 
 
 def test_the_newest_and_the_best_stay_and_have_links(tmp_path):
     for step, value in ((1, 0.5), (2, 0.1), (3, 0.1), (4, 0.3), (5, None)):
-        state = {"monitor": list(MONITOR), "monitored": value}
-        save_checkpoint(tmp_path, step, model={}, optimizer={}, state=state, config_text="")
+        kept = {"monitor": list(MONITOR), "monitored": value}
+        save_checkpoint(tmp_path, step, model={}, optimizer={}, state=kept, config_text="")
     prune(tmp_path, 2, 1, MONITOR)
     assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["2", "4", "5"]
     assert (tmp_path / "best").readlink().name == "step-000002"

@@ -201,7 +201,8 @@ def test_metrics_rows_are_ordered_and_shortest(run):
             "split": "train",
         }
     )
-    assert run.metrics_file.read_text() == (  # flushed: read while the run holds it open
+    run.flush()
+    assert run.metrics_file.read_text() == (  # read while the run holds it open
         '{"split": "train", "step": 1, "epoch": 0.1, "samples": 64, "loss": 0.3333333333333333, '
         '"r2": 0.1, "accuracy": 0.5, "time": 1.5, "samples_per_s": 100000.0, "comm_share": 0.03}\n'
     )
@@ -212,6 +213,7 @@ def test_metrics_rows_are_ordered_and_shortest(run):
 def test_every_float_reads_back_or_is_missing(tmp_path_factory, value):
     with RunDirectory.create(tmp_path_factory.mktemp("runs"), "linreg") as run:
         run.log_metrics({"split": "val", "step": 1, "loss": value})
+        run.flush()
         [line] = run.metrics_file.read_text().splitlines()
         [row] = read_metrics(run.metrics_file)
     assert strict(line).keys() == {"split", "step", "loss"}
@@ -224,6 +226,7 @@ def test_every_float_reads_back_or_is_missing(tmp_path_factory, value):
 def test_a_torn_last_line_is_left_out_and_other_damage_is_named(run):
     row = {"split": "val", "step": 1}
     run.log_metrics(row)
+    run.flush()
     with open(run.metrics_file, "a") as file:
         file.write('{"step": 2, "lo')
     assert read_metrics(run.metrics_file) == [row]
@@ -238,10 +241,62 @@ def test_a_torn_last_line_is_left_out_and_other_damage_is_named(run):
 def test_log_and_config(run):
     run.log("step  loss")
     run.log("   1  0.5 \udcff")  # a surrogate from a file name does not stop a run
+    run.flush()
     assert (run.path / "log.txt").read_text() == "step  loss\n   1  0.5 \\udcff\n"
     run.write_config("name: ä\n")
     run.write_config("name: b\n")
     assert (run.path / "config.yaml").read_text(encoding="utf-8") == "name: b\n"
+
+
+class SlowFile:
+    """A file whose writing takes until `free` is set."""
+
+    def __init__(self, file):
+        self.file, self.free, self.began, self.writes = (
+            file,
+            threading.Event(),
+            threading.Event(),
+            0,
+        )
+
+    def write(self, text):
+        self.writes += 1
+        self.began.set()
+        assert self.free.wait(30)
+        return self.file.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_rows_do_not_wait_for_the_disk_and_a_checkpoint_does(run):
+    run._metrics._file = slow = SlowFile(run._metrics._file)
+    rows = [{"split": "val", "step": step, "loss": 0.5} for step in range(100)]
+    for row in rows:  # none of them is written meanwhile
+        run.log_metrics(row)
+    assert slow.began.wait(30)
+    assert run.metrics_file.read_bytes() == b""
+    expected = run.metrics_bytes  # what a checkpoint taken now keeps
+    synced = threading.Event()
+    saver = threading.Thread(target=lambda: (run.sync(), synced.set()))
+    saver.start()
+    assert not synced.wait(0.05)
+    slow.free.set()
+    saver.join(30)
+    assert synced.is_set()
+    assert run.metrics_file.stat().st_size == expected
+    assert read_metrics(run.metrics_file) == rows
+    assert slow.writes <= 3  # what has waited is one write
+
+
+def test_rows_and_lines_that_wait_are_written_when_the_directory_is_closed(run):
+    run._metrics._file = slow = SlowFile(run._metrics._file)
+    run.log_metrics({"split": "val", "step": 1})
+    run.log("   1  0.5")
+    threading.Timer(0.05, slow.free.set).start()
+    run.close()
+    assert read_metrics(run.metrics_file) == [{"split": "val", "step": 1}]
+    assert (run.path / "log.txt").read_text() == "   1  0.5\n"
 
 
 FILL_THE_DISK = """

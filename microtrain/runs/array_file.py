@@ -1,0 +1,148 @@
+"""Arrays by name as a file of safetensors, written and read piece by piece.
+
+The library that is named like the format makes the bytes of a whole file before the first is
+written, and copies each array out of such bytes. A state that fills half of the memory leaves no
+room for that: here a file is its header and then the memory of the arrays themselves, in blocks,
+so that what writes may hash on the way. The bytes are the library's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend import to_host
+from ..files import parse_object
+
+__all__ = ["DTYPES", "Content", "array_content", "arrays_in", "blocks", "copied"]
+
+Array = NDArray[Any]
+
+DTYPES = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BOOL": np.bool_,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
+    "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
+}  # fmt: skip
+_CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
+# Of equally long dtypes the later one comes first, as in the library's files.
+_RANKS = {code: -rank for rank, code in enumerate(
+    ("BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "F64", "I64", "U64")
+)}  # fmt: skip
+_BLOCK = 2**22  # bytes that are hashed and written, or made C-ordered, at a time
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is to be in a file: so many bytes, which come in pieces, once."""
+
+    size: int
+    pieces: Iterator[Any]
+
+    @classmethod
+    def of(cls, data: bytes) -> Content:
+        """What is there already."""
+        return cls(len(data), iter([data]))
+
+
+def array_content(
+    kind: str, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> Content:
+    """A file of safetensors; the arrays are read, on any device, when the pieces are taken.
+
+    Raises TypeError, which begins with `kind`, for other arrays than numbers.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{kind}: array names are text, got {name!r}")
+        code = _CODES.get(_kept(array.dtype))
+        if code is None:
+            raise TypeError(f"{kind}: cannot store {name}, an array of {array.dtype}")
+        entries[name] = {"dtype": code, "shape": list(array.shape)}
+    ordered = dict(
+        sorted(entries.items(), key=lambda item: (_RANKS[item[1]["dtype"]], item[0].encode()))
+    )
+    end = 0
+    for name, entry in ordered.items():
+        begin, end = end, end + arrays[name].size * _kept(arrays[name].dtype).itemsize
+        entry["data_offsets"] = [begin, end]
+    about = {} if metadata is None else {"__metadata__": dict(sorted(metadata.items()))}
+    text = json.dumps({**about, **ordered}, ensure_ascii=False, separators=(",", ":"))
+    header = text.encode(errors="strict")
+    header += b" " * (-len(header) % 8)
+
+    def pieces() -> Iterator[Any]:
+        yield len(header).to_bytes(8, "little") + header
+        for name in ordered:
+            yield from blocks(arrays[name])
+
+    return Content(8 + len(header) + end, pieces())
+
+
+def blocks(array: Any) -> Iterator[memoryview]:
+    """The values of an array in C order and little-endian, whatever its layout; by blocks."""
+    host = _on_host(array)
+    if not host.size:
+        return
+    if host.flags.c_contiguous:
+        flat = host.reshape(-1)
+        rows = max(1, _BLOCK // host.itemsize)
+    else:
+        flat = host
+        rows = max(1, _BLOCK * len(host) // host.nbytes)
+    for begin in range(0, len(flat), rows):
+        part = np.ascontiguousarray(flat[begin : begin + rows], host.dtype.newbyteorder("<"))
+        yield part.reshape(-1).view(np.uint8).data
+
+
+def copied(array: Any, into: Array | None = None) -> Array:
+    """A copy on the host, of the same layout; in the memory of an earlier one if that fits."""
+    if into is None or into.shape != array.shape or into.dtype != array.dtype:
+        return np.array(_on_host(array))
+    np.copyto(into, _on_host(array))
+    return into
+
+
+def arrays_in(memory: NDArray[np.uint8]) -> dict[str, Array]:
+    """The arrays of a file that lies in `memory`: views of it, in the order of the file.
+
+    Raises ValueError for what is no such file, is cut short, or has dtypes that NumPy has not.
+    """
+    length = int.from_bytes(memory[:8].tobytes(), "little")
+    if memory.size < 8 or length > memory.size - 8:
+        raise ValueError("it is shorter than its header says")
+    data = memory[8 + length :]
+    header = parse_object(memory[8 : 8 + length].tobytes())
+    header.pop("__metadata__", None)
+    found, at = {}, 0
+    for name, entry in header.items():
+        try:
+            dtype = np.dtype(DTYPES[entry["dtype"]]).newbyteorder("<")
+            shape, (begin, end) = entry["shape"], entry["data_offsets"]
+            if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+                raise ValueError("a length is no number")
+            fits = begin == at and end - begin == math.prod(shape) * dtype.itemsize
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"its header cannot be understood at {name!r:.80}") from error
+        if not fits or end > data.size:
+            raise ValueError(f"the array {name!r:.80} does not lie where its header says")
+        array = data[begin:end].view(dtype).reshape(shape)
+        found[name] = array.astype(dtype.newbyteorder("="), copy=False)
+        at = end
+    if at != data.size:
+        raise ValueError("it goes on after its last array")
+    return found
+
+
+def _on_host(array: Any) -> Array:
+    return to_host(array) if hasattr(array, "get") else np.asarray(array)
+
+
+def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(dtype).newbyteorder("=")

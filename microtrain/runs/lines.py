@@ -1,0 +1,93 @@
+"""Files that grow line by line, without waiting for the disk.
+
+On a network's file system each line can take longer than many steps. A thread writes them, all that
+have come meanwhile at once; what it meets is raised by the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from ..errors import LaunchError
+from ..files import open_to_write
+
+__all__ = ["Lines", "Unwritten"]
+
+
+class Unwritten(LaunchError):
+    """A line could not be written; the run learns of it by itself, at its next one or before."""
+
+
+class Lines:
+    """Appends to a plain file; from any thread, in the order of the calls.
+
+    Args:
+        path: made where it is absent; OSError for a link.
+        refusing: turns an OSError into a LaunchError, whose words are those of the Unwritten that
+            is raised at the next call, and from then on at each.
+    """
+
+    def __init__(self, path: Path, refusing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file = open(  # noqa: SIM115 - until `close`
+            path, "a", encoding="utf-8", errors="backslashreplace", opener=open_to_write
+        )
+        self._refusing = refusing
+        self._error: Unwritten | None = None
+        self._waiting: list[str] = []
+        self._lock = threading.Lock()
+        # Whatever ends the interpreter in good order, it writes first what has been added.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=path.name)
+        self.length = os.fstat(self._file.fileno()).st_size  # bytes, with those not yet written
+
+    def add(self, line: str) -> None:
+        """Append a line soon."""
+        self._complain()
+        line += "\n"
+        with self._lock:
+            self._waiting.append(line)
+            self.length += len(line.encode(errors="backslashreplace"))
+            if len(self._waiting) == 1:
+                self._writer.submit(self._write)
+
+    def flush(self) -> None:
+        """Wait until the system has all lines: a kill of this process does not lose them."""
+        self._writer.submit(lambda: None).result()  # the one thread comes to it after all else
+        self._complain()
+
+    def sync(self) -> None:
+        """Wait until the disk has all lines."""
+        self.flush()
+        with self._refusing():
+            os.fsync(self._file.fileno())
+
+    def trim(self, length: int) -> None:
+        """Forget all after so many bytes."""
+        self.flush()
+        with self._refusing():
+            os.ftruncate(self._file.fileno(), length)
+            os.fsync(self._file.fileno())
+        self.length = length
+
+    def close(self) -> None:
+        """Write what was added, and close the file; OSError where that fails."""
+        self._writer.shutdown()
+        self._file.close()
+
+    def _write(self) -> None:
+        with self._lock:
+            lines, self._waiting = self._waiting, []
+        try:
+            with self._refusing():
+                self._file.write("".join(lines))
+                self._file.flush()
+        except LaunchError as error:
+            self._error = Unwritten(str(error))
+
+    def _complain(self) -> None:
+        if self._error is not None:
+            raise self._error
