@@ -187,8 +187,9 @@ def own_step(trainer: Any) -> Step | None:
 
 def _rows_at_once(returned: Any) -> int:
     """How many rows a pass takes, by what a model returns for one."""
-    tensors = [output._array for output in leaves(returned) if type(output) in TENSORS]
-    return max(1, min(ROWS, OUTPUT // max(1, sum(array.nbytes for array in tensors))))
+    tensors = [output for output in leaves(returned) if type(output) in TENSORS]
+    size = sum(int(tensor._array.nbytes) for tensor in tensors)
+    return max(1, min(ROWS, OUTPUT // max(1, size)))
 
 
 def to_numpy(output: Any) -> Any:
