@@ -109,7 +109,7 @@ class Verification:
             return Result("resume", "FAILED", str(error), {"killed_after": at})
         differ, before = _differing(whole, resumed), _hashes(whole)
         start = step_of(killed.checkpoints[-1]) if killed.checkpoints else 0
-        same = f"parameters {before['parameters'][:12]}, {len(whole.rows)} rows of metrics"
+        same = f"parameters {before['parameters'][:12]}, {whole.history.rows} rows of metrics"
         text = f"other {', '.join(differ)}" if differ else f"the same bits ({same})"
         return Result(
             "resume",

@@ -150,14 +150,14 @@ def _compare(evaluation: Evaluation, run: Run, saved: Saved, warn: Callable[[str
     if recorded and run.info.steps == step and recorded != params_sha256(saved.checkpoint.model):
         warn("the parameters are not those of which run.json has the sha256")
     try:
-        rows = {row["split"]: row for row in run.rows if row["step"] == step}
+        recorded_at = {split: each.at(step) for split, each in run.history.entries.items()}
     except DataError as error:
         warn(f"nothing to compare with: {error}")
         return
     # Sums in another order, at another number of ranks, round otherwise.
     tolerance = 1e-4 if saved.config.dtype == "float32" else 1e-9
     for name, part in evaluation.parts.items():
-        row = rows.get(name, {})
+        row = recorded_at.get(name, {})
         part.recorded = {key: row[key] for key in part.values if key in row}
         if name == "train":  # the loss of the steps, with parameters that changed meanwhile
             part.recorded.pop("loss", None)

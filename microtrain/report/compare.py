@@ -6,12 +6,17 @@ Values are compared to the last bit: runs that agree in all of them are the same
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..config.resolved import as_yaml
-from ..runs.record import RESERVED, RunInfo
+from ..runs.history import RESERVED, SPLITS, Entries
+from ..runs.record import RunInfo
 from ..words import listed, number, plural, printable, table
 from .record import Record, differing_settings
 
@@ -43,7 +48,7 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
                 "label": record.label,
                 "status": record.info.status,
                 "steps": record.info.steps,
-                "rows": len(record.rows),
+                "rows": record.history.rows,
                 "train_s": record.info.seconds("train_s"),
             }
             for record in records
@@ -84,8 +89,8 @@ def _environment(info: RunInfo) -> dict[str, Any]:
 
 def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, Any]:
     """The last and the best values of a column; if `judged`, whose is better, and by how much."""
-    curves = [record.curve(column)[1].tolist() for record in records]
-    last = [values[-1] if values else math.nan for values in curves]
+    curves = [record.curve(column)[1] for record in records]
+    last = [float(values[-1]) if len(values) else math.nan for values in curves]
     best = [record.best(column) or (None, None) for record in records]
     sign = next(filter(None, (record.direction(column) for record in records)), 0)
     signed = {i: sign * value for i, (value, _) in enumerate(best) if value is not None}
@@ -106,22 +111,58 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     Runs that report at other steps are compared where they report at the same, without the
     wall clock.
     """
-    tables = [{(row["step"], row["split"]): row for row in record.rows} for record in records]
-    everywhere = set(tables[0]).intersection(*tables[1:])
-    for step, split in sorted(everywhere):
-        rows = [_values(rows[step, split]) for rows in tables]
-        fields = dict.fromkeys(field for row in rows for field in row)
-        other = [f"{split}/{f}" for f in fields if len({row.get(f) for row in rows}) > 1]
-        if other:
-            return {"step": step, "columns": other}
-    lacking = set().union(*tables) - everywhere
-    return {"step": min(lacking)[0], "columns": []} if lacking else None
+    parts: list[tuple[int, str, list[str]]] = []  # of each split the first: step, split, columns
+    lacking: list[int] = []
+    for split in SPLITS:
+        tables = [record.history.split(split) for record in records]
+        rows = [_last_of_each(table.steps) for table in tables]
+        steps = [table.steps[at] for table, at in zip(tables, rows, strict=True)]
+        shared = steps[0]
+        if not all(np.array_equal(each, shared) for each in steps[1:]):
+            shared = functools.reduce(np.intersect1d, steps)
+            rest = [np.setdiff1d(each, shared, assume_unique=True) for each in steps]
+            lacking += [int(each.min()) for each in rest if len(each)]
+            rows = [at[np.isin(each, shared)] for at, each in zip(rows, steps, strict=True)]
+        at = {name: _where_other(tables, rows, name) for name in _compared(records)}
+        firsts = {name: int(places[0]) for name, places in at.items() if len(places)}
+        if firsts:
+            first = min(firsts.values())
+            other = [f"{split}/{name}" for name, place in firsts.items() if place == first]
+            parts.append((int(shared[first]), split, other))
+    if parts:
+        step, _, columns = min(parts)
+        return {"step": step, "columns": columns}
+    return {"step": min(lacking), "columns": []} if lacking else None
 
 
-def _values(row: Mapping[str, Any]) -> dict[str, str]:
-    """Texts, which say of two floats whether they are the same, nan too."""
-    fields = ["loss", *(key for key in row if key not in RESERVED), "epoch", "samples"]
-    return {field: repr(row[field]) for field in fields if field in row}
+def _compared(records: Sequence[Record]) -> list[str]:
+    """The fields of a row that the clock does not change, in the order in which they are told."""
+    fields = dict.fromkeys(name for record in records for name in record.history.fields)
+    return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
+
+
+def _last_of_each(steps: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The last row of each step, in the order of the steps."""
+    if (steps[1:] > steps[:-1]).all():
+        return np.arange(len(steps))
+    _, back = np.unique(steps[::-1], return_index=True)
+    return np.asarray(len(steps) - 1 - back)
+
+
+def _where_other(
+    parts: Sequence[Entries], rows: Sequence[NDArray[np.intp]], name: str
+) -> NDArray[np.intp]:
+    """Which of these rows have another value, to the last bit, or alone have or lack one."""
+    first: Any = None
+    other = np.zeros(len(rows[0]), bool)
+    for part, at in zip(parts, rows, strict=True):
+        have, values = np.zeros(len(part.steps), bool), part.values.get(name)
+        have[part.have(name)] = True
+        found = np.zeros(len(at)) if values is None else values[at]
+        bits = np.where(np.isnan(found), np.nan, found).view(np.int64)  # one nan is as another
+        first = first or (have[at], bits)
+        other |= (have[at] != first[0]) | ((bits != first[1]) & have[at])
+    return np.flatnonzero(other)
 
 
 # In words -----------------------------------------------------------------------------------------

@@ -112,11 +112,13 @@ def _points(record: Record, column: str, x: str) -> Series:
     if x == "step":
         return steps, values
     split, _, name = column.partition("/")
-    rows = [row for row in record.rows if row["split"] == split and name in row]
-    lacking = next((row for row in rows if x not in row), None)
-    if lacking is not None:
-        raise DataError(f"{record.path}: the row of step {lacking['step']} has no {x}")
-    return np.array([row[x] for row in rows], np.float64), values
+    entries = record.history.split(split)
+    have, there = (np.zeros(len(entries.steps), bool) for _ in range(2))
+    have[entries.have(name)], there[entries.have(x)] = True, True
+    lacking = entries.steps[have & ~there]
+    if len(lacking):
+        raise DataError(f"{record.path}: the row of step {lacking[0]} has no {x}")
+    return entries.values[x][have], values
 
 
 def _place(record: Record, column: str, step: float, x: str) -> float:

@@ -175,7 +175,7 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
 
 def _steps(run: Run) -> int | None:
     """Steps taken, also of a run that is under way or was killed."""
-    return run.info.steps if run.info.steps is not None else run.rows[-1]["step"] if run.rows else 0
+    return run.info.steps if run.info.steps is not None else run.history.last_step
 
 
 # microtrain compare of more than two --------------------------------------------------------------
@@ -242,9 +242,10 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
             continue
         values: list[float | None] = []
         for record, best in zip(records, bests, strict=True):
-            at = dict(zip(*(axis.tolist() for axis in record.curve(name)), strict=True))
-            last = next(reversed(at.values()), None)
-            values.append(last if test else at.get(best[1]) if best else None)
+            steps, found = record.curve(name)
+            if not test:
+                found = found[steps == best[1]] if best else found[:0]
+            values.append(float(found[-1]) if len(found) else None)
         weight = 9 if name == monitor else 7 if test else 6
         columns.append(
             Column(name, values, weight - len(columns) / 100, records[0].direction(name))

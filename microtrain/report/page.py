@@ -25,9 +25,11 @@ from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, install
 from ..files import reason, write_whole
+from ..runs.history import SPLITS
 from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
 from . import figures
+from .chart import MOST_POINTS
 from .curves import WORDS, constant, curves, run_names, speed
 from .predictions import Predictions, counted, predict_rows
 from .record import Record
@@ -226,13 +228,23 @@ def _render(template: str, records: Sequence[Record], **known: Any) -> str:
 
 
 def _axes(record: Record) -> list[list[float | None]]:
-    """Step, epoch and seconds of every step that has a row."""
-    places: dict[int, dict[str, float]] = {}
-    for row in record.rows:
-        places.setdefault(row["step"], {}).update({k: row[k] for k in _AXES[1:] if k in row})
+    """Step, epoch and seconds of the steps that have a row; of many of some, evenly."""
+    tables = [record.history.split(split) for split in SPLITS]
+    some = [np.linspace(0, max(0, len(t.steps) - 1), MOST_POINTS).astype(int) for t in tables]
+    chosen = [
+        t.steps[s] if len(t.steps) > len(s) else t.steps for t, s in zip(tables, some, strict=True)
+    ]
+    every = np.unique(np.concatenate(chosen))
+    places: dict[int, dict[str, float]] = {step: {} for step in every.tolist()}
+    for table in tables:
+        for key in _AXES[1:]:
+            at = table.steps[table.have(key)]
+            rows = np.isin(at, every)
+            for step, value in zip(at[rows].tolist(), table.of(key)[0][rows].tolist(), strict=True):
+                places[step][key] = value
     return [
         [step, *(None if key not in at else float(f"{at[key]:.7g}") for key in _AXES[1:])]
-        for step, at in sorted(places.items())
+        for step, at in places.items()
     ]
 
 

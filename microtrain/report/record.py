@@ -34,7 +34,7 @@ class Record(Run):
     def read(cls, path: str | Path) -> Self:
         """As `Run.read`; all of it is read and checked here. Raises DataError."""
         record = super().read(path)
-        _ = record.rows, record.config
+        _ = record.history, record.config
         return record
 
     @cached_property

@@ -27,9 +27,10 @@ from typing import Any
 
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import open_to_write, reason, refuse_link, write_whole
+from .history import LEADING, RESERVED, WALL_CLOCK
 from .lines import Lines
 from .provenance import command_line, git_state, versions
-from .record import LEADING, RESERVED, WALL_CLOCK, read_run_json
+from .record import read_run_json
 
 __all__ = ["Gone", "RunDirectory", "point"]
 

@@ -7,7 +7,6 @@ followed, and what is not of the expected kind is one DataError that names file 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..files import open_plain, parse_object, read_object, read_plain, reason
+from ..files import read_object, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -30,6 +29,7 @@ from .checkpoint import (
     peek_state,
     step_of,
 )
+from .history import RESERVED, SPLITS, History, read_metrics
 from .typed import Count, Number, typed
 
 __all__ = [
@@ -38,12 +38,7 @@ __all__ = [
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
 
-SPLITS = ("train", "val", "test")
-LEADING = ("split", "step", "epoch", "samples", "loss")
-WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may change in a row
-RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
 _DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
-_LONGEST_ROW = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -179,16 +174,16 @@ class Run:
         return self.path / "metrics.jsonl"
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """Its metrics.jsonl, in order; not finite numbers are nan. Raises DataError."""
-        return read_metrics(self.metrics_file) if self.metrics_file.exists() else []
+    def history(self) -> History:
+        """Its metrics.jsonl, as columns; not finite numbers are nan. Raises DataError."""
+        return History.read(self.metrics_file) if self.metrics_file.exists() else History()
 
     @cached_property
     def columns(self) -> list[str]:
         """What was measured, `train/loss` first: split and field, in the order of the rows."""
-        fields = dict.fromkeys(key for row in self.rows for key in row if key not in RESERVED)
-        present = {(row["split"], key) for row in self.rows for key in row}
-        return [f"{s}/{f}" for f in ("loss", *fields) for s in SPLITS if (s, f) in present]
+        history = self.history
+        fields = ["loss", *(name for name in history.fields if name not in RESERVED)]
+        return [f"{s}/{f}" for f in fields for s in SPLITS if f in history.split(s).values]
 
     @property
     def fields(self) -> list[str]:
@@ -198,9 +193,8 @@ class Run:
     def curve(self, column: str) -> Series:
         """Steps and values of a column such as `val/loss`."""
         split, _, name = column.partition("/")
-        pairs = [(r["step"], r[name]) for r in self.rows if r["split"] == split and name in r]
-        table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
+        entries = self.history.split(split)
+        return entries.steps[entries.have(name)].astype(np.float64), entries.of(name)[0]
 
     @cached_property
     def best_so_far(self) -> Best | None:
@@ -272,34 +266,6 @@ def newest_run(directory: Path) -> Path | None:
         if (match or entry.name == "latest") and (entry / "run.json").exists():
             runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
     return runs[max(runs)] if runs else None  # "latest" is greater than any digit
-
-
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
-
-    Raises DataError naming the line of anything else that is no row.
-    """
-    rows: list[dict[str, Any]] = []
-    try:
-        with open_plain(path) as file:
-            while len(line := file.readline(_LONGEST_ROW)) == _LONGEST_ROW or line.endswith(b"\n"):
-                rows.append(_row(line))
-    except ValueError as error:
-        raise DataError(f"damaged file: {path}:{len(rows) + 1}: {error}") from error
-    except OSError as error:
-        raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
-    return rows  # what follows the last newline is torn
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    content = parse_object(line)
-    row = {key: math.nan if value is None else value for key, value in content.items()}
-    if row.get("split") not in SPLITS or type(row.get("step")) is not int:
-        raise ValueError("a row has a split and a whole step")
-    for key, value in row.items():
-        if key != "split" and (type(value) not in (int, float) or math.isinf(value)):
-            raise ValueError(f"{key}: expected a number")
-    return row
 
 
 def read_run_json(path: Path) -> dict[str, Any]:

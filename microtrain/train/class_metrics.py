@@ -154,9 +154,10 @@ class TopK(ClassMetric):
             return np.equal(self.predicted(prediction, None), codes)
         scores = prediction[np.arange(len(codes)), codes][:, None]
         classes = np.arange(prediction.shape[1])
-        ahead = (prediction > scores) | ((prediction == scores) & (classes < codes[:, None]))
+        ahead = np.count_nonzero(prediction > scores, axis=1)
+        ahead += np.count_nonzero((prediction == scores) & (classes < codes[:, None]), axis=1)
         # A comparison with nan is False and would put such a row first.
-        return np.greater(self.k, np.where(np.isnan(prediction).any(axis=1), self.k, ahead.sum(1)))
+        return np.greater(self.k, np.where(np.isnan(prediction).any(axis=1), self.k, ahead))
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[1], sums[0])

@@ -18,7 +18,7 @@ from ..random import begin_batch, kept_place
 from ..tensor import TENSORS, Tensor
 from .losses import loss_of_rows, one_loss, refuse_uncounted
 from .metrics import Metric, MetricSet
-from .outputs import described, mapped
+from .outputs import described, leaves, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -27,6 +27,8 @@ Step = Callable[[Any, tuple[Tensor, ...]], tuple[Any, Any]]  # model, batch: pre
 
 EVALUATED = (-1, 0)  # the batch of what a model draws meanwhile, in place of a loader's
 ROWS = 4096  # a forward pass at a time: bounds memory, and costs nothing beside it
+OUTPUT = 2**23  # bytes that a model returns at a time: loss and metrics make several such arrays
+FEW = 256  # rows that are one pass whatever a model returns
 
 
 def evaluate(
@@ -67,13 +69,18 @@ def evaluate(
     parts = model.parameters() if step is not None and isinstance(model, Module) else ()
     others = [param for param in parts if param.requires_grad]
     with evaluating(model), kept_place():
+        at_once = ROWS
+        if step is None and -(-len(dataset) // count) > FEW:
+            # Every rank takes the same row, and so as many passes, whatever a model returns.
+            begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
+            at_once = _rows_at_once(model(*(_tensor(array, device) for array in dataset[:1][:at])))
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
             largest = -(-len(dataset) // count)
-            for first in range(start, start + max(largest, 1), ROWS):
-                rows = dataset[min(first, stop) : min(first + ROWS, stop)]
+            for first in range(start, start + max(largest, 1), at_once):
+                rows = dataset[min(first, stop) : min(first + at_once, stop)]
                 batch = tuple(_tensor(array, device) for array in rows)
                 begin_batch(first, EVALUATED, rows=len(rows[at]), ranks=comm.size)
                 outputs = Outputs(model, [*others])
@@ -178,6 +185,13 @@ def own_step(trainer: Any) -> Step | None:
         return returned
 
     return step
+
+
+def _rows_at_once(returned: Any) -> int:
+    """How many rows a pass takes, by what a model returns for one."""
+    tensors = [output for output in leaves(returned) if type(output) in TENSORS]
+    size = sum(int(tensor._array.nbytes) for tensor in tensors)
+    return max(1, min(ROWS, OUTPUT // max(1, size)))
 
 
 def to_numpy(output: Any) -> Any:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..creation import from_numpy
 from ..distributed.collectives import gather
 from ..errors import ConfigError
-from ..runs.record import RESERVED
+from ..runs.history import RESERVED
 from .outputs import joined, mapped
 
 if TYPE_CHECKING:

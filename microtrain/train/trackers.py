@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..config.resolved import as_yaml, read_settings
 from ..errors import LaunchError, UserError, install
 from ..files import make_directory, read_object, remove, write_whole
-from ..runs.record import read_metrics
+from ..runs.history import read_metrics
 from .callbacks import Callback
 
 if TYPE_CHECKING:

@@ -83,3 +83,24 @@ def test_predictions_come_in_sample_order_also_from_many_passes(
     mine = mt.cat(predicted)
     assert len(mine) == stop - start
     np.testing.assert_array_equal(gather(mine, comm).numpy(), data.arrays[0][:, :2] * 2)
+
+
+@pytest.mark.parametrize("wide, passes", [(2**19, 600), (2**14, 5), (8, 1)])
+def test_a_pass_takes_fewer_rows_where_a_row_of_output_is_wide(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch, wide: int, passes: int
+) -> None:
+    monkeypatch.setattr(evaluation, "OUTPUT", 2**17 * 8)
+    data = ArrayDataset(np.zeros((600 * comm.size, 1)), np.zeros((600 * comm.size, 1)))
+    seen: list[int] = []
+
+    def model(x: Any) -> Any:
+        seen.append(len(x))
+        return x.expand(len(x), wide // 8 * 8)
+
+    def loss(prediction: Any, target: Any) -> Any:
+        return (prediction[:, :1] - target).mean()
+
+    evaluate(model, loss, [], data, comm)
+    rows = max(1, min(4096, 2**17 // wide))
+    assert seen[0] == 1
+    assert seen[1:] == [min(rows, 600 - first) for first in range(0, 600, rows)]

@@ -1,0 +1,254 @@
+"""The rows of a metrics.jsonl: one by one as they were written, or as a typed column a field.
+
+A file has a row for every evaluation, without bound. A row as a dict is eight times its text and
+slow to look at, so a million are read in blocks and checked by column; the reader of single lines
+says which line of a block is damaged.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from types import NoneType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..files import open_plain, parse_object, reason
+
+__all__ = ["LEADING", "RESERVED", "SPLITS", "WALL_CLOCK", "Entries", "History", "read_metrics"]
+
+SPLITS = ("train", "val", "test")
+LEADING = ("split", "step", "epoch", "samples", "loss")
+WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may change in a row
+RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
+_KEYS = ("split", "step")  # of every row
+_LONGEST_ROW = 2**20  # bytes
+_BLOCK = 2**18  # bytes that are read at once
+
+Values = NDArray[np.float64]
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
+
+    Raises DataError naming the line of anything else that is no row.
+    """
+    rows: list[dict[str, Any]] = []
+    for lines in _blocks(path):
+        rows += _each(lines, path, len(rows))
+    return rows
+
+
+@dataclass
+class Entries:
+    """The rows of one split: all arrays have one entry a row, in the order of the file.
+
+    Attributes:
+        steps: int64.
+        values: by field float64, nan where a row has null or no such field.
+        there: which rows have it, for the fields that some rows lack.
+    """
+
+    steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: dict[str, Values] = field(default_factory=dict)
+    there: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def have(self, name: str) -> NDArray[np.bool_] | slice:
+        """The rows that have a field."""
+        return self.there.get(name, slice(None) if name in self.values else slice(0))
+
+    def at(self, step: int) -> dict[str, float]:
+        """The fields of the last row of a step; empty where there is none."""
+        rows = np.flatnonzero(self.steps == step)[-1:]
+        return {
+            name: float(values[row])
+            for row in rows
+            for name, values in self.values.items()
+            if name not in self.there or self.there[name][row]
+        }
+
+    def of(self, name: str, *others: str) -> list[Values]:
+        """The values of these fields, nan where absent, in the rows that have the first."""
+        none = np.full(len(self.steps), math.nan)
+        return [self.values.get(each, none)[self.have(name)] for each in (name, *others)]
+
+
+@dataclass
+class History:
+    """What a metrics.jsonl says.
+
+    Attributes:
+        rows: how many rows it has.
+        last_step: of the last row, 0 where there is none.
+        entries: by split, of those in `SPLITS` that have rows.
+        fields: all but split and step, in the order in which they first occur.
+    """
+
+    rows: int = 0
+    last_step: int = 0
+    entries: dict[str, Entries] = field(default_factory=dict)
+    fields: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str | Path) -> History:
+        """As `read_metrics`, which raises the same DataError, in a twentieth of the memory."""
+        history, kept = cls(), {split: _Growing() for split in SPLITS}
+        fields: dict[str, None] = {}
+        for lines in _blocks(path):
+            try:
+                rows = _together(lines)
+                tables = _by_split(rows)
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+                # Something in these lines is not as a run writes it: damaged, or said otherwise.
+                rows = _each(lines, path, history.rows)
+                tables = _by_split(rows)
+            for split, table in tables.items():
+                if not table.values.keys() <= fields.keys():
+                    fields |= dict.fromkeys(name for row in rows for name in row)
+                kept[split].add(table)
+            history.rows += len(rows)
+            history.last_step = rows[-1]["step"]
+        history.fields = [name for name in fields if name not in _KEYS]
+        history.entries = {split: each.entries() for split, each in kept.items() if each.steps}
+        return history
+
+    def split(self, name: str) -> Entries:
+        """The rows of a split, perhaps none."""
+        return self.entries.get(name) or Entries()
+
+    def greatest(self, name: str) -> float:
+        """The greatest value of a field in all rows; 0 where it has none."""
+        found = [
+            float(np.nanmax(e.values[name])) for e in self.entries.values() if name in e.values
+        ]
+        return max(found, default=0.0)
+
+
+class _Growing:
+    """The rows of a split as far as they are read, in arrays that grow where they are."""
+
+    def __init__(self) -> None:
+        self.steps = array("q")
+        self.values: dict[str, array[float]] = {}
+        self.there: dict[str, bytearray] = {}
+
+    def add(self, more: Entries) -> None:
+        before, count = len(self.steps), len(more.steps)
+        self.steps.frombytes(more.steps.tobytes())
+        for name in [name for name in more.values if name not in self.values]:
+            self.values[name] = array("d", [math.nan]) * before
+            self.there[name] = bytearray(before)
+        for name, kept in self.values.items():
+            column = more.values.get(name)
+            kept.frombytes((np.full(count, math.nan) if column is None else column).tobytes())
+            mask = np.zeros(count, bool)
+            mask[more.have(name)] = True
+            self.there[name] += mask.tobytes()
+
+    def entries(self) -> Entries:
+        masks = {name: np.frombuffer(kept, bool) for name, kept in self.there.items()}
+        return Entries(
+            np.frombuffer(self.steps, np.int64),
+            {name: np.frombuffer(kept, np.float64) for name, kept in self.values.items()},
+            {name: mask for name, mask in masks.items() if not mask.all()},
+        )
+
+
+def _blocks(path: str | Path) -> Iterator[list[bytes]]:
+    """The lines of a file without their newlines, some at a time; what follows the last is torn.
+
+    Raises DataError where it cannot be read.
+    """
+    try:
+        with open_plain(path) as file:
+            yield from _lines(file)
+    except OSError as error:
+        raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
+
+
+def _lines(file: BinaryIO) -> Iterator[list[bytes]]:
+    rest = b""
+    while block := file.read(_BLOCK):
+        whole, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            yield whole.split(b"\n")
+        if len(rest) > _LONGEST_ROW:  # of a file without lines not all is read
+            yield [rest[:_LONGEST_ROW]]
+            rest = rest[_LONGEST_ROW:]
+
+
+def _each(lines: Sequence[bytes], path: str | Path, before: int) -> list[dict[str, Any]]:
+    """The rows of some lines, which come after so many others."""
+    rows: list[dict[str, Any]] = []
+    try:
+        for line in lines:
+            rows.append(_row(line))  # noqa: PERF401, its length says which line is damaged
+    except ValueError as error:
+        raise DataError(f"damaged file: {path}:{before + len(rows) + 1}: {error}") from error
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    content = parse_object(line)
+    row = {key: math.nan if value is None else value for key, value in content.items()}
+    step = row.get("step")
+    if row.get("split") not in SPLITS or type(step) is not int or not -(2**63) <= step < 2**63:
+        raise ValueError("a row has a split and a whole step")
+    for key, value in row.items():
+        if key != "split" and (type(value) not in (int, float) or math.isinf(value)):
+            raise ValueError(f"{key}: expected a number")
+    return row
+
+
+def _together(lines: Sequence[bytes]) -> list[dict[str, Any]]:
+    """The objects of some lines, one a line and each of plain values; else ValueError, TypeError.
+
+    Its parser reads floats as Python's does, to the last bit, in a third of the time.
+    """
+    from pydantic_core import from_json
+
+    # Objects without others in them that begin and end each line cannot go on in the next one.
+    text = b",\n".join(lines)
+    if text[:1] != b"{" or text.count(b"},\n{") != len(lines) - 1:
+        raise ValueError("not one object a line")
+    rows: list[dict[str, Any]] = from_json(b"[%b]" % text)
+    if len(rows) != len(lines):
+        raise ValueError("not one object a line")
+    return rows
+
+
+def _by_split(rows: Sequence[dict[str, Any]]) -> dict[str, Entries]:
+    """Rows as columns. Raises KeyError, OverflowError, TypeError or ValueError for what is none."""
+    found: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+    for row in rows:
+        found[row["split"]].append(row)
+    return {split: _entries(mine) for split, mine in found.items() if mine}
+
+
+def _entries(rows: Sequence[dict[str, Any]]) -> Entries:
+    shapes = dict.fromkeys(map(tuple, rows))
+    names = [*dict.fromkeys(name for shape in shapes for name in shape)]
+    there = {}
+    if len(shapes) == 1:
+        flat = [*chain.from_iterable(map(dict.values, rows))]
+    else:
+        flat = [row.get(name) for row in rows for name in names]
+        lacking = [name for name in names if any(name not in shape for shape in shapes)]
+        there = {name: np.array([name in row for row in rows]) for name in lacking}
+    width, split, step = len(names), names.index("split"), names.index("step")
+    flat[split::width] = [None] * len(rows)
+    steps = flat[step::width]
+    if {*map(type, steps)} != {int} or not {*map(type, flat)} <= {int, float, NoneType}:
+        raise TypeError("no numbers")
+    table = np.array(flat, np.float64).reshape(len(rows), width)
+    if np.isinf(table).any():
+        raise ValueError("an infinite number")
+    values = {n: c for n, c in zip(names, table.T, strict=True) if n not in _KEYS}
+    return Entries(np.array(steps, np.int64), values, there)

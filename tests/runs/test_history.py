@@ -1,0 +1,158 @@
+"""Metrics as columns: what the reader of single rows says, of a million rows as of three."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+from microtrain.errors import DataError
+from microtrain.report.compare import first_difference
+from microtrain.runs import history
+from microtrain.runs.history import History, read_metrics
+
+
+def written(path, rows, end="\n"):
+    path.write_text("".join(json.dumps(row) + end for row in rows))
+    return path
+
+
+def irregular(count):
+    """Rows as runs write them, and some fields that only some rows have."""
+    random.seed(3)
+    rows = []
+    for step in range(1, count):
+        place = {"step": step, "epoch": step / 7, "samples": 2**40 * step}
+        loss = random.choice(
+            [random.random(), 10.0 ** random.randint(-300, 300), -0.0, None, 5e-324]
+        )
+        rows.append({"split": "train", **place, "loss": loss})
+        if step % 3 == 0:
+            rows[-1] |= {"lr": 0.1 / step}
+        if step % 4 == 0:
+            rows.append({"split": "val", **place, "loss": loss, "r2": random.random()})
+    return rows
+
+
+def same(one, two):
+    return np.asarray(one, np.float64).tobytes() == np.asarray(two, np.float64).tobytes()
+
+
+@pytest.mark.parametrize("end", ["\n", " \n"])  # as a run writes it, and read line by line
+def test_columns_are_the_rows_to_the_last_bit(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(history, "_BLOCK", 1000)  # lines lie across many blocks
+    path = written(tmp_path / "metrics.jsonl", irregular(300), end)
+    rows, found = read_metrics(path), History.read(path)
+    assert (found.rows, found.last_step) == (len(rows), 299)
+    assert found.fields == ["epoch", "samples", "loss", "lr", "r2"]
+    assert found.entries.keys() == {"train", "val"}
+    for split, entries in found.entries.items():
+        mine = [row for row in rows if row["split"] == split]
+        assert entries.steps.tolist() == [row["step"] for row in mine]
+        for name in entries.values:
+            assert same(entries.of(name)[0], [row[name] for row in mine if name in row])
+        assert entries.there.keys() == ({"lr"} if split == "train" else set())
+    assert found.split("train").at(6).keys() == {"epoch", "samples", "loss", "lr"}
+    assert found.split("train").at(7).keys() == {"epoch", "samples", "loss"}
+    assert found.split("test").at(7) == {}
+
+
+GOOD = '{"split": "val", "step": 1, "loss": 1.0}'
+
+
+@pytest.mark.parametrize(
+    "lines, words",
+    [
+        ([GOOD, '{"split": "val"}'], "metrics.jsonl:2: a row has a split and a whole step"),
+        ([GOOD, GOOD, '{"split": "val", "step": 1.0}'], "metrics.jsonl:3: a row has a split"),
+        ([f'{{"split": "val", "step": {2**63}}}'], "metrics.jsonl:1: a row has a split"),
+        ([GOOD, '{"split": "val", "step": 1, "loss": true}'], "jsonl:2: loss: expected a number"),
+        ([GOOD, '{"split": "val", "step": 1, "loss": "1"}'], "jsonl:2: loss: expected a number"),
+        ([GOOD, '{"split": "val", "step": 1, "loss": 1e999}'], "jsonl:2: loss: expected a number"),
+        ([GOOD, '{"split": "val", "step": 1, "loss": [1]}'], "jsonl:2: loss: expected a number"),
+        ([GOOD, "[1]"], "metrics.jsonl:2: not a JSON object"),
+        ([GOOD, ""], "metrics.jsonl:2: not a JSON object"),
+        # Two rows in a line and one in two lines are as many as lines, and none is whole.
+        ([f"{GOOD},{GOOD}", GOOD[:16], f'"step": {GOOD[-1]}'], "jsonl:1: not a JSON object"),
+        ([f"{GOOD},{GOOD}", '{"split": "val"', '"step": 2}'], "jsonl:1: not a JSON object"),
+        (['{"split": "val", "x": [{}', "{}]}", f"{GOOD},{GOOD}"], "jsonl:1: not a JSON object"),
+        (['{"a": 1,' + "b" * 2**21], "metrics.jsonl:1: not a JSON object"),
+    ],
+)
+def test_a_damaged_line_is_named_by_both_readers(tmp_path, lines, words):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(line + "\n" for line in lines))
+    said = []
+    for read in (History.read, read_metrics):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert words in said[0]
+
+
+def test_a_line_cut_short_is_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f"{GOOD}\n{GOOD[:20]}")
+    assert (History.read(path).rows, len(read_metrics(path))) == (1, 1)
+    path.write_text("")
+    assert History.read(path) == History()
+
+
+def by_rows(paths):
+    """`first_difference`, said in rows."""
+    tables = [{(row["step"], row["split"]): row for row in read_metrics(path)} for path in paths]
+    clock = ("time", "samples_per_s", "comm_share", "split", "step")
+    shared = set(tables[0]).intersection(*tables[1:])
+    for step, split in sorted(shared):
+        rows = [{k: str(v) for k, v in t[step, split].items() if k not in clock} for t in tables]
+        fields = {name for row in rows for name in row}
+        other = {f"{split}/{n}" for n in fields if len({row.get(n) for row in rows}) > 1}
+        if other:
+            return step, other
+    lacking = set().union(*tables) - shared
+    return (min(lacking)[0], set()) if lacking else None
+
+
+def changed(rows, choice):
+    rows = [dict(row) for row in rows]
+    at = random.randrange(len(rows))
+    row = rows[at]
+    match choice:
+        case "value":
+            row["loss"] = math.nextafter(row["loss"] or 1.0, 9e99)
+        case "null":
+            row["loss"] = 0.5 if row["loss"] is None else None
+        case "gone":
+            del row["loss"]
+        case "more":
+            row["new"] = 1.0
+        case "row":
+            del rows[at]
+        case "end":
+            del rows[at:]
+        case "twice":
+            rows.append(row | {"loss": 3.0})
+        case "clock":
+            row["time"] = 3.0
+    return rows
+
+
+@pytest.mark.parametrize(
+    "choice", ["value", "null", "gone", "more", "row", "end", "twice", "clock", "none"]
+)
+def test_the_first_difference_is_that_of_rows(tmp_path, choice):
+    class OfFile:
+        def __init__(self, path):
+            self.history = History.read(path)
+
+    random.seed(len(choice))
+    rows = irregular(60)
+    for number in range(6):
+        texts = (rows, changed(rows, choice), changed(rows, "none" if number % 2 else choice))
+        paths = [written(tmp_path / f"{i}", text) for i, text in enumerate(texts)]
+        found = first_difference([*map(OfFile, paths)])
+        assert (found and (found["step"], {*found["columns"]})) == by_rows(paths)
