@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Collective", "Link", "Network", "Scale", "Step", "fitted", "predict", "table"]
 
-SECONDS: Final = 2.0  # for measuring each size of a batch
+SECONDS = 2.0  # for measuring each size of a batch
 _LATENCY: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _BANDWIDTH: Final = {
     unit + kind: scale / bits
@@ -178,7 +178,8 @@ class Step:
         rows: of the global batch.
         shards: under `reproducible: world` the passes that all ranks share; else None, and a rank
             makes one.
-        flat: elements of the flat gradients, and bytes of an element.
+        flat: elements of what is added up after the passes, and bytes of an element: of each dtype
+            the gradients.
         lane: elements of the control lane, which travels behind the first.
         channels: of each batch norm whose statistics are those of all ranks.
         compressed: whether gradients travel in 16 bits.
@@ -216,7 +217,7 @@ class Step:
                 yield Collective("all_gather", nbytes / ranks)
         for count in () if self.shards else self.channels:
             yield Collective("all_gather", 8 * (2 * count + 1))  # forward, in float64
-            yield Collective("all_reduce", 8 * 2 * count)  # backward
+            yield Collective("all_reduce", self.flat[0][1] * 2 * count)  # backward
 
     def seconds(self, ranks: int, rows: int, network: Network) -> float:
         """The whole step of `rows` over all ranks."""
@@ -250,6 +251,9 @@ def measured(run: Trainer) -> Step:
         # Rows of a small network are nearly free: what was measured may fall with them.
         row = max(0.0, whole - least) / (mine - -(-few // run.comm.size))
     buffers = run.model.storage.buffers
+    flat = [(b.grad.size, b.grad.itemsize) for b in buffers]
+    kept = sum(tensor.numel() for _, tensor in run.model.module.named_buffers())
+    flat += [(kept + 1, 8)] if shards and kept else []  # the mean of running statistics, float64
     norms = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
     layers = [m for m in run.model.module.modules() if isinstance(m, norms)]
     shared = run.config.distributed
@@ -257,7 +261,7 @@ def measured(run: Trainer) -> Step:
         fixed=max(0.0, whole - row * mine) / passes,
         row=row,
         rows=rows,
-        flat=tuple((b.grad.size, b.grad.itemsize) for b in buffers),
+        flat=tuple(flat),
         lane=buffers[0].wide.size - buffers[0].grad.size,
         channels=tuple(m.num_features for m in layers) if shared.sync_batchnorm else (),
         compressed=shared.compression != "none",
@@ -298,6 +302,8 @@ def predict(run: Trainer, scale: Scale) -> list[str]:
     where = "" if on == 1 else f", measured on {on} ranks"
     facts["compute"] = f"{span(step.fixed)} a pass and {span(step.row)} a row{where}"
     facts["send"] = f"{size(int(sent))} in a step"
+    if step.shards is not None:
+        facts["shards"] = f"{step.shards}, which a number of ranks must divide"
     plain = not step.compressed and step.shards is None
     if plain and run.config.distributed.overlap is not False and sent > BUCKET:
         facts["send"] += "; what buckets save is not counted"

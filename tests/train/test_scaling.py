@@ -46,9 +46,22 @@ def short(monkeypatch):
     monkeypatch.setattr(scaling, "SECONDS", 0.05)
 
 
+NET = """
+import microtrain as mt
+
+def net(in_features, out_features):
+    layers = mt.nn.Linear(in_features, 20), mt.nn.BatchNorm1d(20), mt.nn.Linear(20, out_features)
+    return mt.nn.Sequential(*layers)
+"""
+
+
 def run(place: Path, *settings: str, comm=None) -> Trainer:
-    (place / "scaled.yaml").write_text(YAML)
-    config = load_config(place / "scaled.yaml", [*settings, f"run_dir={place}/runs"])
+    if comm is None or comm.rank == 0:
+        (place / "scaled.yaml").write_text(YAML)
+        (place / "net.py").write_text(NET)
+    if comm is not None:
+        comm.barrier()
+    config = load_config(place / "scaled.yaml", [*settings, f"run_dir={place}/runs"], trust=True)
     return Trainer.from_config(config, comm, Output(0, stream=io.StringIO(), errors=io.StringIO()))
 
 
@@ -158,18 +171,25 @@ class Counting:
         ["distributed.compression=bf16", "dtype=float64"],
         ["distributed={reproducible: world, shards: 4}"],
         ["distributed={reproducible: world, shards: 4}", "model.hidden=[2000]"],
+        ["model=./net.py:net"],
+        ["model=./net.py:net", "distributed={reproducible: world, shards: 4}"],
     ],
 )
-def test_a_step_sends_what_the_model_says(settings, tmp_path):
+def test_a_step_sends_what_the_model_says(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def on_rank(comm):
         trainer = run(tmp_path, "distributed.overlap=false", *settings, comm=comm)
         counting = trainer.model.reducer.comm = Counting(comm)
         for each in getattr(trainer.model.reducer, "_compressors", ()):
             each.comm = counting
+        for layer in trainer.model.module.modules():
+            if getattr(layer, "across", None) is not None:
+                layer.across._ranks._comm = counting
         trainer.take_step(next(trainer.loader.steps()))
-        return counting.calls
+        return sorted(counting.calls)
 
-    expected = [(n, b) for n, b in measured(run(tmp_path, *settings)).collectives(2)]
+    expected = sorted(measured(run(tmp_path, *settings)).collectives(2))
     for calls in in_process.run(2, on_rank):
         assert [name for name, _ in calls] == [name for name, _ in expected]
         for (_, found), (_, said) in zip(calls, expected, strict=True):
