@@ -66,7 +66,8 @@ def step_of(config: str, *overrides: str) -> scaling.Step:
     """The measured step of a run of one rank."""
     silent = Output(0, stream=io.StringIO(), errors=io.StringIO())
     settings = load_config(ROOT / "configs" / config, [*overrides])
-    return scaling.measured(Trainer.from_config(settings, output=silent))
+    trainer = Trainer.from_config(settings, output=silent)
+    return scaling.measured(trainer, trainer.take_step, trainer.execution.settle)
 
 
 def predict(options: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from ..backend import default_dtype
-from ..data.loader import DataLoader
+from ..data.loader import DataLoader, MicroBatches
 from ..distributed.overlap import BUCKET
 from ..distributed.shards import WHOLE
 from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
@@ -39,7 +39,7 @@ from ..words import labelled, plural, rate, size
 from .divergence import NotFinite
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .state import Parts
 
 __all__ = ["Collective", "Link", "Network", "Scale", "Step", "fitted", "predict", "table"]
 
@@ -230,16 +230,28 @@ class Step:
 # ------------------------------------------------------------------------------- measured in a run
 
 
-def measured(run: Trainer) -> Step:
+def measured(
+    run: Parts, take_step: Callable[[MicroBatches], None], settle: Callable[[], None]
+) -> Step:
     """The step of a run that has not begun: real steps with two sizes of its batch; collective.
 
     The run cannot be used afterwards. Time in collectives is left out.
+
+    Args:
+        run: its parts.
+        take_step: takes an optimiser step.
+        settle: learns what other ranks have met; collective.
     """
+
+    def compute_time(loader: DataLoader, rows: int) -> float:
+        run.loader = loader
+        return _compute_time(run, rows, take_step, settle)
+
     loader, shards = run.loader, run.shards
     rows = min(loader.batch_size, len(loader.dataset))
     pieces = loader.accumulate * (shards or run.comm.size)
     few = max(2 * pieces, rows // 16)
-    whole = _compute_time(run, loader, rows)
+    whole = compute_time(loader, rows)
     passes = -(-shards // run.comm.size) if shards else 1
     mine, row = -(-rows // run.comm.size), 0.0
     if few < rows:
@@ -247,7 +259,7 @@ def measured(run: Trainer) -> Step:
             loader.dataset, few, seed=loader.seed, shuffle=loader.shuffle, comm=run.comm,
             accumulate=loader.accumulate, shards=shards,
         )  # fmt: skip
-        least = _compute_time(run, smaller, few)
+        least = compute_time(smaller, few)
         # Rows of a small network are nearly free: what was measured may fall with them.
         row = max(0.0, whole - least) / (mine - -(-few // run.comm.size))
     buffers = run.model.storage.buffers
@@ -269,30 +281,32 @@ def measured(run: Trainer) -> Step:
     )
 
 
-def _compute_time(run: Trainer, loader: DataLoader, rows: int) -> float:
+def _compute_time(
+    run: Parts, rows: int, take_step: Callable[[MicroBatches], None], settle: Callable[[], None]
+) -> float:
     """Median seconds of a step of `rows` rows outside of collectives, of the slowest rank."""
-    run.loader, times, model = loader, [], run.model
+    loader, model, times = run.loader, run.model, []
     end = time.perf_counter() + SECONDS
     with np.errstate(all="ignore"), default_dtype(run.config.dtype):
         for number, micro_batches in enumerate(islice(loader.steps(passes=None), 2000), start=1):
             complete = loader.global_size == rows
             waited, began = model.comm_seconds, time.perf_counter()
             with suppress(NotFinite):
-                run.take_step(micro_batches)
+                take_step(micro_batches)
             if complete:
                 spent = time.perf_counter() - began
                 times.append(spent - (model.comm_seconds - waited))
             if number & (number - 1) == 0:
-                run.execution.settle()
+                settle()
             if number % 8 == 0 and run.comm.any(time.perf_counter() > end and len(times) >= 8):
                 break
     # Steps that are recorded and compiled take longer, and are few.
     return max(run.comm.all_gather_object(statistics.median(times[len(times) // 2 :])))
 
 
-def predict(run: Trainer, scale: Scale) -> list[str]:
-    """Lines for `train --dry-run --ranks`; collective."""
-    step, network, on = measured(run), scale.network, run.comm.size
+def predict(run: Parts, step: Step, scale: Scale) -> list[str]:
+    """Lines for `train --dry-run --ranks`, of the step that was measured in this run."""
+    network, on = scale.network, run.comm.size
     sent = sum(call.nbytes for call in step.collectives(scale.ranks))
     facts = {"network": f"{network.link} between hosts{scale.assumed}"}
     hosts = f"{plural(network.ranks_per_host, 'rank')} on each"

@@ -43,7 +43,7 @@ from .progress import Progress
 from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
 from .resume import choose_run, run_directory, take_initial_values, take_up
-from .scaling import Scale, predict
+from .scaling import Scale, measured, predict
 from .state import Ending, Event, Observer, RunState, Stateful, TrainingRun
 
 if TYPE_CHECKING:
@@ -311,7 +311,10 @@ class Trainer(TrainingRun):
         scale: also predict what a step takes on so many ranks.
         """
         lines = dry_run(self, self.state, self.take_step, self.execution.settle)
-        return lines if scale is None else [*lines, "", *predict(self, scale)]
+        if scale is not None:
+            step = measured(self, self.take_step, self.execution.settle)
+            lines += ["", *predict(self, step, scale)]
+        return lines
 
     # One optimiser step ---------------------------------------------------------------------------
 

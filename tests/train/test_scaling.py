@@ -65,6 +65,10 @@ def run(place: Path, *settings: str, comm=None) -> Trainer:
     return Trainer.from_config(config, comm, Output(0, stream=io.StringIO(), errors=io.StringIO()))
 
 
+def step_of(trainer: Trainer) -> Step:
+    return measured(trainer, trainer.take_step, trainer.execution.settle)
+
+
 # ----------------------------------------------------------------------------------- the formulas
 
 
@@ -189,7 +193,7 @@ def test_a_step_sends_what_the_model_says(settings, tmp_path, monkeypatch):
         trainer.take_step(next(trainer.loader.steps()))
         return sorted(counting.calls)
 
-    expected = sorted(measured(run(tmp_path, *settings)).collectives(2))
+    expected = sorted(step_of(run(tmp_path, *settings)).collectives(2))
     for calls in in_process.run(2, on_rank):
         assert [name for name, _ in calls] == [name for name, _ in expected]
         for (_, found), (_, said) in zip(calls, expected, strict=True):
@@ -197,7 +201,7 @@ def test_a_step_sends_what_the_model_says(settings, tmp_path, monkeypatch):
 
 
 def test_a_step_is_measured_on_several_ranks_alike(tmp_path):
-    steps = in_process.run(2, lambda comm: measured(run(tmp_path, comm=comm)))
+    steps = in_process.run(2, lambda comm: step_of(run(tmp_path, comm=comm)))
     assert steps[0] == steps[1]
     assert steps[0].rows == 64
     assert steps[0].fixed > 0
