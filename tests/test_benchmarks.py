@@ -139,6 +139,33 @@ def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
     assert picture.exists() is plot
 
 
+@pytest.mark.parametrize("plot", [False, True])
+def test_the_scale_model_script_runs(plot: bool, tmp_path: Path) -> None:
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    path, picture = tmp_path / "scale.json", tmp_path / "scale.png"
+    more = ["--plot", str(picture)] if plot else []
+    run("scale_model.py", "--nets", "linreg", "--seconds", "0.1", "--json", str(path), *more)
+    curve = json.loads(path.read_text(encoding="utf-8"))["curves"]["linreg"]
+    assert curve["ranks"] == [2**n for n in range(13)]
+    assert curve["strong"][0] == curve["weak"][0] > 0
+    assert curve["weak"] == sorted(curve["weak"])
+    assert picture.exists() is plot
+
+
+@pytest.mark.slow
+def test_predictions_are_compared_with_real_runs(tmp_path: Path, mpirun: Any) -> None:
+    path = tmp_path / "scale.json"
+    said = run(
+        "scale_model.py", "--check", "--rate", "200mbit", "--hosts", "2", "--json", str(path)
+    )
+    if said.startswith("left out"):
+        pytest.skip(said.strip())
+    rows = json.loads(path.read_text(encoding="utf-8"))["check"]["rows"]
+    assert [(row["hosts"], row["ranks"]) for row in rows] == [(2, 2), (2, 4)]
+    assert all(row["predicted"] > 0 and row["quarter"] <= row["median"] for row in rows)
+
+
 def test_the_start_script_runs(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     assert "must 1.3" in run("start.py", "--rounds", "1", "--json", str(path))

@@ -21,6 +21,7 @@ from ..distributed import world
 from ..distributed.mpi import belongs
 from ..errors import LaunchError, install
 from ..threads import LAUNCH, cores
+from ..train.scaling import bits, fitted, span
 from ..version import __version__
 from ..words import labelled, plural, printable, table
 from . import diagnosis, mpirun
@@ -79,7 +80,7 @@ def _report(
     broken = sum(finding.broken for finding in findings)
     lines = labelled(facts)
     lines += ["", *_rank_rows(ranks)] if ranks else []
-    lines += ["", *_exchange_rows(exchanges)] if exchanges else []
+    lines += ["", *_exchange_rows(exchanges), *_link(ranks, exchanges)] if exchanges else []
     lines.append("")
     for finding in findings:
         kind = "error" if finding.broken else "warning"
@@ -160,6 +161,17 @@ def _exchange_rows(exchanges: Sequence[Exchange]) -> list[str]:
         result = f"wrong on {len(wrong)} ranks" if wrong else "right"
         rows.append((diagnosis.SIZES[nbytes], median, rate, result))
     return table(rows)
+
+
+def _link(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[str]:
+    """What joins the hosts, in the words of `train --dry-run --ranks`; nothing of one host."""
+    hosts = len({rank.host for rank in ranks})
+    if hosts == 1:
+        return []
+    small, large = exchanges[0], exchanges[-1]
+    link = fitted(hosts, small.seconds, large.nbytes, large.seconds)
+    took, rate = (text.replace(" ", "") for text in (span(link.latency), bits(link.bandwidth)))
+    return [f"to predict: train --dry-run --ranks N --latency {took} --bandwidth {rate}"]
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from microtrain.cli import diagnosis
 from microtrain.cli.diagnosis import Exchange, Rank, judge_directory, judge_ranks
-from microtrain.cli.doctor import _ranges
+from microtrain.cli.doctor import _link, _ranges
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 
@@ -54,6 +54,15 @@ JUDGEMENTS = {
         ["the ranks have loaded different MPIs: MPICH 5.0.2 (rank 0), MPICH 4.3.0 (rank 1)"],
     ),
 }
+
+
+def test_what_joins_hosts_is_told_for_predictions() -> None:
+    exchanges = [Exchange(4, 20e-6, ()), Exchange(4 * 2**20, 4e-3, ())]
+    two = [FINE, replace(FINE, host="b")]
+    (line,) = _link(two, exchanges)
+    # A reduction over two hosts sends every byte once: 4 MiB in 4 ms less two messages.
+    assert line.endswith("train --dry-run --ranks N --latency 20us --bandwidth 8.47Gbit/s")
+    assert _link([FINE, FINE], exchanges) == []
 
 
 @pytest.mark.parametrize("case", JUDGEMENTS)
