@@ -84,6 +84,8 @@ def split_rows(
     if split is None:
         return {"train": slice(None)}
     sizes = split_sizes(rows, split, origin)
+    if len(sizes) == 1:
+        return {"train": slice(None)}
     order = generator(seed, "split").permutation(rows)
     # In the order of PARTS, so that the order of the keys in the YAML changes nothing.
     bounds = np.cumsum([sizes.get(name, 0) for name in PARTS])[:-1]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..autograd import enable_grad, no_grad
 from ..backend import MODES, to_host
 from ..creation import from_numpy
-from ..data import ArrayDataset, contiguous_slice
+from ..data import ArrayDataset, Source, contiguous_slice
+from ..data.view import known_of_target, layout
 from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
@@ -33,7 +34,7 @@ def evaluate(
     model: Callable[..., Any],
     loss: Callable[..., Any],
     metrics: Sequence[Metric],
-    dataset: ArrayDataset,
+    dataset: Source,
     comm: Communicator,
     device: Any = None,
     shards: int | None = None,
@@ -46,15 +47,20 @@ def evaluate(
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
     """
-    target = dataset.target
-    mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
+    inputs, target = layout(dataset)
+    mean: Any = 0.0
+    if target.dtype.kind == "f":
+        if isinstance(dataset, ArrayDataset):
+            mean = dataset.target.mean(axis=0)
+        else:
+            mean = known_of_target(dataset).mean
     measured = MetricSet(
         metrics,
         target_mean=mean,
         class_names=dataset.classes,
         loss_reduction=getattr(loss, "reduction", "mean"),
     )
-    at, weighted = len(dataset.inputs), dataset.weighted
+    at, weighted = len(inputs), dataset.weighted
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
@@ -73,7 +79,7 @@ def evaluate(
             # communicate, and a rank without rows must know the metrics' lengths too.
             largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), ROWS):
-                rows = dataset[min(first, stop) : min(first + ROWS, stop)]
+                rows = dataset.read(slice(min(first, stop), min(first + ROWS, stop)))
                 batch = tuple(_tensor(array, device) for array in rows)
                 begin_batch(first, EVALUATED, rows=len(rows[at]), ranks=comm.size)
                 outputs = Outputs(model, [*others])
