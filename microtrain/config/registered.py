@@ -13,6 +13,9 @@ REGISTERED: dict[str, dict[str, str]] = {
         "npz": "microtrain.data.files:npz",
         "sklearn": "microtrain.data.scikit_learn:sklearn",
         "parquet": "microtrain.data.files:parquet",
+        "npy": "microtrain.data.mapped:npy",
+        "hdf5": "microtrain.data.stores:hdf5",
+        "zarr": "microtrain.data.stores:zarr",
     },
     "model": {
         "linear_regression": "microtrain.train.models:linear_regression",

@@ -1,7 +1,8 @@
 """ArrayDataset: arrays whose rows belong together, with the names a report needs.
 
 Data fits in memory or in a memory map, and a batch is a range of rows. So a data set is its arrays,
-and taking a batch is one NumPy call an array, never a Python loop over samples.
+and taking a batch is one NumPy call an array, never a Python loop over samples. It is a `Source`,
+the one that has all of its rows at hand.
 """
 
 from __future__ import annotations
@@ -117,6 +118,14 @@ class ArrayDataset:
             raise TypeError("ArrayDataset is indexed by rows alone: data[rows], not data[i, j]")
         # The ellipsis keeps a single element of a 1-d array an array.
         return tuple(array[rows, ...] for array in self.arrays)
+
+    def read(self, rows: slice | NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
+        """The rows of every array, as `Source` has it: a slice shares memory, row numbers copy."""
+        return tuple(array[rows] for array in self.arrays)
+
+    def location(self, row: int) -> str:
+        """Where a row comes from: its number."""
+        return f"row {row}"
 
     def with_arrays(self, *arrays: Any) -> ArrayDataset:
         """Others for all of `arrays`, under the same names: some of the rows, or all prepared."""

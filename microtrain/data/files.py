@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, install
-from ..files import open_plain
-from ..spelling import did_you_mean
 from .columns import Columns, as_columns
 from .csv_reader import read_table
 from .dataset import ArrayDataset
 from .frame import Frame, missing
-from .table import Table, table_or_arrays
+from .mapped import Stored, map_npz
+from .reading import reading
+from .source import Source
+from .stores import parquet_rows
+from .table import Table, check_features, table_or_arrays
 
 __all__ = ["csv", "npz", "parquet", "parse_csv", "read_csv", "read_npz", "read_parquet"]
 
@@ -90,7 +92,8 @@ def parquet(
     columns: Columns | None = None,
     drop: list[str] | None = None,
     weight: str | None = None,
-) -> ArrayDataset | Table:
+    in_memory: bool = True,
+) -> Source | Table:
     """A Parquet file: its columns as inputs, one column as the target; pyarrow reads it.
 
     A target of numbers is a regression target, float64 of shape (n, 1); one of texts is class
@@ -105,27 +108,40 @@ def parquet(
             such as {missing: median}. They are fitted on the training part.
         drop: columns to leave out.
         weight: a column that says how much each row counts, in the loss and the metrics.
+        in_memory: read the file whole; false: numbers by row groups, as they are used.
 
-    Returns a `Table` where there are `columns` to be fitted, else arrays. Raises DataError for a
-    file that cannot be read, a column that is missing, and values that are not what the column
-    holds, by row and column.
+    Returns a `Table` where there are `columns` to be fitted, else arrays, or a source of rows that
+    are not in memory. Raises ConfigError for `columns` of such, DataError for a file that cannot be
+    read, a column that is missing, and values that are not what the column holds, by row and
+    column.
 
     Example:
         >>> data = parquet(Path("measured.parquet"), target="price")
     """
+    if not in_memory:
+        if columns:
+            raise ConfigError(
+                f"{path}: columns are fitted in memory; in_memory: false reads columns of numbers"
+            )
+        check_features(path, target, features)
+        return parquet_rows(Path(path), target, features, drop or (), weight, categorical)
     return table_or_arrays(
         read_parquet(Path(path)), target, columns, features=features, drop=drop,
         categorical=categorical, weight=weight,
     )  # fmt: skip
 
 
-def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDataset:
+def npz(
+    path: Path, inputs: str | list[str] = "x", target: str = "y", in_memory: bool = True
+) -> Source:
     """Arrays saved by `numpy.savez`, read without pickle.
 
     Args:
         path: a .npz file.
         inputs: the name of the input array, or of several.
         target: the name of the target array.
+        in_memory: read the arrays whole; false: rows as they are used, which takes arrays that are
+            not compressed.
 
     Returns arrays as they are in the file. Raises DataError for a file that cannot be read, a name
     that it does not hold, arrays that are not numbers or differ in their number of rows.
@@ -139,6 +155,8 @@ def npz(path: Path, inputs: str | list[str] = "x", target: str = "y") -> ArrayDa
         raise ConfigError("npz: inputs must name at least one array, got []")
     if len(set(names)) < len(names):
         raise ConfigError(f"npz: inputs and target must be different arrays, got {names}")
+    if not in_memory:
+        return Stored(map_npz(Path(path), names), target_name=target)
     arrays = read_npz(Path(path), names)
     for name, array in arrays.items():
         if array.ndim == 0 or array.dtype.kind not in "biuf":
@@ -160,7 +178,7 @@ def read_csv(
     wanted: Callable[[str], bool] | None = None,
 ) -> Frame:
     """The table in a CSV file; see `read_table`, which raises more than that it cannot be read."""
-    return read_table(path, partial(_reading, path), delimiter, decimal, texts, wanted)
+    return read_table(path, partial(reading, path), delimiter, decimal, texts, wanted)
 
 
 def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
@@ -173,7 +191,7 @@ def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> 
 
     Raises DataError for all that is wrong with it. Nothing is read of other arrays.
     """
-    with _reading(path) as file:
+    with reading(path) as file:
         # What is no zip NumPy takes for a pickle, and says how to load one unsafely.
         if file.peek(2)[:2] != b"PK":  # type: ignore[attr-defined]
             raise DataError(
@@ -211,7 +229,7 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
             f"install it with {install('data')}"
         ) from error
     columns = []
-    with _reading(path) as file:
+    with reading(path) as file:
         try:
             stored = reader.ParquetFile(file)
             existing = stored.schema_arrow.names
@@ -229,19 +247,3 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
     if columns and not table.num_rows:
         raise DataError(f"{path} has no rows: the data set is empty")
     return Frame(path, table.column_names, columns)
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[BinaryIO]:
-    """A file that is read meanwhile; DataError where that fails."""
-    try:
-        with open_plain(path) as file:
-            yield file
-    except FileNotFoundError:
-        where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
-        near = ""
-        with contextlib.suppress(OSError):  # there is no such folder either
-            near = did_you_mean(path.name, sorted(other.name for other in path.parent.iterdir()))
-        raise DataError(f"there is no file {path}{where}{near}") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..backend import as_dtype
 from ..distributed import world
@@ -21,6 +22,8 @@ from ..tensor import wrap
 from .dataset import ArrayDataset
 from .order import BlockShuffle
 from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
+from .source import Source
+from .view import is_lazy
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -72,7 +75,7 @@ class DataLoader:
     rank may get zero rows. The n-th pass over the loader is epoch n.
 
     Args:
-        dataset: an `ArrayDataset`, equal on all ranks.
+        dataset: an `ArrayDataset` or another `Source`, equal on all ranks.
         batch_size: rows of one optimiser step, over all ranks.
         seed: with the epoch, decides the order.
         shuffle: a new order each epoch, True or for data on a disk a `BlockShuffle`; False: the
@@ -104,7 +107,7 @@ class DataLoader:
 
     def __init__(
         self,
-        dataset: ArrayDataset,
+        dataset: Source,
         batch_size: int,
         *,
         seed: int = 0,
@@ -114,10 +117,11 @@ class DataLoader:
         accumulate: int = 1,
         shards: int | None = None,
     ) -> None:
-        if not isinstance(dataset, ArrayDataset):
+        if not isinstance(dataset, Source):
             raise TypeError(
                 f"DataLoader: dataset is a {type(dataset).__name__}, expected an ArrayDataset; "
-                "ArrayDataset(x, y) makes one from arrays"
+                "ArrayDataset(x, y) makes one from arrays\nhint: another Source will do, too: what "
+                "derives from mt.data.Source, or mt.data.FunctionSource(read, length)"
             )
         self.dataset = dataset
         self.batch_size = _whole_number("batch_size", batch_size, least=1)
@@ -131,12 +135,16 @@ class DataLoader:
         self.offset = self.global_size = 0
         self._epoch = 0
         self._pass: object | None = None  # stands for the pass under way, if there is one
-        # `take` would copy the whole of a strided array at every batch: do it once, here. Slices
-        # of a read-only array are read-only: nobody overwrites the data set through a batch.
-        self._arrays = tuple(np.ascontiguousarray(array).view() for array in dataset.arrays)
-        for array in self._arrays:
+        # Of arrays in memory; None: rows are read.
+        self._arrays: tuple[NDArray[Any], ...] | None = None
+        if isinstance(dataset, ArrayDataset) and not _too_large_to_copy(dataset):
+            # `take` would copy the whole of a strided array at every batch: do it once, here.
+            # Slices of a read-only array are read-only: no batch overwrites the data set.
+            self._arrays = tuple(np.ascontiguousarray(array).view() for array in dataset.arrays)
+            for array in self._arrays:
+                array.flags.writeable = False
+        for array in self._arrays or dataset.read(slice(0, 0)):
             as_dtype(array.dtype)  # once, instead of at every batch; raises TypeError
-            array.flags.writeable = False
         if len(self) == 0:
             rows, dropped = len(dataset), f" and drop_last leaves out those below {batch_size}"
             raise ConfigError(
@@ -257,16 +265,31 @@ class DataLoader:
         return cut
 
     def _take(self, order: Any, start: int, cut: list[tuple[int, int, int]]) -> list[Batch]:
-        batches = []
+        batches, arrays = [], self._arrays
         for first, last, micro_size in cut:
             rows = slice(start + first, start + last)
-            if order is None:
-                batch = Batch([wrap(array[rows]) for array in self._arrays])
+            if arrays is None:
+                batch = Batch(map(wrap, self._read(rows if order is None else order[rows])))
+            elif order is None:
+                batch = Batch([wrap(array[rows]) for array in arrays])
             else:
-                batch = Batch([wrap(array.take(order[rows], 0)) for array in self._arrays])
+                batch = Batch([wrap(array.take(order[rows], 0)) for array in arrays])
             batch.offset, batch.global_size = first, micro_size
             batches.append(batch)
         return batches
+
+    def _read(self, rows: slice | NDArray[np.intp]) -> list[NDArray[Any]]:
+        """Rows of a source as Tensors can have them; of a slice they may be the source's memory."""
+        arrays = []
+        for array in self.dataset.read(rows):
+            flags = array.flags
+            if not (flags.c_contiguous and flags.aligned):
+                array = array.copy()
+            elif isinstance(rows, slice) and flags.writeable:
+                array = array.view()
+                array.flags.writeable = False
+            arrays.append(array)
+        return arrays
 
     def __repr__(self) -> str:
         return (
@@ -274,6 +297,10 @@ class DataLoader:
             f"shuffle={self.shuffle}, drop_last={self.drop_last}, accumulate={self.accumulate}, "
             f"rank {self.comm.rank} of {self.comm.size}, epoch {self.epoch})"
         )
+
+
+def _too_large_to_copy(dataset: ArrayDataset) -> bool:
+    return is_lazy(dataset) and not all(a.flags.c_contiguous for a in dataset.arrays)
 
 
 def _whole_number(name: str, value: Any, least: int | None = None) -> int:

@@ -6,58 +6,40 @@ on the seed alone, and the statistics of the standardisation come from the train
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from ..words import listed
+from .by_rows import prepare_rows
+from .checks import (
+    as_source,
+    cast,
+    check_codes,
+    check_stored,
+    checked,
+    class_names,
+    one_input_alone,
+    way_to_split,
+)  # fmt: skip
 from .dataset import ArrayDataset
 from .frame import missing
+from .prepared import Prepared
 from .preprocessing import Preprocessing
+from .source import Source
 from .split import PartRows, split_rows
 from .table import Encoder, Table
+from .view import is_lazy
 
-__all__ = ["Prepared", "cast", "check_finite", "prepare"]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The parts of a run's data, ready for a DataLoader, and what a model must know of them.
-
-    Attributes:
-        train, val, test: arrays of the run's dtype, standardised; None where the split has none.
-        preprocessing: the map from raw inputs to those of the parts.
-        in_features: columns of the input; None unless there is one float input of shape
-            (n, columns), beside which a table may have embedded categories.
-        out_features: the number of classes, or the columns of a target of shape (n, columns).
-        classes: the names of the classes; None for regression.
-        encoder: how the columns of a table become inputs; None for data that are arrays.
-        notes: what a user should know of the data.
-    """
-
-    train: ArrayDataset
-    val: ArrayDataset | None
-    test: ArrayDataset | None
-    preprocessing: Preprocessing
-    in_features: int | None
-    out_features: int | None
-    classes: tuple[str, ...] | None
-    encoder: Encoder | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def categories(self) -> tuple[int, ...] | None:
-        """For each embedded column its number of codes; None where there are none."""
-        return None if self.encoder is None else self.encoder.categories or None
+__all__ = ["prepare"]
 
 
 def prepare(
-    data: ArrayDataset | Table | tuple[Any, ...] | list[Any],
+    data: Source | Table | tuple[Any, ...] | list[Any],
     *,
     split: Mapping[str, float] | None = None,
     standardize: bool = False,
@@ -77,8 +59,12 @@ def prepare(
     column of shape (n, 1), so that a loss never broadcasts (n,) against (n, 1). A 1-d target of
     integers is class codes from 0 up; targets to regress on are floats.
 
+    Of a `Source` that is no `ArrayDataset`, and of arrays mapped from a file, the parts are `Rows`,
+    which are standardised and cast while they are read. All rows are read once, block by block; the
+    statistics are sums over blocks, which may differ in their last digits from those of an array.
+
     Args:
-        data: an `ArrayDataset`, a `Table`, or arrays (inputs..., target).
+        data: an `ArrayDataset` or another `Source`, a `Table`, or arrays (inputs..., target).
         split: fractions of the rows by part, `{"train": 0.8, "val": 0.1, "test": 0.1}`; None puts
             all in train. See `split_sizes`. Rows are assigned by a permutation that depends on
             the seed and keep their order within a part.
@@ -100,8 +86,14 @@ def prepare(
         ConfigError: fractions that are none, `standardize` with more than one input, or a way to
             split that the data do not allow.
     """
-    whole = data if isinstance(data, Table) else _checked(data, origin)
-    how = _way_to_split(whole, origin, stratify, group, time)
+    if not isinstance(data, Table):
+        data = as_source(data, origin)
+    if any(map(is_lazy, (data, *(others or {}).values()))):
+        fixed = split, standardize, dtype, seed
+        rows_of: Any = data
+        return prepare_rows(rows_of, fixed, (stratify, group, time), others, origin, preprocessing)
+    whole = data if isinstance(data, Table) else checked(data, origin)
+    how = way_to_split(whole, origin, stratify, group, time)
     rows = {
         # In the order of the data, as of fewer rows; all of them are in memory here.
         name: np.sort(part[:]) if isinstance(part, PartRows) else part
@@ -111,24 +103,21 @@ def prepare(
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:
             encoder, preprocessing = whole.fit(rows["train"], standardize)
-        whole = _checked(whole.arrays(encoder, notes.setdefault), origin)
+        whole = checked(whole.arrays(encoder, notes.setdefault), origin)
     dataset = whole
-    classes = _class_names(dataset, origin)
+    found, bounds = dataset.target, (0, 0)
+    if found.dtype.kind in "biu":
+        bounds = int(found.min()), int(found.max())
+    classes = class_names(dataset.classes, found, bounds, len(dataset), origin)
     inputs = dataset.inputs
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize and encoder is None:
-        raise ConfigError(
-            f"{origin}: standardize works on one input array, this data has {len(inputs)}; "
-            "standardise them in the component itself"
-        )
+        raise one_input_alone(len(inputs), origin)
     if preprocessing is None:
         make = Preprocessing.standardizing if standardize else Preprocessing.identity
         preprocessing = make(inputs[0][rows["train"]], origin)
-    elif preprocessing.mean.shape != inputs[0].shape[1:]:
-        raise DataError(
-            f"{origin}: inputs have {inputs[0].shape[1:]} features a row, but the stored "
-            f"preprocessing is for {preprocessing.mean.shape}"
-        )
+    else:
+        check_stored(preprocessing, inputs[0], origin)
     cut = {name: dataset.with_arrays(*dataset[part]) for name, part in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
@@ -136,7 +125,7 @@ def prepare(
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        cut[name] = _alike(_checked(other, where), dataset, classes, where)
+        cut[name] = _alike(checked(other, where), dataset, classes, where)
 
     def part(name: str) -> ArrayDataset | None:
         if name not in cut:
@@ -169,34 +158,6 @@ def prepare(
     )
 
 
-def _way_to_split(
-    data: ArrayDataset | Table, origin: str, stratify: bool, group: str | None, time: str | None
-) -> dict[str, Any]:
-    """What `split_rows` has to know; ConfigError where the data do not allow it."""
-    if stratify + (group is not None) + (time is not None) > 1:
-        raise ConfigError(f"{origin}: split takes one of stratify, group and time")
-    if stratify:
-        if data.classes is None and data.target.dtype.kind not in "biu":
-            raise ConfigError(f"{origin}: split.stratify needs classes, but the target is numbers")
-        return {"strata": data.target}
-    name = group or time
-    if name is None:
-        return {}
-    if isinstance(data, Table):
-        values = data.values(name, as_time=time is not None)
-    elif name in (data.feature_names or ()):
-        values = data.inputs[0][:, (data.feature_names or ()).index(name)]
-    else:
-        key = "group" if time is None else "time"
-        what = missing(f"{origin}: split.{key}", "column", [name], data.feature_names or ())
-        kind = "id" if time is None else "date"
-        raise ConfigError(
-            f"{what}\nhint: a column of a table that is no plain number is named under "
-            f"data.columns, such as columns: {{{name}: {kind}}}"
-        )
-    return {"units": values, "in_order": time is not None}
-
-
 def _alike(
     other: ArrayDataset, dataset: ArrayDataset, classes: tuple[str, ...] | None, origin: str
 ) -> ArrayDataset:
@@ -219,13 +180,8 @@ def _alike(
     elif (classes is None) != (other.target.dtype.kind == "f"):
         kinds = ("numbers", "classes") if classes is None else ("classes", "numbers")
         raise DataError(f"{origin}: the target is {kinds[1]}, but in the training data {kinds[0]}")
-    elif (
-        classes is not None and len(target) and not 0 <= target.min() <= target.max() < len(classes)
-    ):
-        raise DataError(
-            f"{origin}: class {target.min()} to {target.max()}, but the training data have classes "
-            f"0 to {len(classes) - 1}"
-        )
+    elif classes is not None and len(target):
+        check_codes((target.min(), target.max()), len(classes), origin)
     shapes = [[a.shape[1:] for a in (*each.inputs, each.target)] for each in (other, dataset)]
     shapes[0][0] = first.shape[1:]
     if shapes[0] != shapes[1] or other.weighted != dataset.weighted:
@@ -236,81 +192,3 @@ def _alike(
         )
     weights = () if other.weights is None else (other.weights,)
     return dataset.with_arrays(first, *more, target, *weights)
-
-
-def _checked(data: Any, origin: str) -> ArrayDataset:
-    """`data` as an ArrayDataset with rows, a target, and finite values."""
-    if isinstance(data, tuple | list):
-        try:
-            data = ArrayDataset(*data)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{origin}: {error}") from error
-    if not isinstance(data, ArrayDataset):
-        returned = "nothing" if data is None else f"a {type(data).__name__}"
-        raise DataError(
-            f"{origin} returned {returned}; expected arrays (inputs..., target) or an ArrayDataset"
-        )
-    dataset = data
-    if not dataset.inputs:
-        raise DataError(f"{origin} returned one array; expected at least an input and a target")
-    shapes = ", ".join(str(array.shape) for array in dataset.arrays)
-    if len(dataset) == 0:
-        raise DataError(f"{origin}: the data set is empty; its arrays have shapes {shapes}")
-    count = len(dataset.inputs)
-    names = ["input"] if count == 1 else [f"input {i}" for i in range(count)]
-    names += ["target", "weight"]
-    for i, (name, array) in enumerate(zip(names, dataset.arrays, strict=False)):
-        check_finite(array, f"{origin}: {name}", None if i else dataset.feature_names)
-    if any(0 in array.shape[1:] for array in dataset.arrays):
-        raise DataError(f"{origin}: an array has no columns; their shapes are {shapes}")
-    columns = [a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in dataset.arrays]
-    return dataset.with_arrays(*columns[: count + 1], *dataset.arrays[count + 1 :])
-
-
-def check_finite(array: NDArray[Any], name: str, columns: Sequence[str] | None = None) -> None:
-    """DataError naming row and column of the first value that is not finite."""
-    if array.dtype.kind != "f" or np.isfinite(array).all():
-        return
-    bad = np.argwhere(~np.isfinite(array))
-    row, *rest = (int(i) for i in bad[0])
-    where = f"row {row}"
-    if columns is not None and len(rest) == 1:
-        where += f', column "{columns[rest[0]]}"'
-    elif rest:
-        where += f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
-    more = f" ({len(bad) - 1} more such values)" if len(bad) > 1 else ""
-    raise DataError(
-        f"{name} {where} is {array[tuple(bad[0])]}, expected a finite number{more}\n"
-        "hint: rows count from 0; fill such values in or leave the rows out"
-    )
-
-
-def _class_names(dataset: ArrayDataset, origin: str) -> tuple[str, ...] | None:
-    """The names of the classes: given, or the codes themselves for a 1-d target of integers."""
-    target = dataset.target
-    if dataset.classes is not None or target.dtype.kind == "f" or target.ndim > 1:
-        return dataset.classes
-    low, high = int(target.min()), int(target.max())
-    # Years or counts would silently ask for a model with two thousand outputs.
-    if low < 0 or high >= max(len(target), 2):
-        raise DataError(
-            f"{origin}: the target holds integers from {low} to {high} in {len(target)} rows; "
-            "integers are class codes 0, 1, 2 ..., floats are values to regress on\n"
-            "hint: make them floats, or name all classes: ArrayDataset(x, y, classes=[...])"
-        )
-    return tuple(str(code) for code in range(high + 1))
-
-
-def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
-    """`array` as `dtype`; DataError for values that do not fit."""
-    dtype = np.dtype(dtype)
-    if array.dtype == np.uint64 and dtype == np.int64 and array.max(initial=0) > 2**63 - 1:
-        raise DataError(f"{origin}: the integer {array.max()} does not fit int64")
-    with np.errstate(over="ignore"):
-        result: NDArray[Any] = array.astype(dtype, copy=False)
-    if not np.isfinite(result).all():
-        raise DataError(
-            f"{origin}: values up to {np.abs(array).max():g} do not fit {dtype}; rescale the data, "
-            "or train with dtype: float64"
-        )
-    return result

@@ -13,6 +13,8 @@ from ..errors import DataError
 
 __all__ = ["Preprocessing"]
 
+Statistic = NDArray[np.float64]  # of each feature
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -40,8 +42,15 @@ class Preprocessing:
         lowest = x.min(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = x.mean(axis=0), x.std(axis=0)
+        return cls.of_statistics(mean, std, lowest, x.max(axis=0), origin)
+
+    @classmethod
+    def of_statistics(
+        cls, mean: Statistic, std: Statistic, lowest: Statistic, highest: Statistic, origin: str
+    ) -> Preprocessing:
+        """`standardizing` of rows with this mean, standard deviation and extremes, float64."""
         # By its extremes: rounding gives a constant 0.1 a standard deviation of 1e-17.
-        constant = (lowest == x.max(axis=0)) | (std == 0.0)
+        constant = (lowest == highest) | (std == 0.0)
         mean, std = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
             raise DataError(f"{origin}: input values are too large to standardise; rescale them")
@@ -53,7 +62,14 @@ class Preprocessing:
 
     def apply(self, x: NDArray[Any]) -> NDArray[Any]:
         """Raw inputs as the model wants them: `x` itself for the identity, else float64."""
-        return x if self.is_identity else (x - self.mean) / self.scale
+        return x if self.is_identity else self.scaled(x)
+
+    def scaled(self, x: NDArray[Any]) -> NDArray[Any]:
+        """(x - mean) / scale as float64, with one array of that size."""
+        wide = x.astype(np.result_type(x.dtype, np.float64))
+        wide -= self.mean
+        wide /= self.scale
+        return wide
 
     def to_json(self) -> dict[str, Any]:
         """Nested lists that JSON keeps to the last bit."""

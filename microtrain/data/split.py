@@ -142,6 +142,8 @@ def split_rows(
     if split is None:
         return {"train": slice(None)}
     sizes = split_sizes(rows, split, origin)
+    if len(sizes) == 1:
+        return {"train": slice(None)}
     if rows > TABLE and strata is None and units is None:
         return {name: PartRows(rows, sizes, name, seed) for name in PARTS if name in sizes}
     order = generator(seed, "split").permutation(rows)

@@ -210,12 +210,17 @@ def table_or_arrays(
     **others: Any,
 ) -> ArrayDataset | Table:
     """A table, or its arrays where nothing is to be fitted."""
-    if features is not None and (not features or len(set(features)) < len(features)):
-        raise ConfigError(f"{frame.origin}: features must name columns, each once, got {features}")
-    if target in (features or ()):
-        raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
+    check_features(frame.origin, target, features)
     table = Table(frame, target, columns, features=features, drop=drop or (), **others)
     return table if columns else table.arrays(table.encoder())
+
+
+def check_features(origin: object, target: str, features: Sequence[str] | None) -> None:
+    """ConfigError for names of input columns that cannot be."""
+    if features is not None and (not features or len(set(features)) < len(features)):
+        raise ConfigError(f"{origin}: features must name columns, each once, got {features}")
+    if target in (features or ()):
+        raise ConfigError(f"{origin}: the target {target!r} is also one of the features")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ..config.components import load
-from ..data import Prepared
+from ..data import Prepared, Source
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
@@ -93,7 +93,9 @@ def evaluate_run(
     config = saved.config
     evaluation = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
     if data_file is not None:
-        datasets = {data_file: from_root(comm, lambda: read_dataset(data_file, model, warn))}
+        datasets: dict[str, Source] = {
+            data_file: from_root(comm, lambda: read_dataset(data_file, model, warn))
+        }
     else:
         data = together(comm, lambda: load_data_again(model))
         compare_data(config, data, comm)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data import ArrayDataset, Column
+from ..data.checks import cast
 from ..data.columns import texts
 from ..data.files import parse_csv, read_csv, read_npz, read_parquet
 from ..data.frame import Frame, number, shortened
-from ..data.preparation import cast
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from .model import TrainedModel

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from ..backend import default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
+from ..data.checks import cast, check_finite
 from ..data.frame import Frame, shortened
-from ..data.preparation import cast, check_finite
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..backend import to_host
 from ..creation import from_numpy
 from ..data import Prepared
+from ..data.view import apart
 from ..runs.record import ClassCounts
 from ..train.evaluation import evaluating
 from ..train.models import learned_line
@@ -90,7 +91,7 @@ def predict_rows(
     """
     parts = {"validation": data.val, "test": data.test, "training": data.train}
     part, dataset = next((name, rows) for name, rows in parts.items() if rows is not None)
-    *inputs, truth = (array[:ROWS] for array in (*dataset.inputs, dataset.target))
+    inputs, truth = apart(dataset, dataset.read(slice(ROWS)))
     with evaluating(model):
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]

@@ -14,7 +14,8 @@ from .. import backend, threads
 from ..backend import default_dtype
 from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
-from ..data import DataLoader, Encoder, Prepared, Preprocessing, prepare
+from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
+from ..data.view import Rows, layout
 from ..distributed import watchdog
 from ..distributed.agreement import first_word, settled, together
 from ..distributed.data_parallel import DataParallel
@@ -249,7 +250,9 @@ def data_hash(data: Prepared) -> str:
     """A hash of all rows of all parts as they are trained on."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (data.train, data.val, data.test):
-        for array in () if part is None else part.arrays:
+        if isinstance(part, Rows):
+            digest.update(part.digest.encode())  # of the one pass that all of its rows were read in
+        for array in part.arrays if isinstance(part, ArrayDataset) else ():
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
@@ -266,7 +269,8 @@ def data_state(data: Prepared) -> dict[str, Any]:
         "target_name": train.target_name,
         "out_features": data.out_features,
         "inputs": [
-            {"shape": list(array.shape[1:]), "dtype": array.dtype.name} for array in train.inputs
+            {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
+            for array in layout(train)[0]
         ],
         "data_hash": data_hash(data),
     }

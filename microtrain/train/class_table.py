@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..data import ArrayDataset
+from ..data import Source
+from ..data.view import known_of_target
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
 from ..runs.record import ClassCounts
 from ..words import table
@@ -20,21 +21,18 @@ MOST = 100  # classes that are counted
 SHOWN = 20  # rows of a table
 
 
-def is_of_numbers(
-    loss: Any, classes: Sequence[str] | None, parts: Iterable[ArrayDataset | None]
-) -> bool:
+def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:
     """Whether a target is no classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
     if classes is not None or isinstance(loss, MSELoss | L1Loss | HuberLoss):
         return classes is None
-    targets = [part.target for part in parts if part is not None]
-    return not all(t.shape[1:] == (1,) and np.isin(t, (0, 1)).all() for t in targets)
+    return not all(known_of_target(part).binary for part in parts if part is not None)
 
 
 def class_names(
     loss: Any,
     metrics: Sequence[Metric],
     classes: Sequence[str] | None,
-    parts: Iterable[ArrayDataset | None],
+    parts: Iterable[Source | None],
 ) -> Sequence[str] | None:
     """What the classes are called whose rows can be counted; None where there are no such.
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..autograd import enable_grad, no_grad
 from ..backend import MODES, to_host
 from ..creation import from_numpy
-from ..data import ArrayDataset, contiguous_slice
+from ..data import ArrayDataset, Source, contiguous_slice
+from ..data.view import known_of_target, layout
 from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
@@ -35,7 +36,7 @@ def evaluate(
     model: Callable[..., Any],
     loss: Callable[..., Any],
     metrics: Sequence[Metric],
-    dataset: ArrayDataset,
+    dataset: Source,
     comm: Communicator,
     device: Any = None,
     shards: int | None = None,
@@ -48,15 +49,20 @@ def evaluate(
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
     """
-    target = dataset.target
-    mean: Any = target.mean(axis=0) if target.dtype.kind == "f" else 0.0
+    inputs, target = layout(dataset)
+    mean: Any = 0.0
+    if target.dtype.kind == "f":
+        if isinstance(dataset, ArrayDataset):
+            mean = dataset.target.mean(axis=0)
+        else:
+            mean = known_of_target(dataset).mean
     measured = MetricSet(
         metrics,
         target_mean=mean,
         class_names=dataset.classes,
         loss_reduction=getattr(loss, "reduction", "mean"),
     )
-    at, weighted = len(dataset.inputs), dataset.weighted
+    at, weighted = len(inputs), dataset.weighted
     count = comm.size if shards is None else shards
     each = local_shards(count, comm)
     vectors = []
@@ -73,14 +79,16 @@ def evaluate(
         if step is None and -(-len(dataset) // count) > FEW:
             # Every rank takes the same row, and so as many passes, whatever a model returns.
             begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
-            at_once = _rows_at_once(model(*(_tensor(array, device) for array in dataset[:1][:at])))
+            at_once = _rows_at_once(
+                model(*(_tensor(array, device) for array in dataset.read(slice(0, 1))[:at]))
+            )
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
             largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), at_once):
-                rows = dataset[min(first, stop) : min(first + at_once, stop)]
+                rows = dataset.read(slice(min(first, stop), min(first + at_once, stop)))
                 batch = tuple(_tensor(array, device) for array in rows)
                 begin_batch(first, EVALUATED, rows=len(rows[at]), ranks=comm.size)
                 outputs = Outputs(model, [*others])

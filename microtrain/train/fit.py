@@ -13,6 +13,7 @@ from ..config.components import CLASSES, is_import_path
 from ..config.schema import Component, Config
 from ..creation import from_numpy
 from ..data import ArrayDataset, Prepared
+from ..data.view import in_memory, known_of_target, layout
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
@@ -46,22 +47,25 @@ def check_fit(
     `eval_step` is tried instead of model and loss where it has one.
     """
     names = config.model.type, config.loss.type
-    target, parts = data.train.target, (data.train, data.val, data.test)
+    inputs, target = layout(data.train)
+    parts, shape = (data.train, data.val, data.test), (len(data.train), *target.shape[1:])
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
         raise ConfigError(
             f"loss {names[1]} compares classes, but the target is {target.dtype.name} of shape "
-            f"{target.shape}: a regression; use mse, or make it classes\n{CLASSES}"
+            f"{shape}: a regression; use mse, or make it classes\n{CLASSES}"
         )
     if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
         raise ConfigError(
             f"loss {names[1]} compares numbers, but the target is one of {len(data.classes)} "
             "classes; use cross_entropy"
         )
-    if isinstance(loss, BCEWithLogitsLoss) and not (target.min() >= 0 and target.max() <= 1):
-        raise ConfigError(
-            f"loss {names[1]} wants targets from 0 to 1, but they go from {target.min():g} to "
-            f"{target.max():g}; use mse"
-        )
+    if isinstance(loss, BCEWithLogitsLoss):
+        known = known_of_target(data.train)
+        if not 0 <= known.low <= known.high <= 1:
+            raise ConfigError(
+                f"loss {names[1]} wants targets from 0 to 1, but they go from {known.low:g} to "
+                f"{known.high:g}; use mse"
+            )
     if not any(param.requires_grad for param in module.parameters()):
         raise ConfigError(f"model {names[0]}: no parameter requires grad")
     check_monitor(config, metrics)
@@ -69,14 +73,20 @@ def check_fit(
         if isinstance(metric, ClassMetric) and is_of_numbers(loss, data.classes, parts):
             raise ConfigError(
                 f"metric {metric.name} compares classes, but with the loss {names[1]} the target, "
-                f"{target.dtype.name} of shape {target.shape}, is numbers: use mse, rmse, mae or "
+                f"{target.dtype.name} of shape {shape}, is numbers: use mse, rmse, mae or "
                 f"r2; for targets of 0 and 1 the loss bce, else make it classes\n{CLASSES}"
             )
     if data.train.weighted and trainer.eval_step is None:
         refuse_unweighted(loss, names[1])
-    rows = data.train.with_arrays(*data.train[:2])
-    known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
-    step = step_of(trainer, **known)
+    rows = in_memory(data.train, slice(2))
+    parts_of_run = {
+        "config": config,
+        "device": device,
+        "loss": loss,
+        "metrics": metrics,
+        "data": data,
+    }
+    step = step_of(trainer, **parts_of_run)
     try:
         outputs = _tried(config, module, loss, rows, device, step)
         arrays = mapped(to_numpy, outputs)
@@ -86,7 +96,7 @@ def check_fit(
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
             raise
-        arrays = (*data.train.inputs, target)
+        arrays = (*inputs, target)
         shapes = ", ".join(str(array.shape[1:]) for array in arrays)
         raise ConfigError(
             f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "

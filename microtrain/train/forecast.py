@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..backend import default_dtype
+from ..data import ArrayDataset
 from ..words import elapsed, labelled, plural, size
 from .divergence import NotFinite
 
@@ -42,7 +43,9 @@ def sizes(parts: Parts) -> dict[str, str]:
         "gradients": gradients,
         "shards": 0 if parts.shards is None else gradients * parts.shards // parts.comm.size,
         "optimizer": _optimizer_bytes(parts.optimizer),
-        "data": sum(a.nbytes for part in data if part is not None for a in part.arrays),
+        "data": sum(
+            a.nbytes for part in data if isinstance(part, ArrayDataset) for a in part.arrays
+        ),
     }
     count = plural(sum(p.numel() for p in parts.model.parameters()), "parameter")
     sent = f", {size(gradients)} reduced per step" if parts.comm.size > 1 else ""

@@ -13,6 +13,7 @@ from ..autograd.graph import leaves_of
 from ..config.schema import Config
 from ..creation import tensor
 from ..data import Prepared
+from ..data.view import targets
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss, NLLLoss
 from ..ops.loss.losses import mean_loss
@@ -99,25 +100,36 @@ def balance(config: Config, data: Prepared) -> None:
 
     Raises DataError for a class without training rows.
     """
-    arguments, target = config.loss.arguments, data.train.target
+    arguments = config.loss.arguments
     key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(config.loss.type, "")
     if arguments.get(key) != "balanced":
         return
-    weights, found = data.train.weights, None
-    one = np.ones(len(target)) if weights is None else weights.astype(np.float64)
+    found, counted = None, _counted(data)
     if key == "class_weight" and data.classes is not None:
-        rows = np.bincount(target, one, len(data.classes))
+        (rows,) = counted
         _refuse_absent(key, rows, data.classes)
         found = rows.sum() / (len(rows) * rows)
     elif key == "pos_weight" and data.classes is None:
-        shares = target.reshape(len(target), -1).astype(np.float64)
-        yes, no = one @ shares, one @ (1 - shares)
+        yes, no = counted
         for name, counts in (("1", yes), ("0", no)):
             _refuse_absent(key, counts, [name] * len(counts))
         found = no / yes
     # Data that do not fit the loss are refused where the two are compared.
     arguments[key] = None if found is None else found.tolist()
     config.origins[f"loss.{key}"] = "balanced, from the training rows"
+
+
+def _counted(data: Prepared) -> Any:
+    """Training rows, by their weights: of each class; or of each target with 1, and with 0."""
+    total: Any = 0
+    for target, weights in targets(data.train):
+        one = np.ones(len(target)) if weights is None else weights.astype(np.float64)
+        if data.classes is not None:
+            total = total + np.array([np.bincount(target, one, len(data.classes))])
+        else:
+            shares = target.reshape(len(target), -1).astype(np.float64)
+            total = total + np.array([one @ shares, one @ (1 - shares)])
+    return total
 
 
 def _refuse_absent(key: str, counts: Any, names: Sequence[str]) -> None:

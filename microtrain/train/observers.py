@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Final
 
-from ..data import ArrayDataset
+from ..data import Source
 from ..distributed.replicas import check_replicas
 from .evaluation import evaluate, own_step
 from .metrics import Metric
@@ -85,7 +85,7 @@ class Evaluator(Observer):
         run.state.note_best(event.measured)
 
 
-def measure(run: TrainingRun, dataset: ArrayDataset, *more: Metric) -> dict[str, Any]:
+def measure(run: TrainingRun, dataset: Source, *more: Metric) -> dict[str, Any]:
     """Loss and metrics on a data set, once the ranks have seen that their replicas are equal."""
     started, module = time.perf_counter(), run.model.module
     # Here and not at every step: it reads all parameters.

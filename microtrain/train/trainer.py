@@ -26,6 +26,7 @@ from ..backend import MODES, default_dtype
 from ..config.components import load
 from ..config.library import library_config
 from ..config.schema import Config
+from ..data.view import layout
 from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, settled
 from ..errors import DivergedError
@@ -62,7 +63,8 @@ class Trainer(TrainingRun):
 
     Args:
         model: an `nn.Module`; DataParallel is made here.
-        data: an `ArrayDataset`, arrays (inputs..., target), or a component as in the YAML.
+        data: an `ArrayDataset` or another `Source`, arrays (inputs..., target), or a component as
+            in the YAML.
         loss: a callable of prediction and target, or a name such as `mse`.
         optimizer: a function of the parameters that makes one, or a component as in the YAML.
         comm: the ranks of the run; all that the launcher started by default.
@@ -172,7 +174,7 @@ class Trainer(TrainingRun):
         state = RunState((str(keep.monitor), keep.mode), duration)
         super().__init__(build_run(config, comm, output.warn, type(self)), state, output)
         self._resume, self.wants_trace = resume, trace
-        self._inputs = len(self.data.train.inputs)
+        self._inputs = len(layout(self.data.train)[0])
         self.progress = Progress(self.model)
         self.execution = Execution(self)
         self._execute: Callable[..., None] = self.execution

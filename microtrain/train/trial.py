@@ -37,7 +37,7 @@ def try_parts(config: Config) -> int:
     kind: Any = load("trainer", config.trainer) if config.trainer else Trainer
     unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
     trainer = kind.from_config(config, SingleCommunicator(), unheard)
-    rows = trainer.data.train[:ROWS]
+    rows = trainer.data.train.read(slice(ROWS))
     batch = tuple(map(from_numpy, rows))
     passes = trainer.shards or 1
     optimizer = trainer.optimizer

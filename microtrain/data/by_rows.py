@@ -1,0 +1,126 @@
+"""`prepare` for rows that are read when they are wanted: parts are views, checked in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import ConfigError, DataError
+from ..words import listed
+from .checks import (
+    as_source,
+    cast,
+    check_codes,
+    check_stored,
+    checked,
+    class_names,
+    one_input_alone,
+    way_to_split,
+)  # fmt: skip
+from .prepared import Prepared
+from .preprocessing import Preprocessing
+from .source import Source
+from .split import split_rows
+from .survey import checked_source, survey
+from .table import Table
+from .view import Rows, layout
+
+__all__ = ["prepare_rows"]
+
+
+def prepare_rows(
+    data: Source | Table,
+    fixed: tuple[Mapping[str, float] | None, bool, DTypeLike, int],
+    way: tuple[bool, str | None, str | None],
+    others: Mapping[str, Any] | None,
+    origin: str,
+    preprocessing: Preprocessing | None,
+) -> Prepared:
+    """`prepare` for rows that are read when they are wanted."""
+    split, standardize, dtype, seed = fixed
+    whole = _row_source(data, origin)
+    inputs, target = layout(whole)
+    if preprocessing is not None:
+        standardize = False
+        check_stored(preprocessing, inputs[0], origin)
+    elif standardize and len(inputs) > 1:
+        raise one_input_alone(len(inputs), origin)
+    how = way_to_split(whole, origin, *way)
+    rows = split_rows(len(whole), split, seed, origin, **how)
+    raw = {name: Rows(whole, chosen) for name, chosen in rows.items()}
+    for name, other in (others or {}).items():
+        where = f"{origin}, {name}"
+        raw[name] = Rows(_row_source(as_source(other, where), where))
+        _check_alike(raw[name], whole, where)
+    found = {
+        name: survey(part, origin, dtype, moments=standardize and name == "train")
+        for name, part in raw.items()
+    }
+    if whole.weighted and not found["train"].high[-1] > 0:
+        raise DataError(f"{origin}: the weights of all training rows are 0")
+    known = [found[name].known for name in rows]
+    bounds = min(k.low for k in known), max(k.high for k in known)
+    classes = class_names(whole.classes, target, bounds, len(whole), origin)
+    for name in others or {}:
+        if classes is not None:
+            its = found[name].known
+            check_codes((its.low, its.high), len(classes), f"{origin}, {name}")
+    if preprocessing is None:
+        identity = Preprocessing.identity(inputs[0], origin)
+        preprocessing = found["train"].standardizing(origin) if standardize else identity
+    for each in found.values():
+        for low, high in zip(each.low, each.high, strict=True):
+            ends = np.stack([low, high])
+            with np.errstate(over="ignore"):  # cast refuses what overflows
+                ends = preprocessing.apply(ends) if low is each.low[0] else ends
+            cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)
+    parts = {
+        name: Rows(
+            part.source,
+            part.rows,
+            preprocessing=preprocessing,
+            dtype=dtype,
+            known=found[name].known,
+        )
+        for name, part in raw.items()
+    }
+    shapes = [array.shape for array in layout(parts["train"])[0]]
+    columns = layout(parts["train"])[1].shape[1:]
+    return Prepared(
+        train=parts["train"],
+        val=parts.get("val"),
+        test=parts.get("test"),
+        preprocessing=preprocessing,
+        in_features=shapes[0][1] if len(shapes) == 1 and len(shapes[0]) == 2 else None,
+        out_features=len(classes) if classes else columns[0] if len(columns) == 1 else None,
+        classes=classes,
+    )
+
+
+def _row_source(data: Any, origin: str) -> Source:
+    """What rows can be read of; DataError for what has none."""
+    if isinstance(data, Table):
+        raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
+    return checked_source(data if isinstance(data, Source) else checked(data, origin), origin)
+
+
+def _check_alike(other: Source, data: Source, origin: str) -> None:
+    """DataError unless rows of `other` can stand beside those of `data`."""
+    for what in ("feature_names", "classes"):
+        names, known = getattr(other, what), getattr(data, what)
+        if names != known and None not in (names, known):
+            raise DataError(
+                f"{origin}: has the {what} {listed(names)}, but the training data have "
+                f"{listed(known)}; they must be the same, in the same order"
+            )
+    shown = [
+        [f"{a.dtype} {a.shape[1:]}" for a in each.read(slice(0, 0))] + ["weights"] * each.weighted
+        for each in (other, data)
+    ]
+    if shown[0] != shown[1]:
+        raise DataError(
+            f"{origin}: rows of {listed(shown[0])}, but the training data have {listed(shown[1])}"
+        )

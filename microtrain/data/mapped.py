@@ -1,0 +1,266 @@
+"""Arrays in files that are mapped into memory: the system reads the pages that are asked for.
+
+A map costs no memory of the process, and all ranks of a host share the pages of a file.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from ..words import listed
+from .frame import missing
+from .reading import reading
+from .source import RowNumbers, Source
+
+__all__ = ["Column", "Mapped", "Stored", "map_npz", "npy"]
+
+Array = NDArray[Any]
+
+LOOK = 1.0  # seconds between looks at the files: a map of one that shrank ends the process
+
+
+def npy(
+    inputs: Path | list[Path],
+    target: Path,
+    weight: Path | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+) -> Source:
+    """Arrays saved by `numpy.save`, which need not fit in memory: rows are read as they are used.
+
+    Args:
+        inputs: a .npy file, or a directory of them whose rows follow each other in the order of
+            their names; or a list of such, for several inputs.
+        target: such a file or directory, too.
+        weight: how much each row counts: such a file or directory of floats of shape (n,).
+        features: names of the columns of a single input.
+        classes: the names that the codes 0, 1, 2 ... of the target stand for.
+
+    Raises DataError for a file that cannot be read or is no array of numbers in C order, for files
+    of one array that differ in shape or dtype, and for arrays that differ in their number of rows.
+
+    Example:
+        >>> np.save("x.npy", x)
+        >>> np.save("y.npy", y)
+        >>> data = npy(Path("x.npy"), target=Path("y.npy"))
+    """
+    several = inputs if isinstance(inputs, list) else [inputs]
+    if not several:
+        raise ConfigError("npy: inputs must name at least one file or directory, got []")
+    paths = [*several, target] + ([] if weight is None else [weight])
+    return Stored(
+        [Mapped.of_files(Path(path)) for path in paths],
+        feature_names=features, classes=classes, weighted=weight is not None,
+        target_name=Path(target).stem,
+    )  # fmt: skip
+
+
+class Column(Protocol):
+    """One array of a source: rows in files."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: Any) -> Array:
+        """The rows of a slice or of row numbers."""
+
+    def location(self, row: int) -> str:
+        """Where a row stands."""
+
+    def look(self) -> None:
+        """Raise DataError where a file is not what it was."""
+
+
+class Stored(Source):
+    """Arrays in files as a source: inputs, the target, and with `weighted` the weights."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        feature_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+        classes: Sequence[str] | None = None,
+        weighted: bool = False,
+    ) -> None:
+        if len({column.shape[0] for column in columns}) > 1:
+            shapes = ", ".join(f"{column.name} {column.shape}" for column in columns)
+            raise DataError(f"arrays have different numbers of rows: {shapes}")
+        self._columns, self._length = columns, columns[0].shape[0]
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.classes = None if classes is None else tuple(classes)
+        self.target_name, self.weighted = target_name, weighted
+        self._next_look = time.monotonic() + LOOK
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, rows: RowNumbers) -> tuple[Array, ...]:
+        """Rows of all arrays; DataError where a file has changed meanwhile."""
+        if time.monotonic() > self._next_look:
+            for column in self._columns:
+                column.look()
+            self._next_look = time.monotonic() + LOOK
+        return tuple(column[rows] for column in self._columns)
+
+    def location(self, row: int) -> str:
+        """The file of each array and the row in it."""
+        return " and ".join(dict.fromkeys(column.location(row) for column in self._columns))
+
+    def __repr__(self) -> str:
+        return listed([*dict.fromkeys(column.name for column in self._columns)])
+
+
+class Mapped:
+    """An array in one file, or in several one after another, mapped into memory."""
+
+    def __init__(self, name: str, paths: Sequence[Path], arrays: Sequence[Array]) -> None:
+        self.name, self._paths, self._arrays = name, paths, arrays
+        first = arrays[0]
+        for path, array in zip(paths, arrays, strict=True):
+            if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
+                raise DataError(
+                    f"{path}: {array.dtype} in rows of shape {array.shape[1:]}, but {paths[0]} has "
+                    f"{first.dtype} of {first.shape[1:]}; the files of one array must be alike"
+                )
+        self._starts = np.cumsum([0, *(len(array) for array in arrays)])
+        self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
+        self._signs = [_sign(path) for path in paths]
+
+    @classmethod
+    def of_files(cls, path: Path) -> Mapped:
+        """A .npy file, or all of a directory in the order of their names."""
+        paths = [path]
+        if path.is_dir():
+            paths = sorted(path.glob("*.npy"))
+            if not paths:
+                raise DataError(f"the directory {path} has no .npy files")
+        return cls(str(path), paths, [_map_file(each) for each in paths])
+
+    def __getitem__(self, rows: Any) -> Array:
+        if len(self._arrays) == 1:
+            array = self._arrays[0]
+            part: Array = array[rows] if isinstance(rows, slice) else array.take(rows, 0)
+            return part
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(self.shape[0])
+            first = self._file_of(start)
+            parts = [self._arrays[first][:0]]
+            while start < stop:
+                begin, end = self._starts[first], min(stop, self._starts[first + 1])
+                parts.append(self._arrays[first][start - begin : end - begin])
+                start, first = end, first + 1
+            parts = [part for part in parts if len(part)] or parts[:1]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        files = np.searchsorted(self._starts, rows, "right") - 1
+        taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for file in np.unique(files):
+            here = np.flatnonzero(files == file)
+            taken[here] = self._arrays[file][rows[here] - self._starts[file]]
+        return taken
+
+    def _file_of(self, row: int) -> int:
+        return min(int(np.searchsorted(self._starts, row, "right")) - 1, len(self._arrays) - 1)
+
+    def location(self, row: int) -> str:
+        """The file, and the row in it."""
+        file = self._file_of(row)
+        return f"{self._paths[file]}, row {row - self._starts[file]}"
+
+    def look(self) -> None:
+        """Raise DataError where a file was replaced, or written to, or is no longer there."""
+        for path, sign in zip(self._paths, self._signs, strict=True):
+            if _sign(path) != sign:
+                raise DataError(
+                    f"{path} was changed or removed while its rows were being read; write another "
+                    "version of a file under another name"
+                )
+
+
+def _sign(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one that it becomes when it is written to or replaced."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _map_file(path: Path) -> Array:
+    with reading(path) as file:
+        return _map(file, 0, str(path))
+
+
+def map_npz(path: Path, names: Sequence[str]) -> list[Mapped]:
+    """Arrays of a .npz file, mapped: `numpy.savez` writes them as they are.
+
+    Raises DataError for all that is wrong with the file, and for compressed arrays.
+    """
+    columns = []
+    with reading(path) as file:
+        try:
+            members = {
+                info.filename.removesuffix(".npy"): info
+                for info in zipfile.ZipFile(file).infolist()
+            }
+        except zipfile.BadZipFile as error:
+            raise DataError(f"{path} is not a readable npz file: {error}") from error
+        for name in names:
+            if name not in members:
+                raise DataError(missing(path, "array", [name], [*members]))
+            info = members[name]
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise DataError(
+                    f'{path}: array "{name}" is compressed and cannot be mapped; save it by '
+                    "numpy.savez or numpy.save, or leave out in_memory: false"
+                )
+            file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
+            name_bytes, extra = struct.unpack("<HH", file.read(4))
+            start = info.header_offset + 30 + name_bytes + extra
+            where = f'{path}, array "{name}"'
+            columns.append(Mapped(where, [path], [_map(file, start, where)]))
+    return columns
+
+
+def _map(file: BinaryIO, start: int, where: str) -> Array:
+    """The array in .npy format that begins at a byte of an open file."""
+    file.seek(start)
+    try:
+        version = npy_format.read_magic(file)
+        read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+        shape, fortran, dtype = read[version](file)
+    except (ValueError, KeyError, EOFError) as error:
+        raise DataError(f"{where} is not a readable npy file: {error}") from error
+    if dtype.hasobject:
+        raise DataError(
+            f"{where} holds Python objects, which only pickle reads, and pickle can run any "
+            "program; save numbers: np.save(path, array.astype(float))"
+        )
+    if dtype.kind not in "biuf" or not shape:
+        raise DataError(
+            f"{where} has shape {shape} and dtype {dtype}; expected rows of booleans, integers or "
+            "floats"
+        )
+    if fortran and len(shape) > 1:
+        raise DataError(
+            f"{where} is in Fortran order, column after column, and a row is all over the file; "
+            "save it by rows: np.save(path, np.ascontiguousarray(array))"
+        )
+    if 0 in shape:
+        raise DataError(f"{where} has shape {shape}: the data set is empty")
+    begin = file.tell()
+    needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
+    if size < needed:
+        raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
+    return np.asarray(np.memmap(file, dtype, "r", begin, shape))

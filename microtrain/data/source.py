@@ -1,0 +1,169 @@
+"""Source: rows that are read when they are wanted, so that data need not fit in memory.
+
+What trains, measures and reports asks a source for rows, never for all of them at once. An
+`ArrayDataset` is a source whose rows are in memory; files and functions are others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+
+__all__ = ["BLOCK", "FunctionSource", "Source", "blocks", "read_checked"]
+
+Array = NDArray[Any]
+RowNumbers = slice | NDArray[np.intp]
+
+BLOCK = 4 * 2**20  # bytes that are read at a time where all rows are gone through
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Rows of inputs, a target and perhaps weights, which `read` gives.
+
+    A class of one's own derives from it and has `__len__` and `read`; the rest has defaults. It is
+    equal on all ranks, each of which reads its own rows.
+
+    Attributes:
+        feature_names: a name for each column of a 2-d first input.
+        target_name: what the target holds.
+        classes: the names that class codes 0, 1, 2 ... of the target stand for.
+        weighted: whether the last array is not the target but the weights of the rows, floats of
+            shape (n,), none negative.
+        truth: what is known of how the data were made.
+
+    Example:
+        >>> class Squares(mt.data.Source):
+        ...     def __len__(self):
+        ...         return 10**9
+        ...     def read(self, rows):                 # a slice, or an array of row numbers
+        ...         x = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
+        ...         x = x[:, None].astype(np.float32)
+        ...         return x, x**2
+    """
+
+    feature_names: tuple[str, ...] | None = None
+    target_name: str | None = None
+    classes: tuple[str, ...] | None = None
+    weighted: bool = False
+    truth: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        """The number of rows, which does not change."""
+        ...
+
+    def read(self, rows: RowNumbers) -> tuple[Array, ...]:
+        """Rows of (inputs..., target[, weights]): arrays of numbers of equal leading dimension.
+
+        rows: a slice of step 1, or row numbers of shape (k,) in any order. `slice(0, 0)` gives
+            arrays without rows, of the shapes and dtypes that all others have.
+        """
+        ...
+
+    def location(self, row: int) -> str:
+        """Where a row comes from, for errors: `houses.csv, line 17`."""
+        return f"row {row}"
+
+
+class FunctionSource(Source):
+    """Rows that a function makes or reads.
+
+    Args:
+        read: takes row numbers, an array of shape (k,), and returns arrays (inputs..., target[,
+            weights]) of k rows each; of the same row always the same.
+        length: the number of rows.
+        feature_names, target_name, classes, weighted, truth: as in `Source`.
+        location: takes a row number and says where the row comes from, for errors.
+
+    Raises:
+        TypeError: `read` cannot be called, or `length` is no whole number.
+        ValueError: a length below 0.
+
+    Example:
+        >>> def rows_of(rows):
+        ...     x = np.sin(rows[:, None] * np.float32([1, 2, 3]))
+        ...     return x, x.sum(axis=1, keepdims=True)
+        >>> source = mt.data.FunctionSource(rows_of, 10**9)
+        >>> loader = mt.data.DataLoader(source, batch_size=64, shuffle=False)
+    """
+
+    def __init__(
+        self,
+        read: Callable[[NDArray[np.intp]], Sequence[Any]],
+        length: int,
+        *,
+        feature_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+        classes: Sequence[str] | None = None,
+        weighted: bool = False,
+        truth: dict[str, Any] | None = None,
+        location: Callable[[int], str] | None = None,
+    ) -> None:
+        if not callable(read):
+            raise TypeError(f"FunctionSource: read is a {type(read).__name__}, expected a function")
+        if isinstance(length, bool) or not isinstance(length, int | np.integer):
+            raise TypeError(f"FunctionSource: length must be a whole number, got {length!r}")
+        if length < 0:
+            raise ValueError(f"FunctionSource: length must be at least 0, got {length}")
+        self._read, self._length, self._location = read, int(length), location
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.target_name, self.weighted, self.truth = target_name, weighted, truth
+        self.classes = None if classes is None else tuple(classes)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, rows: RowNumbers) -> tuple[Array, ...]:
+        """What the function returns for these rows."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(self._length))
+        return tuple(self._read(rows))
+
+    def location(self, row: int) -> str:
+        """What the function for that says, else the number of the row."""
+        return f"row {row}" if self._location is None else self._location(row)
+
+    def __repr__(self) -> str:
+        return f"FunctionSource({getattr(self._read, '__name__', self._read)}, {self._length})"
+
+
+def read_checked(source: Source, rows: RowNumbers, head: Sequence[Array]) -> tuple[Array, ...]:
+    """Rows of a source; DataError where they are not as many, or not like those of `head`."""
+    arrays = source.read(rows)
+    count = len(range(*rows.indices(len(source)))) if isinstance(rows, slice) else len(rows)
+    if [(a.dtype, len(a), a.shape[1:]) for a in arrays] == [
+        (like.dtype, count, like.shape[1:]) for like in head
+    ]:
+        return arrays
+    shown, wanted = (
+        ", ".join(f"{a.dtype} {(count if given is head else len(a), *a.shape[1:])}" for a in given)
+        for given in (arrays, head)
+    )
+    first = 0 if not count else rows.indices(len(source))[0] if isinstance(rows, slice) else rows[0]
+    raise DataError(
+        f"{source!r}: reading {count} rows from {source.location(int(first))} gave {shown}; "
+        f"expected {wanted}"
+    )
+
+
+def blocks(source: Source, most: int = BLOCK) -> Iterator[tuple[int, tuple[Array, ...]]]:
+    """All rows in order, about `most` bytes at a time: the number of the first, and the arrays.
+
+    How many rows are in a block depends on `most` and the shapes and dtypes of a row alone.
+
+    Example:
+        >>> source = mt.data.FunctionSource(lambda rows: (rows[:, None], rows * 0.5), 10)
+        >>> float(sum(y.sum() for first, (x, y) in mt.data.blocks(source)))
+        22.5
+    """
+    head, rows = source.read(slice(0, 0)), len(source)
+    each = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
+    step = max(1, most // max(each, 1))
+    for first in range(0, rows, step):
+        yield first, read_checked(source, slice(first, min(first + step, rows)), head)

@@ -1,0 +1,325 @@
+"""Files that are stored in chunks: HDF5, Zarr, and Parquet by row groups.
+
+A chunk is read whole, so reading rows in any order costs a chunk for each that is not among those
+read last. `shuffle: false` and orders that stay near each other read every chunk once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from ..words import listed
+from .frame import Frame, missing
+from .mapped import Column, Mapped, Stored
+from .reading import library, reading
+from .source import Source
+from .target import read_target
+
+__all__ = ["Chunked", "hdf5", "parquet_rows", "zarr"]
+
+Array = NDArray[Any]
+
+KEPT = 32 * 2**20  # bytes of chunks that are kept of an array; the last one whatever its size
+LEAST = 64 * 2**10  # bytes that are read at a time
+
+
+def hdf5(
+    path: Path,
+    inputs: str | list[str] = "x",
+    target: str = "y",
+    weight: str | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+) -> Source:
+    """Data sets of an HDF5 file, whose rows are read as they are used; h5py reads them.
+
+    Args:
+        path: an .h5 file.
+        inputs: the name of the input, such as x or group/x, or of several.
+        target: the name of the target.
+        weight: the name of what says how much each row counts, floats of shape (n,).
+        features: names of the columns of a single input.
+        classes: the names that the codes 0, 1, 2 ... of the target stand for.
+
+    Data sets that are neither chunked nor compressed are mapped into memory. Raises DataError for a
+    file that cannot be read, a name that it does not hold, and arrays that are not numbers or
+    differ in their number of rows.
+
+    In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
+    """
+    reader = library("h5py", path, "stores")
+    with reading(Path(path)):
+        pass  # that it is there, and a file
+    try:
+        file = reader.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path} is not a readable HDF5 file: {error}") from error
+    existing: list[str] = []
+    file.visititems(
+        lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
+    )
+
+    def column(name: str) -> Column:
+        if not isinstance(file.get(name), reader.Dataset):
+            raise DataError(missing(path, "data set", [name], existing))
+        array = file[name]
+        where = f'{path}, data set "{name}"'
+        _check_numbers(where, array)
+        offset = array.id.get_offset()  # None unless its rows follow each other in the file
+        if offset is not None and array.external is None:
+            mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
+            return Mapped(where, [Path(path)], [mapped])
+        rows = array.chunks[0] if array.chunks else 1
+        return Chunked.of_array(where, array, rows)
+
+    return _stored(column, path, inputs, target, weight, features, classes)
+
+
+def zarr(
+    path: Path,
+    inputs: str | list[str] = "x",
+    target: str = "y",
+    weight: str | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+) -> Source:
+    """Arrays of a Zarr group, whose rows are read as they are used; zarr reads them.
+
+    Args:
+        path: the directory (or .zip) of a group.
+        inputs: the name of the input array, such as x or group/x, or of several.
+        target: the name of the target array.
+        weight: the name of what says how much each row counts, floats of shape (n,).
+        features: names of the columns of a single input.
+        classes: the names that the codes 0, 1, 2 ... of the target stand for.
+
+    Raises DataError for a store that cannot be read, a name that it does not hold, and arrays that
+    are not numbers or differ in their number of rows.
+
+    In Python: `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
+    """
+    reader = library("zarr", path, "stores")
+    if not Path(path).exists():
+        with reading(Path(path)):
+            pass  # says what there is beside it
+    try:
+        group = reader.open_group(str(path), mode="r")
+        existing = [name for name, _ in group.arrays()]
+    except Exception as error:  # of zarr, or of its stores
+        raise DataError(f"{path} is not a readable Zarr group: {error!s:.300}") from error
+
+    def column(name: str) -> Column:
+        array = group.get(name)
+        if not isinstance(array, reader.Array):
+            raise DataError(missing(path, "array", [name], existing))
+        where = f'{path}, array "{name}"'
+        _check_numbers(where, array)
+        return Chunked.of_array(where, array, (getattr(array, "shards", None) or array.chunks)[0])
+
+    return _stored(column, path, inputs, target, weight, features, classes)
+
+
+def _stored(
+    column: Callable[[str], Column],
+    path: Path,
+    inputs: str | list[str],
+    target: str,
+    weight: str | None,
+    features: list[str] | None,
+    classes: list[str] | None,
+) -> Source:
+    names = [*([inputs] if isinstance(inputs, str) else inputs), target]
+    if len(names) == 1:
+        raise ConfigError(f"{path}: inputs must name at least one array, got []")
+    if len({*names, weight}) <= len(names):
+        raise ConfigError(
+            f"{path}: inputs, target and weight must be different arrays, got {listed(names)}"
+        )
+    columns = [column(name) for name in [*names] + ([] if weight is None else [weight])]
+    return Stored(
+        columns, feature_names=features, target_name=target, classes=classes,
+        weighted=weight is not None,
+    )  # fmt: skip
+
+
+def _check_numbers(where: str, array: Any) -> None:
+    kind = getattr(array.dtype, "kind", "O")
+    if kind not in "biuf" or not array.shape:
+        raise DataError(
+            f"{where} has shape {array.shape} and dtype {array.dtype}; expected rows of booleans, "
+            "integers or floats"
+        )
+    if 0 in array.shape:
+        raise DataError(f"{where} has shape {array.shape}: the data set is empty")
+
+
+class Chunked:
+    """An array that is read chunk by chunk; those read last are kept.
+
+    Args:
+        name: the file and what in it, for errors.
+        shape, dtype: of the array.
+        bounds: the first row of each chunk, and one more for the end.
+        load: reads the rows from a first to a last-plus-one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        bounds: Sequence[int] | NDArray[np.intp],
+        load: Callable[[int, int], Array],
+    ) -> None:
+        self.name, self.shape, self.dtype = name, shape, dtype
+        self._bounds, self._load = np.asarray(bounds, np.intp), load
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+
+    @classmethod
+    def of_array(cls, name: str, array: Any, rows: int) -> Chunked:
+        """What is indexed by slices and stored in chunks of `rows` rows."""
+        each = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+        rows *= max(1, LEAST // max(1, rows * each))
+        bounds = [*range(0, array.shape[0], rows), array.shape[0]]
+
+        def load(first: int, stop: int) -> Array:
+            try:
+                found = np.asarray(array[first:stop])
+            except Exception as error:  # of the library: a chunk that is damaged or gone
+                raise DataError(
+                    f"{name}: rows {first} to {stop - 1} cannot be read: {error}"
+                ) from error
+            if len(found) != stop - first:
+                raise DataError(f"{name}: has no row {stop - 1} any more; it has become shorter")
+            return found
+
+        return cls(name, tuple(array.shape), array.dtype, bounds, load)
+
+    def __getitem__(self, rows: Any) -> Array:
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(self.shape[0])
+            parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+            while start < stop:
+                chunk = int(np.searchsorted(self._bounds, start, "right")) - 1
+                begin, end = self._bounds[chunk], min(stop, self._bounds[chunk + 1])
+                parts.append(self._chunk(chunk)[start - begin : end - begin])
+                start = end
+            return np.concatenate(parts)
+        chunks = np.searchsorted(self._bounds, rows, "right") - 1
+        taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for chunk in np.unique(chunks):
+            here = np.flatnonzero(chunks == chunk)
+            taken[here] = self._chunk(int(chunk))[rows[here] - self._bounds[chunk]]
+        return taken
+
+    def _chunk(self, number: int) -> Array:
+        if number in self._kept:
+            self._kept.move_to_end(number)
+            return self._kept[number]
+        chunk = self._load(int(self._bounds[number]), int(self._bounds[number + 1]))
+        self._kept[number] = chunk
+        while len(self._kept) > 1 and sum(a.nbytes for a in self._kept.values()) > KEPT:
+            self._kept.popitem(last=False)
+        return chunk
+
+    def location(self, row: int) -> str:
+        """The file, and the row in it."""
+        return f"{self.name}, row {row}"
+
+    def look(self) -> None:
+        """Nothing: what cannot be read any more is refused when it is read."""
+
+
+def parquet_rows(
+    path: Path,
+    target: str,
+    features: Sequence[str] | None,
+    drop: Sequence[str],
+    weight: str | None,
+    categorical: bool,
+) -> Source:
+    """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
+
+    Texts and, with `categorical`, numbers of the target are class codes as in a file read whole.
+
+    Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
+    """
+    pyarrow = library("pyarrow", path, "data")
+    parquet = library("pyarrow.parquet", path, "data")
+    with reading(path):
+        pass
+    try:
+        stored = parquet.ParquetFile(path, memory_map=True)
+    except Exception as error:
+        raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
+    schema, names = stored.schema_arrow, stored.schema_arrow.names
+    others = [target] + ([] if weight is None else [weight])
+    if features is None:
+        features = [name for name in names if name not in {*others, *drop}]
+    if absent := [name for name in (*features, *others) if name not in names]:
+        raise DataError(missing(path, "column", absent[:1], names))
+    kinds = pyarrow.types
+    for name in [*features] + others[1:]:
+        kind = schema.field(name).type
+        if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
+            raise DataError(
+                f'{path}, column "{name}": expected numbers, found {kind}; drop it, or read the '
+                "file into memory (without in_memory: false), where columns may hold other things"
+            )
+    groups = [stored.metadata.row_group(i).num_rows for i in range(stored.num_row_groups)]
+    bounds = np.cumsum([0, *groups])
+    if not bounds[-1]:
+        raise DataError(f"{path} has no rows: the data set is empty")
+
+    def group(first: int, wanted: Sequence[str]) -> Any:
+        number = int(np.searchsorted(bounds, first, "right")) - 1
+        try:
+            return stored.read_row_group(number, columns=list(wanted))
+        except Exception as error:
+            raise DataError(f"{path}: row group {number} cannot be read: {error!s:.300}") from error
+
+    def numbers(wanted: Sequence[str]) -> Callable[[int, int], Array]:
+        def load(first: int, stop: int) -> Array:
+            table = group(first, wanted)
+            columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
+            return np.stack(columns, axis=1)  # an empty cell is NaN, which the pass refuses
+
+        return load
+
+    def texts(first: int) -> list[str]:
+        return Frame(path, [target], [group(first, [target])[target].to_pylist()]).texts(target)
+
+    kind, classes = schema.field(target).type, None
+    n, float64 = int(bounds[-1]), np.dtype(np.float64)
+    if categorical or not (kinds.is_integer(kind) or kinds.is_floating(kind)):
+        found = sorted({text for first in bounds[:-1].tolist() for text in texts(first)})
+        frame = Frame(path, [target], [found if not _whole(kinds, kind) else [*map(float, found)]])
+        _, classes = read_target(frame, target, categorical=True)
+        codes = {name: code for code, name in enumerate(classes or ())}
+        columns = [
+            Chunked(
+                str(path), (n,), np.dtype(np.int64), bounds,
+                lambda first, stop: np.array([codes[text] for text in texts(first)], np.int64),
+            )
+        ]  # fmt: skip
+    else:
+        columns = [Chunked(str(path), (n, 1), float64, bounds, numbers([target]))]
+    columns.insert(0, Chunked(str(path), (n, len(features)), float64, bounds, numbers(features)))
+    if weight is not None:
+        load = numbers([weight])
+        columns.append(Chunked(str(path), (n,), float64, bounds, lambda a, b: load(a, b)[:, 0]))
+    return Stored(
+        columns, feature_names=features, target_name=target, classes=classes,
+        weighted=weight is not None,
+    )  # fmt: skip
+
+
+def _whole(kinds: Any, kind: Any) -> bool:
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
