@@ -110,7 +110,8 @@ def _same_objects(
     node: InProcessCommunicator, load: Callable[[], Prepared], everyone: bool
 ) -> Prepared | None:
     """For threads: what the first one got."""
-    data, error = None, None
+    data: Prepared | None = None
+    error: UserError | None = None
     try:
         if everyone:
             data = load()
@@ -119,10 +120,10 @@ def _same_objects(
                 data = load()
     except UserError as caught:
         error = caught
-    data = node.exchange("shares its data", data, lambda ranks: ranks[0])
+    same: Prepared | None = node.exchange("shares its data", data, lambda ranks: ranks[0])
     if error is not None:
         raise error
-    return data
+    return same
 
 
 def _same_memory(
@@ -158,19 +159,19 @@ def _same_memory(
         return None
     with file, alone(WHY):
         _trim()
-        for name, places in parcel.places.items():
-            mine = arrays.get(name, [None] * len(places))
-            for number, place in enumerate(places):
+        for part, where in parcel.places.items():
+            mine = arrays.get(part, [None] * len(where))
+            for number, place in enumerate(where):
                 if place is not None:
                     held, mine[number] = [mine[number]], None
                     if first:
                         _write(held, file, place, parcel)
-            arrays[name] = mine
+            arrays[part] = mine
         memory = mmap.mmap(file.fileno(), parcel.length, access=mmap.ACCESS_READ)
-    for name, places in parcel.places.items():
-        found = zip(arrays[name], places, strict=True)
-        arrays[name] = [a if place is None else place.of(memory) for a, place in found]
-    return _with(rest or parcel.rest, arrays)
+    for part, where in parcel.places.items():
+        found = zip(arrays[part], where, strict=True)
+        arrays[part] = [a if place is None else place.of(memory) for a, place in found]
+    return _with(parcel.rest if rest is None else rest, arrays)
 
 
 def _opened(
@@ -203,7 +204,8 @@ def _with(data: Any, arrays: Mapping[str, Sequence[Any]]) -> Prepared:
     parts = {name: copy.copy(getattr(data, name)) for name in arrays}
     for name, part in parts.items():
         part.arrays = tuple(arrays[name])
-    return replace(data, **parts)
+    found: Prepared = replace(data, **parts)
+    return found
 
 
 def _layout(arrays: Arrays, everyone: bool, given: bool) -> tuple[Places, int]:
@@ -214,7 +216,7 @@ def _layout(arrays: Arrays, everyone: bool, given: bool) -> tuple[Places, int]:
         places[name] = []
         for array in some:
             assert array is not None
-            owner = _owner(array)
+            owner: Any = _owner(array)
             # What is a map is shared as it is, through the memory of the system.
             if everyone and (isinstance(owner.base, mmap.mmap) or (given and owner is not array)):
                 places[name].append(None)
@@ -283,7 +285,7 @@ def _write(held: list[Array | None], file: FileIO, place: Place, parcel: Parcel)
         while end:
             begin = max(0, end - step)
             file.seek(place.start + begin * array.itemsize)
-            _put(memoryview(array.reshape(-1)[begin:end]).cast("B"), file)
+            _put(array.reshape(-1)[begin:end].data.cast("B"), file)
             end = begin
             with contextlib.suppress(ValueError):  # where somebody else has it, too
                 array.resize(end)
