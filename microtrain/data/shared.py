@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import gc
 import mmap
 import os
 import shutil
@@ -167,6 +168,7 @@ def _same_memory(
                     if first:
                         _write(held, file, place, parcel)
             arrays[part] = mine
+        _trim()
         memory = mmap.mmap(file.fileno(), parcel.length, access=mmap.ACCESS_READ)
     for part, where in parcel.places.items():
         found = zip(arrays[part], where, strict=True)
@@ -297,7 +299,8 @@ def _write(held: list[Array | None], file: FileIO, place: Place, parcel: Parcel)
 
 
 def _trim() -> None:
-    """Give the system what the preparation has freed: glibc keeps up to 64 MB of it."""
+    """Give the system what the preparation has left: cycles, and what glibc keeps of freed memory."""
+    gc.collect()
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
