@@ -299,7 +299,7 @@ def _write(held: list[Array | None], file: FileIO, place: Place, parcel: Parcel)
 
 
 def _trim() -> None:
-    """Give the system what the preparation has left: cycles, and what glibc keeps of freed memory."""
+    """Give back what the preparation has left: cycles, and freed memory that glibc keeps."""
     gc.collect()
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
