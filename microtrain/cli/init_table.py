@@ -77,7 +77,7 @@ def _read(path: Path) -> tuple[Frame, dict[str, str]]:
     """The table, and what it takes to read it."""
     if path.suffix.lower() == ".parquet":
         return read_parquet(path), {}
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     with contextlib.suppress(OSError), path.open(errors="replace") as file:
         header = file.readline()
         if delimiter := next((x for x in ";\t|" if x in header and "," not in header), ""):

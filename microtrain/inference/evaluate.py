@@ -16,7 +16,7 @@ from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import ClassCounts, Run
-from ..train.assembly import build_loss, compare_data, data_hash, load_data
+from ..train.assembly import build_loss, load_data, load_once
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
 from ..train.evaluation import evaluate, step_of
@@ -97,9 +97,8 @@ def evaluate_run(
             data_file: from_root(comm, lambda: read_dataset(data_file, model, warn))
         }
     else:
-        data = together(comm, lambda: load_data_again(model))
-        compare_data(config, data, comm)
-        if data_hash(data) != saved.checkpoint.state.get("data_hash"):
+        data, its_hash = load_once(config, comm, lambda: load_data_again(model))
+        if its_hash != saved.checkpoint.state.get("data_hash"):
             warn(
                 f"the data have changed since the run {evaluation.path}: its parts are cut from "
                 "other rows now, and rows it was trained on may be among val and test"

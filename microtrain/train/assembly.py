@@ -15,9 +15,11 @@ from ..backend import default_dtype
 from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
+from ..data.shared import share
 from ..data.view import Rows, layout
 from ..distributed import watchdog
-from ..distributed.agreement import first_word, settled, together
+from ..distributed.agreement import agreed, first_word, settled, together
+from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import all_equal, difference
 from ..distributed.shards import local_shards
@@ -57,13 +59,10 @@ def build_run(
     if shards is not None:
         together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
     device = choose_device(config, comm, warn)
-    # Apart: a component of the user's may let its ranks wait for each other.
-    data = together(comm, lambda: load_data(config))
+    data, its_hash = load_once(config, comm, lambda: load_data(config))
     if comm.rank == 0:
         for note in data.notes:
             warn(note)
-    with settled(comm):
-        compare_data(config, data, comm)
     # The dtype is for what the user's own model creates; what is not finite is found later.
     with default_dtype(config.dtype), np.errstate(all="ignore"):
         with settled(comm):
@@ -102,7 +101,7 @@ def build_run(
     guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
     return Parts(
         config, comm, device, data, model, loss, metrics, optimizer, loader, plan, rates, guard,
-        skips, data_state(data),
+        skips, data_state(data, its_hash),
     )  # fmt: skip
 
 
@@ -222,19 +221,38 @@ def load_data(
     return prepared
 
 
-def compare_data(config: Config, data: Prepared, comm: Communicator) -> None:
-    """DataError unless every rank has loaded the same rows: the batches are cut from them."""
-    mine = data_hash(data)
-    if all_equal(comm, bytes.fromhex(mine)):
-        return
-    everyone = comm.all_gather_object((len(data.train), mine))
-    for rank, (rows, its_hash) in enumerate(everyone):
-        if its_hash != everyone[0][1]:
-            raise DataError(
-                f"data ({config.data.type}): rank {rank} has loaded other data than rank "
-                f"0 ({rows:,} and {everyone[0][0]:,} training rows); every rank must load the "
-                "same: draw random numbers from the seed that a component may take"
+def load_once(
+    config: Config, comm: Communicator, load: Callable[[], Prepared]
+) -> tuple[Prepared, str]:
+    """The data that `load()` gives, once a host, and their hash; collective.
+
+    DataError unless all have loaded the same: the batches are cut from them.
+    """
+    given = config.data.instance is not None
+    if everyone := given or is_import_path(config.data.type):
+        # Apart from the rest: the user's own may let its ranks wait for each other.
+        held = [together(comm, load)]
+        found = held[0]
+    else:
+        found = share(comm, load)
+    with alone("it reads the data for their hash"):
+        mine = data_hash(found) if everyone or comm.local_rank == 0 else ""
+    if not everyone:
+        mine = comm.node().broadcast_object(mine)
+    if not all_equal(comm, bytes.fromhex(mine)):
+        hashes = comm.all_gather_object((len(found.train), mine))
+        rank = next(rank for rank, (_, one) in enumerate(hashes) if one != hashes[0][1])
+        raise agreed(
+            DataError(
+                f"data ({config.data.type}): rank {rank} has loaded other data than rank 0 "
+                f"({hashes[rank][0]:,} and {hashes[0][0]:,} training rows); every rank must load "
+                "the same: draw random numbers from the seed that a component may take"
             )
+        )
+    if everyone:
+        del found
+        found = share(comm, held.pop, everyone=True, given=given)
+    return found, mine
 
 
 def compare_models(config: Config, module: Module, comm: Communicator) -> None:
@@ -258,7 +276,7 @@ def data_hash(data: Prepared) -> str:
     return digest.hexdigest()
 
 
-def data_state(data: Prepared) -> dict[str, Any]:
+def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
     """What a checkpoint's state.json holds of the data a model was trained on."""
     train = data.train
     return {
@@ -272,7 +290,7 @@ def data_state(data: Prepared) -> dict[str, Any]:
             {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
             for array in layout(train)[0]
         ],
-        "data_hash": data_hash(data),
+        "data_hash": its_hash,
     }
 
 
