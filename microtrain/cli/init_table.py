@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 

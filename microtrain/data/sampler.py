@@ -59,7 +59,8 @@ class Ahead:
 
     def __getitem__(self, rows: slice) -> NDArray[np.intp]:
         number, first = divmod(rows.start, self._batch_size)
-        if number >= self._whole:  # the last batch is smaller and cut otherwise
+        # Without rows a slice may begin behind its batch; the last batch is smaller and cut otherwise.
+        if rows.start == rows.stop or number >= self._whole:
             return self._order[rows]
         if not 0 <= number - self._begin < len(self._rows):
             batches = np.arange(number, min(number + self._count, self._whole))

@@ -244,9 +244,7 @@ def _layout(arrays: Arrays, everyone: bool, given: bool) -> tuple[Places, int]:
         places[name] = []
         for array in some:
             assert array is not None
-            owner: Any = _owner(array)
-            # What is a map is shared as it is, through the memory of the system.
-            if everyone and (isinstance(owner.base, mmap.mmap) or (given and owner is not array)):
+            if everyone and given and _owner(array) is not array:
                 places[name].append(None)
                 continue
             turned = array.flags.f_contiguous and not array.flags.c_contiguous

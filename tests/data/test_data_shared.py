@@ -272,8 +272,8 @@ def test_a_component_whose_ranks_wait_for_each_other(
     assert caught.value.agreed
 
 
-def test_given_arrays_are_shared_only_where_a_copy_was_made(tmp_path: Path) -> None:
-    """A view of what the user holds, and a map of a file, are left as they are."""
+def test_given_arrays_are_shared_only_where_a_copy_was_made() -> None:
+    """A view of what the user holds is left as it is."""
     x = np.zeros((10, 3))
     views = prepare((x, x[:, :1]), dtype=np.float64).train.arrays
     copied = prepare((x, x[:, :1]), dtype=np.float32).train.arrays
@@ -282,7 +282,3 @@ def test_given_arrays_are_shared_only_where_a_copy_was_made(tmp_path: Path) -> N
     places, length = shared._layout(arrays, everyone=True, given=True)
     assert [place is None for place in places["train"]] == [True, True, False, False]
     assert length == 128 + 40
-    np.save(tmp_path / "x.npy", x)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    map_of_a_file = prepare((mapped, x[:, :1]), dtype=np.float64).train.arrays[0]
-    assert shared._layout({"train": [map_of_a_file]}, True, False) == ({"train": [None]}, 1)
