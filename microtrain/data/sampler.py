@@ -59,7 +59,7 @@ class Ahead:
 
     def __getitem__(self, rows: slice) -> NDArray[np.intp]:
         number, first = divmod(rows.start, self._batch_size)
-        # Without rows a slice may begin behind its batch; the last batch is smaller and cut otherwise.
+        # An empty slice may begin behind its batch; the last batch is smaller and cut otherwise.
         if rows.start == rows.stop or number >= self._whole:
             return self._order[rows]
         if not 0 <= number - self._begin < len(self._rows):
