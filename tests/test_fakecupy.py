@@ -265,13 +265,15 @@ def test_state_of_an_optimizer_comes_from_any_device(source: str, to: str, name:
 
 
 def test_training_state_of_a_loop_of_ones_own_is_restored_on_the_device(tmp_path: Path) -> None:
-    from microtrain.runs.checkpoint import Checkpoint
+    from microtrain.runs.checkpoint import load_newest_checkpoint, save_checkpoint
     from microtrain.train.model_state import checkpoint_of, take_over
 
     net, optimizer = after_a_step("cuda", "Adam")
-    stored = checkpoint_of(1, net, optimizer, {})
+    save_checkpoint(tmp_path, **checkpoint_of(1, net, optimizer, {}))
+    stored = load_newest_checkpoint(tmp_path, print)
+    assert stored is not None
     other, fresh = after_a_step("cuda", "Adam")
-    take_over(Checkpoint(tmp_path, **stored), other, fresh)
+    take_over(stored, other, fresh)
     for a, b in zip(net.parameters(), other.parameters(), strict=True):
         for key, array in optimizer.state_of(a).items():
             here, there = (backend.to_host(x) for x in (array, fresh.state_of(b)[key]))

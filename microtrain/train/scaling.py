@@ -32,6 +32,7 @@ import numpy as np
 
 from ..backend import default_dtype
 from ..data.loader import DataLoader, MicroBatches
+from ..distributed import batch_norm
 from ..distributed.overlap import BUCKET
 from ..distributed.shards import WHOLE
 from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
@@ -210,13 +211,17 @@ class Step:
                 yield Collective("all_gather", part)
             elif self.shards is None:
                 yield Collective("all_reduce", nbytes)
-            elif nbytes <= WHOLE * itemsize:
+            elif ranks * nbytes <= WHOLE:
                 yield Collective("all_gather", nbytes)
             else:
                 yield Collective("all_to_all", nbytes / ranks)
                 yield Collective("all_gather", nbytes / ranks)
         for count in () if self.shards else self.channels:
-            yield Collective("all_gather", 8 * (2 * count + 1))  # forward, in float64
+            if 8 * ranks * (2 * count + 1) <= batch_norm.WHOLE:  # forward, in float64
+                yield Collective("all_gather", 8 * (2 * count + 1))
+            else:
+                yield Collective("all_reduce", 8 * (count + 1))
+                yield Collective("all_reduce", 8 * count)
             yield Collective("all_reduce", self.flat[0][1] * 2 * count)  # backward
 
     def seconds(self, ranks: int, rows: int, network: Network) -> float:

@@ -301,14 +301,15 @@ def test_rows_and_lines_that_wait_are_written_when_the_directory_is_closed(run):
 
 FILL_THE_DISK = """
 import json, resource, sys
+from microtrain.errors import LaunchError
 from microtrain.runs.directory import RunDirectory
 run = RunDirectory.create(sys.argv[1], "linreg")
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 try:
     while True:
         getattr(run, sys.argv[2])(*json.loads(sys.argv[3]))
-except Exception as error:
-    print(type(error).__name__, error)
+except LaunchError as error:
+    print("LaunchError", error)
 run.close()
 """
 
