@@ -124,7 +124,15 @@ def parquet(
                 f"{path}: columns are fitted in memory; in_memory: false reads columns of numbers"
             )
         check_features(path, target, features)
-        return parquet_rows(Path(path), target, features, drop or (), weight, categorical)
+        return parquet_rows(
+            Path(path),
+            target,
+            features,
+            drop or (),
+            weight,
+            categorical,
+            partial(read_parquet, Path(path), [target]),
+        )
     return table_or_arrays(
         read_parquet(Path(path)), target, columns, features=features, drop=drop,
         categorical=categorical, weight=weight,

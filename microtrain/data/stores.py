@@ -244,10 +244,11 @@ def parquet_rows(
     drop: Sequence[str],
     weight: str | None,
     categorical: bool,
+    column: Callable[[], Frame],
 ) -> Source:
     """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
 
-    Texts and, with `categorical`, numbers of the target are class codes as in a file read whole.
+    column: reads the target alone, whole: it is classes, or else what it is in a file read whole.
 
     Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
     """
@@ -293,24 +294,13 @@ def parquet_rows(
 
         return load
 
-    def texts(first: int) -> list[str]:
-        return Frame(path, [target], [group(first, [target])[target].to_pylist()]).texts(target)
-
     kind, classes = schema.field(target).type, None
     n, float64 = int(bounds[-1]), np.dtype(np.float64)
-    if categorical or not (kinds.is_integer(kind) or kinds.is_floating(kind)):
-        found = sorted({text for first in bounds[:-1].tolist() for text in texts(first)})
-        frame = Frame(path, [target], [found if not _whole(kinds, kind) else [*map(float, found)]])
-        _, classes = read_target(frame, target, categorical=True)
-        codes = {name: code for code, name in enumerate(classes or ())}
-        columns = [
-            Chunked(
-                str(path), (n,), np.dtype(np.int64), bounds,
-                lambda first, stop: np.array([codes[text] for text in texts(first)], np.int64),
-            )
-        ]  # fmt: skip
-    else:
+    if not categorical and (kinds.is_integer(kind) or kinds.is_floating(kind)):
         columns = [Chunked(str(path), (n, 1), float64, bounds, numbers([target]))]
+    else:  # what is a class shows in all rows alone: this one column is read whole
+        whole, classes = read_target(column(), target, categorical)
+        columns = [Chunked(str(path), whole.shape, whole.dtype, [0, n], lambda first, stop: whole)]
     columns.insert(0, Chunked(str(path), (n, len(features)), float64, bounds, numbers(features)))
     if weight is not None:
         load = numbers([weight])
@@ -319,7 +309,3 @@ def parquet_rows(
         columns, feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
     )  # fmt: skip
-
-
-def _whole(kinds: Any, kind: Any) -> bool:
-    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))

@@ -30,7 +30,8 @@ def read_target(
     if found is not None and np.isfinite(found).any() and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1), None
     if found is not None and np.isfinite(found).all():
-        _require_whole(frame, name, np.flatnonzero(found % 1).tolist())
+        exact = (found % 1 == 0) & (np.abs(found) < 2**53)  # beyond it two codes are one float
+        _require_whole(frame, name, np.flatnonzero(~exact).tolist())
         whole, inverse = np.unique(found, return_inverse=True)
         return inverse.astype(np.int64), tuple(str(int(x)) for x in whole)
     values = frame.values(name)
@@ -48,7 +49,8 @@ def read_target(
     if bad:
         raise frame.refusal(name, bad, "expected a number or a name")
     if len(finite) == len(cells):
-        _require_whole(frame, name, [row for row, x in enumerate(finite) if not x.is_integer()])
+        exact = [x.is_integer() and abs(x) < 2**53 for x in finite]
+        _require_whole(frame, name, [row for row, one in enumerate(exact) if not one])
         cells = [str(int(x)) for x in finite]
         labels = sorted(set(cells), key=int)
     else:

@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+from datetime import datetime
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -429,3 +431,45 @@ def test_a_library_that_is_not_installed(tmp_path, monkeypatch, component, modul
 def test_csv_stays_what_it_is(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,2\n")
     assert not is_lazy(csv(tmp_path / "t.csv", "y"))
+
+
+TARGETS = {
+    "booleans": [True, False] * 4,
+    "decimals": [Decimal(i) for i in range(7)],
+    "times": [datetime(2020, 1, i + 1) for i in range(7)],
+    "names of rows": [f"t{i}" for i in range(50)],
+    "decimal commas": ["1,5", "2,5"] * 4,
+    "names": ["b", "a", "c", "a"],
+}
+CODES = {
+    "codes": [3, 1, 2, 1],
+    "no float": [2**60 + 1, 2**60, 10, 3],
+    "an empty cell": [1, None, 2],
+    "a fraction": [3.5, 1.0, 2.0, 1.0],
+    "no number": [3.0, 1.0, float("nan"), 1.0],
+}
+
+
+@pytest.mark.parametrize("case", [*TARGETS, *CODES])
+def test_a_target_of_parquet_is_the_same_read_by_rows(case, tmp_path):
+    """The same values, classes and errors; the last row group has no rows."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import ParquetWriter
+
+    y = pyarrow.array({**TARGETS, **CODES}[case])
+    table = pyarrow.table({"a": np.arange(len(y)) * 1.0, "y": y})
+    with ParquetWriter(tmp_path / "t.parquet", table.schema) as writer:
+        for first in range(0, len(y) + 3, 3):
+            writer.write_table(table.slice(first, 3))
+    found = []
+    for in_memory in (True, False):
+        try:
+            data = parquet(
+                tmp_path / "t.parquet", "y", categorical=case in CODES, in_memory=in_memory
+            )
+            target = data.read(slice(0, len(y)))[1]
+            found.append((str(target.dtype), target.tolist(), data.classes))
+        except DataError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    assert isinstance(found[0], str) == (case not in ("booleans", "decimals", "names", "codes"))
