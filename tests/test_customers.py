@@ -115,7 +115,13 @@ def split_of(config, truth):
     return split_rows(len(truth), shares, 0, "data", strata=truth.astype(int))
 
 
-@pytest.mark.parametrize("model", ["logistic_regression", "{type: mlp, hidden: [16]}"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("logistic_regression", marks=pytest.mark.slow),
+        "{type: mlp, hidden: [16]}",
+    ],
+)
 def test_the_same_on_any_number_of_ranks(files, model):
     assert main(["init", "csv", "customers.csv"]) == 0
     embedding = "{type: category, encode: embedding, missing: none}"

@@ -12,6 +12,7 @@ import json
 import numpy as np
 import pytest
 from exactness import relative, train_regression
+from pace import daily
 
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
@@ -65,7 +66,7 @@ def run_yaml(comm, directory, overrides):
     return weights, comm.broadcast_object(rows)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "plain", "empty ranks"))
 def test_a_yaml_run_is_the_same_at_every_number_of_ranks(comm, shared_tmp_path, case):
     alone = shared_tmp_path / f"alone-{comm.rank}"
     with contextlib.suppress(FileExistsError):

@@ -20,7 +20,12 @@ from microtrain.distributed.single import SingleCommunicator
 
 LARGE = 512  # bytes
 EQUAL = (0, 1, 2, 4, 5)  # steps with as many rows
-LATE = ("convolutional", "transformer", "accumulation inside")  # numba takes long to compile them
+LATE = (
+    "convolutional",
+    "transformer",
+    "recurrent",
+    "accumulation inside",
+)  # numba takes long to compile them
 CASES = pytest.mark.parametrize(
     ("name", "executor"),
     [(name, "numpy") for name in COURSES]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import mpi_run
 import pytest
+from pace import daily
 
 from microtrain.distributed import agreed_exit
 from microtrain.distributed.abort import exit_status
@@ -130,7 +131,9 @@ ENDS: dict[str, tuple[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize(
+    "name", daily(ENDS, "sys.exit()", "a caught error", "a thread's normal exit")
+)
 def test_ends_that_are_no_failure(mpirun: Mpirun, name: str) -> None:
     case, code = ENDS[name]
     job = mpirun(2, JOB.format(case=case, ranks=[0, 1]))

@@ -118,13 +118,14 @@ STOPS = {
 
 @pytest.mark.parametrize(
     ("how", "ranks"),
-    [("a file", 1), ("SIGTERM", 1), ("SIGUSR1", 2)]
+    [("a file", 1), ("SIGTERM", 1)]
     + [
         pytest.param(how, ranks, marks=pytest.mark.slow)
         for how, ranks in (
             ("a file", 2),
             ("SIGTERM", 2),
             ("SIGUSR1", 1),
+            ("SIGUSR1", 2),
             ("SIGINT", 1),
             ("SIGINT", 2),
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pace import daily
 
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
@@ -481,7 +482,7 @@ def test_a_run_without_a_checkpoint_is_named_by_its_status(tmp_path):
     assert "has no checkpoint; its status is diverged" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["2024", "null", "a: b", "x # y", " blank"])
+@pytest.mark.parametrize("name", daily(["2024", "null", "a: b", "x # y", " blank"], "a: b"))
 def test_run_dir_is_taken_as_it_is_written(tmp_path, name):
     arguments = ("train", CONFIGS / "linreg.yaml", "train.duration=2 steps", "--run-dir", name)
     done = command(*arguments, cwd=tmp_path)

@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from pace import daily
 from resuming import RUN, Crash, CrashAt, facts, metrics, write_run
 
 from microtrain.config.load import load_config
@@ -197,7 +198,7 @@ def whole(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(CASES, "early stopping", "a callback, between them"))
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     "every", [pytest.param(11, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)]

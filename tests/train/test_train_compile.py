@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pace import daily
 
 from microtrain.compile.executors import numba_absent
 from microtrain.config.load import load_config
@@ -299,7 +300,13 @@ def executed(place: Path, mode: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("case", SAME)
+QUICK = (
+    *("dropout, batch norm, a tail batch", "draws, accumulation", "draws, shards", "adamw"),
+    *("a derivative by the batch", "own loss", "classes", "own optimizer"),
+)
+
+
+@pytest.mark.parametrize("case", daily(SAME, *QUICK))
 def test_a_captured_run_is_the_eager_run(case, place):
     train(place, "off", *SAME[case])
     trainer, errors = train(place, "numpy", *SAME[case])
@@ -311,7 +318,9 @@ def test_a_captured_run_is_the_eager_run(case, place):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", NOT_CAPTURED)
+@pytest.mark.parametrize(
+    "case", daily(NOT_CAPTURED, "looks", "varies", "looks back", "looks in the second shard")
+)
 def test_what_cannot_be_captured_runs_as_if_it_had_never_been_tried(case, place):
     overrides, words = NOT_CAPTURED[case]
     trainer, errors = train(place, "auto", *overrides)
@@ -453,7 +462,8 @@ OVER_RANKS = {
 }
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_over_ranks_a_captured_run_is_the_eager_run(mpirun, place, ranks):
     """Where one rank cannot capture, too; native code stays within rounding."""
     runs = {f"{case}_{mode}".replace(" ", "_"): [*overrides, f"train.compile={mode}"]

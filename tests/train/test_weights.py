@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pace import daily
 
 import microtrain as mt
 from microtrain.config.load import load_config
@@ -91,6 +92,7 @@ LOSSES: list[Any] = [
     {"type": "cross_entropy", "weight": [0.2, 1.0, 5.0], "reduction": "sum"},
     {"type": "cross_entropy", "ignore_index": 1},
 ]  # fmt: skip
+QUICK = "mse", "bce", own_loss, {"type": "cross_entropy", "ignore_index": 1}
 
 
 def metrics_of(loss: Any) -> list[str]:
@@ -99,7 +101,7 @@ def metrics_of(loss: Any) -> list[str]:
     return ["mse", "r2", "median_absolute_error", "explained_variance"]
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=called)
+@pytest.mark.parametrize("loss", daily(LOSSES, *QUICK), ids=called)
 def test_a_weighted_run_is_the_same_on_any_ranks(loss: Any, tmp_path: Path) -> None:
     settings = {"metrics": metrics_of(loss), "split": {"train": 0.8, "val": 0.2}}
     if "sum" in str(loss):
@@ -112,7 +114,7 @@ def test_a_weighted_run_is_the_same_on_any_ranks(loss: Any, tmp_path: Path) -> N
         assert_same(found[0], alone)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=called)
+@pytest.mark.parametrize("loss", daily(LOSSES, *QUICK), ids=called)
 def test_a_weight_is_a_number_of_copies(loss: Any, tmp_path: Path) -> None:
     """Of all rows in one batch; `balanced` counts copies, too."""
     settings: Any = {"metrics": metrics_of(loss), "batch_size": 1000, "shuffle": False}
@@ -141,7 +143,18 @@ def test_shards_give_the_same_bits(loss: Any, tmp_path: Path) -> None:
         assert repr(found) == repr(alone)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=called)
+@pytest.mark.parametrize(
+    ("loss", "executor"),
+    [(loss, "numpy") for loss in LOSSES]
+    + [("mse", "numba"), ("cross_entropy", "numba")]
+    + [
+        pytest.param(loss, "numba", marks=pytest.mark.slow)
+        for loss in LOSSES
+        if loss not in ("mse", "cross_entropy")
+    ],
+    indirect=["executor"],
+    ids=called,
+)
 def test_captured_steps_weigh_alike(loss: Any, executor: str, tmp_path: Path) -> None:
     eager = train(SingleCommunicator(), tmp_path / "a", loss, clip_norm=0.1)
     captured = train(SingleCommunicator(), tmp_path / "b", loss, compile=executor, clip_norm=0.1)

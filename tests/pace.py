@@ -1,0 +1,13 @@
+"""Which cases of a test run every day; the others run with the slow tests."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def daily(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """Parameters of a test: `cases`, slow but for those in `quick`, all of which must be there."""
+    cases = list(cases)
+    assert not [case for case in quick if case not in cases]
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
