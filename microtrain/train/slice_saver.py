@@ -136,15 +136,17 @@ class SliceSaver(Saver):
     def _begin(self) -> None:
         """Let every rank's thread write its slice of what waits."""
         assert self._waiting is not None
-        self._current, self._waiting = self._waiting, None
-        self._doing, self._began = "write", time.monotonic()
+        part = self._waiting
+        self._waiting = None
+        self._current, self._doing, self._began = part, "write", time.monotonic()
         self._copy_free.clear()
-        self._job = self._pool.submit(self._written, self._current)
+        self._job = self._pool.submit(self._written, part)
 
     def _advance(self) -> None:
         """What comes after a job that all ranks' threads have done."""
         if self._doing == "write":
             assert self._job is not None
+            assert self._current is not None
             found = self._comm.gather_object(self._job.result())
             self._doing, self._job = "seal", None
             if found is not None:
