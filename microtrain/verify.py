@@ -6,7 +6,6 @@ are the bits that a run leaves: parameters, optimizer states, and all of its met
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -31,6 +30,7 @@ from .random import begin_batch, manual_seed
 from .report.compare import first_difference
 from .report.record import Record
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
+from .runs.provenance import params_sha256
 from .runs.record import Run
 from .train.assembly import build_parts, load_data
 from .train.callbacks import Callback
@@ -250,10 +250,10 @@ class _Failed(Exception):
 
 
 def _hashes(run: Run) -> dict[str, str]:
-    optimizer = (run.checkpoints[-1] / "optimizer.safetensors").read_bytes()
+    optimizer = load_checkpoint(run.checkpoints[-1]).optimizer
     return {
         "parameters": str(run.info.params_sha256),
-        "optimizer states": hashlib.sha256(optimizer).hexdigest(),
+        "optimizer states": params_sha256(optimizer),
     }
 
 

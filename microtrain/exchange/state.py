@@ -54,8 +54,8 @@ def save(*args: Any, **options: Any) -> None:
     reads it), `.npz` (arrays by name). `load(path)` reads each.
 
     `save(directory, step, model=..., optimizer=None, state=None, keep=2, comm=None)` is
-    collective: rank 0 writes `directory/step-000100`, whole or not at all, with the random state,
-    and removes all but the newest `keep`. `state` is whatever else the loop needs, as JSON has it;
+    collective: it writes `directory/step-000100`, whole or not at all, with the random state, and
+    removes all but the newest `keep`. `state` is whatever else the loop needs, as JSON has it;
     `restore` goes on from there.
 
     Raises TypeError for what is no plain state or extra state, by its key; ValueError for the name

@@ -1,9 +1,10 @@
 """Checkpoints: a directory that is there whole or not at all, and that notices damage.
 
 `checkpoints/step-000500/` holds model.safetensors and optimizer.safetensors (arrays by parameter
-name), state.json, config.yaml and manifest.json with the size and sha256 of the other four. It is
-written under a name of its own beside, every file and the directory are synced, and one rename
-makes it a checkpoint: a run killed at any moment leaves either the old state or the new one.
+name), state.json, config.yaml and manifest.json with the size and sha256 of the others. Of a large
+state in a job of several ranks the arrays are in several files (`slices.py`). It is written under a
+name of its own beside, every file and the directory are synced, and one rename makes it a
+checkpoint: a run killed at any moment leaves either the old state or the new one.
 No pickle: reading someone else's checkpoint runs no code.
 """
 
@@ -14,13 +15,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, get_args
 
 import numpy as np
-from annotated_types import Len
+from annotated_types import Len, Predicate
 from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
@@ -37,7 +38,7 @@ from .typed import Count, typed
 
 Array = NDArray[Any]
 
-FORMAT = 1
+FORMAT, SLICED = 1, 2  # SLICED: arrays in the files of several ranks
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
@@ -94,52 +95,88 @@ def save_checkpoint(
     contents = {
         "model.safetensors": array_content("model", model),
         "optimizer.safetensors": array_content("optimizer", optimizer),
-        "state.json": Content.of(_json_bytes(state)),
+        "state.json": Content.of(json_bytes(state)),
         "config.yaml": Content.of(config_text.encode()),
     }
     directory = Path(directory)
-    final = directory / name_of(step)
-    partial = directory / f".{final.name}.partial"
-    replaced = directory / f".{final.name}.replaced"
-    try:
+    size = sum(content.size for content in contents.values())
+    with refusing(directory, step, size), made(directory, step) as partial:
         directory.mkdir(exist_ok=True)  # where a run was removed it is not made anew
-        _clear_leftovers(directory)
+        clear_leftovers(directory)
         partial.mkdir()
-        with contextlib.ExitStack() as opened:
-            files = [opened.enter_context(open(partial / name, "xb")) for name in contents]
-            manifest = {
-                "format": FORMAT,
-                "step": step,
-                "files": {
-                    name: _write(file, content)
-                    for file, (name, content) in zip(files, contents.items(), strict=True)
-                },
-                # safetensors has an order of its own; that of the definition is kept here.
-                "order": {"model": list(model), "optimizer": list(optimizer)},
-            }
-            taken()
-            files.append(opened.enter_context(open(partial / MANIFEST, "xb")))
-            _write(files[-1], Content.of(_json_bytes(manifest)))
-            for file in files:
-                os.fsync(file.fileno())
-        sync_directory(partial)
-        # rename cannot replace a directory that has files: between the two renames the old
-        # checkpoint is found under its second name (see list_checkpoints).
-        if final.exists():
-            final.rename(replaced)
-        partial.rename(final)
-        sync_directory(directory)
-        with contextlib.suppress(OSError):
-            remove(replaced)
-    except OSError as error:
-        size = sum(content.size for content in contents.values())
-        raise LaunchError(
-            f"cannot write the checkpoint {final} ({size:,} bytes): {reason(error)}\n"
-            f"{_last_good(directory)}; make room or choose another place with run_dir=PATH"
-        ) from error
+        manifest = {
+            "format": FORMAT,
+            "step": step,
+            "files": write_files(partial, contents, taken),
+            # safetensors has an order of its own; that of the definition is kept here.
+            "order": {"model": list(model), "optimizer": list(optimizer)},
+        }
+        return seal(directory, step, manifest)
+
+
+def partial_of(directory: Path, step: int) -> Path:
+    """Where a checkpoint lies until it is whole."""
+    return directory / f".{name_of(step)}.partial"
+
+
+@contextlib.contextmanager
+def made(directory: Path, step: int) -> Iterator[Path]:
+    """Where a checkpoint is to be made; nothing is left there of one that was not sealed."""
+    partial = partial_of(directory, step)
+    try:
+        yield partial
     finally:
         with contextlib.suppress(OSError):  # where it has become the checkpoint, it is gone
             remove(partial)
+
+
+@contextlib.contextmanager
+def refusing(directory: Path, step: int, size: int) -> Iterator[None]:
+    """Turn the file system's refusal of so many bytes into a LaunchError with a way out."""
+    try:
+        yield
+    except OSError as error:
+        before = list_checkpoints(directory)
+        good = f"the last one is {before[-1]}" if before else "there is none before it"
+        raise LaunchError(
+            f"cannot write the checkpoint {directory / name_of(step)} ({size:,} bytes): "
+            f"{reason(error)}\n{good}; make room or choose another place with run_dir=PATH"
+        ) from error
+
+
+def write_files(
+    place: Path, contents: Mapping[str, Content], taken: Callable[[], None] = lambda: None
+) -> dict[str, dict[str, Any]]:
+    """New files, on disk; returns size and sha256 by name.
+
+    taken: called once the system has them.
+    """
+    with contextlib.ExitStack() as opened:
+        files = [opened.enter_context(open(place / name, "xb")) for name in contents]
+        entries = {
+            name: _write(file, content)
+            for file, (name, content) in zip(files, contents.items(), strict=True)
+        }
+        taken()
+        for file in files:
+            os.fsync(file.fileno())
+    return entries
+
+
+def seal(directory: Path, step: int, manifest: Mapping[str, Any]) -> Path:
+    """Make a checkpoint of what lies in `partial_of`, all of it on disk; returns its path."""
+    partial, final = partial_of(directory, step), directory / name_of(step)
+    replaced = directory / f".{final.name}.replaced"
+    write_files(partial, {MANIFEST: Content.of(json_bytes(manifest))})
+    sync_directory(partial)
+    # rename cannot replace a directory that has files: between the two renames the old checkpoint
+    # is found under its second name (see list_checkpoints).
+    if final.exists():
+        final.rename(replaced)
+    partial.rename(final)
+    sync_directory(directory)
+    with contextlib.suppress(OSError):
+        remove(replaced)
     return final
 
 
@@ -168,12 +205,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
     try:
-        contents = {name: _read_verified(path, name, manifest.files[name]) for name in FILES}
+        contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
         return Checkpoint(
             path=path,
             step=manifest.step,
-            model=_arrays(contents["model.safetensors"], manifest.order["model"]),
-            optimizer=_arrays(contents["optimizer.safetensors"], manifest.order["optimizer"]),
+            model=_arrays(contents, "model", manifest.order["model"]),
+            optimizer=_arrays(contents, "optimizer", manifest.order["optimizer"]),
             state=parse_object(contents["state.json"].tobytes()),
             config_text=contents["config.yaml"].tobytes().decode(),
         )
@@ -238,17 +275,26 @@ def _write(file: BinaryIO, content: Content) -> dict[str, Any]:
     return {"size": content.size, "sha256": digest.hexdigest()}
 
 
-def _arrays(memory: NDArray[np.uint8], order: list[str]) -> dict[str, Array]:
-    try:
-        arrays = arrays_in(memory)
-    except ValueError as error:
-        raise ValueError(f"its contents do not fit: {error}") from error
+def _arrays(
+    contents: Mapping[str, NDArray[np.uint8]], kind: str, order: list[str]
+) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for file in (name for name in contents if re.fullmatch(rf"{kind}\b.*\.safetensors", name)):
+        try:
+            found = arrays_in(contents[file])
+        except ValueError as error:
+            raise ValueError(f"{file}: its contents do not fit: {error}") from error
+        if twice := arrays.keys() & found:
+            raise ValueError(f"{file}: {sorted(twice)} are in another file as well")
+        arrays |= found
     if sorted(arrays) != sorted(order):
-        raise ValueError(f"it has arrays {sorted(arrays)}, the manifest has {sorted(order)}")
+        raise ValueError(
+            f"its {kind} has arrays {sorted(arrays)}, the manifest has {sorted(order)}"
+        )
     return {name: arrays[name] for name in order}
 
 
-def _json_bytes(content: Mapping[str, Any]) -> bytes:
+def json_bytes(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(dict(content), indent=2, allow_nan=False)
     if json.loads(text) != content:
         raise TypeError("the state changes on its way through JSON: use text keys and lists")
@@ -261,20 +307,36 @@ class _Entry:
     sha256: str
 
 
+# What a manifest may name: nothing outside of its directory.
+_SLICE = re.compile(
+    r"(model|optimizer)((-\d{5,}-of-\d{5,})?\.safetensors|\.safetensors\.index\.json)"
+    r"|state\.json|config\.yaml"
+)
+
+
+def _has_all(files: dict[str, Any]) -> bool:
+    return {"state.json", "config.yaml"} <= files.keys() and all(map(_SLICE.fullmatch, files))
+
+
 @dataclass
 class _Manifest:
     """manifest.json: what the files are, and the names of their arrays in definition order."""
 
     step: Count
-    files: Annotated[dict[File, _Entry], Len(len(FILES), len(FILES))]
+    files: Annotated[dict[str, _Entry], Predicate(_has_all)]
     order: Annotated[dict[Literal["model", "optimizer"], list[str]], Len(2, 2)]
+
+
+@dataclass
+class _WholeManifest(_Manifest):
+    files: Annotated[dict[File, _Entry], Len(len(FILES), len(FILES))]  # type: ignore[assignment]
 
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
         content = read_object(path / MANIFEST)
-        if content["format"] == FORMAT:
-            return typed(_Manifest, content)
+        if content["format"] in (FORMAT, SLICED):
+            return typed(_WholeManifest if content["format"] == FORMAT else _Manifest, content)
     except FileNotFoundError:
         raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
@@ -284,7 +346,8 @@ def _read_manifest(path: Path) -> _Manifest:
             f"damaged checkpoint {path}: {MANIFEST} cannot be understood: {error}"
         ) from None
     raise OtherFormat(
-        f"{path} has checkpoint format {content['format']}; this microtrain reads format {FORMAT}"
+        f"{path} has checkpoint format {content['format']}; this microtrain reads formats {FORMAT} "
+        f"and {SLICED}"
     )
 
 
@@ -312,8 +375,8 @@ def _read_verified(path: Path, name: str, expected: _Entry) -> NDArray[np.uint8]
     return memory
 
 
-def _clear_leftovers(directory: Path) -> None:
-    """Finish or undo what a killed writer left: only this process writes here."""
+def clear_leftovers(directory: Path, besides: Path | None = None) -> None:
+    """Finish or undo what a killed writer left, but for `besides`: only this process does so."""
     for entry in directory.glob(".step-*.replaced"):
         final = directory / entry.name.removeprefix(".").removesuffix(".replaced")
         if final.exists():
@@ -321,9 +384,5 @@ def _clear_leftovers(directory: Path) -> None:
         else:
             entry.rename(final)
     for entry in directory.glob(".step-*.partial"):
-        remove(entry)
-
-
-def _last_good(directory: Path) -> str:
-    before = list_checkpoints(directory)
-    return f"the last one is {before[-1]}" if before else "there is none before it"
+        if entry != besides:
+            remove(entry)

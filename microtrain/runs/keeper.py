@@ -17,7 +17,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Saver:
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync = warn, sync
         self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
-        self._error: Exception | None = None  # of the last one
+        self._error: BaseException | None = None  # of the last one
         self._free_at = 0.0  # of time.monotonic: when the next may be written that can wait
         self._memory: dict[tuple[str, str], Any] = {}  # of the copy
         self._copy: dict[str, Any] | None = None  # what waits, or is being read
@@ -97,7 +97,7 @@ class Saver:
             self._changed.wait_for(lambda: not self._read and not self._hurry)
             self._can_wait = can_wait and (self._copy is None or self._can_wait)
             self._copy = None  # of an error midway nothing is written
-            self._copy, self._is_best = self._copied(contents), best
+            self._copy, self._is_best = {**contents, **self._copies(contents)}, best
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="saver")
                 self._thread.start()
@@ -117,15 +117,22 @@ class Saver:
         if (thread := self._thread) is not None:
             thread.join()
 
-    def _copied(self, contents: dict[str, Any]) -> dict[str, Any]:
-        copy = {**contents}
-        for kind in ("model", "optimizer"):
-            copy[kind] = {
+    def finish(self) -> None:
+        """As `wait`, where all ranks come to it."""
+        self.wait()
+
+    def _copies(self, arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Copies of the arrays by kind, in the memory of those before."""
+        copies = {
+            kind: {
                 name: copied(array, self._memory.get((kind, name)))
-                for name, array in contents[kind].items()
+                for name, array in arrays[kind].items()
             }
-        self._memory = {(k, n): a for k in ("model", "optimizer") for n, a in copy[k].items()}
-        return copy
+            for kind in ("model", "optimizer")
+            if kind in arrays
+        }
+        self._memory = {(k, n): a for k, each in copies.items() for n, a in each.items()}
+        return copies
 
     def _write(self) -> None:
         while True:
@@ -143,15 +150,21 @@ class Saver:
             try:
                 self._save({**contents, "taken": self._taken})
             except Exception as error:  # in a thread nobody else would hear of it
-                if self._error is None and not isinstance(error, Gone | Unwritten):
-                    # On a full disk the log cannot be written either.
-                    with contextlib.suppress(LaunchError):
-                        self._warn(f"the run continues without a new checkpoint: {error}")
-                self._error = error
+                self._note(error)
             else:
-                self._error = None
+                self._note(None)
             self._taken()
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
+
+    def _note(self, error: BaseException | None) -> None:
+        """What has become of one: a failure is told, of several in a row the first."""
+        silent = error is None or self._error is not None or isinstance(error, Gone | Unwritten)
+        if not silent:
+            with contextlib.suppress(
+                LaunchError
+            ):  # on a full disk the log cannot be written either
+                self._warn(f"the run continues without a new checkpoint: {error}")
+        self._error = error
 
     def _taken(self) -> None:
         """The copy is free for the next; also where it could not be written."""

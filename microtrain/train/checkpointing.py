@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are written, and what they hold."""
+"""Checkpoints of a run: when they are written, by whom, and what they hold."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from ..distributed.communicator import alone
 from ..runs.checkpoint import name_of
 from ..runs.keeper import Saver
 from ..runs.provenance import params_sha256
-from .model_state import checkpoint_of
+from ..runs.slices import writers
+from .forecast import optimizer_bytes
+from .model_state import checkpoint_of, shared_of, size_of
 from .requests import SAVE
+from .slice_saver import SliceSaver
 from .state import Ending, Event, Observer, TrainingRun, next_multiple
 
 __all__ = ["Checkpoints", "contents"]
 
 
 class Checkpoints(Observer):
-    """Hands the state to the thread that writes it, on rank 0."""
+    """Hands the state to the thread that writes it: on rank 0, or on all for a large one."""
 
     def due(self, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
@@ -30,16 +33,23 @@ class Checkpoints(Observer):
     def start(self) -> None:
         """Make what writes them."""
         run, keep = self.run, self.run.config.checkpoint
-        if run.directory is not None:
-            run.checkpoints = Saver(
-                run.directory.checkpoints,
-                keep.keep_last,
-                keep.keep_best,
-                run.state.monitor,
-                run.output.warn,
-                run.directory.sync,
-                epoch=run.steps_per_epoch if keep.every == "auto" else None,
-            )
+        clocked = run.directory is not None and keep.every == "auto"
+        options: dict[str, Any] = {
+            "directory": run.path / "checkpoints",
+            "keep_last": keep.keep_last,
+            "keep_best": keep.keep_best,
+            "monitor": run.state.monitor,
+            "warn": run.output.warn,
+            "sync": (lambda: None) if run.directory is None else run.directory.sync,
+            "epoch": run.steps_per_epoch if clocked else None,
+        }
+        shared = shared_of(run.step, run.model, None)
+        size = size_of(shared) + optimizer_bytes(run.optimizer)  # which it makes at its first step
+        ranks = writers(size, run.comm.size)
+        if len(ranks) > 1:
+            run.checkpoints = SliceSaver(run.comm, ranks, [*shared["model"]], **options)
+        elif run.directory is not None:
+            run.checkpoints = Saver(**options)
 
     def attend(self, event: Event) -> None:
         """At the end of a run `end` writes it."""
@@ -52,18 +62,24 @@ class Checkpoints(Observer):
             saver.submit(contents(run), best, can_wait=not event.save)
             before = run.state.stop
             self._tell()
-            if run.state.stop != before:  # a callback heard of it, and has had enough
+            again = run.state.stop != before  # a callback heard of it, and has had enough
+            if run.comm.any(again) if isinstance(saver, SliceSaver) else again:
                 saver.submit(contents(run), best, can_wait=not event.save)
+        elif isinstance(saver, SliceSaver):
+            saver.poll(event.step)
         if saver.due(event.step):
             run.requests.note(SAVE)
 
     def end(self, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""
-        run = self.run
+        run, saver = self.run, self.run.checkpoints
+        if isinstance(saver, SliceSaver):
+            saver.save(contents(run))
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
-            if run.checkpoints is not None:
+            if run.directory is not None and saver is not None:
                 last = contents(run)
-                run.checkpoints.save(last)
+                if not isinstance(saver, SliceSaver):
+                    saver.save(last)
                 ending.params_sha256 = params_sha256(last["model"])
         self._tell()
 
@@ -74,15 +90,19 @@ class Checkpoints(Observer):
 
     def _tell(self) -> None:
         run = self.run
-        if run.checkpoints is not None:  # when it saves is decided by the first rank's disk
+        if run.directory is not None:  # when it saves is decided by the first rank's disk
             with alone("on_save is called on rank 0 alone"):
                 for observer in run.observers:
                     observer.saved(run.path / "checkpoints" / name_of(run.step))
 
 
 def contents(run: TrainingRun) -> dict[str, Any]:
-    """All that a run is, as `save_checkpoint` takes it; rank 0."""
-    assert run.directory is not None
+    """All that a run is, as `save_checkpoint` takes it; on other ranks than the first their share.
+
+    The arrays are the run's own.
+    """
+    if run.directory is None:
+        return shared_of(run.step, run.model, run.optimizer)
     state = {
         "seed": run.config.seed,
         **run.where(),

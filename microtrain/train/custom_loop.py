@@ -15,8 +15,10 @@ from ..distributed.agreement import settled
 from ..random import set_rng_state
 from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
 from ..runs.keeper import prune
+from ..runs.slices import writers
 from ..runs.stored_state import check_loop
-from .model_state import checkpoint_of, from_rank_0, take_over
+from .model_state import checkpoint_of, from_rank_0, shared_of, size_of, take_over
+from .slice_saver import SliceSaver
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -37,7 +39,7 @@ def save(
     keep: int = 2,
     comm: Communicator | None = None,
 ) -> None:
-    """Write a checkpoint of a training loop; collective, rank 0 writes.
+    """Write a checkpoint of a training loop; collective: rank 0 writes, of a large state all do.
 
     The checkpoint appears whole or not at all. Random numbers are kept too, so that a loop that
     goes on from it draws what it would have drawn.
@@ -58,13 +60,21 @@ def save(
         >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
     """
     ranks = world() if comm is None else comm
+    contents = shared_of(step, model, optimizer)
+    names, places = [*contents["model"]], writers(size_of(contents), ranks.size)
     with settled(ranks):
         if ranks.rank == 0:
             with contextlib.suppress(OSError):  # told by the writing itself
                 os.makedirs(directory, exist_ok=True)
-            loop = {"loop": dict(state or {})}
-            save_checkpoint(Path(directory), **checkpoint_of(step, model, optimizer, loop))
-            prune(Path(directory), keep, 0, ("", "min"))
+            contents = checkpoint_of(step, model, optimizer, {"loop": dict(state or {})})
+            if len(places) == 1:
+                save_checkpoint(Path(directory), **contents)
+                prune(Path(directory), keep, 0, ("", "min"))
+    if len(places) > 1:
+        quiet: Any = {"warn": lambda text: None, "sync": lambda: None}
+        keeping = {"keep_last": keep, "keep_best": 0, "monitor": ("", "min")}
+        saver = SliceSaver(ranks, places, names, directory=Path(directory), **keeping, **quiet)
+        saver.save(contents)
 
 
 def restore(

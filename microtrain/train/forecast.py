@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
     from .state import Parts, RunState
 
-__all__ = ["dry_run", "peak_memory", "sizes"]
+__all__ = ["dry_run", "optimizer_bytes", "peak_memory", "sizes"]
 
 STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 
@@ -42,7 +42,7 @@ def sizes(parts: Parts) -> dict[str, str]:
         "parameters": sum(buffer.data.nbytes for buffer in storage.buffers),
         "gradients": gradients,
         "shards": 0 if parts.shards is None else gradients * parts.shards // parts.comm.size,
-        "optimizer": _optimizer_bytes(parts.optimizer),
+        "optimizer": optimizer_bytes(parts.optimizer),
         "data": sum(
             a.nbytes for part in data if isinstance(part, ArrayDataset) for a in part.arrays
         ),
@@ -53,7 +53,7 @@ def sizes(parts: Parts) -> dict[str, str]:
     return {"model": count + sent, "memory": f"{counted} per rank, without activations"}
 
 
-def _optimizer_bytes(optimizer: Optimizer) -> int:
+def optimizer_bytes(optimizer: Optimizer) -> int:
     """The states that the optimizer makes at its first step; a custom one's are not known."""
     total = 0
     for group in optimizer.param_groups:

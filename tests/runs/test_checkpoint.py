@@ -191,7 +191,7 @@ def edit_manifest(path, **changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"format": 2}, "has checkpoint format 2; this microtrain reads format 1"),
+        ({"format": 3}, "has checkpoint format 3; this microtrain reads formats 1 and 2"),
         ({"format": None}, "has checkpoint format None"),
         ({"step": "500"}, "manifest.json cannot be understood"),
         ({"files": {}}, "manifest.json cannot be understood"),
@@ -350,8 +350,10 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(tmp_path):
             tmp_path, step, model={"w": np.ones(2)}, optimizer={}, state={}, config_text=""
         )
     manifest = tmp_path / "step-000002" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(DataError, match="has checkpoint format 2; this microtrain reads format 1"):
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 3'))
+    with pytest.raises(
+        DataError, match="has checkpoint format 3; this microtrain reads formats 1 and 2"
+    ):
         load_newest_checkpoint(tmp_path, print)
 
 
