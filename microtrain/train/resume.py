@@ -166,8 +166,8 @@ def _split_before(run: TrainingRun, state: dict[str, Any]) -> str:
     if "order" in state or rows <= TABLE or data.val is data.test is None:
         return ""
     return (
-        f"\nhint: the run is of an earlier version, which split more than {TABLE:,} rows otherwise; "
-        "if the data are the same, finish it with the version that began it (see its run.json)"
+        f"\nhint: the run is of an earlier version, which split more than {TABLE:,} rows "
+        "otherwise; if the data are the same, finish it with that version (see its run.json)"
     )
 
 
