@@ -5,6 +5,7 @@ A map costs no memory of the process, and all ranks of a host share the pages of
 
 from __future__ import annotations
 
+import mmap
 import struct
 import time
 import zipfile
@@ -22,7 +23,7 @@ from .frame import missing
 from .reading import reading
 from .source import RowNumbers, Source
 
-__all__ = ["Column", "Mapped", "Stored", "map_npz", "npy"]
+__all__ = ["Column", "Mapped", "Stored", "changed", "map_npz", "npy", "sign_of"]
 
 Array = NDArray[Any]
 
@@ -136,7 +137,9 @@ class Mapped:
                 )
         self._starts = np.cumsum([0, *(len(array) for array in arrays)])
         self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
-        self._signs = [_sign(path) for path in paths]
+        self._signs = [sign_of(path) for path in paths]
+        self._maps = [_map_of(array) for array in arrays]
+        self._sizes = [each.size() for each in self._maps]
 
     @classmethod
     def of_files(cls, path: Path) -> Mapped:
@@ -150,16 +153,16 @@ class Mapped:
 
     def __getitem__(self, rows: Any) -> Array:
         if len(self._arrays) == 1:
-            array = self._arrays[0]
+            array = self._whole(0)
             part: Array = array[rows] if isinstance(rows, slice) else array.take(rows, 0)
             return part
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.shape[0])
             first = self._file_of(start)
-            parts = [self._arrays[first][:0]]
+            parts = [self._arrays[0][:0]]
             while start < stop:
                 begin, end = self._starts[first], min(stop, self._starts[first + 1])
-                parts.append(self._arrays[first][start - begin : end - begin])
+                parts.append(self._whole(first)[start - begin : end - begin])
                 start, first = end, first + 1
             parts = [part for part in parts if len(part)] or parts[:1]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -167,8 +170,17 @@ class Mapped:
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for file in np.unique(files):
             here = np.flatnonzero(files == file)
-            taken[here] = self._arrays[file][rows[here] - self._starts[file]]
+            taken[here] = self._whole(file)[rows[here] - self._starts[file]]
         return taken
+
+    def _whole(self, file: int) -> Array:
+        """The array in a file that is as long as it was: of one cut off, reading ends the process.
+
+        Between two looks, because it takes less than a microsecond.
+        """
+        if self._maps[file].size() < self._sizes[file]:
+            raise changed(self._paths[file])
+        return self._arrays[file]
 
     def _file_of(self, row: int) -> int:
         return min(int(np.searchsorted(self._starts, row, "right")) - 1, len(self._arrays) - 1)
@@ -181,14 +193,27 @@ class Mapped:
     def look(self) -> None:
         """Raise DataError where a file was replaced, or written to, or is no longer there."""
         for path, sign in zip(self._paths, self._signs, strict=True):
-            if _sign(path) != sign:
-                raise DataError(
-                    f"{path} was changed or removed while its rows were being read; write another "
-                    "version of a file under another name"
-                )
+            if sign_of(path) != sign:
+                raise changed(path)
 
 
-def _sign(path: Path) -> tuple[int, ...] | None:
+def changed(path: Path) -> DataError:
+    """What to raise where a file is not what it was."""
+    return DataError(
+        f"{path} was changed or removed while its rows were being read; write another version of a "
+        "file under another name"
+    )
+
+
+def _map_of(array: Array) -> mmap.mmap:
+    """The map that an array is in."""
+    base: Any = array
+    while not isinstance(base, mmap.mmap):
+        base = base.base
+    return base
+
+
+def sign_of(path: Path) -> tuple[int, ...] | None:
     """What tells a file from the one that it becomes when it is written to or replaced."""
     try:
         found = path.stat()

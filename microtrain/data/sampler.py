@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..random import brief_generator
 from .order import CHUNK, TABLE, BlockOrder, BlockShuffle, Order, Permutation
 
-__all__ = ["Ahead", "contiguous_slice", "contiguous_slices", "epoch_order"]
+__all__ = ["Ahead", "contiguous_slice", "contiguous_slices", "epoch_order", "order_name"]
 
 
 def epoch_order(
@@ -35,6 +35,15 @@ def epoch_order(
     if rows > TABLE:
         return Permutation(rows, seed, "shuffle", epoch)
     return brief_generator(seed, "shuffle", epoch).permutation(rows)
+
+
+def order_name(rows: int, shuffle: bool | BlockShuffle) -> str:
+    """What a checkpoint says of the order: its number goes up where the same arguments give other
+    rows than before.
+    """
+    if isinstance(shuffle, BlockShuffle):
+        return "blocks 1"
+    return "unshuffled" if not shuffle else "table 1" if rows <= TABLE else "keyed 1"
 
 
 class Ahead:

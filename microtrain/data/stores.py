@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError
 from ..words import listed
 from .frame import Frame, missing
-from .mapped import Column, Mapped, Stored
+from .mapped import Column, Mapped, Stored, changed, sign_of
 from .reading import library, reading
 from .source import Source
 from .target import read_target
@@ -77,7 +78,7 @@ def hdf5(
             mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
             return Mapped(where, [Path(path)], [mapped])
         rows = array.chunks[0] if array.chunks else 1
-        return Chunked.of_array(where, array, rows)
+        return Chunked.of_array(where, array, rows, Path(path))
 
     return _stored(column, path, inputs, target, weight, features, classes)
 
@@ -168,6 +169,7 @@ class Chunked:
         shape, dtype: of the array.
         bounds: the first row of each chunk, and one more for the end.
         load: reads the rows from a first to a last-plus-one.
+        file: that they are all in, which may not change.
     """
 
     def __init__(
@@ -177,13 +179,16 @@ class Chunked:
         dtype: np.dtype[Any],
         bounds: Sequence[int] | NDArray[np.intp],
         load: Callable[[int, int], Array],
+        file: Path | None = None,
     ) -> None:
         self.name, self.shape, self.dtype = name, shape, dtype
         self._bounds, self._load = np.asarray(bounds, np.intp), load
         self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._lock = Lock()  # ranks that are threads may read one source
+        self._file, self._sign = file, None if file is None else sign_of(file)
 
     @classmethod
-    def of_array(cls, name: str, array: Any, rows: int) -> Chunked:
+    def of_array(cls, name: str, array: Any, rows: int, file: Path | None = None) -> Chunked:
         """What is indexed by slices and stored in chunks of `rows` rows."""
         each = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         rows *= max(1, LEAST // max(1, rows * each))
@@ -200,7 +205,7 @@ class Chunked:
                 raise DataError(f"{name}: has no row {stop - 1} any more; it has become shorter")
             return found
 
-        return cls(name, tuple(array.shape), array.dtype, bounds, load)
+        return cls(name, tuple(array.shape), array.dtype, bounds, load, file)
 
     def __getitem__(self, rows: Any) -> Array:
         if isinstance(rows, slice):
@@ -220,21 +225,28 @@ class Chunked:
         return taken
 
     def _chunk(self, number: int) -> Array:
-        if number in self._kept:
-            self._kept.move_to_end(number)
-            return self._kept[number]
-        chunk = self._load(int(self._bounds[number]), int(self._bounds[number + 1]))
-        self._kept[number] = chunk
-        while len(self._kept) > 1 and sum(a.nbytes for a in self._kept.values()) > KEPT:
-            self._kept.popitem(last=False)
-        return chunk
+        with self._lock:
+            if number in self._kept:
+                self._kept.move_to_end(number)
+                return self._kept[number]
+            self.look()
+            chunk = self._load(int(self._bounds[number]), int(self._bounds[number + 1]))
+            self._kept[number] = chunk
+            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept.values()) > KEPT:
+                self._kept.popitem(last=False)
+            return chunk
 
     def location(self, row: int) -> str:
         """The file, and the row in it."""
         return f"{self.name}, row {row}"
 
     def look(self) -> None:
-        """Nothing: what cannot be read any more is refused when it is read."""
+        """Raise DataError where the file is not what it was.
+
+        Of a directory nothing is known: what cannot be read any more is refused when it is read.
+        """
+        if self._file is not None and sign_of(self._file) != self._sign:
+            raise changed(self._file)
 
 
 def parquet_rows(
@@ -297,14 +309,18 @@ def parquet_rows(
     kind, classes = schema.field(target).type, None
     n, float64 = int(bounds[-1]), np.dtype(np.float64)
     if not categorical and (kinds.is_integer(kind) or kinds.is_floating(kind)):
-        columns = [Chunked(str(path), (n, 1), float64, bounds, numbers([target]))]
+        columns = [Chunked(str(path), (n, 1), float64, bounds, numbers([target]), path)]
     else:  # what is a class shows in all rows alone: this one column is read whole
         whole, classes = read_target(column(), target, categorical)
         columns = [Chunked(str(path), whole.shape, whole.dtype, [0, n], lambda first, stop: whole)]
-    columns.insert(0, Chunked(str(path), (n, len(features)), float64, bounds, numbers(features)))
+    columns.insert(
+        0, Chunked(str(path), (n, len(features)), float64, bounds, numbers(features), path)
+    )
     if weight is not None:
         load = numbers([weight])
-        columns.append(Chunked(str(path), (n,), float64, bounds, lambda a, b: load(a, b)[:, 0]))
+        columns.append(
+            Chunked(str(path), (n,), float64, bounds, lambda a, b: load(a, b)[:, 0], path)
+        )
     return Stored(
         columns, feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,

@@ -39,24 +39,28 @@ class Lines:
         self._refusing = refusing
         self._error: Unwritten | None = None
         self._waiting: list[str] = []
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
         # Whatever ends the interpreter in good order, it writes first what has been added.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=path.name)
         self.length = os.fstat(self._file.fileno()).st_size  # bytes, with those not yet written
 
     def add(self, line: str) -> None:
-        """Append a line soon."""
+        """Append a line soon; ValueError after `close`."""
         self._complain()
         line += "\n"
         with self._lock:
             self._waiting.append(line)
             self.length += len(line.encode(errors="backslashreplace"))
-            if len(self._waiting) == 1:
+            first = len(self._waiting) == 1
+        if first:
+            try:
                 self._writer.submit(self._write)
+            except RuntimeError:  # no thread can be started, or the interpreter is ending
+                self.flush()
 
     def flush(self) -> None:
         """Wait until the system has all lines: a kill of this process does not lose them."""
-        self._writer.submit(lambda: None).result()  # the one thread comes to it after all else
+        self._write()  # what the thread has not come to
         self._complain()
 
     def sync(self) -> None:
@@ -76,18 +80,24 @@ class Lines:
     def close(self) -> None:
         """Write what was added, and close the file; OSError where that fails."""
         self._writer.shutdown()
+        self._write()
         self._file.close()
 
     def _write(self) -> None:
-        with self._lock:
-            lines, self._waiting = self._waiting, []
-        try:
-            with self._refusing():
-                self._file.write("".join(lines))
-                self._file.flush()
-        except LaunchError as error:
-            self._error = Unwritten(str(error))
+        with self._writing:  # the lines of one call stay before those of the next
+            with self._lock:
+                lines, self._waiting = self._waiting, []
+            try:
+                with self._refusing():
+                    self._file.write("".join(lines))
+                    self._file.flush()
+            except LaunchError as error:
+                self._error = Unwritten(str(error))
+            except Exception as error:  # it would end in the thread, where nobody sees it
+                self._error = Unwritten(f"{self._file.name} cannot be written: {error!r}")
 
     def _complain(self) -> None:
+        if self._file.closed:
+            raise ValueError(f"{self._file.name} was closed: no line can be written any more")
         if self._error is not None:
             raise self._error

@@ -102,6 +102,7 @@ class _Run:
     options: Options
     random: RandomState
     stop: _Stop | None = None  # an earlier version has none
+    order: str = ""
 
 
 @dataclass

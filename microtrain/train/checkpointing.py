@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from ..data.sampler import order_name
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..runs.checkpoint import name_of
@@ -110,6 +111,7 @@ def contents(run: TrainingRun) -> dict[str, Any]:
         "metrics_bytes": run.directory.metrics_bytes,
         **run.state.state_dict(),
         **run.data_state,
+        "order": order_name(len(run.loader.dataset), run.loader.shuffle),
         "skips": None,
         **{name: keeper.state_dict() for name, keeper in run.stateful().items()},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from resuming import RUN, facts, metrics, train, write_run
 
-from microtrain.errors import ConfigError
+from microtrain.data.order import TABLE
+from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
 from microtrain.runs.record import newest_run
 
@@ -291,3 +293,74 @@ def test_a_callback_whose_state_cannot_be_saved_is_found_at_the_start(tmp_path, 
         )
     with pytest.raises(TypeError, match="callback Bad: state_dict"):
         train(config, f"callbacks=[{tmp_path}/net.py:Bad]")
+
+
+def fill_state(run, changed):
+    """Let `changed` loose on state.json of the newest checkpoint."""
+    newest = list_checkpoints(run / "checkpoints")[-1]
+    state = json.loads((newest / "state.json").read_text())
+    changed(state)
+    text = json.dumps(state).encode()
+    (newest / "state.json").write_bytes(text)
+    manifest = json.loads((newest / MANIFEST).read_text())
+    digest = hashlib.sha256(text).hexdigest()
+    manifest["files"]["state.json"] = {"size": len(text), "sha256": digest}
+    (newest / MANIFEST).write_text(json.dumps(manifest))
+
+
+ON_MANY = (
+    "model={type: linear_regression}", "train.batch_size=1000", "train.duration=6 steps",
+    "train.eval_every=6 steps", "callbacks=[]",
+)  # fmt: skip
+
+
+def write_many(tmp_path, text=RUN):
+    """A configuration with more rows than are ordered by a table."""
+    config = write_run(tmp_path, text)
+    x = np.arange(TABLE + 9, dtype=np.float32)[:, None] / TABLE
+    np.savez(tmp_path / "data.npz", x=x, y=x)
+    return config
+
+
+@pytest.mark.parametrize("order", [None, "keyed 0"])
+def test_another_order_of_the_rows_is_refused(tmp_path, order):
+    config = write_many(tmp_path, RUN.replace(", split: {train: 0.75, val: 0.25}", ""))
+    run = train(config, *ON_MANY, crash=5).path
+    fill_state(run, lambda state: state.update(order=order) if order else state.pop("order"))
+    shown = order or "table 1"
+    with pytest.raises(ConfigError, match=rf"order '{shown}', and .* order 'keyed 1'") as caught:
+        train(config, *ON_MANY, resume=run)
+    way_out = str(caught.value).rpartition(" ")[2]
+    assert train(config, *ON_MANY, way_out).step == 6
+
+
+def test_the_order_of_small_data_is_that_of_earlier_versions(tmp_path, whole):
+    expected, steps = whole("adam")
+    config = write_run(tmp_path)
+    run = train(config, *CASES["adam"], crash=13).path
+    fill_state(run, lambda state: state.pop("order"))
+    trainer = train(config, *CASES["adam"], resume=run)
+    assert (facts(trainer.path), trainer.step) == (expected, steps)
+
+
+def test_another_split_of_an_earlier_version_is_named(tmp_path):
+    config = write_many(tmp_path)
+    run = train(config, *ON_MANY, crash=5).path
+
+    def before(state):
+        del state["order"]
+        state["data_hash"] = "0" * 32
+
+    fill_state(run, before)
+    with pytest.raises(DataError, match="earlier version, which split more than 1,048,576 rows"):
+        train(config, *ON_MANY, resume=run)
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "order"),
+    [("true", "table 1"), ("false", "unshuffled"), ("{block: 4, window: 2}", "blocks 1")],
+)
+def test_a_checkpoint_names_the_order_of_its_rows(tmp_path, shuffle, order):
+    run = train(write_run(tmp_path), f"train.shuffle={shuffle}", "train.duration=2 steps").path
+    state = list_checkpoints(run / "checkpoints")[-1] / "state.json"
+    assert json.loads(state.read_text())["order"] == order
