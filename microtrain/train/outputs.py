@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..autograd.graph import AccumulateGrad
+from ..backend import owner_of
+from ..compile.passes import arrays_in
 from ..errors import ConfigError
 from ..tensor import TENSORS
 
-__all__ = ["described", "joined", "leaves", "mapped", "one_prediction"]
+__all__ = ["OfRow", "described", "joined", "leaves", "mapped", "one_prediction"]
 
 
 def mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
@@ -56,3 +59,48 @@ def described(outputs: Any) -> str:
         noun = "a Tensor" if kind in TENSORS else "an array"
         return f"{noun} {tuple(array.shape)} of {array.dtype}"
     return repr(outputs) if kind in (int, float, str, bool, type(None)) else f"a {kind.__name__}"
+
+
+class OfRow(NamedTuple):
+    """What one row takes in a pass through the model, in bytes.
+
+    Attributes:
+        kept: by its graph, for the backward pass; what parameters have is left out.
+        output: by what the model returns.
+        nodes: how many the graph has, of however many rows.
+    """
+
+    kept: int
+    output: int
+    nodes: int
+
+    @classmethod
+    def of(cls, returned: Any, rows: int) -> OfRow:
+        """From what the model returned for so many rows."""
+        tensors = [each for each in leaves(returned) if type(each) in TENSORS]
+        found: dict[int, int] = {}
+        parameters: set[int] = set()
+        seen: set[Any] = set()
+        waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if type(node) is AccumulateGrad:
+                parameters.add(id(owner_of(node.variable._array)))
+                continue
+            waiting += [below for below, _ in node.next_functions]
+            for array in arrays_in(_arrays(node._saved)):
+                owner = owner_of(array)
+                found[id(owner)] = owner.nbytes
+        kept = sum(count for owner, count in found.items() if owner not in parameters)
+        output = sum(int(tensor._array.nbytes) for tensor in tensors)
+        return cls(kept // rows, output // rows, len(seen))
+
+
+def _arrays(saved: Any) -> Any:
+    """What a node has saved, with arrays in place of Tensors."""
+    if isinstance(saved, tuple | list):
+        return [_arrays(each) for each in saved]
+    return saved._array if type(saved) in TENSORS else saved
