@@ -56,8 +56,7 @@ RUNS = {
         "train": "{duration: 5000 steps, batch_size: 64, compile: numba}",
     },
     "evaluation of 20,000 classes": {
-        "data": "{type: npz, path: classes.npz, target: y, "
-        "split: {train: 0.5, val: 0.5}}",
+        "data": "{type: npz, path: classes.npz, target: y, split: {train: 0.5, val: 0.5}}",
         "model": "{type: mlp, hidden: [8]}",
         "loss": "cross_entropy",
         "train": "{duration: 20 steps, batch_size: 16}",

@@ -125,10 +125,9 @@ def check_monitor(config: Config, metrics: list[Metric]) -> None:
 def _tried(
     config: Config, module: Module, loss: Any, rows: ArrayDataset, device: Any, step: Step | None
 ) -> tuple[Any, OfRow | None]:
-    """A prediction, and what a row of it takes; ConfigError where model or loss return what cannot be used."""
+    """A prediction, and what a row takes; ConfigError for what cannot be used."""
     arrays = rows.arrays
-    # Copies, as a loader makes them: what shows the whole data would count as all of it.
-    batch = tuple(from_numpy(array.copy()).to(device=device) for array in arrays)
+    batch = tuple(from_numpy(array).to(device=device) for array in arrays)
     at, of_row = len(rows.inputs), None
     with evaluating(module):  # running statistics begin with the first step
         if step is not None:

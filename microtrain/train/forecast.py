@@ -1,9 +1,9 @@
 """What a run needs: counted before it begins, or measured in some of its steps.
 
-Parameters, gradients, optimizer states and data are counted. What the graph of a micro-batch keeps
-and what an evaluation computes with follows from two rows, which go through the model before each
-run anyway; what native code takes, from what it took elsewhere. With what the process has in memory
-already, the data read, that is the peak that the header tells, and the end of a run compares.
+Parameters, gradients, optimizer states and data are counted. What a micro-batch and an evaluation
+compute with follows from two rows, which go through the model before each run anyway; what native
+code takes, from what it took elsewhere. With what the process has in memory already, the data read,
+that is the peak that the header tells, and the end of a run compares.
 
 How long a run takes is not known before its steps are taken: captured steps, communication and
 evaluation are each of them more than the rest. `dry_run` takes steps, of a run that then does not
@@ -44,8 +44,9 @@ STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 # Measured (benchmarks/predicted_memory.py).
 LINES: Final = 4.5  # instructions of a captured step for each node of its graph
 NUMBA, LINE = 118e6, 0.17e6  # bytes: importing and starting a compiler; for each instruction
-RECORDED: Final = 2  # a capture keeps what backward makes, too; and is compared with another
-MEASURED: Final = 6  # arrays like a model's output that loss and metrics are computed with
+EAGER, CAPTURED = 1.25, 3.0  # times what a forward pass makes: backward's results come to it, and a
+#   capture holds all of them, and those of a replay
+PASS, MEASURED = 2, 6  # arrays of an evaluation: of the widest layer; like the output, for metrics
 
 
 class Memory(NamedTuple):
@@ -81,7 +82,10 @@ def memory(run: TrainingRun) -> Memory:
         "native code": _native_code(run),
     }
     on_host = {n: c for n, c in coming.items() if run.device is None or n in ON_HOST}
-    peak = max(peak_memory(), _resident() + sum(on_host.values()))
+    total = sum(on_host.values())
+    if run.execution.name == "off":  # a step and an evaluation take turns; what is captured stays
+        total -= min(on_host.get("activations", 0), on_host.get("evaluation", 0))
+    peak = max(peak_memory(), _resident() + total)
     return Memory(there | coming, peak)
 
 
@@ -106,13 +110,13 @@ def sizes(run: TrainingRun, needed: Memory) -> dict[str, str]:
 
 
 def _activations(run: TrainingRun) -> int:
-    """What the graph of a micro-batch keeps for its backward pass."""
+    """What forward and backward pass of a micro-batch make; about, for layers have memory too."""
     if run.of_row is None:
         return 0
     rows = min(run.loader.batch_size, len(run.data.train))
     parts = run.loader.accumulate * (run.shards or run.comm.size)
-    once = -(-rows // parts) * run.of_row.kept
-    return once if run.execution.name == "off" else RECORDED * once
+    share = EAGER if run.execution.name == "off" else CAPTURED
+    return round(share * -(-rows // parts) * run.of_row.made)
 
 
 def _evaluation(run: TrainingRun) -> int:
@@ -122,7 +126,7 @@ def _evaluation(run: TrainingRun) -> int:
     part = run.data.val or run.data.train
     rows = min(rows_at_once(run.of_row.output), -(-len(part) // (run.shards or run.comm.size)))
     inputs = sum(a.dtype.itemsize * int(np.prod(a.shape[1:])) for a in layout(part)[0])
-    return rows * (inputs + MEASURED * run.of_row.output)
+    return rows * (inputs + PASS * run.of_row.widest + MEASURED * run.of_row.output)
 
 
 def _copies(run: TrainingRun) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..autograd.graph import AccumulateGrad
-from ..backend import owner_of
-from ..compile.passes import arrays_in
 from ..errors import ConfigError
 from ..tensor import TENSORS
 
@@ -65,12 +64,14 @@ class OfRow(NamedTuple):
     """What one row takes in a pass through the model, in bytes.
 
     Attributes:
-        kept: by its graph, for the backward pass; what parameters have is left out.
+        made: by the results of all operations.
+        widest: by the largest of them.
         output: by what the model returns.
-        nodes: how many the graph has, of however many rows.
+        nodes: how many operations its graph has, of however many rows.
     """
 
-    kept: int
+    made: int
+    widest: int
     output: int
     nodes: int
 
@@ -78,29 +79,15 @@ class OfRow(NamedTuple):
     def of(cls, returned: Any, rows: int) -> OfRow:
         """From what the model returned for so many rows."""
         tensors = [each for each in leaves(returned) if type(each) in TENSORS]
-        found: dict[int, int] = {}
-        parameters: set[int] = set()
-        seen: set[Any] = set()
-        waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+        sizes: dict[Any, int] = {}
+        waiting: list[Any] = [(each.grad_fn, each._array.dtype.itemsize) for each in tensors]
         while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
+            node, item = waiting.pop()
+            if node is None or node in sizes or type(node) is AccumulateGrad:
                 continue
-            seen.add(node)
-            if type(node) is AccumulateGrad:
-                parameters.add(id(owner_of(node.variable._array)))
-                continue
-            waiting += [below for below, _ in node.next_functions]
-            for array in arrays_in(_arrays(node._saved)):
-                owner = owner_of(array)
-                found[id(owner)] = owner.nbytes
-        kept = sum(count for owner, count in found.items() if owner not in parameters)
-        output = sum(int(tensor._array.nbytes) for tensor in tensors)
-        return cls(kept // rows, output // rows, len(seen))
-
-
-def _arrays(saved: Any) -> Any:
-    """What a node has saved, with arrays in place of Tensors."""
-    if isinstance(saved, tuple | list):
-        return [_arrays(each) for each in saved]
-    return saved._array if type(saved) in TENSORS else saved
+            shapes = getattr(node, "_shapes", None) or (node._shape,)
+            sizes[node] = item * sum(math.prod(shape) for shape in shapes if shape is not None)
+            waiting += [(below, item) for below, _ in node.next_functions]
+        output = sum(int(each._array.nbytes) for each in tensors)
+        made = sum(sizes.values())
+        return cls(made // rows, max(sizes.values(), default=0) // rows, output // rows, len(sizes))
