@@ -30,7 +30,7 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     if numba_absent():
         return "numpy", numba_absent()
     count = sum(type(line) is Line for line in program.lines)
-    cost, saved = START + FOR_EACH * count, SAVED * count * steps
+    cost, saved = pays(count, steps)
     bill = (
         f"to compile {count} instructions takes {cost:.1f} s and saves {saved:.1f} s "
         f"in {steps:,} steps"
@@ -43,6 +43,11 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     if native < 0.9 * count:
         return "numpy", f"native code has only {native} of {count} instructions"
     return "numba", f"{bill}; native code has {native} of them"
+
+
+def pays(count: int, steps: int) -> tuple[float, float]:
+    """Seconds that compiling so many instructions costs, and that it saves in so many steps."""
+    return START + FOR_EACH * count, SAVED * count * steps
 
 
 def check(name: str, xp: Any) -> None:

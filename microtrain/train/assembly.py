@@ -70,7 +70,7 @@ def build_run(
         with settled(comm):
             compare_models(config, module, comm)
         with settled(comm):
-            check_fit(config, data, module, loss, metrics, device, trainer)
+            of_row = check_fit(config, data, module, loss, metrics, device, trainer)
             model_arrays(module)  # what cannot be saved is said at once
         model = DataParallel(
             module,
@@ -101,7 +101,7 @@ def build_run(
     guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
     return Parts(
         config, comm, device, data, model, loss, metrics, optimizer, loader, plan, rates, guard,
-        skips, data_state(data, its_hash),
+        skips, data_state(data, its_hash), of_row,
     )  # fmt: skip
 
 

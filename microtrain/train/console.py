@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import threads
 from ..config.components import import_paths
 from ..words import elapsed, labelled, number, plural, rate, size, table
-from .forecast import sizes
+from .forecast import Memory, memory, sizes
 from .models import learned_line
 from .state import Ending, Observer, Parts, TrainingRun
 
@@ -47,7 +47,9 @@ class Header(Observer):
         )
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
-            run.output.say(*header(run, hosts, compiled, run.path))
+            needed = memory(run)
+            run.predicted = needed.peak
+            run.output.say(*header(run, needed, hosts, compiled, run.path))
 
 
 class Summary(Observer):
@@ -68,11 +70,14 @@ class Summary(Observer):
             )
 
 
-def header(parts: Parts, hosts: Sequence[str], compiled: str, results: Path) -> list[str]:
+def header(
+    run: TrainingRun, needed: Memory, hosts: Sequence[str], compiled: str, results: Path
+) -> list[str]:
     """What is known before the first step, one fact a line.
 
     Args:
-        parts: of the run.
+        run: that begins.
+        needed: what it will take.
         hosts: host name of each rank, in rank order.
         compiled: what executes the steps, and why.
         results: the run directory.
@@ -80,7 +85,7 @@ def header(parts: Parts, hosts: Sequence[str], compiled: str, results: Path) -> 
     from ..runs.provenance import versions
     from ..version import __version__
 
-    config, data, plan, ranks = parts.config, parts.data, parts.plan, len(hosts)
+    config, data, plan, ranks = run.config, run.data, run.plan, len(hosts)
     names = list(dict.fromkeys(hosts))
     named = ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
     mpi = versions().get("mpi", "")
@@ -92,12 +97,12 @@ def header(parts: Parts, hosts: Sequence[str], compiled: str, results: Path) -> 
     threads_of = plural(threads.blas_threads(), "BLAS thread")
     parts_of = {"train": data.train, "val": data.val, "test": data.test}
     counts = {name: len(part) for name, part in parts_of.items() if part is not None}
-    shared = _shared(parts)
+    shared = _shared(run)
     facts = {
         "ranks": f"{ranks:,} on {plural(len(names), 'host')} ({named}){f', {mpi}' if mpi else ''}",
-        "device": f"{parts.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
+        "device": f"{run.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
-        **sizes(parts),
+        **sizes(run, needed),
         "train": f"{duration}, batch size {config.train.batch_size:,}"
         + (f" over {ranks:,} ranks" if ranks > 1 else ""),
         **({"shared": shared} if shared else {}),
@@ -142,7 +147,10 @@ def summary(run: TrainingRun, ending: Ending) -> list[str]:
         name, value, step = state.best
         facts["best"] = f"{name} {number(value)} at step {step:,}"
     facts["results"] = str(run.path)
-    facts["took"] = f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)}"
+    facts["took"] = (
+        f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)} "
+        f"(predicted {size(run.predicted)})"
+    )
     facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")
     return labelled(facts)
 

@@ -19,7 +19,7 @@ from ..random import begin_batch, kept_place
 from ..tensor import TENSORS, Tensor
 from .losses import loss_of_rows, one_loss, refuse_uncounted
 from .metrics import Metric, MetricSet
-from .outputs import described, leaves, mapped
+from .outputs import OfRow, described, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -41,10 +41,13 @@ def evaluate(
     device: Any = None,
     shards: int | None = None,
     step: Step | None = None,
+    row_bytes: int | None = None,
 ) -> dict[str, float]:
     """`loss` and the metrics of `model` on `dataset`, by name; collective.
 
-    `step` gives prediction and loss of a model and a batch, instead of `loss(model(x), target)`.
+    `step` gives prediction and loss of a model and a batch, instead of `loss(model(x), target)`; it
+    gets up to 4,096 rows at a time. `model` gets as many as its results, of `row_bytes` for a row,
+    may take; where nobody says how many these are, it is asked with one row first.
     Every rank holds the whole data set and evaluates one contiguous part of its rows; with `shards`
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
@@ -77,11 +80,11 @@ def evaluate(
     with evaluating(model), kept_place():
         at_once = ROWS
         if step is None and -(-len(dataset) // count) > FEW:
-            # Every rank takes the same row, and so as many passes, whatever a model returns.
-            begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
-            at_once = _rows_at_once(
-                model(*(_tensor(array, device) for array in dataset.read(slice(0, 1))[:at]))
-            )
+            if row_bytes is None:
+                begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
+                one = [_tensor(array, device) for array in dataset.read(slice(0, 1))[:at]]
+                row_bytes = OfRow.of(model(*one), 1).output
+            at_once = rows_at_once(row_bytes)
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
@@ -134,9 +137,10 @@ class Outputs:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with no_grad():
             outputs = self.module(*args, **kwargs)
-        return mapped(self._leaf, outputs) if MODES.grad else outputs
+        return mapped(self.leaf, outputs) if MODES.grad else outputs
 
-    def _leaf(self, output: Any) -> Any:
+    def leaf(self, output: Any) -> Any:
+        """Where the graph of a loss begins, in place of what the model returned."""
         if type(output) not in TENSORS or not output.is_floating_point():
             return output
         self.leaves.append(output.detach().requires_grad_())
@@ -195,11 +199,9 @@ def own_step(trainer: Any) -> Step | None:
     return step
 
 
-def _rows_at_once(returned: Any) -> int:
-    """How many rows a pass takes, by what a model returns for one."""
-    tensors = [output for output in leaves(returned) if type(output) in TENSORS]
-    size = sum(int(tensor._array.nbytes) for tensor in tensors)
-    return max(1, min(ROWS, OUTPUT // max(1, size)))
+def rows_at_once(row_bytes: int) -> int:
+    """How many rows a pass takes, by the bytes that a model returns for one."""
+    return max(1, min(ROWS, OUTPUT // max(1, row_bytes)))
 
 
 def to_numpy(output: Any) -> Any:

@@ -23,7 +23,7 @@ from .class_table import is_of_numbers
 from .evaluation import Outputs, Step, evaluate, evaluating, step_of, to_numpy
 from .losses import loss_of_rows, one_loss, refuse_unweighted
 from .metrics import Metric
-from .outputs import described, leaves, mapped
+from .outputs import OfRow, described, leaves, mapped
 from .own import refused, try_metric, trying
 
 __all__ = ["check_fit"]
@@ -40,11 +40,12 @@ def check_fit(
     metrics: list[Metric],
     device: Any,
     trainer: Any,
-) -> None:
+) -> OfRow | None:
     """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
 
     Errors in the user's own code keep their traceback. `trainer` is the class of the run, whose
-    `eval_step` is tried instead of model and loss where it has one.
+    `eval_step` is tried instead of model and loss where it has one; returns None then, else what a
+    row takes in memory.
     """
     names = config.model.type, config.loss.type
     inputs, target = layout(data.train)
@@ -88,7 +89,7 @@ def check_fit(
     }
     step = step_of(trainer, **parts_of_run)
     try:
-        outputs = _tried(config, module, loss, rows, device, step)
+        outputs, of_row = _tried(config, module, loss, rows, device, step)
         arrays = mapped(to_numpy, outputs)
         for number, metric in enumerate(metrics):
             try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
@@ -109,6 +110,7 @@ def check_fit(
             f"model {names[0]} gives {scores} scores a row, but the data have "
             f"{len(data.classes or ())} classes; leave out_features to the data"
         )
+    return of_row
 
 
 def check_monitor(config: Config, metrics: list[Metric]) -> None:
@@ -122,18 +124,20 @@ def check_monitor(config: Config, metrics: list[Metric]) -> None:
 
 def _tried(
     config: Config, module: Module, loss: Any, rows: ArrayDataset, device: Any, step: Step | None
-) -> Any:
-    """A prediction; ConfigError where model or loss return what cannot be used."""
+) -> tuple[Any, OfRow | None]:
+    """A prediction, and what a row takes; ConfigError for what cannot be used."""
     arrays = rows.arrays
     batch = tuple(from_numpy(array).to(device=device) for array in arrays)
-    at = len(rows.inputs)
+    at, of_row = len(rows.inputs), None
     with evaluating(module):  # running statistics begin with the first step
         if step is not None:
             with trying(config, "trainer", Component("trainer", str(config.trainer))):
                 prediction, value = step(module, batch)
         else:
             with trying(config, "model", config.model), enable_grad():
-                prediction = Outputs(module, [])(*batch[:at])
+                returned = module(*batch[:at])
+                of_row = OfRow.of(returned, len(rows))
+                prediction = mapped(Outputs(module, []).leaf, returned)
             if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
                 raise refused(
                     config, "model", config.model,
@@ -168,7 +172,7 @@ def _tried(
             "returned a number without a gradient: compute it from the prediction by operations on "
             "Tensors, without detach(), item() and NumPy",
         )  # fmt: skip
-    return prediction
+    return prediction, of_row
 
 
 def _check_reduction(config: Config, loss: Any, once: float, twice: float) -> None:

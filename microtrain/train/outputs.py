@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..autograd.graph import AccumulateGrad
 from ..errors import ConfigError
 from ..tensor import TENSORS
 
-__all__ = ["described", "joined", "leaves", "mapped", "one_prediction"]
+__all__ = ["OfRow", "described", "joined", "leaves", "mapped", "one_prediction"]
 
 
 def mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
@@ -56,3 +58,36 @@ def described(outputs: Any) -> str:
         noun = "a Tensor" if kind in TENSORS else "an array"
         return f"{noun} {tuple(array.shape)} of {array.dtype}"
     return repr(outputs) if kind in (int, float, str, bool, type(None)) else f"a {kind.__name__}"
+
+
+class OfRow(NamedTuple):
+    """What one row takes in a pass through the model, in bytes.
+
+    Attributes:
+        made: by the results of all operations.
+        widest: by the largest of them.
+        output: by what the model returns.
+        nodes: how many operations its graph has, of however many rows.
+    """
+
+    made: int
+    widest: int
+    output: int
+    nodes: int
+
+    @classmethod
+    def of(cls, returned: Any, rows: int) -> OfRow:
+        """From what the model returned for so many rows."""
+        tensors = [each for each in leaves(returned) if type(each) in TENSORS]
+        sizes: dict[Any, int] = {}
+        waiting: list[Any] = [(each.grad_fn, each._array.dtype.itemsize) for each in tensors]
+        while waiting:
+            node, item = waiting.pop()
+            if node is None or node in sizes or type(node) is AccumulateGrad:
+                continue
+            shapes = getattr(node, "_shapes", None) or (node._shape,)
+            sizes[node] = item * sum(math.prod(shape) for shape in shapes if shape is not None)
+            waiting += [(below, item) for below, _ in node.next_functions]
+        output = sum(int(each._array.nbytes) for each in tensors)
+        made = sum(sizes.values())
+        return cls(made // rows, max(sizes.values(), default=0) // rows, output // rows, len(sizes))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .divergence import Guard, Skips
     from .metrics import Metric
     from .output import Output
+    from .outputs import OfRow
     from .progress import Progress
     from .requests import Requests
     from .schedules import Rates
@@ -100,6 +101,7 @@ class Parts:
         guard: what every update passes.
         skips: the policy `train.nan: skip`; None where what is not finite ends the run.
         data_state: what a checkpoint holds of the data.
+        of_row: memory that a row takes; None where `eval_step` is in the model's place.
     """
 
     config: Config
@@ -116,6 +118,7 @@ class Parts:
     guard: Guard
     skips: Skips | None
     data_state: dict[str, Any]
+    of_row: OfRow | None
 
     @property
     def shards(self) -> int | None:
@@ -268,6 +271,9 @@ class Stateful(Protocol):
 class Executor(Protocol):
     """What executes the steps of a run, as its observers see it."""
 
+    name: str
+    pending: bool
+
     def about(self) -> dict[str, Any]: ...
 
 
@@ -284,6 +290,7 @@ class TrainingRun(Parts):
         checkpoints: what writes them, on rank 0; of a large state on all ranks.
         path: the run directory, on all ranks.
         started: when training began, of `time.perf_counter`; earlier after a resume.
+        predicted: bytes that this rank would need, as the run began; 0 before.
         wants_trace, trace: whether timelines were asked for, and that of this rank.
         execution: what executes the steps.
         eval_step: what evaluations measure instead of `loss(model(inputs), target)`.
@@ -299,6 +306,7 @@ class TrainingRun(Parts):
     path: Path
     config_text: str = ""
     started: float
+    predicted: int = 0
     wants_trace: bool = False
     trace: Trace | None = None
     execution: Executor
