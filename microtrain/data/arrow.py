@@ -32,7 +32,7 @@ class Columns:
     def raw(self, j: int) -> Iterator[str]:
         """The cells of a column of texts."""
         different = self._texts[j].dictionary.to_pylist()
-        return map(different.__getitem__, self._texts[j].indices.to_numpy().tolist())
+        return map(different.__getitem__, _values(self._texts[j].indices, np.int32).tolist())
 
 
 class Arrow:
@@ -88,9 +88,18 @@ class Arrow:
         columns = [column.combine_chunks() for column in table.columns]
         arrays = []
         for column in columns[: len(self._numeric)]:
-            array = column.to_numpy(zero_copy_only=False)  # of no value NaN
+            array = _values(column, np.float64)
+            if column.null_count:
+                bits = np.frombuffer(column.buffers()[0], np.uint8)
+                there = np.unpackbits(bits, bitorder="little")[: len(array)]
+                array = np.where(there, array, np.nan)
             if np.isfinite(array).sum() + column.null_count != len(array):
                 return None
             arrays.append(array)
         texts = dict(zip(self._texts, columns[len(arrays) :], strict=True))
         return Columns(arrays, texts, table.num_rows)
+
+
+def _values(array: Any, dtype: type) -> NDArray[Any]:
+    """What pyarrow holds; its own to_numpy() imports pandas."""
+    return np.frombuffer(array.buffers()[1], dtype)[: len(array)]
