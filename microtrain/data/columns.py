@@ -147,11 +147,14 @@ def as_columns(given: Mapping[str, Specification] | None) -> dict[str, Column]:
 
 
 def numbers(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
-    """The cells as float64, NaN where there is no value; DataError for a text or infinity."""
+    """The cells as float64, NaN where there is no value; perhaps a read-only view.
+
+    Raises DataError for a text or infinity.
+    """
     if column.missing is None:
         return frame.numbers(name)
     if (found := frame.floats(name)) is not None:
-        return found.copy()
+        return found
     array = frame.column(name)
     if array.dtype.kind in "biuf":
         values = array.astype(np.float64)

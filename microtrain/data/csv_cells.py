@@ -39,8 +39,11 @@ class Cut:
         starts, _, ends = (array[:, j].tolist() for array in self._at)
         return (self._data[start:end] for start, end in zip(starts, ends, strict=True))
 
-    def numbers(self, columns: Sequence[int]) -> tuple[Floats, set[int]]:
-        """Cells as float64 of shape (rows, columns), NaN for no value; where one is neither."""
+    def numbers(self, columns: Sequence[int], out: Floats) -> set[int]:
+        """Cells as float64 into `out` of shape (columns, rows), NaN for no value.
+
+        Returns which of `columns` have one that is neither.
+        """
         every = len(columns) == self._at[0].shape[1]
         starts, points, ends = (
             (array if every else array[:, columns]).ravel() for array in self._at
@@ -62,7 +65,8 @@ class Cut:
             bad = {i % len(columns) for i, x in zip(odd.tolist(), each, strict=True) if x is None}
             found = np.array(each, np.float64)  # of None NaN
         values[odd] = found
-        return values.reshape(len(self), len(columns)), bad
+        out[:] = values.reshape(len(self), len(columns)).T
+        return bad
 
 
 class Cells:
@@ -78,16 +82,16 @@ class Cells:
         """The cells of a column."""
         return self._columns[j]
 
-    def numbers(self, columns: Sequence[int]) -> tuple[Floats, set[int]]:
+    def numbers(self, columns: Sequence[int], out: Floats) -> set[int]:
         """As those of `Cut`."""
-        values, bad = np.empty((len(self), len(columns))), set[int]()
+        bad = set[int]()
         for i, j in enumerate(columns):
             found = _floats([_text(cell, self._decimal) for cell in self._columns[j]])
             if found is None:
                 bad.add(i)
             else:
-                values[:, i] = found
-        return values, bad
+                out[i] = found
+        return bad
 
 
 class Texts(dict[bytes | str, str]):

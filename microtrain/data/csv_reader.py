@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..words import plural
-from .arrow import Arrow, Numbers
+from .arrow import Arrow, Columns
 from .csv_cells import Cells, Cut, Texts
 from .decimals import BEFORE
 from .frame import Frame, OnFile, other_delimiter
@@ -93,32 +93,35 @@ class _File:
         kept = {j: Texts(self._decimal) for j in wanted if self.names[j] in texts}
         numeric = [j for j in wanted if j not in kept]
         changed = set[int]()
-        matrix = np.empty((0, 0))
+        matrix = np.empty((len(numeric), 0))  # a column in a row: they are asked for one by one
         for block, share in self._blocks():
-            values, bad = block.numbers(numeric)
-            if not self._rows:  # what they hold is what they begin with
+            end = self._rows + len(block)
+            if not self._rows:
+                values = np.empty((len(numeric), end))
+                bad = block.numbers(numeric, values)  # what they hold is what they begin with
                 kept |= {numeric[i]: Texts(self._decimal) for i in bad}
-                values = np.delete(values, sorted(bad), axis=1)
                 numeric = [j for j in numeric if j not in kept]
-                matrix = np.empty((int(len(values) / share * 1.02), len(numeric)))
-                if numeric and not kept and share * _WORTH < 1:
-                    self._arrow = Arrow.of(count, numeric, self._delimiter, self._decimal)
+                matrix = _longer(np.delete(values, [*bad], axis=0), int(end / share * 1.02))
+                if share * _WORTH < 1:
+                    self._arrow = Arrow.of(count, numeric, [*kept], self._delimiter, self._decimal)
             else:
+                if end > matrix.shape[1]:
+                    matrix = _longer(matrix, end + end // 8)
+                bad = block.numbers(numeric, matrix[:, self._rows : end])
                 changed |= {numeric[i] for i in bad}
-            end = self._rows + len(values)
-            if end > len(matrix):
-                matrix.resize((end + end // 8, len(numeric)), refcheck=False)
-            matrix[self._rows : end] = values
             for j, column in kept.items():
                 column.add(block.raw(j))
             self._rows = end
+        if self._arrow:
+            self._arrow.release()
         self._arrow = None
         if not self._rows:
             raise DataError(f"{self.origin} has a header but no rows: the data set is empty")
-        matrix.resize((self._rows, len(numeric)), refcheck=False)
+        matrix.flags.writeable = False
         found = {j: np.array(kept.pop(j).cells, object) for j in [*kept]}
         found |= self._texts(sorted(changed))
-        numbers = {j: matrix[:, i] for i, j in enumerate(numeric) if j not in changed}
+        numbers = {j: row[: self._rows] for j, row in zip(numeric, matrix, strict=True)}
+        numbers = {j: row for j, row in numbers.items() if j not in changed}
         self._read_back = [j for j in range(count) if j not in found]
         columns = (
             found[j] if j in found else OnFile(self._rows, partial(self._column, j), numbers.get(j))
@@ -202,7 +205,7 @@ class _File:
             pass
         raise AssertionError("Python's reader found a header, and then none")
 
-    def _blocks(self) -> Iterator[tuple[Cut | Cells | Numbers, float]]:
+    def _blocks(self) -> Iterator[tuple[Cut | Cells | Columns, float]]:
         """All rows in blocks, each with its share of the file, about.
 
         From the first block on that is odd, Python's reader finds them.
@@ -218,7 +221,7 @@ class _File:
         while batch := [*itertools.islice(rows, _ROWS)]:
             yield Cells(batch, self._decimal), 1.0
 
-    def _cuts(self) -> Iterator[tuple[Cut | Numbers, float]]:
+    def _cuts(self) -> Iterator[tuple[Cut | Columns, float]]:
         """The blocks that the fast reader can read; _OddError at the first other one."""
         if not self._delimiter.isascii():
             raise _OddError
@@ -332,6 +335,13 @@ class _Lines(Sequence[int]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+
+def _longer(matrix: Floats, length: int) -> Floats:
+    """The same rows in a matrix with room for more; memory that is not used takes none."""
+    longer = np.empty((len(matrix), max(length, matrix.shape[1])))
+    longer[:, : matrix.shape[1]] = matrix
+    return longer
 
 
 def _require_utf8(origin: str, file: BinaryIO) -> None:

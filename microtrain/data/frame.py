@@ -153,10 +153,13 @@ class Frame:
             return math.inf
 
     def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
-        """A column of finite numbers; DataError naming the first value that is not one."""
+        """A column of finite numbers, perhaps a read-only view of what was read.
+
+        Raises DataError naming the first value that is not one.
+        """
         found = self.floats(name)
         if found is not None and np.isfinite(found).all():
-            return found.copy()
+            return found
         array = self.column(name)
         text = "_" if self.lines is None else "".join(array)
         if array.dtype.kind in "biuf" or (text.isascii() and "_" not in text):

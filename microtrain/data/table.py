@@ -183,7 +183,7 @@ class Table:
         """All rows as a model takes them, before scaling."""
         weights = None
         if self.weight is not None:
-            weights = self.frame.numbers(self.weight)
+            weights = self.frame.numbers(self.weight).copy()
             if bad := np.flatnonzero(weights < 0).tolist():
                 what = "expected a weight of at least 0"
                 raise self.frame.refusal(self.weight, bad, what)
@@ -270,9 +270,11 @@ class Fitted:
                 x[:, :width] = codes[:, None] == known
         else:
             read = numbers if self.column.type == "number" else dates
-            values = read(frame, self.name, self.column)
-            empty, codes, embedded = np.isnan(values), None, False
-            x[:, 0] = np.where(empty, 0.0 if self.fill is None else self.fill, values)
+            x[:, 0] = read(frame, self.name, self.column)
+            codes, embedded = None, False
+            if self.column.missing is not None:  # else none is empty
+                empty = np.isnan(x[:, 0])
+                x[empty, 0] = 0.0 if self.fill is None else self.fill
         if self.column.indicator:
             x[:, width] = empty
         return codes if embedded else None

@@ -28,41 +28,49 @@ def read_target(
     """
     found = frame.floats(name)
     if found is not None and np.isfinite(found).any() and not categorical:
-        return frame.numbers(name, hint).reshape(-1, 1), None
+        return frame.numbers(name, hint).reshape(-1, 1).copy(), None
     if found is not None and np.isfinite(found).all():
         exact = (found % 1 == 0) & (np.abs(found) < 2**53)  # beyond it two codes are one float
         _require_whole(frame, name, np.flatnonzero(~exact).tolist())
         whole, inverse = np.unique(found, return_inverse=True)
         return inverse.astype(np.int64), tuple(str(int(x)) for x in whole)
-    values = frame.values(name)
+    array = frame.column(name)
+    which = np.arange(len(array))
+    if {*map(type, array.tolist())} == {str}:  # each different text is looked at once
+        place = {cell: i for i, cell in enumerate(dict.fromkeys(array.tolist()))}
+        which = np.fromiter(map(place.__getitem__, array.tolist()), np.intp, len(array))
+        array = np.array([*place], object)
+    each = Frame(frame.origin, [name], [array], frame.lines)
+    values = each.values(name)
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
-        return frame.numbers(name, hint).reshape(-1, 1), None
-    cells = frame.texts(name)
+        return frame.numbers(name, hint).reshape(-1, 1).copy(), None
+    cells = each.texts(name)
     bad = [
-        row
-        for row, (x, cell) in enumerate(zip(values, cells, strict=True))
+        i
+        for i, (x, cell) in enumerate(zip(values, cells, strict=True))
         if not cell
         or (x is not None and not math.isfinite(x))
         or (not categorical and has_decimal_comma(cell))
     ]
     if bad:
-        raise frame.refusal(name, bad, "expected a number or a name")
+        rows = np.flatnonzero(np.isin(which, bad)).tolist()
+        raise frame.refusal(name, rows, "expected a number or a name")
     if len(finite) == len(cells):
         exact = [x.is_integer() and abs(x) < 2**53 for x in finite]
-        _require_whole(frame, name, [row for row, one in enumerate(exact) if not one])
+        _require_whole(frame, name, np.flatnonzero(~np.array(exact)[which]).tolist())
         cells = [str(int(x)) for x in finite]
         labels = sorted(set(cells), key=int)
     else:
         labels = sorted(set(cells))
     # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
-    if not categorical and len(labels) > max(20, len(cells) // 2):
+    if not categorical and len(labels) > max(20, len(which) // 2):
         raise DataError(
-            f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(cells)} rows; '
+            f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(which)} rows; '
             f'is "{shortened(cells[0])}" the name of a class?' + (f"\nhint: {hint}" if hint else "")
         )
     codes = {label: code for code, label in enumerate(labels)}
-    return np.array([codes[cell] for cell in cells], np.int64), tuple(labels)
+    return np.array([codes[cell] for cell in cells], np.int64)[which], tuple(labels)
 
 
 def _require_whole(frame: Frame, name: str, fractions: Sequence[int]) -> None:
