@@ -16,7 +16,7 @@ from ..random import set_rng_state
 from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
 from ..runs.keeper import prune
 from ..runs.stored_state import check_loop
-from .model_state import checkpoint_of, from_rank_0, take_over
+from .model_state import checkpoint_of, from_rank_0, share_arrays, take_over
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -112,6 +112,7 @@ def restore(
         return None
     with settled(ranks):
         take_over(checkpoint, model, optimizer)
+    share_arrays(ranks, model, optimizer)
     set_rng_state(checkpoint.state["random"])
     if ranks.rank == 0:
         print(f"restored {checkpoint.path}, step {checkpoint.step:,}", file=sys.stderr)
