@@ -84,6 +84,8 @@ class DataParallel(Module):
             False: each rank's own rows, and results depend on the number of ranks.
         backend: "nccl" adds up gradients on GPUs by NCCL, which takes a GPU for each rank; "mpi"
             stages those of GPUs through the host's memory.
+        compared: whether names, shapes and dtypes of the ranks' models have been compared already,
+            and these options are known to be the same; False: they are compared now.
 
     Attributes:
         loss: the global loss of the last synchronised step, a float; None before it and where
@@ -128,6 +130,7 @@ class DataParallel(Module):
         shards: int | None = None,
         sync_batchnorm: bool = True,
         backend: Literal["mpi", "nccl"] = "mpi",
+        compared: bool = False,
     ) -> None:
         super().__init__()
         check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm, backend)
@@ -147,7 +150,7 @@ class DataParallel(Module):
             "backend": backend,
             "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
-        if what := difference(self.comm, module, options):
+        if not compared and (what := difference(self.comm, module, options)):
             raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
         self.storage = FlatStorage.of(module.parameters(), "DataParallel", self)
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]

@@ -27,7 +27,7 @@ from .reducer import Reducer, Summed
 
 __all__ = ["Shards", "tree_sum"]
 
-WHOLE = 2**17  # bytes received up to which every rank adds up everything, and not a part of it
+WHOLE = 2**16  # bytes received up to which every rank adds up everything, and not a part of it
 
 
 def local_shards(shards: int, comm: Communicator) -> int:

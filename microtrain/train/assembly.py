@@ -82,6 +82,7 @@ def build_run(
             compression=shared.compression,
             shards=shards,
             backend="nccl" if shared.backend == "nccl" else "mpi",
+            compared=True,
         )
         with settled(comm):
             optimizer = build_optimizer(config, list(model.parameters()))

@@ -17,7 +17,13 @@ from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoi
 from ..runs.keeper import prune
 from ..runs.slices import writers
 from ..runs.stored_state import check_loop
-from .model_state import checkpoint_of, from_rank_0, shared_of, size_of, take_over
+from .model_state import (
+    checkpoint_of,
+    share_arrays,
+    shared_of,
+    size_of,
+    take_over,
+)
 from .slice_saver import SliceSaver
 
 if TYPE_CHECKING:
@@ -122,6 +128,7 @@ def restore(
         return None
     with settled(ranks):
         take_over(checkpoint, model, optimizer)
+    share_arrays(ranks, model, optimizer)
     set_rng_state(checkpoint.state["random"])
     if ranks.rank == 0:
         print(f"restored {checkpoint.path}, step {checkpoint.step:,}", file=sys.stderr)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..backend import XP, to_host
 from ..distributed.agreement import from_root
 from ..errors import DataError
 from ..files import parse_json
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
 
 __all__ = [
-    "checkpoint_of", "from_rank_0", "load_model_arrays", "model_arrays", "shared_of", "size_of",
-    "take_over",
+    "checkpoint_of", "from_rank_0", "load_model_arrays", "model_arrays", "share_arrays",
+    "shared_of", "size_of", "take_over",
 ]  # fmt: skip
+
+SMALL = 2**12  # bytes of an array up to which it travels with names and shapes
 
 
 def checkpoint_of(
@@ -75,8 +78,8 @@ def size_of(shared: Mapping[str, Any]) -> int:
 def from_rank_0(comm: Communicator, read: Callable[[], Checkpoint | None]) -> Checkpoint | None:
     """The checkpoint that rank 0 reads, on every rank; or the UserError that it raises. Collective.
 
-    Names and shapes travel as an object, arrays as they lie: a pickle of a large model would be
-    there several times on every rank.
+    Large arrays are zeros without memory on the other ranks, where `take_over` makes room for them
+    and `share_arrays` gives them their values: nowhere is there a copy of the whole state for it.
     """
     own: list[Checkpoint] = []
 
@@ -87,18 +90,9 @@ def from_rank_0(comm: Communicator, read: Callable[[], Checkpoint | None]) -> Ch
         return replace(found, model=_outline(found.model), optimizer=_outline(found.optimizer))
 
     found = from_root(comm, outlined)
-    if found is None or comm.size == 1:
+    if own or found is None:
         return own[0] if own else None
-    checkpoint = own[0] if own else found
-    for arrays in (checkpoint.model, checkpoint.optimizer):
-        for name, array in arrays.items():
-            arrays[name] = comm.broadcast(array if own else np.empty(array.shape, array.dtype))
-    return checkpoint
-
-
-def _outline(arrays: dict[str, Any]) -> dict[str, Any]:
-    """What there is to say of arrays before they come."""
-    return {name: _Outline(array.shape, array.dtype) for name, array in arrays.items()}
+    return replace(found, model=_room(found.model), optimizer=_room(found.optimizer))
 
 
 class _Outline(NamedTuple):
@@ -106,10 +100,55 @@ class _Outline(NamedTuple):
     dtype: Any
 
 
+def _outline(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What there is to say of large arrays before they come, and small ones themselves."""
+    return {
+        name: _Outline(array.shape, array.dtype) if _comes_later(name, array) else array
+        for name, array in arrays.items()
+    }
+
+
+def _room(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Zeros in the place of outlines."""
+    return {
+        name: np.broadcast_to(np.zeros((), a.dtype), a.shape) if isinstance(a, _Outline) else a
+        for name, a in arrays.items()
+    }
+
+
+def _comes_later(name: str, array: Any) -> bool:
+    return bool(array.ndim and array.nbytes > SMALL and not _is_extra(name))
+
+
+def share_arrays(comm: Communicator, model: Module, optimizer: Optimizer | None) -> None:
+    """Give what `from_rank_0` has left out rank 0's values, where it lies; collective.
+
+    Every rank has taken over a checkpoint.
+    """
+    if comm.size == 1:
+        return
+    held = [*_arrays_of(model).items()]
+    held += [] if optimizer is None else _optimizer_arrays(model, optimizer).items()
+    buffers = {name for name, _ in model.named_buffers()}
+    for name, array in held:
+        if not _comes_later(name, array):
+            continue
+        # A weight is the transposed view of its memory, which is laid out alike on all ranks.
+        memory = array if array.flags.c_contiguous or name in buffers else array.T
+        host = np.ascontiguousarray(to_host(memory))
+        comm.broadcast(host)
+        if host is not memory:
+            memory[...] = XP[type(memory)].asarray(host)
+
+
 def take_over(checkpoint: Checkpoint, model: Module, optimizer: Optimizer | None) -> None:
-    """Give model and optimizer what `checkpoint_of` took; DataError where it does not fit."""
+    """Give model and optimizer what `checkpoint_of` took; DataError where it does not fit.
+
+    The checkpoint gives its arrays away, so that their memory is free as soon as they are copied.
+    """
     try:
         load_model_arrays(model, checkpoint.model)
+        checkpoint.model.clear()
         if optimizer is not None:
             _load_optimizer(model, optimizer, checkpoint)
     except (RuntimeError, KeyError, ValueError) as error:
@@ -153,9 +192,10 @@ def _load_optimizer(model: Module, optimizer: Optimizer, checkpoint: Checkpoint)
     for name, array in checkpoint.optimizer.items():
         param, _, kind = name.rpartition(".")
         states.setdefault(param, {})[kind] = array
+    checkpoint.optimizer.clear()
     params = dict(model.named_parameters())
-    for name, values in states.items():
-        optimizer.load_state_of(params[name], values)
+    for name in [*states]:
+        optimizer.load_state_of(params[name], states.pop(name))
     for group, options in zip(optimizer.param_groups, checkpoint.state["options"], strict=True):
         for key, value in options.items():
             group[key] = tuple(value) if isinstance(value, list) else value

@@ -30,7 +30,7 @@ from ..runs.checkpoint import (
 from ..runs.directory import RunDirectory
 from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
-from .model_state import from_rank_0, load_model_arrays, take_over
+from .model_state import from_rank_0, load_model_arrays, share_arrays, take_over
 from .requests import STOP_FILE
 from .state import TrainingRun
 
@@ -129,6 +129,8 @@ def take_up(run: TrainingRun) -> None:
             restore(run, checkpoint)
         else:  # nothing was saved
             take_initial_values(run)
+    if checkpoint is not None:
+        share_arrays(run.comm, run.model, run.optimizer)
     with settled(run.comm):
         if run.directory is not None:
             _go_on(run, run.directory, checkpoint.state["metrics_bytes"] if checkpoint else 0)

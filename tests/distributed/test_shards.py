@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import microtrain as mt
 from microtrain.data import ArrayDataset, DataLoader
 from microtrain.distributed import Communicator, DataParallel, in_process
-from microtrain.distributed.shards import _joined, _left, _own, tree_sum
+from microtrain.distributed.shards import WHOLE, _joined, _left, _own, tree_sum
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
 
@@ -72,6 +72,33 @@ def test_a_tree_of_many_ranks_knows_what_each_has_left(each: int) -> None:
         assert sum(len(rows) for _, rows in levels) < 2 * ranks + 2 * len(levels)
         found = _joined(levels, sent.reshape(ranks * most, 2))
         np.testing.assert_array_equal(found, tournament(list(parts)))
+
+
+@pytest.mark.parametrize("size", [5, 1_000, 10_000])
+def test_a_rank_receives_as_much_however_many_there_are(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(comm: Communicator) -> int:
+        received = 0
+
+        def counted(method: Any) -> Any:
+            def call(array: Any) -> Any:
+                nonlocal received
+                found = method(array)
+                received += found.nbytes
+                return found
+
+            return call
+
+        for name in ("_all_gather", "_all_to_all"):
+            monkeypatch.setattr(comm, name, counted(getattr(comm, name)))
+        tree_sum(comm, [np.ones(size, "f4")], comm.size)
+        return received
+
+    for ranks in (2, 8, 32):
+        whole = 4 * size * ranks <= WHOLE
+        # Few bytes of every rank; else a part of every rank's, and the sums of all parts.
+        assert max(in_process.run(ranks, work)) <= (WHOLE if whole else 8 * (size + ranks))
 
 
 def network(norm: bool) -> Any:
