@@ -86,17 +86,7 @@ def prepare_rows(
         )
         for name, part in raw.items()
     }
-    shapes = [array.shape for array in layout(parts["train"])[0]]
-    columns = layout(parts["train"])[1].shape[1:]
-    return Prepared(
-        train=parts["train"],
-        val=parts.get("val"),
-        test=parts.get("test"),
-        preprocessing=preprocessing,
-        in_features=shapes[0][1] if len(shapes) == 1 and len(shapes[0]) == 2 else None,
-        out_features=len(classes) if classes else columns[0] if len(columns) == 1 else None,
-        classes=classes,
-    )
+    return Prepared.of(parts, preprocessing, classes)
 
 
 def _row_source(data: Any, origin: str) -> Source:

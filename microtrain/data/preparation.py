@@ -31,7 +31,7 @@ from .preprocessing import Preprocessing
 from .source import Source
 from .split import PartRows, split_rows
 from .table import Encoder, Table
-from .view import is_lazy
+from .view import apart, is_lazy
 
 __all__ = ["prepare"]
 
@@ -123,37 +123,22 @@ def prepare(
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        known = alike(checked(other, where), dataset, where)
-        cut[name] = dataset.with_arrays(*known.read(slice(None)))
+        arrays = alike(checked(other, where), dataset, where).read(slice(None))
         if classes is not None:
-            check_codes((cut[name].target.min(), cut[name].target.max()), len(classes), where)
+            codes = apart(dataset, arrays)[1]
+            check_codes((codes.min(), codes.max()), len(classes), where)
+        cut[name] = dataset.with_arrays(*arrays)
 
-    def part(name: str) -> ArrayDataset | None:
-        if name not in cut:
-            return None
-        x, *others = cut[name].arrays
+    def part(raw: ArrayDataset) -> ArrayDataset:
+        x, *others = raw.arrays
         with np.errstate(over="ignore"):  # cast refuses what overflows
             arrays = (preprocessing.apply(x), *others)
         return dataset.with_arrays(
             *(cast(a, dtype if a.dtype.kind == "f" else np.int64, origin) for a in arrays)
         )
 
-    train = part("train")
-    assert train is not None
-    if train.weights is not None and not train.weights.any():
+    parts = {name: part(raw) for name, raw in cut.items()}
+    weights = parts["train"].weights
+    if weights is not None and not weights.any():
         raise DataError(f"{origin}: the weights of all training rows are 0")
-    target = dataset.target
-    columns = int(target.shape[1]) if target.ndim == 2 else None
-    single = len(inputs) == 1 and inputs[0].ndim == 2
-    in_features = encoder.in_features if encoder else int(inputs[0].shape[1]) if single else None
-    return Prepared(
-        train=train,
-        val=part("val"),
-        test=part("test"),
-        preprocessing=preprocessing,
-        in_features=in_features,
-        out_features=columns if classes is None else len(classes),
-        classes=classes,
-        encoder=encoder,
-        notes=tuple(notes),
-    )
+    return Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))
