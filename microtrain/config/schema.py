@@ -96,8 +96,8 @@ class Split:
 
     Args:
         train: Fraction of the data to train on.
-        val: The validation data, evaluated during training: a fraction, or a file with the same
-            columns, or those keys of `data` that differ, such as {inputs: x.npy, target: y.npy}.
+        val: The validation data, evaluated during training: a fraction, a file like that of
+            `data`, or those keys of `data` that differ.
         test: The test data, evaluated once, at the end, as `val`.
         seed: Seed of the split. It does not depend on the run's `seed`, so runs with different
             seeds have the same test rows.

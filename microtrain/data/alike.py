@@ -84,7 +84,7 @@ def alike(other: Source, data: Source, origin: str) -> Source:
     elif floats != expected:
         kinds = ("numbers", "classes") if expected else ("classes", "numbers")
         raise DataError(f"{origin}: the target is {kinds[1]}, but in the training data {kinds[0]}")
-    result = other if columns is codes is None else Alike(other, data, columns, codes)
+    result = other if columns is None and codes is None else Alike(other, data, columns, codes)
     rows, those = map(_rows, (result, data))
     if rows != those:
         raise DataError(f"{origin}: rows of {rows}, but the training data have {those}")

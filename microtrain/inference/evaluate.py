@@ -100,8 +100,8 @@ def evaluate_run(
             rows: Source = from_root(comm, lambda: read_dataset(data_file, model, warn))
         else:
             checked = from_root(comm, lambda: _known(stored, model, data_file))
-            ours = {"preprocessing": model.preprocessing, "dtype": config.dtype, "known": checked}
-            rows = Rows(stored, **ours)
+            scaling, dtype = model.preprocessing, config.dtype
+            rows = Rows(stored, preprocessing=scaling, dtype=dtype, known=checked)
         datasets: dict[str, Source] = {data_file: rows}
     else:
         data, its_hash = load_once(config, comm, lambda: load_data_again(model))
