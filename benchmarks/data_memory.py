@@ -1,4 +1,4 @@
-"""Memory of a job's data: 200 MB trained on by several ranks of one host.
+"""Memory of a job's data: 200 MB in memory, and 4 GB on the disk, trained on by several ranks.
 
 A YAML run of linear regression on an npz file, 5 million rows of 9 inputs and a target in float32,
 and the same run on 1,000 rows, each a real job under mpirun. While it runs, the proportional set
@@ -10,6 +10,20 @@ processes is added up every 50 ms. What the large one has beyond the small one i
 
     python benchmarks/data_memory.py                           # the table
     python benchmarks/data_memory.py --ranks 4 --json FILE     # one row, and its numbers
+
+With --file 4 a .npy file of 4 GB is trained on instead, 100 inputs of float32, whose ranks may each
+ask for 512 MB (RLIMIT_DATA, maps of files apart). The file is sparse: of 16 blocks one has numbers,
+the others are zeros that no disk holds. Told of the rank that has most, by looks every 20 ms:
+
+    anonymous     the most memory that no file backs
+    of the data   what it has beyond the same job on 1,000 rows
+
+And rows a second of the loaders alone, shuffled, batches of 256, from the page cache: of microtrain
+over the file and over an array in memory, and of torch's DataLoader with two workers over the same
+file, a row at a time (Dataset.__getitem__) and a batch at a time (__getitems__). All of them take
+turns; told are medians and ranges, and that of the ratios of each round.
+
+    python benchmarks/data_memory.py --file 4 --torch .venv-torch/bin/python
 """
 
 from __future__ import annotations
@@ -64,6 +78,19 @@ def descendants(process: int) -> list[int]:
     return found
 
 
+def start_job(ranks: int, arguments: list[str], directory: str) -> subprocess.Popen[bytes]:
+    """Python under mpirun."""
+    mpirun = Path(sys.executable).with_name("mpirun")
+    start = [mpirun if mpirun.exists() else shutil.which("mpirun"), "-n", str(ranks)]
+    return subprocess.Popen(
+        [*start, sys.executable, *arguments],
+        cwd=directory,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
 def measure(ranks: int, rows: int) -> dict[str, float]:
     """The highest sum of a job, and the median while it trains, in bytes."""
     numbers = np.random.default_rng(0).standard_normal((rows, 10), np.float32)
@@ -71,15 +98,7 @@ def measure(ranks: int, rows: int) -> dict[str, float]:
         np.savez(Path(directory, "data.npz"), x=numbers[:, :9], y=numbers[:, 9:])
         del numbers
         Path(directory, "run.yaml").write_text(RUN, encoding="utf-8")
-        mpirun = Path(sys.executable).with_name("mpirun")
-        start = [mpirun if mpirun.exists() else shutil.which("mpirun"), "-n", str(ranks)]
-        job = subprocess.Popen(
-            [*start, sys.executable, "-m", "microtrain", "train", "run.yaml"],
-            cwd=directory,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
+        job = start_job(ranks, ["-m", "microtrain", "train", "run.yaml"], directory)
         sums = []
         while job.poll() is None:
             sums.append((time.monotonic(), sum(map(pss, descendants(job.pid)))))
@@ -91,11 +110,193 @@ def measure(ranks: int, rows: int) -> dict[str, float]:
     return {"peak": max(total for _, total in sums), "train": statistics.median(trained)}
 
 
+COLUMNS = 100
+LIMIT = 512 * 2**20  # bytes that a rank may ask for
+OF_DATA = 120e6  # bytes beyond the small job, of the rank with most
+ROUNDS = 5  # of all loaders, one after another
+LEAST = 0.9  # of the rows a second of an array in memory
+
+LIMITED = f"""
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_DATA, ({LIMIT}, {LIMIT}))
+sys.argv[0] = "microtrain"
+runpy.run_module("microtrain", run_name="__main__")
+"""
+
+# Trains for some steps on rows from all over the file.
+ON_FILE = """\
+name: memory
+data: {type: npy, inputs: x.npy, target: y.npy, split: {train: 0.99, val: 0.01}}
+model: linear_regression
+loss: mse
+optimizer: {type: sgd, lr: 0.01}
+train: {duration: 2000 steps, batch_size: 256, eval_every: 1000000 steps}
+distributed: {blas_threads: 1}
+"""
+
+OURS = """
+import sys, time
+import numpy as np
+import microtrain as mt
+
+source = mt.data.npy("x.npy", target="y.npy")
+if sys.argv[1] == "memory":
+    source = mt.data.ArrayDataset(np.load("x.npy"), np.load("y.npy"))
+loader = mt.data.DataLoader(source, 256, seed=1)
+"""
+
+TORCH = """
+import sys, time
+import numpy as np
+import torch
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x, self.y = (np.load(f"{name}.npy", mmap_mode="r") for name in "xy")
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, row):
+        return torch.from_numpy(self.x[row].copy()), torch.from_numpy(self.y[row].copy())
+
+class Batches(Rows):
+    def __getitems__(self, rows):
+        return torch.from_numpy(self.x[rows]), torch.from_numpy(self.y[rows])
+
+kind = {"rows": Rows, "batches": Batches}[sys.argv[1]]
+more = {"collate_fn": lambda batch: batch} if kind is Batches else {}
+loader = torch.utils.data.DataLoader(kind(), 256, shuffle=True, num_workers=2, **more)
+"""
+
+# Rows a second over some 5 s, once the first batches are there.
+PASS = """
+for number, batch in enumerate(loader):
+    if number == 10:
+        start = time.perf_counter()
+    if number > 10 and (took := time.perf_counter() - start) > 5:
+        break
+print((number - 10) * 256 / took)
+"""
+
+
+def write_file(directory: str, rows: int) -> None:
+    """x.npy and y.npy, sparse, by blocks."""
+    x, y = (
+        np.lib.format.open_memmap(f"{directory}/{name}.npy", "w+", np.float32, (rows, columns))
+        for name, columns in (("x", COLUMNS), ("y", 1))
+    )
+    block = 10_000  # 4 MB
+    rng = np.random.default_rng(0)
+    for first in range(0, rows, 16 * block):
+        numbers = rng.standard_normal((min(block, rows - first), COLUMNS), np.float32)
+        x[first : first + block] = numbers
+        y[first : first + block] = numbers[:, :1] - numbers[:, 1:2]
+
+
+def anonymous(process: int) -> int:
+    """Bytes of memory that no file backs; 0 for a process that has ended meanwhile."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    lines = [line.split() for line in text.splitlines() if line.startswith("RssAnon:")]
+    return int(lines[0][1]) * 1024 if lines else 0
+
+
+def train_on_file(directory: str, ranks: int) -> dict[str, float]:
+    """Most anonymous memory of a rank, its steps' rows a second, and seconds of the whole job."""
+    Path(directory, "run.yaml").write_text(ON_FILE, encoding="utf-8")
+    Path(directory, "limited.py").write_text(LIMITED, encoding="utf-8")
+    started, most = time.monotonic(), 0
+    job = start_job(ranks, ["limited.py", "train", "run.yaml"], directory)
+    while job.poll() is None:
+        most = max([most, *map(anonymous, descendants(job.pid))])
+        time.sleep(0.02)
+    if job.returncode:
+        sys.exit(f"the job ended with code {job.returncode}")
+    took = time.monotonic() - started
+    lines = Path(directory, "runs/memory/latest/metrics.jsonl").read_text().splitlines()
+    speeds = [row["samples_per_s"] for row in map(json.loads, lines) if "samples_per_s" in row]
+    return {"anonymous": most, "rows": statistics.median(speeds), "seconds": took}
+
+
+def load(python: str, program: str, how: str, directory: str) -> float:
+    """Rows a second of a loader."""
+    command = [python, "-c", program + PASS, how]
+    found = subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode:
+        sys.exit(found.stderr)
+    return float(found.stdout)
+
+
+def on_file(gigabytes: float, ranks: list[int], torch: str) -> tuple[dict[str, object], bool]:
+    """The table of a file; its numbers, and whether they are as they must be."""
+    jobs: dict[str, object] = {}
+    below = True
+    print(f"{'MB of a rank':<16}{'anonymous':>12}{'of the data':>13}{'rows/s':>12}{'job, s':>9}")
+    with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as large:
+        write_file(small, 1_000)
+        write_file(large, round(gigabytes * 1e9 / (4 * COLUMNS)))
+        for count in ranks:
+            base = train_on_file(small, count)
+            found = train_on_file(large, count)
+            of_data = found["anonymous"] - base["anonymous"]
+            jobs[str(count)] = {"small": base, "large": found}
+            print(
+                f"{f'{count} ranks':<16}{found['anonymous'] / 1e6:>12,.0f}{of_data / 1e6:>13,.0f}"
+                f"{found['rows']:>12,.0f}{found['seconds']:>9,.0f}",
+                flush=True,
+            )
+            below = below and of_data <= OF_DATA
+        loaders = {
+            "microtrain, in memory": (sys.executable, OURS, "memory"),
+            "microtrain, the file": (sys.executable, OURS, "file"),
+        }
+        there = subprocess.run(
+            [torch, "-c", "import torch, numpy"], capture_output=True, text=True, check=False
+        )
+        if there.returncode:
+            print(f"torch is not installed for {torch}, so it is not measured; --torch names one")
+        else:
+            loaders["torch, a row at a time"] = (torch, TORCH, "rows")
+            loaders["torch, a batch at a time"] = (torch, TORCH, "batches")
+        speeds: dict[str, list[float]] = {name: [] for name in loaders}
+        for _ in range(ROUNDS):
+            for name, loader in loaders.items():
+                speeds[name].append(load(*loader, large))
+    ours = zip(speeds["microtrain, the file"], speeds["microtrain, in memory"], strict=True)
+    ratios = [file / memory for file, memory in ours]
+    for name, found_speeds in speeds.items():
+        print(f"{name:<28}{_spread(found_speeds, ',.0f')} rows/s")
+    print(f"{'the file / in memory':<28}{_spread(ratios, '.2f')}, must be {LEAST}")
+    right = below and statistics.median(ratios) >= LEAST
+    return {"jobs": jobs, "loaders": speeds, "ratios": ratios}, right
+
+
+def _spread(values: list[float], form: str) -> str:
+    """The median, and the least and largest."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:>12{form}} ({low:{form}} to {high:{form}})"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("--file", type=float, metavar="GB", help="train on a .npy file of so many")
+    parser.add_argument("--torch", default=sys.executable, help="a Python that has torch")
     options = parser.parse_args()
+    if options.file:
+        numbers, right = on_file(options.file, options.ranks, os.path.abspath(options.torch))
+        if options.json:
+            Path(options.json).write_text(json.dumps(numbers, indent=2), encoding="utf-8")
+        return 0 if right else 1
     results: dict[int, dict[str, dict[str, float]]] = {}
     print(f"{'MB, all ranks':<16}{'peak':>10}{'train':>10}   of the data: {'peak':>8}{'train':>8}")
     below = True

@@ -129,7 +129,7 @@ def write_whole(
             if sync:
                 os.fsync(file.fileno())
         partial.replace(path)
-    except OSError:
+    except BaseException:  # also of what makes the content
         partial.unlink(missing_ok=True)  # on a full disk its space is wanted
         raise
     if sync:

@@ -30,7 +30,9 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
     split = run.data.split
-    shares = {part: f"{share:g}" for part, share in split.shares.items()} | split.files
+    shares = {part: f"{share:g}" for part, share in split.shares.items()}
+    for part, keys in split.files.items():
+        shares[part] = ", ".join(as_yaml(value).strip('"') for value in keys.values())
     drawn = f", drawn with seed {split.seed}" if split.seed else ""
     drawn += ", stratified" * split.stratify + f", grouped by {split.group}" * bool(split.group)
     drawn += f", in order of {split.time}" * bool(split.time)

@@ -18,7 +18,8 @@ PARTS = ("train", "val", "test")
     "--data",
     "data_file",
     metavar="FILE",
-    help="Evaluate on this CSV, NPZ or Parquet file with targets instead.",
+    help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file with targets instead, or on arrays"
+    " named as under data: '{inputs: x.npy, target: y.npy}'.",
 )
 @click.option(
     "--checkpoint",

@@ -8,8 +8,8 @@ import click
 @click.command()
 @click.argument("run")
 @click.option(
-    "--input", "source", metavar="FILE", required=True, help="CSV, NPZ or Parquet by its name; -"
-    " is CSV from standard input.",
+    "--input", "source", metavar="FILE", required=True, help="CSV, NPZ, Parquet, .npy, HDF5 or Zarr"
+    " by its name, or keys as of data: '{inputs: [a.npy, b.npy]}'; - is CSV from standard input.",
 )  # fmt: skip
 @click.option(
     "--output", metavar="FILE", required=True, help="CSV or NPZ by its name; - is CSV to"

@@ -41,13 +41,15 @@ def _shares(config: Config) -> Wrong:
     if abs(total - 1) > 1e-6:
         shown = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
         yield "data.split", f"{{{shown}}} adds up to {total:.6g}; expected 1"
-    split = config.data.split
-    if split.files and "path" not in config.data.arguments:
-        part = next(iter(split.files))
-        yield f"data.split.{part}", f"data of type {config.data.type} are not read from a file"
-    for part, file in split.files.items():
-        if file == config.data.arguments.get("path"):
-            yield f"data.split.{part}", "is the file that the model is trained on (data.path)"
+    split, arguments = config.data.split, config.data.arguments
+    for part, keys in split.files.items():
+        if {*keys} == {"path"} and "path" not in arguments:
+            hint = "; name its inputs and its target" if "inputs" in arguments else ""
+            kind = f"data of type {config.data.type} are not read from a file"
+            yield f"data.split.{part}", kind + hint
+        elif all(arguments.get(key) == value for key, value in keys.items()):
+            same = ", ".join(f"data.{key}" for key in keys)
+            yield f"data.split.{part}", f"is the file that the model is trained on ({same})"
     ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
     if len(ways) > 1:
         yield f"data.split.{ways[1]}", f"cannot be combined with {ways[0]}; choose one"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
@@ -22,6 +22,7 @@ from .registered import PARTS, REGISTERED
 from .schema import A_COMPONENT, COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Data
 from .values import Mismatch, conform, is_plain
 
+PARTS_OF_DATA = ("data.split.val", "data.split.test")
 TRAINER = "microtrain.train.trainer.Trainer"
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class _Checker:
         self.places: dict[str, Place] = {}  # of what the YAML gives, by dotted path
         self.unknown: list[tuple[str, str, Node, _Keys]] = []
         self.missing: list[Problem] = []
+        self.of_data: _Keys | None = None  # what a part of the data may have otherwise
         self.known: dict[str, list[str]] = {}  # every key that exists, to the paths it may have
         for section, cls in SECTIONS.items():
             self._know(section, components.settable(cls, ""))
@@ -154,6 +156,11 @@ class _Checker:
                 components.is_open_ended(target),
                 finite=not components.is_import_path(imported),
             )
+        if kind == "data":
+            parameters = {
+                k: p.replace(default=None) for k, p in keys.parameters.items() if k not in own
+            }
+            self.of_data = replace(keys, parameters=parameters)
         arguments = self._values(path, node, keys)
         if target is None or not self._is_right(path):
             return None
@@ -207,6 +214,9 @@ class _Checker:
             return self._section(path, SECTIONS[path], node)
         if path == "trainer" and value and isinstance(value, str):
             return self._trainer(node)
+        if path in PARTS_OF_DATA and isinstance(value, dict) and self.of_data is not None:
+            arguments = self._values(path, node, self.of_data)
+            return arguments if self._is_right(path) else None
         if path == "data.columns" and isinstance(value, dict):
             return self._columns(path, node)
         try:

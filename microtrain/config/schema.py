@@ -40,7 +40,8 @@ Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
 PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
 Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
-SHARE = Expects("a fraction above 0, at most 1, or the path of a file")
+SHARE = Expects("a fraction above 0, at most 1, or the path of a file, or keys of data")
+Part: TypeAlias = Annotated[Fraction | Annotated[str, Path] | dict[str, Any], SHARE]
 Name = Annotated[
     str,
     Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
@@ -95,9 +96,9 @@ class Split:
 
     Args:
         train: Fraction of the data to train on.
-        val: The validation data, evaluated during training: a fraction, or a file with the same
-            columns.
-        test: The test data, evaluated once, at the end: a fraction, or a file.
+        val: The validation data, evaluated during training: a fraction, a file like that of
+            `data`, or those keys of `data` that differ.
+        test: The test data, evaluated once, at the end, as `val`.
         seed: Seed of the split. It does not depend on the run's `seed`, so runs with different
             seeds have the same test rows.
         stratify: Give each part the same fraction of every class.
@@ -107,8 +108,8 @@ class Split:
     """
 
     train: Fraction
-    val: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
-    test: Annotated[Fraction | Annotated[str, Path], SHARE] | None = None
+    val: Part | None = None
+    test: Part | None = None
     seed: Seed = 0
     stratify: bool = False
     group: Text | None = None
@@ -121,10 +122,14 @@ class Split:
         return {part: share for part, share in parts.items() if isinstance(share, float)}
 
     @property
-    def files(self) -> dict[str, str]:
-        """The parts that have a file of their own."""
-        parts = {"val": self.val, "test": self.test}
-        return {part: share for part, share in parts.items() if isinstance(share, str)}
+    def files(self) -> dict[str, dict[str, Any]]:
+        """The parts that have files of their own, with the keys of `data` that name them."""
+        parts: dict[str, Any] = {"val": self.val, "test": self.test}
+        return {
+            part: share if isinstance(share, dict) else {"path": share}
+            for part, share in parts.items()
+            if isinstance(share, str | dict)
+        }
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import ConfigError, DataError
-from ..words import listed
+from .alike import alike
 from .checks import (
     as_source,
     cast,
@@ -53,8 +53,7 @@ def prepare_rows(
     raw = {name: Rows(whole, chosen) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
-        raw[name] = Rows(_row_source(as_source(other, where), where))
-        _check_alike(raw[name], whole, where)
+        raw[name] = Rows(alike(_row_source(as_source(other, where), where), whole, where))
     found = {
         name: survey(part, origin, dtype, moments=standardize and name == "train")
         for name, part in raw.items()
@@ -87,17 +86,7 @@ def prepare_rows(
         )
         for name, part in raw.items()
     }
-    shapes = [array.shape for array in layout(parts["train"])[0]]
-    columns = layout(parts["train"])[1].shape[1:]
-    return Prepared(
-        train=parts["train"],
-        val=parts.get("val"),
-        test=parts.get("test"),
-        preprocessing=preprocessing,
-        in_features=shapes[0][1] if len(shapes) == 1 and len(shapes[0]) == 2 else None,
-        out_features=len(classes) if classes else columns[0] if len(columns) == 1 else None,
-        classes=classes,
-    )
+    return Prepared.of(parts, preprocessing, classes)
 
 
 def _row_source(data: Any, origin: str) -> Source:
@@ -105,22 +94,3 @@ def _row_source(data: Any, origin: str) -> Source:
     if isinstance(data, Table):
         raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
     return checked_source(data if isinstance(data, Source) else checked(data, origin), origin)
-
-
-def _check_alike(other: Source, data: Source, origin: str) -> None:
-    """DataError unless rows of `other` can stand beside those of `data`."""
-    for what in ("feature_names", "classes"):
-        names, known = getattr(other, what), getattr(data, what)
-        if names != known and None not in (names, known):
-            raise DataError(
-                f"{origin}: has the {what} {listed(names)}, but the training data have "
-                f"{listed(known)}; they must be the same, in the same order"
-            )
-    shown = [
-        [f"{a.dtype} {a.shape[1:]}" for a in each.read(slice(0, 0))] + ["weights"] * each.weighted
-        for each in (other, data)
-    ]
-    if shown[0] != shown[1]:
-        raise DataError(
-            f"{origin}: rows of {listed(shown[0])}, but the training data have {listed(shown[1])}"
-        )

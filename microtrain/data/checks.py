@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,13 +61,18 @@ def checked(data: Any, origin: str) -> ArrayDataset:
     return dataset.with_arrays(*columns[: count + 1], *dataset.arrays[count + 1 :])
 
 
-def check_finite(array: NDArray[Any], name: str, columns: Sequence[str] | None = None) -> None:
+def check_finite(
+    array: NDArray[Any],
+    name: str,
+    columns: Sequence[str] | None = None,
+    location: Callable[[int], str] = "row {}".format,
+) -> None:
     """DataError naming row and column of the first value that is not finite."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
     bad = np.argwhere(~np.isfinite(array))
     row, *rest = (int(i) for i in bad[0])
-    where = f"row {row}"
+    where = location(row)
     if columns is not None and len(rest) == 1:
         where += f', column "{columns[rest[0]]}"'
     elif rest:

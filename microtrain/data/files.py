@@ -12,13 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError, install
+from ..errors import ConfigError, DataError
 from .columns import Columns, as_columns
 from .csv_reader import read_table
 from .dataset import ArrayDataset
 from .frame import Frame, missing
 from .mapped import Stored, map_npz
-from .reading import reading
+from .reading import library, reading
 from .source import Source
 from .stores import parquet_rows
 from .table import Table, check_features, table_or_arrays
@@ -228,14 +228,8 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
 
     Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
     """
-    try:
-        import pyarrow
-        from pyarrow import parquet as reader
-    except ImportError as error:
-        raise DataError(
-            f"{path}: Parquet is read by pyarrow, which cannot be imported ({error}); "
-            f"install it with {install('data')}"
-        ) from error
+    pyarrow = library("pyarrow", path, "data")
+    reader = library("pyarrow.parquet", path, "data")
     columns = []
     with reading(path) as file:
         try:

@@ -104,6 +104,11 @@ class Stored(Source):
         self.target_name, self.weighted = target_name, weighted
         self._next_look = time.monotonic() + LOOK
 
+    @property
+    def names(self) -> list[str]:
+        """The file of each array, and what in it."""
+        return [column.name for column in self._columns]
+
     def __len__(self) -> int:
         return self._length
 
@@ -120,7 +125,7 @@ class Stored(Source):
         return " and ".join(dict.fromkeys(column.location(row) for column in self._columns))
 
     def __repr__(self) -> str:
-        return listed([*dict.fromkeys(column.name for column in self._columns)])
+        return listed([*dict.fromkeys(self.names)])
 
 
 class Mapped:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import ConfigError, DataError
-from ..spelling import did_you_mean
-from ..words import listed
+from .alike import alike
 from .by_rows import prepare_rows
 from .checks import (
     as_source,
@@ -27,13 +26,12 @@ from .checks import (
     way_to_split,
 )  # fmt: skip
 from .dataset import ArrayDataset
-from .frame import missing
 from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source
 from .split import PartRows, split_rows
 from .table import Encoder, Table
-from .view import is_lazy
+from .view import apart, is_lazy
 
 __all__ = ["prepare"]
 
@@ -125,70 +123,22 @@ def prepare(
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        cut[name] = _alike(checked(other, where), dataset, classes, where)
+        arrays = alike(checked(other, where), dataset, where).read(slice(None))
+        if classes is not None:
+            codes = apart(dataset, arrays)[1]
+            check_codes((codes.min(), codes.max()), len(classes), where)
+        cut[name] = dataset.with_arrays(*arrays)
 
-    def part(name: str) -> ArrayDataset | None:
-        if name not in cut:
-            return None
-        x, *others = cut[name].arrays
+    def part(raw: ArrayDataset) -> ArrayDataset:
+        x, *others = raw.arrays
         with np.errstate(over="ignore"):  # cast refuses what overflows
             arrays = (preprocessing.apply(x), *others)
         return dataset.with_arrays(
             *(cast(a, dtype if a.dtype.kind == "f" else np.int64, origin) for a in arrays)
         )
 
-    train = part("train")
-    assert train is not None
-    if train.weights is not None and not train.weights.any():
+    parts = {name: part(raw) for name, raw in cut.items()}
+    weights = parts["train"].weights
+    if weights is not None and not weights.any():
         raise DataError(f"{origin}: the weights of all training rows are 0")
-    target = dataset.target
-    columns = int(target.shape[1]) if target.ndim == 2 else None
-    single = len(inputs) == 1 and inputs[0].ndim == 2
-    in_features = encoder.in_features if encoder else int(inputs[0].shape[1]) if single else None
-    return Prepared(
-        train=train,
-        val=part("val"),
-        test=part("test"),
-        preprocessing=preprocessing,
-        in_features=in_features,
-        out_features=columns if classes is None else len(classes),
-        classes=classes,
-        encoder=encoder,
-        notes=tuple(notes),
-    )
-
-
-def _alike(
-    other: ArrayDataset, dataset: ArrayDataset, classes: tuple[str, ...] | None, origin: str
-) -> ArrayDataset:
-    """Rows of another source with columns and class codes as `dataset` has them."""
-    first, *more = other.inputs
-    names, known = other.feature_names, dataset.feature_names
-    if names is not None and known is not None and names != known:
-        if absent := [name for name in known if name not in names]:
-            raise DataError(missing(origin, "column", absent, names))
-        first = first[:, [names.index(name) for name in known]]
-    target = other.target
-    if classes is not None and dataset.classes is not None and other.classes is not None:
-        codes = {name: code for code, name in enumerate(classes)}
-        if strange := [name for name in other.classes if name not in codes]:
-            raise DataError(
-                f"{origin}: the training data have no class {listed(strange)}"
-                f"{did_you_mean(strange[0], classes)}; they have {listed(classes)}"
-            )
-        target = np.array([codes[name] for name in other.classes], np.int64)[target]
-    elif (classes is None) != (other.target.dtype.kind == "f"):
-        kinds = ("numbers", "classes") if classes is None else ("classes", "numbers")
-        raise DataError(f"{origin}: the target is {kinds[1]}, but in the training data {kinds[0]}")
-    elif classes is not None and len(target):
-        check_codes((target.min(), target.max()), len(classes), origin)
-    shapes = [[a.shape[1:] for a in (*each.inputs, each.target)] for each in (other, dataset)]
-    shapes[0][0] = first.shape[1:]
-    if shapes[0] != shapes[1] or other.weighted != dataset.weighted:
-        raise DataError(
-            f"{origin}: rows of shapes {listed([str(s) for s in shapes[0]])}"
-            f"{' and weights' * other.weighted}, but the training data have "
-            f"{listed([str(s) for s in shapes[1]])}{' and weights' * dataset.weighted}"
-        )
-    weights = () if other.weights is None else (other.weights,)
-    return dataset.with_arrays(first, *more, target, *weights)
+    return Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))

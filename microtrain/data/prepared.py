@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from .preprocessing import Preprocessing
 from .source import Source
 from .table import Encoder
+from .view import layout
 
 __all__ = ["Prepared"]
 
@@ -35,6 +38,31 @@ class Prepared:
     classes: tuple[str, ...] | None
     encoder: Encoder | None = None
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        parts: Mapping[str, Source],
+        preprocessing: Preprocessing,
+        classes: tuple[str, ...] | None,
+        encoder: Encoder | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """The parts by name, with what their shapes tell."""
+        inputs, target = layout(parts["train"])
+        columns = target.shape[1] if target.ndim == 2 else None
+        width = inputs[0].shape[1] if len(inputs) == 1 and inputs[0].ndim == 2 else None
+        return cls(
+            parts["train"],
+            parts.get("val"),
+            parts.get("test"),
+            preprocessing,
+            in_features=width if encoder is None else encoder.in_features,
+            out_features=columns if classes is None else len(classes),
+            classes=classes,
+            encoder=encoder,
+            notes=notes,
+        )
 
     @property
     def categories(self) -> tuple[int, ...] | None:

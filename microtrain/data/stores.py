@@ -23,7 +23,7 @@ from .reading import library, reading
 from .source import Source
 from .target import read_target
 
-__all__ = ["Chunked", "hdf5", "parquet_rows", "zarr"]
+__all__ = ["Chunked", "hdf5", "hdf5_arrays", "parquet_rows", "zarr", "zarr_arrays"]
 
 Array = NDArray[Any]
 
@@ -55,32 +55,7 @@ def hdf5(
 
     In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
     """
-    reader = library("h5py", path, "stores")
-    with reading(Path(path)):
-        pass  # that it is there, and a file
-    try:
-        file = reader.File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path} is not a readable HDF5 file: {error}") from error
-    existing: list[str] = []
-    file.visititems(
-        lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
-    )
-
-    def column(name: str) -> Column:
-        if not isinstance(file.get(name), reader.Dataset):
-            raise DataError(missing(path, "data set", [name], existing))
-        array = file[name]
-        where = f'{path}, data set "{name}"'
-        _check_numbers(where, array)
-        offset = array.id.get_offset()  # None unless its rows follow each other in the file
-        if offset is not None and array.external is None:
-            mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
-            return Mapped(where, [Path(path)], [mapped])
-        rows = array.chunks[0] if array.chunks else 1
-        return Chunked.of_array(where, array, rows, Path(path))
-
-    return _stored(column, path, inputs, target, weight, features, classes)
+    return _stored(hdf5_arrays(Path(path)), path, inputs, target, weight, features, classes)
 
 
 def zarr(
@@ -106,9 +81,43 @@ def zarr(
 
     In Python: `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
     """
+    return _stored(zarr_arrays(Path(path)), path, inputs, target, weight, features, classes)
+
+
+def hdf5_arrays(path: Path) -> Callable[[str], Column]:
+    """What finds an array of an HDF5 file by its name; DataError as `hdf5`."""
+    reader = library("h5py", path, "stores")
+    with reading(path):
+        pass  # that it is there, and a file
+    try:
+        file = reader.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path} is not a readable HDF5 file: {error}") from error
+    existing: list[str] = []
+    file.visititems(
+        lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
+    )
+
+    def column(name: str) -> Column:
+        if not isinstance(array := file.get(name), reader.Dataset):
+            raise DataError(missing(path, "data set", [name], existing))
+        where = f'{path}, data set "{name}"'
+        _check_numbers(where, array)
+        offset = array.id.get_offset()  # None unless its rows follow each other in the file
+        if offset is not None and array.external is None:
+            mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
+            return Mapped(where, [path], [mapped])
+        rows = array.chunks[0] if array.chunks else 1
+        return Chunked.of_array(where, array, rows, path)
+
+    return column
+
+
+def zarr_arrays(path: Path) -> Callable[[str], Column]:
+    """What finds an array of a Zarr group by its name; DataError as `zarr`."""
     reader = library("zarr", path, "stores")
-    if not Path(path).exists():
-        with reading(Path(path)):
+    if not path.exists():
+        with reading(path):
             pass  # says what there is beside it
     try:
         group = reader.open_group(str(path), mode="r")
@@ -117,14 +126,13 @@ def zarr(
         raise DataError(f"{path} is not a readable Zarr group: {error!s:.300}") from error
 
     def column(name: str) -> Column:
-        array = group.get(name)
-        if not isinstance(array, reader.Array):
+        if not isinstance(array := group.get(name), reader.Array):
             raise DataError(missing(path, "array", [name], existing))
         where = f'{path}, array "{name}"'
         _check_numbers(where, array)
         return Chunked.of_array(where, array, (getattr(array, "shards", None) or array.chunks)[0])
 
-    return _stored(column, path, inputs, target, weight, features, classes)
+    return column
 
 
 def _stored(

@@ -11,7 +11,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ..config.components import load
-from ..data import Prepared, Source
+from ..data import Prepared, Rows, Source, prepare
+from ..data.view import Known
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
@@ -26,6 +27,7 @@ from ..words import listed, number, table
 from .inputs import read_dataset
 from .model import TrainedModel
 from .saved import Saved, read_saved
+from .stored import stored_rows
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -93,9 +95,14 @@ def evaluate_run(
     config = saved.config
     evaluation = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
     if data_file is not None:
-        datasets: dict[str, Source] = {
-            data_file: from_root(comm, lambda: read_dataset(data_file, model, warn))
-        }
+        stored = together(comm, lambda: stored_rows(data_file, model))
+        if stored is None:
+            rows: Source = from_root(comm, lambda: read_dataset(data_file, model, warn))
+        else:
+            checked = from_root(comm, lambda: _known(stored, model, data_file))
+            scaling, dtype = model.preprocessing, config.dtype
+            rows = Rows(stored, preprocessing=scaling, dtype=dtype, known=checked)
+        datasets: dict[str, Source] = {data_file: rows}
     else:
         data, its_hash = load_once(config, comm, lambda: load_data_again(model))
         if its_hash != saved.checkpoint.state.get("data_hash"):
@@ -128,6 +135,13 @@ def evaluate_run(
     if data_file is None and saved.run is not None:
         _compare(evaluation, saved.run, saved, warn)
     return evaluation
+
+
+def _known(source: Source, model: TrainedModel, origin: str) -> Known | None:
+    """What a pass over all rows tells of them; DataError for what is wrong with one."""
+    dtype, scaling = np.dtype(model.config.dtype), model.preprocessing
+    rows = prepare(source, dtype=dtype, origin=origin, preprocessing=scaling).train
+    return rows.known if isinstance(rows, Rows) else None
 
 
 def load_data_again(model: TrainedModel) -> Prepared:

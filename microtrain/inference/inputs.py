@@ -1,4 +1,4 @@
-"""Files of rows for a trained model: CSV, NPZ, Parquet; columns are found by their names."""
+"""Files of rows for a trained model, read whole: CSV, NPZ, Parquet; columns are found by names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..data.frame import Frame, number, shortened
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from .model import TrainedModel
+from .stored import array_names, stored_inputs
 
 __all__ = ["check_suffix", "read_dataset", "read_inputs"]
 
@@ -34,7 +35,8 @@ def check_suffix(path: str, option: str, suffixes: tuple[str, ...] = SUFFIXES) -
         near = did_you_mean(suffix, suffixes) if suffix else ""
         raise ConfigError(
             f"{option} {path}: expected a name that ends in {', '.join(suffixes[:-1])} or "
-            f"{suffixes[-1]}, or - for CSV through a pipe{near}"
+            f"{suffixes[-1]}{', arrays in .npy, .h5 or .zarr' * (suffixes == SUFFIXES)}, or - for "
+            f"CSV through a pipe{near}"
         )
     return suffix
 
@@ -45,16 +47,20 @@ def read_inputs(
     note: Note,
     delimiter: str | None = None,
     keep: Sequence[str] = (),
-) -> tuple[list[Array], dict[str, Array]]:
+) -> tuple[list[Any], dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
-    `note` is told which columns are not used. Raises DataError for all that is wrong with the file,
+    The inputs are arrays, or one `Source` of which rows are read as they are used. `note` is told
+    which columns are not used. Raises DataError for all that is wrong with the file,
     ConfigError for a name or a delimiter that is none.
     """
+    stored = stored_inputs(path, model)
+    if keep and (stored is not None or Path(path).suffix.lower() == ".npz"):
+        raise ConfigError(f"--keep {keep[0]}: {path} has arrays, not columns")
+    if stored is not None:
+        return [stored], {}
     if check_suffix(path, "--input") == ".npz":
-        if keep:
-            raise ConfigError(f"--keep {keep[0]}: {path} has arrays, not columns")
-        names, target = _array_names(model)
+        names, target = array_names(model)
         arrays = read_npz(Path(path), names, optional=[target])
         inputs, unused, kept = [arrays[name] for name in names], [target] * (target in arrays), {}
     else:
@@ -79,7 +85,7 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
     Raises DataError for all that is wrong with the file, such as a class that the model has not.
     """
     if check_suffix(path, "--data") == ".npz":
-        inputs, target = _array_names(model)
+        inputs, target = array_names(model)
         arrays = read_npz(Path(path), [*inputs, target])
         raw = [arrays[name] for name in inputs]
         table = _target_table(path, target, arrays[target], model)
@@ -118,15 +124,6 @@ def _read_table(path: str, model: TrainedModel, delimiter: str | None = None) ->
         content = sys.stdin.buffer.read() if sys.stdin is not None else b""
         return parse_csv("standard input", content, delimiter, decimal)
     return read_csv(Path(path), delimiter, decimal)
-
-
-def _array_names(model: TrainedModel) -> tuple[list[str], str]:
-    """What the inputs and the target are called in an npz file."""
-    data, count = model.config.data, len(model.signature.inputs)
-    if data.type == "npz":
-        return [data.inputs] if isinstance(data.inputs, str) else list(data.inputs), data.target
-    inputs = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
-    return inputs, (model.target_names or ("y",))[0]
 
 
 def _target_table(path: str, name: str, array: Array, model: TrainedModel) -> Frame:

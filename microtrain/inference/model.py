@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from ..backend import default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
-from ..data.checks import cast, check_finite
+from ..data import Source
+from ..data.checks import as_source, cast, check_finite
 from ..data.frame import Frame, shortened
+from ..data.source import BLOCK, read_checked
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
@@ -123,7 +126,8 @@ class TrainedModel:
             *inputs: rows as an array of numbers, one argument for each input of the model; or named
                 columns (a dict, a pandas or pyarrow table, a structured array), taken by their
                 names in any order. The target may be among them; other columns are left out with a
-                UserWarning.
+                UserWarning. Or a `Source` such as `mt.data.npy(...)` gives, of which the inputs are
+                read block by block, as memory maps are.
             threshold: of two classes, predict the second where its probability is at least this,
                 from 0 to 1; None: the class with the higher score.
 
@@ -135,9 +139,12 @@ class TrainedModel:
         Raises DataError for missing columns, other shapes, values that are not finite numbers, and
         predictions that are none; ConfigError for a threshold that is none, or without two classes.
         """
+        return np.concatenate([self.decide(each, threshold) for each in self.outputs(*inputs)])
+
+    def decide(self, outputs: Array, threshold: float | None = None) -> Array:
+        """Predictions, as `predict` gives them, of a block of `outputs`."""
         if threshold is not None:
-            return self._decided(self.predict_proba(*inputs), threshold)
-        outputs = self._outputs(inputs)
+            return self._decided(self.probabilities(outputs), threshold)
         if self.classes is not None:
             labels: Array = self.labels[outputs.argmax(axis=1)]
             return labels
@@ -149,6 +156,10 @@ class TrainedModel:
 
         Raises ConfigError for a regression, and for a loss that says nothing of probabilities.
         """
+        return np.concatenate([self.probabilities(each) for each in self.outputs(*inputs)])
+
+    def probabilities(self, outputs: Array) -> Array:
+        """What `predict_proba` gives, of a block of `outputs`."""
         if self.link is None:
             kind = "a regression" if self.classes is None else "not known to give probabilities"
             raise ConfigError(
@@ -156,8 +167,8 @@ class TrainedModel:
                 "there are no probabilities to give"
             )
         if self.classes is None:
-            return self.predict(*inputs)
-        scores = from_numpy(self._outputs(inputs).astype(np.float64))
+            return self.decide(outputs)
+        scores = from_numpy(outputs.astype(np.float64))
         chances: Array = softmax(scores, 1).numpy()
         return chances
 
@@ -193,9 +204,49 @@ class TrainedModel:
             return np.array([int(name) for name in names], np.int64)
         return np.array(names)
 
-    def _outputs(self, inputs: tuple[Any, ...]) -> Array:
-        """What the module gives for raw inputs, a bounded number of rows at a time."""
-        arrays = self.prepare(*inputs)
+    def outputs(self, *inputs: Any) -> Iterator[Array]:
+        """What the module gives for raw inputs, as `predict` takes them.
+
+        Of a `Source` and of memory maps a block of rows at a time, of all else at once; at least
+        one block, perhaps without rows. Raises DataError as `predict`.
+        """
+        if any(isinstance(value, np.memmap) for value in inputs):
+            inputs = (as_source(inputs, "the inputs"),)
+        if len(inputs) != 1 or not isinstance(inputs[0], Source):
+            yield self._scores(self.prepare(*inputs), 0)
+            return
+        source, count = inputs[0], len(self.signature.inputs)
+        head = self.check_source(source)
+        size = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
+        # As many rows a pass as of arrays: the same bits.
+        step = ROWS * max(1, BLOCK // (ROWS * size))
+        for first in range(0, max(len(source), 1), step):
+            arrays = read_checked(source, slice(first, min(first + step, len(source))), head)[
+                :count
+            ]
+
+            def location(row: int, first: int = first) -> str:
+                return source.location(first + row)
+
+            for i, array in enumerate(arrays):
+                columns = None if i else self.feature_names
+                check_finite(array, f"{self._name(i)} at", columns, location)
+            yield self._scores(self.prepare(*arrays), first)
+
+    def check_source(self, source: Source) -> tuple[Array, ...]:
+        """DataError unless a source has the inputs of the model; its arrays, without rows."""
+        head, wanted = source.read(slice(0, 0)), len(self.signature.inputs)
+        if len(head) < wanted:
+            raise DataError(f"{source!r}: the model takes {wanted} inputs, got {len(head)}")
+        try:
+            for i, array in enumerate(head[:wanted]):
+                self._check_rows(i, (len(source), *array.shape[1:]), array.dtype)
+        except DataError as error:
+            raise DataError(f"{source!r}: {error}") from None
+        return head
+
+    def _scores(self, arrays: list[Array], first_row: int) -> Array:
+        """What the module gives for prepared inputs, a bounded number of rows at a time."""
         count = len(arrays[0])
         parts = []
         with evaluating(self.module), default_dtype(self.config.dtype), np.errstate(all="ignore"):
@@ -218,7 +269,7 @@ class TrainedModel:
                 f"its {len(self.classes)} classes; call it with Tensors for what it gives"
             )
         if not np.isfinite(outputs).all():
-            row = int(np.argwhere(~np.isfinite(outputs))[0][0])
+            row = first_row + int(np.argwhere(~np.isfinite(outputs))[0][0])
             raise DataError(
                 f"the prediction for row {row} is not a finite number\n"
                 "hint: rows count from 0; are its inputs of the size the model was trained on?"
@@ -284,27 +335,34 @@ class TrainedModel:
 
     def _prepare(self, i: int, value: Any) -> Array:
         """Input `i` as the module wants it."""
-        shape, dtype = self.signature.inputs[i].shape, self.signature.inputs[i].dtype
-        name = "the input" if len(self.signature.inputs) == 1 else f"input {i}"
+        name = self._name(i)
         if callable(getattr(value, "detach", None)):
             value = value.detach().numpy()
         try:
             array = np.asarray(value)
         except ValueError as error:
             raise DataError(f"{name} is no array of numbers: {error}") from error
-        if array.shape[1:] != shape or array.ndim == 0:
-            rows = ", ".join(("rows", *map(str, shape)))
-            single = "; one row is written x[None]" if array.shape == shape else ""
-            raise DataError(f"{name} has shape {array.shape}, expected ({rows}){single}")
-        whole = dtype == "int64" and array.size > 0  # an empty list is of floats
-        if array.dtype.kind not in ("biu" if whole else "biuf"):
-            expected = "whole numbers" if whole else "numbers"
-            raise DataError(f"{name} is an array of {array.dtype}, expected {expected}")
+        self._check_rows(i, array.shape, array.dtype)
         check_finite(array, f"{name},", None if i else self.feature_names)
         if i == 0:
             with np.errstate(over="ignore"):  # cast refuses what overflows
                 array = self.preprocessing.apply(array)
-        return np.ascontiguousarray(cast(array, dtype, name))
+        return np.ascontiguousarray(cast(array, self.signature.inputs[i].dtype, name))
+
+    def _name(self, i: int) -> str:
+        return "the input" if len(self.signature.inputs) == 1 else f"input {i}"
+
+    def _check_rows(self, i: int, found: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """DataError unless an array of this shape and dtype can be input `i`."""
+        name, shape = self._name(i), self.signature.inputs[i].shape
+        if found[1:] != shape or not found:
+            rows = ", ".join(("rows", *map(str, shape)))
+            single = "; one row is written x[None]" if found == shape else ""
+            raise DataError(f"{name} has shape {found}, expected ({rows}){single}")
+        whole = self.signature.inputs[i].dtype == "int64" and found[0] > 0  # [] is of floats
+        if dtype.kind not in ("biu" if whole else "biuf"):
+            expected = "whole numbers" if whole else "numbers"
+            raise DataError(f"{name} is an array of {dtype}, expected {expected}")
 
 
 def _module(saved: Saved, signature: Signature, model: object) -> Module:

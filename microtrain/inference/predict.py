@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, LaunchError
@@ -22,6 +25,7 @@ from .model import TrainedModel
 __all__ = ["check_place", "predict_file", "write_output"]
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 def predict_file(
@@ -48,36 +52,91 @@ def predict_file(
     """
     suffix = _check_output(output, source, force)
     inputs, kept = read_inputs(source, model, note, delimiter, keep)
-    try:
-        prediction = model.predict(*inputs, threshold=threshold)
-        chance = model.predict_proba(*inputs) if proba else None
-    except DataError as error:
-        raise DataError(f"{source}: {error}") from error
+
+    def blocks(of: Callable[[Array], T]) -> Iterator[T]:
+        """What is made of the outputs, block by block."""
+        try:
+            yield from map(of, model.outputs(*inputs))
+        except DataError as error:
+            raise DataError(str(error) if source in str(error) else f"{source}: {error}") from error
+
     if suffix == ".npz":
         # The latter two are arguments of numpy.savez.
         own = ("prediction", "probability", "classes", "file", "allow_pickle")
         _refuse_taken(output, kept, own)
-        arrays = {**kept, "prediction": prediction}
-        if chance is not None:
-            arrays["probability"] = chance
-        if chance is not None and model.classes is not None:
-            arrays["classes"] = model.labels
-        file = io.BytesIO()
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-        content = file.getvalue()
+        made = {"prediction": blocks(lambda each: model.decide(each, threshold))}
+        if proba:
+            made["probability"] = blocks(model.probabilities)
+        arrays = kept | ({"classes": model.labels} if proba and model.classes is not None else {})
+        content = _npz(arrays, made, lambda: len(inputs[0]))
     else:
-        text = io.StringIO(newline="")
-        columns = _columns(model, prediction, chance, output, kept)
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
-        writer.writerows(zip(*columns.values(), strict=True))
-        content = text.getvalue().encode()
+        content = _csv(
+            _columns(model, prediction, chance, output, kept)
+            for prediction, chance in blocks(
+                lambda each: (
+                    model.decide(each, threshold),
+                    model.probabilities(each) if proba else None,
+                )
+            )
+        )
     if output == "-":
         _to_stdout(content)
     else:
         write_output(Path(output), content)
-    return len(prediction)
+    return len(inputs[0])
+
+
+def _csv(blocks: Iterable[dict[str, Array]]) -> Iterator[bytes]:
+    """The bytes of a table: its columns come by name, block after block."""
+    for number, columns in enumerate(blocks):
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        if number == 0:
+            writer.writerow(columns)
+        # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
+        writer.writerows(zip(*columns.values(), strict=True))
+        yield text.getvalue().encode()
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is handed on piece by piece."""
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any) -> int:
+        self._written.append(bytes(piece))
+        return len(self._written[-1])
+
+    def taken(self) -> bytes:
+        """What was written since."""
+        pieces, self._written = self._written, []
+        return b"".join(pieces)
+
+
+def _npz(
+    arrays: Mapping[str, Array], made: Mapping[str, Iterable[Array]], rows: Callable[[], int]
+) -> Iterator[bytes]:
+    """The bytes of a .npz file of arrays, and of such as are made block by block, of `rows()`."""
+    file = _Pieces()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, blocks in {**{key: [each] for key, each in arrays.items()}, **made}.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                for number, block in enumerate(blocks):
+                    if number == 0:
+                        length = rows() if name in made else len(block)
+                        header = {
+                            "descr": npy_format.dtype_to_descr(block.dtype),
+                            "fortran_order": False,
+                            "shape": (length, *block.shape[1:]),
+                        }
+                        npy_format.write_array_header_1_0(member, header)
+                    member.write(block.tobytes())
+                    yield file.taken()
+    yield file.taken()
 
 
 def _check_output(output: str, source: str, force: bool) -> str:
@@ -140,9 +199,12 @@ def _refuse_taken(output: str, kept: Mapping[str, Array], own: Sequence[str]) ->
         )
 
 
-def _to_stdout(content: bytes) -> None:
+def _to_stdout(content: Iterable[bytes]) -> None:
     try:
-        sys.stdout.buffer.write(content)
+        with tempfile.TemporaryFile() as whole:  # nothing is written if anything is wrong
+            whole.writelines(content)
+            whole.seek(0)
+            shutil.copyfileobj(whole, sys.stdout.buffer)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough (`| head`)
         sink = os.open(os.devnull, os.O_WRONLY)

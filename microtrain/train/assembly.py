@@ -196,8 +196,8 @@ def load_data(
     with trying(config, "data", data):
         loaded = build(data, seed=config.seed)
         others = {
-            part: build(replace(data, arguments={**data.arguments, "path": file}), seed=config.seed)
-            for part, file in split.files.items()
+            part: build(replace(data, arguments=data.arguments | keys), seed=config.seed)
+            for part, keys in split.files.items()
         }
     try:
         prepared = prepare(

@@ -19,6 +19,7 @@ from ..runs.slices import writers
 from ..runs.stored_state import check_loop
 from .model_state import (
     checkpoint_of,
+    from_rank_0,
     share_arrays,
     shared_of,
     size_of,

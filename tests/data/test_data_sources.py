@@ -473,3 +473,36 @@ def test_a_target_of_parquet_is_the_same_read_by_rows(case, tmp_path):
             found.append(str(error))
     assert found[0] == found[1]
     assert isinstance(found[0], str) == (case not in ("booleans", "decimals", "names", "codes"))
+
+
+@pytest.mark.parametrize("case", ["order", "more", "absent", "classes", "strange", "numbers"])
+def test_a_part_of_parquet_is_the_same_read_by_rows(case, tmp_path):
+    """Columns in another order, other classes: the same rows, or the same error."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    a, b = np.arange(6.0), np.arange(6.0) * 10
+    main = {"a": a, "b": b, "y": ["u", "v", "w"] * 2}
+    other = {
+        "order": {"b": b, "y": main["y"], "a": a},
+        "more": {"c": a, **main},
+        "absent": {"a": a, "c": b, "y": main["y"]},
+        "classes": {**main, "y": ["w", "v"] * 3},
+        "strange": {**main, "y": ["w", "x"] * 3},
+        "numbers": {**main, "y": a},
+    }[case]
+    found = []
+    for name, columns in {"main": main, "other": other}.items():
+        write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet", row_group_size=4)
+    for in_memory in (True, False):
+        data, others = (
+            parquet(tmp_path / f"{name}.parquet", "y", in_memory=in_memory)
+            for name in ("main", "other")
+        )
+        try:
+            parts = prepare(data, others={"test": others}, standardize=True)
+            found.append([array.tolist() for array in parts.test.read(slice(0, 6))])
+        except DataError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    assert isinstance(found[0], str) == (case in ("absent", "strange", "numbers"))

@@ -1,0 +1,218 @@
+"""Runs on .npy, HDF5 and Zarr files in use: what reads rows as they are used, on other files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.cli.main import main
+from microtrain.data import FunctionSource
+from microtrain.distributed import in_process
+from microtrain.errors import DataError
+from microtrain.inference import model as inference
+from microtrain.inference.evaluate import evaluate_run
+
+RUN = """
+name: run
+run_dir: runs
+data: {{standardize: true, {data}}}
+model: {model}
+loss: {loss}
+optimizer: {{type: sgd, lr: 0.1}}
+train: {{duration: 2 epochs, batch_size: 32, compile: off}}
+"""
+
+
+def write_npy(name, x, y):
+    np.save(f"x_{name}.npy", x)
+    np.save(f"y_{name}.npy", y)
+
+
+def write_hdf5(name, x, y):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(f"{name}.h5", "w") as file:
+        file[f"{name}/x"] = x
+        file.create_dataset(f"{name}/y", data=y, chunks=(16, *y.shape[1:]))
+
+
+def write_zarr(name, x, y):
+    group = pytest.importorskip("zarr").open_group(f"{name}.zarr", mode="w")
+    group["x"], group["y"] = x, y
+
+
+# How it is written, data of the configuration, and what names the rows of other files.
+KINDS = {
+    "npy": (
+        write_npy,
+        "type: npy, inputs: x_train.npy, target: y_train.npy, split: {train: 0.8, test: 0.2, "
+        "val: {inputs: x_val.npy, target: y_val.npy}}",
+        "{inputs: x_val.npy, target: y_val.npy}",
+    ),
+    "hdf5": (
+        write_hdf5,
+        "type: hdf5, path: train.h5, inputs: train/x, target: train/y, "
+        "split: {train: 0.8, test: 0.2, val: {path: val.h5, inputs: val/x, target: val/y}}",
+        "{path: val.h5, inputs: val/x, target: val/y}",
+    ),
+    "zarr": (
+        write_zarr,
+        "type: zarr, path: train.zarr, split: {train: 0.8, test: 0.2, val: val.zarr}",
+        "val.zarr",
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
+    return KINDS[request.param]
+
+
+def rows(count, seed):
+    x = np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32) * 3 + 1
+    return x, x @ np.float32([[1], [-2], [0.5]])
+
+
+def trained(kind, model="linear_regression", loss="mse", target=lambda y: y):
+    """Train a run, and give the rows of validation."""
+    write, data, _ = kind
+    write("train", *(part(a) for part, a in zip((np.asarray, target), rows(300, 0), strict=True)))
+    x, y = rows(70, 1)
+    write("val", x, target(y))
+    with open("run.yaml", "w") as file:
+        file.write(RUN.format(data=data, model=model, loss=loss))
+    assert main(["train", "run.yaml"]) == 0
+    return x, target(y)
+
+
+def test_a_part_of_its_own_and_other_rows_are_measured_alike(kind, capsys):
+    trained(kind)
+    capsys.readouterr()
+    assert main(["check", "run.yaml"]) == 0
+    assert main(["evaluate", "runs/run", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    parts = json.loads(lines[-1])["parts"]
+    assert parts["val"]["rows"] == 70
+    assert parts["val"]["recorded"] and not parts["val"]["differs"]
+
+    def on(comm):
+        return evaluate_run("runs/run", comm=comm, warn=print, data_file=kind[2]).parts[kind[2]]
+
+    for ranks in (1, 2):
+        for part in in_process.run(ranks, on):
+            assert part.rows == 70
+            assert part.values["loss"] == pytest.approx(parts["val"]["values"]["loss"], rel=1e-6)
+
+
+def test_predictions_are_those_of_arrays(kind, monkeypatch):
+    x, _ = trained(kind)
+    expected = mt.load("runs/run").predict(x)
+    # More than one block of rows, which begins where a pass over an array does.
+    monkeypatch.setattr(inference, "ROWS", 32)
+    monkeypatch.setattr(inference, "BLOCK", 1)
+    expected_by_32 = mt.load("runs/run").predict(x)
+    np.testing.assert_allclose(expected, expected_by_32, rtol=1e-5)
+    for out in ("o.csv", "o.npz"):
+        assert main(["predict", "runs/run", "--input", kind[2], "--output", out]) == 0
+    np.testing.assert_array_equal(np.load("o.npz")["prediction"], expected_by_32)
+    found = np.loadtxt("o.csv", skiprows=1, dtype=np.float32)
+    np.testing.assert_array_equal(found, expected_by_32)
+
+
+def test_classes_and_their_probabilities(kind, monkeypatch, capsysbinary):
+    x, _ = trained(
+        kind, "logistic_regression", "cross_entropy", lambda y: (y[:, 0] > 0).astype(np.int64)
+    )
+    monkeypatch.setattr(inference, "ROWS", 32)
+    monkeypatch.setattr(inference, "BLOCK", 1)
+    model = mt.load("runs/run")
+    arguments = ["predict", "runs/run", "--input", kind[2], "--proba"]
+    assert main([*arguments, "--output", "o.npz"]) == 0
+    with np.load("o.npz") as found:
+        np.testing.assert_array_equal(found["prediction"], model.predict(x))
+        np.testing.assert_array_equal(found["probability"], model.predict_proba(x))
+        assert found["classes"].tolist() == [0, 1]
+    capsysbinary.readouterr()
+    assert main([*arguments, "--output", "-"]) == 0
+    lines = capsysbinary.readouterr().out.splitlines()
+    assert lines[0].endswith(b",probability_0,probability_1")
+    assert [int(line.partition(b",")[0]) for line in lines[1:]] == model.predict(x).tolist()
+    kind[0]("wrong", x, np.full(70, 2))
+    wrong = kind[2].replace("val", "wrong")
+    assert main(["evaluate", "runs/run", "--data", kind[2]]) == 0
+    assert main(["evaluate", "runs/run", "--data", wrong]) == 3
+    assert b"row 0 is 2, expected a code from 0 to 1" in capsysbinary.readouterr().err
+
+
+def test_what_is_wrong_with_other_files(kind, capsys):
+    x, y = trained(kind)
+    capsys.readouterr()
+    write, _, val = kind
+
+    def refused(change, message, commands=("evaluate", "predict"), code=3):
+        for command in commands:
+            options = ["--data", change]
+            if command == "predict":
+                options = ["--input", change, "--output", "o.csv"]
+            assert main([command, "runs/run", *options]) == code
+            assert message in capsys.readouterr().err
+
+    write("narrow", x[:, :2], y)
+    refused(val.replace("val", "narrow"), "the input has shape (70, 2), expected (rows, 3)")
+    holes = x.copy()
+    holes[65, 1] = np.nan
+    write("holes", holes, y)
+    refused(val.replace("val", "holes"), "row 65, column 1 is nan, expected a finite number")
+    write("wide", x, np.concatenate([y, y], 1))
+    refused(val.replace("val", "wide"), "a target has shape (2,), but the", commands=["evaluate"])
+    write("whole", x, y.astype(np.int64))
+    refused(val.replace("val", "whole"), "but the model predicts floats", commands=["evaluate"])
+    if "{" in val:
+        refused(val.replace("inputs", "imputs"), "did you mean inputs?", code=2)
+        refused(val.replace("x_val", "x_no").replace("val/x", "no/x"), "no")
+    else:
+        refused("no.zarr", "there is no file no.zarr")
+        refused("{path: val.zarr, inputs: z}", 'has no array "z"')
+    assert not [*Path().glob("*o.csv*")]
+
+
+@pytest.mark.parametrize("kind", ["npy"], indirect=True)
+def test_inputs_alone_and_parts_that_share_a_file(kind, capsys):
+    trained(kind)
+    capsys.readouterr()
+    assert main(["predict", "runs/run", "--input", "x_val.npy", "--output", "o.csv"]) == 0
+    for change, code, message in [
+        ("x_val.npy", 2, "name its inputs and its target"),
+        ("{inputs: x_val.npy, tarket: y_val.npy}", 2, "did you mean target?"),
+        ("{inputs: x_train.npy}", 2, "is the file that the model is trained on (data.inputs)"),
+        ("{inputs: x_val.npy}", 3, "different numbers of rows"),
+        ("{target: y_train.npy, inputs: x_again.npy}", 3, "y_train.npy is what the model is"),
+    ]:
+        np.save("x_again.npy", np.load("x_train.npy"))
+        assert main(["train", "run.yaml", f"data.split.val={change}"]) == code
+        assert message in capsys.readouterr().err
+    assert main(["evaluate", "runs/run", "--data", "x_val.npy"]) == 2
+    assert "--data '{inputs: x_val.npy, target: y.npy}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["npy"], indirect=True)
+def test_a_source_and_a_memory_map_are_read_by_blocks(kind, monkeypatch):
+    x, _ = trained(kind)
+    model, read = mt.load("runs/run"), []
+
+    def some(numbers):
+        read.append(len(numbers))
+        return (x[numbers], x[numbers, :1])
+
+    monkeypatch.setattr(inference, "ROWS", 32)
+    monkeypatch.setattr(inference, "BLOCK", 1)
+    expected = model.predict(x)
+    np.testing.assert_array_equal(model.predict(FunctionSource(some, len(x))), expected)
+    assert read == [0, 32, 32, 6]
+    mapped = np.load("x_val.npy", mmap_mode="r")
+    np.testing.assert_array_equal(model.predict(mapped), expected)
+    with pytest.raises(DataError, match=r"the input has shape \(70, 1\)"):
+        model.predict(FunctionSource(lambda numbers: (x[numbers, :1],), len(x)))
