@@ -24,7 +24,7 @@ from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source
 from .split import split_rows
-from .survey import checked_source, survey
+from .survey import Survey, checked_source, survey
 from .table import Table
 from .view import Rows, layout
 
@@ -38,8 +38,12 @@ def prepare_rows(
     others: Mapping[str, Any] | None,
     origin: str,
     preprocessing: Preprocessing | None,
+    before: Mapping[str, tuple[Any, Survey]] | None,
 ) -> Prepared:
-    """`prepare` for rows that are read when they are wanted."""
+    """`prepare` for rows that are read when they are wanted.
+
+    before: `Prepared.found`: of each part the rows, and what a survey has found in them.
+    """
     split, standardize, dtype, seed = fixed
     whole = _row_source(data, origin)
     inputs, target = layout(whole)
@@ -48,15 +52,21 @@ def prepare_rows(
         check_stored(preprocessing, inputs[0], origin)
     elif standardize and len(inputs) > 1:
         raise one_input_alone(len(inputs), origin)
-    how = way_to_split(whole, origin, *way)
-    rows = split_rows(len(whole), split, seed, origin, **how)
+    rows: Mapping[str, Any]
+    if before is None:
+        how = way_to_split(whole, origin, *way)
+        rows = split_rows(len(whole), split, seed, origin, **how)
+    else:
+        rows = {name: chosen for name, (chosen, _) in before.items() if name not in (others or {})}
     raw = {name: Rows(whole, chosen) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
         raw[name] = Rows(_row_source(as_source(other, where), where))
         _check_alike(raw[name], whole, where)
     found = {
-        name: survey(part, origin, dtype, moments=standardize and name == "train")
+        name: before[name][1]
+        if before is not None
+        else survey(part, origin, dtype, moments=standardize and name == "train")
         for name, part in raw.items()
     }
     if whole.weighted and not found["train"].high[-1] > 0:
@@ -97,6 +107,7 @@ def prepare_rows(
         in_features=shapes[0][1] if len(shapes) == 1 and len(shapes[0]) == 2 else None,
         out_features=len(classes) if classes else columns[0] if len(columns) == 1 else None,
         classes=classes,
+        found={name: (part.rows, found[name]) for name, part in raw.items()},
     )
 
 

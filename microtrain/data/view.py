@@ -194,8 +194,9 @@ def targets(source: Source) -> Iterator[tuple[Array, Array | None]]:
 
 def known_of_target(source: Source) -> Known:
     """What is known of a source's target; all of its rows are read where nobody has yet."""
-    if isinstance(source, Rows) and source.known is not None:
-        return source.known
+    known: Known | None = getattr(source, "known", None)
+    if known is not None:
+        return known
     survey = TargetSurvey()
     for target, _ in targets(source):
         survey.add(target)

@@ -97,6 +97,7 @@ def header(parts: Parts, hosts: Sequence[str], compiled: str, results: Path) -> 
         "ranks": f"{ranks:,} on {plural(len(names), 'host')} ({named}){f', {mpi}' if mpi else ''}",
         "device": f"{parts.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        **({"cache": data.cache} if data.cache else {}),
         **sizes(parts),
         "train": f"{duration}, batch size {config.train.batch_size:,}"
         + (f" over {ranks:,} ranks" if ranks > 1 else ""),
