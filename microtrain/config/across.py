@@ -50,6 +50,10 @@ def _shares(config: Config) -> Wrong:
         elif all(arguments.get(key) == value for key, value in keys.items()):
             same = ", ".join(f"data.{key}" for key in keys)
             yield f"data.split.{part}", f"is the file that the model is trained on ({same})"
+    data = config.data
+    of_files = {"path", "inputs"} & {*data.arguments} and not is_import_path(data.type)
+    if data.cache is not None and not of_files:
+        yield "data.cache", f"keeps the rows of files; data of type {data.type} are none"
     ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
     if len(ways) > 1:
         yield f"data.split.{ways[1]}", f"cannot be combined with {ways[0]}; choose one"

@@ -141,12 +141,17 @@ class Data(Component):
         split: Fractions for training, validation and test.
         standardize: Scale every input column to mean 0 and standard deviation 1, computed on the
             training part.
+        cache: A directory that keeps the prepared rows of files for runs to come, mapped into
+            memory as they are used; null: none.
     """
 
     split: Annotated[Split, Expects("fractions such as {train: 0.8, val: 0.1, test: 0.1}")] = field(
         default_factory=lambda: Split(train=1.0)
     )
     standardize: bool = False
+    cache: Annotated[Annotated[str, Path] | None, Expects("the path of a directory, or null")] = (
+        None
+    )
 
 
 @dataclass(kw_only=True)
@@ -314,4 +319,4 @@ SECTIONS: dict[str, type] = {
     "distributed": Distributed,
 }
 # Keys that stand beside a component's arguments and are the section's own.
-OWN_KEYS = {"data": ("split", "standardize")}
+OWN_KEYS = {"data": ("split", "standardize", "cache")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source
 from .split import split_rows
-from .survey import checked_source, survey
+from .survey import Survey, checked_source, survey
 from .table import Table
 from .view import Rows, layout
 
@@ -38,8 +39,12 @@ def prepare_rows(
     others: Mapping[str, Any] | None,
     origin: str,
     preprocessing: Preprocessing | None,
+    before: Mapping[str, tuple[Any, Survey]] | None,
 ) -> Prepared:
-    """`prepare` for rows that are read when they are wanted."""
+    """`prepare` for rows that are read when they are wanted.
+
+    before: `Prepared.found`: of each part the rows, and what a survey has found in them.
+    """
     split, standardize, dtype, seed = fixed
     whole = _row_source(data, origin)
     inputs, target = layout(whole)
@@ -48,14 +53,20 @@ def prepare_rows(
         check_stored(preprocessing, inputs[0], origin)
     elif standardize and len(inputs) > 1:
         raise one_input_alone(len(inputs), origin)
-    how = way_to_split(whole, origin, *way)
-    rows = split_rows(len(whole), split, seed, origin, **how)
+    rows: Mapping[str, Any]
+    if before is None:
+        how = way_to_split(whole, origin, *way)
+        rows = split_rows(len(whole), split, seed, origin, **how)
+    else:
+        rows = {name: chosen for name, (chosen, _) in before.items() if name not in (others or {})}
     raw = {name: Rows(whole, chosen) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
         raw[name] = Rows(alike(_row_source(as_source(other, where), where), whole, where))
     found = {
-        name: survey(part, origin, dtype, moments=standardize and name == "train")
+        name: before[name][1]
+        if before is not None
+        else survey(part, origin, dtype, moments=standardize and name == "train")
         for name, part in raw.items()
     }
     if whole.weighted and not found["train"].high[-1] > 0:
@@ -86,7 +97,8 @@ def prepare_rows(
         )
         for name, part in raw.items()
     }
-    return Prepared.of(parts, preprocessing, classes)
+    found_by = {name: (part.rows, found[name]) for name, part in raw.items()}
+    return replace(Prepared.of(parts, preprocessing, classes), found=found_by)
 
 
 def _row_source(data: Any, origin: str) -> Source:

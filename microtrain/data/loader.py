@@ -21,6 +21,7 @@ from ..random import begin_batch, place
 from ..tensor import wrap
 from .dataset import ArrayDataset
 from .order import BlockShuffle
+from .read_ahead import ReadAhead
 from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
 from .source import Source
 from .view import is_lazy
@@ -226,19 +227,28 @@ class DataLoader:
         count = len(self)
         cuts = {size: self._cut(size, micro_batches) for size in self._sizes(count)}
         before = place()
+        ahead = None
         try:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
                 order = self._order(epoch, cuts)
+                ahead = self._read_ahead(order, cuts)
                 for number in range(begin, count):
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
-                    batches = self._take(order, start, cuts[global_size])
+                    if ahead is None:
+                        batches = self._take(order, start, cuts[global_size])
+                    else:
+                        batches = ahead(number)
                     self.offset, self.global_size = batches[0].offset, global_size
                     yield MicroBatches(batches, (epoch, number), self.comm.size)
                 begin = 0
+                if ahead is not None:
+                    ahead.close()
         finally:
+            if ahead is not None:
+                ahead.close()
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
@@ -253,6 +263,19 @@ class DataLoader:
             return order
         whole = cuts[self.batch_size]
         return Ahead(order, self.batch_size, [(first, last) for first, last, _ in whole])
+
+    def _read_ahead(
+        self, order: Any, cuts: dict[int, list[tuple[int, int, int]]]
+    ) -> ReadAhead[list[Batch]] | None:
+        """What reads the batches of an epoch while others are used; None: nothing does."""
+        if self._arrays is not None or not getattr(self.dataset, "read_ahead", False):
+            return None
+
+        def read(number: int) -> list[Batch]:
+            start = number * self.batch_size
+            return self._take(order, start, cuts[min(self.batch_size, len(self.dataset) - start)])
+
+        return ReadAhead(read, len(self))
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""

@@ -23,7 +23,7 @@ from .frame import missing
 from .reading import reading
 from .source import RowNumbers, Source
 
-__all__ = ["Column", "Mapped", "Stored", "changed", "map_npz", "npy", "sign_of"]
+__all__ = ["Column", "Mapped", "Stored", "changed", "map_npy", "map_npz", "npy", "sign_of"]
 
 Array = NDArray[Any]
 
@@ -154,7 +154,7 @@ class Mapped:
             paths = sorted(path.glob("*.npy"))
             if not paths:
                 raise DataError(f"the directory {path} has no .npy files")
-        return cls(str(path), paths, [_map_file(each) for each in paths])
+        return cls(str(path), paths, [map_npy(each) for each in paths])
 
     def __getitem__(self, rows: Any) -> Array:
         if len(self._arrays) == 1:
@@ -227,7 +227,8 @@ def sign_of(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _map_file(path: Path) -> Array:
+def map_npy(path: Path) -> Array:
+    """The array of a .npy file; DataError for what is none that can be mapped."""
     with reading(path) as file:
         return _map(file, 0, str(path))
 

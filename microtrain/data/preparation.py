@@ -50,6 +50,7 @@ def prepare(
     origin: str = "data",
     preprocessing: Preprocessing | None = None,
     encoder: Encoder | None = None,
+    found: Any = None,
 ) -> Prepared:
     """Check what a data component returned, split it, standardise its input and cast it.
 
@@ -77,6 +78,7 @@ def prepare(
         origin: names the component in errors.
         preprocessing, encoder: apply these stored maps instead of computing them (evaluation,
             prediction).
+        found: `Prepared.found` of the same rows, which are then not read once more.
 
     Raises:
         DataError: not such arrays, no rows, NaN or infinite values, class codes out of range, a
@@ -89,7 +91,8 @@ def prepare(
     if any(map(is_lazy, (data, *(others or {}).values()))):
         fixed = split, standardize, dtype, seed
         rows_of: Any = data
-        return prepare_rows(rows_of, fixed, (stratify, group, time), others, origin, preprocessing)
+        way = stratify, group, time
+        return prepare_rows(rows_of, fixed, way, others, origin, preprocessing, found)
     whole = data if isinstance(data, Table) else checked(data, origin)
     how = way_to_split(whole, origin, stratify, group, time)
     rows = {

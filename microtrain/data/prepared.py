@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from .preprocessing import Preprocessing
 from .source import Source
@@ -27,6 +27,9 @@ class Prepared:
         classes: the names of the classes; None for regression.
         encoder: how the columns of a table become inputs; None for data that are arrays.
         notes: what a user should know of the data.
+        found: of rows that are not in memory, what other ranks of the host need not find out again.
+        digest: a hash of all rows, where it is known without reading them.
+        cache: where the rows are kept for other runs, in words; nothing where they are not.
     """
 
     train: Source
@@ -38,6 +41,9 @@ class Prepared:
     classes: tuple[str, ...] | None
     encoder: Encoder | None = None
     notes: tuple[str, ...] = ()
+    found: Any = None
+    digest: str | None = None
+    cache: str = ""
 
     @classmethod
     def of(

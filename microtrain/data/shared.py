@@ -31,8 +31,8 @@ from ..distributed.in_process import InProcessCommunicator
 from ..errors import DataError, UserError
 from ..files import reason
 from ..words import size
-from .dataset import ArrayDataset
 from .prepared import Prepared
+from .view import is_lazy
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -64,24 +64,27 @@ class Place:
 # By part: its arrays, or where these lie; None for what has been taken away, or is not shared.
 Arrays = dict[str, list[Array | None]]
 Places = dict[str, list[Place | None]]
+Load = Callable[..., Prepared]
 
 
 @dataclass(frozen=True)
 class Parcel:
     """What the first rank of a host tells the others; `rest` is None where they have their own.
 
-    Rows that are read when they are used are not shared: there is no name, and no file.
+    Rows that are read when they are used are not shared: there is no name, and no file, but what
+    was `found` in them.
     """
 
     name: str
     length: int
     places: Places
     rest: Prepared | None
+    found: Any = None
 
 
 def share(
     comm: Communicator,
-    load: Callable[[], Prepared],
+    load: Load,
     *,
     everyone: bool = False,
     given: bool = False,
@@ -89,10 +92,12 @@ def share(
     """The data that `load()` gives on the first rank of each host, on all ranks of that host.
 
     Collective. Where several ranks share them, the arrays are read-only. Of rows that are read when
-    they are used each rank opens the source, whose pages the system shares.
+    they are used each rank opens the source, whose pages the system shares, and is told what the
+    first one has found in it.
 
     Args:
-        load: nobody else may hold what it returns, or that is in memory twice.
+        load: nobody else may hold what it returns, or that is in memory twice. Takes `found` of
+            what the first rank of the host got, where that is not in memory.
         everyone: call it on every rank, for it may be collective. What it gives must be the same
             on all, and nobody fails; each rank keeps its own but for the arrays.
         given: the user has arrays of which these may be views. A copy of them would save nothing.
@@ -112,9 +117,7 @@ def share(
     return data
 
 
-def _same_objects(
-    node: InProcessCommunicator, load: Callable[[], Prepared], everyone: bool
-) -> Prepared | None:
+def _same_objects(node: InProcessCommunicator, load: Load, everyone: bool) -> Prepared | None:
     """For threads: what the first one got."""
     data: Prepared | None = None
     error: UserError | None = None
@@ -130,18 +133,16 @@ def _same_objects(
     if error is not None:
         raise error
     if same is not None and _by_rows(same) and node.rank > 0:
-        return data if everyone else load()
+        return data if everyone else load(same.found)
     return same
 
 
 def _by_rows(data: Prepared) -> bool:
     """Whether rows are read when they are used."""
-    return not isinstance(data.train, ArrayDataset)
+    return is_lazy(data.train)
 
 
-def _same_memory(
-    node: Communicator, load: Callable[[], Prepared], everyone: bool, given: bool
-) -> Prepared | None:
+def _same_memory(node: Communicator, load: Load, everyone: bool, given: bool) -> Prepared | None:
     """For processes: the arrays in a file that all of them map."""
     first = node.rank == 0
     rest: Prepared | None = None
@@ -165,7 +166,7 @@ def _same_memory(
                     else:
                         rest, arrays = _apart(loaded.pop())
                 if rest is None:
-                    parcel = Parcel("", 0, {}, None)
+                    parcel = Parcel("", 0, {}, None, None if read is None else read.found)
                 else:
                     places, length = _layout(arrays, everyone, given)
                     name, notes = _new_file(length)
@@ -181,7 +182,7 @@ def _same_memory(
     if error is not None:
         raise error
     if parcel is not None and not parcel.name:
-        return load() if read is None else read
+        return load(parcel.found) if read is None else read
     if file is None or parcel is None:
         return None
     with file, alone(WHY):

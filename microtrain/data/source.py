@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -80,6 +81,9 @@ class FunctionSource(Source):
         length: the number of rows.
         feature_names, target_name, classes, weighted, truth: as in `Source`.
         location: takes a row number and says where the row comes from, for errors.
+        read_ahead: let a `DataLoader` call `read` for the next batch in a thread, while a step
+            computes. Worth it where `read` waits, for a disk or a network; it then runs in several
+            threads, but never in two at once.
 
     Raises:
         TypeError: `read` cannot be called, or `length` is no whole number.
@@ -104,6 +108,7 @@ class FunctionSource(Source):
         weighted: bool = False,
         truth: dict[str, Any] | None = None,
         location: Callable[[int], str] | None = None,
+        read_ahead: bool = False,
     ) -> None:
         if not callable(read):
             raise TypeError(f"FunctionSource: read is a {type(read).__name__}, expected a function")
@@ -115,6 +120,7 @@ class FunctionSource(Source):
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.target_name, self.weighted, self.truth = target_name, weighted, truth
         self.classes = None if classes is None else tuple(classes)
+        self.read_ahead, self._one_at_a_time = read_ahead, Lock()
 
     def __len__(self) -> int:
         return self._length
@@ -123,7 +129,10 @@ class FunctionSource(Source):
         """What the function returns for these rows."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self._length))
-        return tuple(self._read(rows))
+        if not self.read_ahead:
+            return tuple(self._read(rows))
+        with self._one_at_a_time:
+            return tuple(self._read(rows))
 
     def location(self, row: int) -> str:
         """What the function for that says, else the number of the row."""

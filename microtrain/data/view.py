@@ -85,6 +85,7 @@ class Rows(Source):
         self._scaled = preprocessing is not None and not preprocessing.is_identity
         self.feature_names, self.target_name = source.feature_names, source.target_name
         self.classes, self.weighted, self.truth = source.classes, source.weighted, source.truth
+        self.read_ahead: bool = getattr(source, "read_ahead", False)
         self._raw = source.read(slice(0, 0))
 
     def __len__(self) -> int:
@@ -194,8 +195,9 @@ def targets(source: Source) -> Iterator[tuple[Array, Array | None]]:
 
 def known_of_target(source: Source) -> Known:
     """What is known of a source's target; all of its rows are read where nobody has yet."""
-    if isinstance(source, Rows) and source.known is not None:
-        return source.known
+    known: Known | None = getattr(source, "known", None)
+    if known is not None:
+        return known
     survey = TargetSurvey()
     for target, _ in targets(source):
         survey.add(target)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -104,7 +105,7 @@ def evaluate_run(
             rows = Rows(stored, preprocessing=scaling, dtype=dtype, known=checked)
         datasets: dict[str, Source] = {data_file: rows}
     else:
-        data, its_hash = load_once(config, comm, lambda: load_data_again(model))
+        data, its_hash = load_once(config, comm, partial(load_data_again, model))
         if its_hash != saved.checkpoint.state.get("data_hash"):
             warn(
                 f"the data have changed since the run {evaluation.path}: its parts are cut from "
@@ -144,9 +145,12 @@ def _known(source: Source, model: TrainedModel, origin: str) -> Known | None:
     return rows.known if isinstance(rows, Rows) else None
 
 
-def load_data_again(model: TrainedModel) -> Prepared:
-    """The data of a run, split and standardised as it did; DataError where they do not fit."""
-    data = load_data(model.config, model.preprocessing, model.signature.table)
+def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:
+    """The data of a run, split and standardised as it did; DataError where they do not fit.
+
+    found: what another rank of the host has found in the same rows.
+    """
+    data = load_data(model.config, model.preprocessing, model.signature.table, found)
     for what, now, then in (
         ("columns", data.train.feature_names, model.feature_names),
         ("classes", data.classes, model.classes),

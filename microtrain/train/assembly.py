@@ -27,6 +27,7 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
+from .data_cache import cached
 from .divergence import Guard, Skips
 from .fit import check_fit
 from .losses import balance
@@ -59,7 +60,7 @@ def build_run(
     if shards is not None:
         together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
     device = choose_device(config, comm, warn)
-    data, its_hash = load_once(config, comm, lambda: load_data(config))
+    data, its_hash = load_run_data(config, comm)
     if comm.rank == 0:
         for note in data.notes:
             warn(note)
@@ -185,11 +186,15 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
 
 
 def load_data(
-    config: Config, preprocessing: Preprocessing | None = None, encoder: Encoder | None = None
+    config: Config,
+    preprocessing: Preprocessing | None = None,
+    encoder: Encoder | None = None,
+    found: Any = None,
 ) -> Prepared:
     """The configured data, split, encoded and standardised, cast.
 
-    `preprocessing` and `encoder` are those of a training before.
+    `preprocessing` and `encoder` are those of a training before, `found` is what another rank of
+    the host has found in the same rows.
     """
     data, split = config.data, config.data.split
     origin = f"data ({data.type})"
@@ -213,6 +218,7 @@ def load_data(
             origin=origin,
             preprocessing=preprocessing,
             encoder=encoder,
+            found=found,
         )
     except DataError as error:
         raise DataError(f"{error}\n{own('data')}") if is_import_path(data.type) else error from None
@@ -222,8 +228,25 @@ def load_data(
     return prepared
 
 
+def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
+    """The data of a run that begins or goes on, and their hash, as `load_once`; collective."""
+
+    def load(found: Any = None) -> Prepared:
+        return load_data(config) if found is None else load_data(config, found=found)
+
+    if config.data.cache is None:
+        return load_once(config, comm, load)
+    load = cached(config, load, data_hash)
+    if comm.size > comm.node().size:
+        with settled(comm):  # once, where all hosts see one directory
+            if comm.rank == 0:
+                with alone("it reads and prepares the data for all hosts"):
+                    load()
+    return load_once(config, comm, load)
+
+
 def load_once(
-    config: Config, comm: Communicator, load: Callable[[], Prepared]
+    config: Config, comm: Communicator, load: Callable[..., Prepared]
 ) -> tuple[Prepared, str]:
     """The data that `load()` gives, once a host, and their hash; collective.
 
@@ -267,6 +290,8 @@ def compare_models(config: Config, module: Module, comm: Communicator) -> None:
 
 def data_hash(data: Prepared) -> str:
     """A hash of all rows of all parts as they are trained on."""
+    if data.digest is not None:
+        return data.digest
     digest = hashlib.blake2b(digest_size=16)
     for part in (data.train, data.val, data.test):
         if isinstance(part, Rows):

@@ -102,6 +102,7 @@ def header(
         "ranks": f"{ranks:,} on {plural(len(names), 'host')} ({named}){f', {mpi}' if mpi else ''}",
         "device": f"{run.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
+        **({"cache": data.cache} if data.cache else {}),
         **sizes(run, needed),
         "train": f"{duration}, batch size {config.train.batch_size:,}"
         + (f" over {ranks:,} ranks" if ranks > 1 else ""),

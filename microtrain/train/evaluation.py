@@ -10,6 +10,7 @@ from ..autograd import enable_grad, no_grad
 from ..backend import MODES, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Source, contiguous_slice
+from ..data.cache import Kept
 from ..data.view import known_of_target, layout
 from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
@@ -55,7 +56,7 @@ def evaluate(
     inputs, target = layout(dataset)
     mean: Any = 0.0
     if target.dtype.kind == "f":
-        if isinstance(dataset, ArrayDataset):
+        if isinstance(dataset, ArrayDataset) and not isinstance(dataset, Kept):
             mean = dataset.target.mean(axis=0)
         else:
             mean = known_of_target(dataset).mean

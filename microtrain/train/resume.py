@@ -42,8 +42,8 @@ __all__ = ["choose_run", "restore", "run_directory", "take_initial_values", "tak
 # What may be another after a resume: it does not change the mathematics of a step. The data
 # themselves are compared, wherever they lie.
 FREE = (
-    "name", "run_dir", "base", "data.path", "train.duration", "train.max_time", "train.eval_every",
-    "train.init_from", "log.", "checkpoint.", "callbacks", "device",
+    "name", "run_dir", "base", "data.path", "data.cache", "train.duration", "train.max_time",
+    "train.eval_every", "train.init_from", "log.", "checkpoint.", "callbacks", "device",
     "distributed.backend", "distributed.bucket_mb", "distributed.overlap", "distributed.warn_s",
     "distributed.timeout_s", "distributed.blas_threads", "distributed.share_gpu",
 )  # fmt: skip

@@ -1,0 +1,63 @@
+"""`data.cache`: a run's data from what an earlier one has kept, or kept for those to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..config.components import load, parameters
+from ..config.schema import Config
+from ..data import Prepared
+from ..data.cache import find, keep, key_of, opened, stamps
+from ..errors import DataError
+from ..words import size
+
+__all__ = ["cached"]
+
+
+def cached(
+    config: Config, load_data: Callable[..., Prepared], digest_of: Callable[[Prepared], str]
+) -> Callable[..., Prepared]:
+    """`load_data` that keeps what it gives in the directory that `data.cache` names."""
+    assert config.data.cache is not None
+    directory = Path(config.data.cache)
+    said: dict[str, str] = {}
+
+    def load_kept(found: str | None = None) -> Prepared:
+        """found: where another rank of this host has found or put it."""
+        if found is not None:
+            return opened(Path(found))
+        key, files = _key(config)
+        place = find(directory, key)
+        words = "an earlier run has kept the rows in"
+        if place is None or None in files:
+            data = load_data()  # says what is wrong with a file that is not there
+            place = keep(directory, key, data, digest_of(data))
+            words = "the rows are kept for runs to come in"
+            if _key(config)[0] != key:
+                raise DataError(
+                    f"data.cache: a file was changed while it was being read for {place}, which "
+                    "no run will use; start again, and write other versions of a file under "
+                    "another name"
+                )
+        data = opened(place)
+        kept = sum(each.stat().st_size for each in place.iterdir())
+        # Asked twice where there are several hosts: what is said is how it was at first.
+        return replace(data, cache=said.setdefault(key, f"{words} {place} ({size(kept)})"))
+
+    return load_kept
+
+
+def _key(config: Config) -> tuple[str, list[Any]]:
+    """The name of these rows, prepared as they are to be; and what tells their files apart."""
+    data = config.data
+    accepted = parameters(load("data", data.type))
+    paths = [*data.split.files.values()]
+    for name, value in data.arguments.items():
+        if value is not None and "Path" in str(accepted[name].annotation):
+            paths += value if isinstance(value, list) else [value]
+    files = stamps([Path(path) for path in paths])
+    how = data.type, data.arguments, asdict(data.split), data.standardize, config.dtype
+    return key_of(how, files), files
