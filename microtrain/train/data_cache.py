@@ -54,10 +54,11 @@ def _key(config: Config) -> tuple[str, list[Any]]:
     """The name of these rows, prepared as they are to be; and what tells their files apart."""
     data = config.data
     accepted = parameters(load("data", data.type))
-    paths = [*data.split.files.values()]
-    for name, value in data.arguments.items():
-        if value is not None and "Path" in str(accepted[name].annotation):
-            paths += value if isinstance(value, list) else [value]
+    paths = []
+    for keys in (data.arguments, *data.split.files.values()):
+        for name, value in keys.items():
+            if value is not None and "Path" in str(accepted[name].annotation):
+                paths += value if isinstance(value, list) else [value]
     files = stamps([Path(path) for path in paths])
     how = data.type, data.arguments, asdict(data.split), data.standardize, config.dtype
     return key_of(how, files), files
