@@ -24,7 +24,7 @@ BUDGET = {
     "step": (1, 0, 600),
     "evaluation": (2, 0, 100),
     "checkpoint": (2, 0, 8),
-    "resume": (3, 1, 10_000),
+    "resume": (3, 1, 10_400),
     "rest": (7, 3, 400),  # of a whole run: its directory, hosts, the end
 }
 

@@ -377,7 +377,8 @@ def test_a_state_of_any_shape_is_taken_or_refused(theirs):
     taken, refused = [], 0
     for path in places(whole.state):
         for value in () if path[0] in used else VALUES:
-            damaged = dataclasses.replace(whole, state=changed(whole.state, path, value))
+            arrays = {"model": {**whole.model}, "optimizer": {**whole.optimizer}}  # given away
+            damaged = dataclasses.replace(whole, state=changed(whole.state, path, value), **arrays)
             try:
                 check_run(damaged, trainer.optimizer.param_groups, True)
                 restore(trainer, damaged)

@@ -31,7 +31,7 @@ def parts(**more):
     train = SimpleNamespace(batch_size=64)
     made = {
         "config": SimpleNamespace(name="linreg", dtype="float32", distributed=shared, train=train),
-        "data": SimpleNamespace(train=range(8000), val=range(2000), test=None),
+        "data": SimpleNamespace(train=range(8000), val=range(2000), test=None, cache=""),
         "plan": SimpleNamespace(epoch=125, total=2500),
         "comm": SimpleNamespace(size=1),
         "model": SimpleNamespace(overlap="off", local_batch_norm=False),
