@@ -131,7 +131,7 @@ def test_ranks_reduce_their_gradients_and_keep_shards(tmp_path):
     gradients = re.search(r"gradients (.*?),", said["memory"])[1]
     assert said["model"].endswith(f"parameters, {gradients} reduced per step")
     assert re.search(
-        r"about \S+ MB per rank: .* data \S+ KB per host.* shards \S+ KB", said["memory"]
+        r"about \S+ [MG]B per rank: .* data \S+ KB per host.* shards \S+ KB", said["memory"]
     )
 
 
