@@ -57,6 +57,15 @@ def _shares(config: Config) -> Wrong:
     ways = [way for way in ("stratify", "group", "time") if getattr(split, way)]
     if len(ways) > 1:
         yield f"data.split.{ways[1]}", f"cannot be combined with {ways[0]}; choose one"
+    for other in ("val", "time"):
+        if split.folds is not None and getattr(split, other) is not None:
+            yield f"data.split.{other}", "cannot be combined with folds; choose one"
+    if (split.folds is None) != (split.fold is None):
+        missing = "folds" if split.folds is None else "fold"
+        yield f"data.split.{missing}", "is missing: folds says how many, fold which one is held out"
+    elif split.folds is not None and split.fold is not None and split.fold >= split.folds:
+        last = split.folds - 1
+        yield "data.split.fold", f"expected a fold from 0 to {last}, got {split.fold}"
 
 
 def _steps(config: Config) -> Wrong:
@@ -79,7 +88,7 @@ def _loss(config: Config) -> Wrong:
 def _monitors(config: Config) -> Wrong:
     """The values by which the best model is chosen and a run ends early are measured."""
     monitored = config.checkpoint.monitor or ""
-    part = "val" if config.data.split.val else "train"
+    part = "val" if config.data.split.has_val else "train"
     higher: dict[str, bool | None] = {
         "train/loss": False,
         f"{part}/loss": False,

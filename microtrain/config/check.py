@@ -35,6 +35,19 @@ def checked(root: Node, problems: list[Problem], *, trust: bool | None = None) -
     return _Checker(problems, trust).config(root)
 
 
+def checked_section(path: str, node: Node, problems: list[Problem]) -> Any:
+    """The section at `path` alone, or None with the reasons in `problems`."""
+    checker = _Checker(problems, None)
+    value = checker._value(path, node, Any, _Keys({}, path))
+    for unknown in checker.unknown:
+        checker._explain(*unknown)
+    if not problems and not isinstance(node.value, dict):
+        problems.append(
+            Problem(path, f"expected keys and values, got {describe(value)}", node.where)
+        )
+    return None if problems else value
+
+
 @dataclass
 class _Keys:
     """What can be written at one place, in a section or a component."""
@@ -81,7 +94,7 @@ class _Checker:
             setattr(config, key, None)  # what is meant there is not known
         config.origins.update({path: str(place) for path, place in self.places.items()})
         if config.checkpoint and config.data and config.checkpoint.monitor is None:
-            config.checkpoint.monitor = "val/loss" if config.data.split.val else "train/loss"
+            config.checkpoint.monitor = "val/loss" if config.data.split.has_val else "train/loss"
         for path, message in contradictions(config):
             self.problems.append(Problem(path, message, self.places.get(path)))
         return None if self.problems else config

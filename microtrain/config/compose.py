@@ -23,7 +23,7 @@ MOST_BASES = 20
 MOST_LINKS = 40  # from one to the next, as Linux follows them
 
 
-class _Refused(Exception):
+class _Refused(ValueError):
     """A base or an override that leads nowhere; the text says why."""
 
 
@@ -184,10 +184,18 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
             return root
         whole = Place(source, 1, start, len(path))
         last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
-        return with_components(_assign(root, "", keys, replace(value, key=last), whole))
+        return assign(root, path, replace(value, key=last), whole)
     except _Refused as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root
+
+
+def assign(root: Node, path: str, value: Node, place: Place) -> Node:
+    """The tree with `value` at a dotted path; what is new in between is at `place`.
+
+    Raises ValueError, whose text says why, where the path leads nowhere.
+    """
+    return with_components(_assign(root, "", path.split("."), value, place))
 
 
 def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -> Node:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..distributed.agreement import from_root
 from ..errors import ConfigError
@@ -22,8 +22,11 @@ from .schema import Config
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
+    from .sweep import Member
 
-__all__ = ["Config", "load_config", "load_config_everywhere", "resolved_yaml"]
+T = TypeVar("T")
+
+__all__ = ["Config", "load_config", "load_config_everywhere", "load_sweep", "resolved_yaml"]
 
 
 def load_config(
@@ -40,6 +43,30 @@ def load_config(
     Raises ConfigError with all problems at once.
     """
     from .check import checked
+
+    return _read(path, overrides, trust, lambda *tree: checked(*tree, trust=trust))
+
+
+def load_sweep(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool | None = None
+) -> list[Member]:
+    """The members of the sweep that a file describes, in order; one where it describes none.
+
+    Raises ConfigError as `load_config`: what is wrong with a member is said at the value of the
+    sweep that is wrong.
+    """
+    from .sweep import members
+
+    return _read(path, overrides, trust, lambda *tree: members(*tree, trust=trust))
+
+
+def _read(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str],
+    trust: bool | None,
+    make: Callable[[Any, list[Any]], T | None],
+) -> T:
+    """What `make` makes of the tree, or ConfigError with all problems."""
     from .compose import override, read_with_bases, unreadable
     from .document import Node
     from .problems import Place, Problem, Source, report
@@ -58,7 +85,7 @@ def load_config(
             stem = Source("the file's name", (path.stem,), path.parent, is_file=False)
             place = Place(stem, 1, 1, len(path.stem))
             root.value["name"] = Node(path.stem, place, place)
-        config = checked(root, problems, trust=trust)
+        config = make(root, problems)
     if config is None:
         raise ConfigError(
             report(problems, name, f"microtrain check {shlex.join([name, *overrides])}")

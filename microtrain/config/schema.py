@@ -105,6 +105,9 @@ class Split:
         group: A column; rows with the same value in it stay together in one part.
         time: A column of numbers or dates; the earliest rows are the training data, the latest the
             test data.
+        folds: Cut the training part into this many folds, for cross-validation; one of them is
+            the validation data.
+        fold: Which of the folds that is, from 0; a sweep takes each in turn.
     """
 
     train: Fraction
@@ -114,6 +117,13 @@ class Split:
     stratify: bool = False
     group: Text | None = None
     time: Text | None = None
+    folds: Annotated[int, Ge(2)] | None = None
+    fold: Annotated[int, Ge(0)] | None = None
+
+    @property
+    def has_val(self) -> bool:
+        """Whether there are validation data."""
+        return self.val is not None or self.folds is not None
 
     @property
     def shares(self) -> dict[str, float]:
@@ -254,8 +264,35 @@ class Distributed:
 
 
 @dataclass(kw_only=True)
+class Sweep:
+    """Many runs as one: every combination of what varies is a member.
+
+    Args:
+        seeds: Number of seeds, from `seed` on, or a list of them.
+        folds: Cross-validation: cut the training part into this many folds, and hold out each.
+        grid: Lists of values by dotted key, such as {optimizer.lr: [0.1, 0.01]}; every combination.
+        random: A count of combinations drawn at random, and by dotted key what from, such as
+            {count: 50, optimizer.lr: log 0.001..1}; also 0..1, whole numbers as 1..8, or a list.
+        stop: Stop bad settings early; halving: after 1/9 and 1/3 of the steps, the best third of
+            the settings goes on.
+    """
+
+    seeds: Annotated[
+        Count | Annotated[list[Seed], MinLen(1)], Expects("a number of seeds, or a list of them")
+    ] = 1
+    folds: Annotated[int, Ge(2)] | None = None
+    grid: Annotated[
+        dict[str, Any], Expects("lists of values by key, such as {optimizer.lr: [0.1, 0.01]}")
+    ] = field(default_factory=dict)
+    random: Annotated[
+        dict[str, Any], Expects("a count, and by key a range such as log 0.001..1")
+    ] = field(default_factory=dict)
+    stop: Literal["halving"] | None = None
+
+
+@dataclass(kw_only=True)
 class Config:
-    """One YAML file: one run.
+    """One YAML file: one run, or a sweep of them.
 
     Args:
         name: Name of the run; default: the file's name.
@@ -276,6 +313,7 @@ class Config:
         run_dir: The directory of all runs, relative to the working directory.
         base: A YAML file, relative to this one, that provides the keys missing here.
         trainer: Import path of your own subclass of Trainer.
+        sweep: Train many models that differ in these settings; null: one.
 
     Attributes:
         origins: where what is no default came from, by dotted path: "train.batch_size" from
@@ -304,6 +342,7 @@ class Config:
     run_dir: PathText = "runs"
     base: Annotated[Text | None, Expects("the path of a YAML file")] = None
     trainer: Annotated[Text | None, Expects("an import path: ./file.py:Name")] = None
+    sweep: Annotated[Sweep | None, KEYS] = None
     origins: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
 
@@ -317,6 +356,7 @@ SECTIONS: dict[str, type] = {
     "checkpoint": Checkpoint,
     "log": Log,
     "distributed": Distributed,
+    "sweep": Sweep,
 }
 # Keys that stand beside a component's arguments and are the section's own.
 OWN_KEYS = {"data": ("split", "standardize", "cache")}

@@ -35,7 +35,7 @@ __all__ = ["prepare_rows"]
 def prepare_rows(
     data: Source | Table,
     fixed: tuple[Mapping[str, float] | None, bool, DTypeLike, int],
-    way: tuple[bool, str | None, str | None],
+    way: tuple[bool, str | None, str | None, tuple[int, int] | None],
     others: Mapping[str, Any] | None,
     origin: str,
     preprocessing: Preprocessing | None,

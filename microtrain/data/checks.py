@@ -147,9 +147,18 @@ def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
 
 
 def way_to_split(
-    data: Source | Table, origin: str, stratify: bool, group: str | None, time: str | None
+    data: Source | Table,
+    origin: str,
+    stratify: bool,
+    group: str | None,
+    time: str | None,
+    fold: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """What `split_rows` has to know; ConfigError where the data do not allow it."""
+    if fold is not None:
+        if time is not None:
+            raise ConfigError(f"{origin}: split takes one of folds and time")
+        return {**way_to_split(data, origin, stratify, group, time), "fold": fold}
     if stratify + (group is not None) + (time is not None) > 1:
         raise ConfigError(f"{origin}: split takes one of stratify, group and time")
     if stratify:

@@ -46,6 +46,7 @@ def prepare(
     stratify: bool = False,
     group: str | None = None,
     time: str | None = None,
+    fold: tuple[int, int] | None = None,
     others: Mapping[str, Any] | None = None,
     origin: str = "data",
     preprocessing: Preprocessing | None = None,
@@ -74,6 +75,7 @@ def prepare(
         stratify: give each part the same share of every class.
         group: a column; rows with the same value there go to the same part.
         time: a column of numbers or dates; the earliest rows train, the latest test.
+        fold: (k, n): cut the training part into n folds, and validate on fold k, from 0 up.
         others: data of parts that are not cut from `data`, such as `{"test": (x, y)}`.
         origin: names the component in errors.
         preprocessing, encoder: apply these stored maps instead of computing them (evaluation,
@@ -91,10 +93,10 @@ def prepare(
     if any(map(is_lazy, (data, *(others or {}).values()))):
         fixed = split, standardize, dtype, seed
         rows_of: Any = data
-        way = stratify, group, time
+        way = stratify, group, time, fold
         return prepare_rows(rows_of, fixed, way, others, origin, preprocessing, found)
     whole = data if isinstance(data, Table) else checked(data, origin)
-    how = way_to_split(whole, origin, stratify, group, time)
+    how = way_to_split(whole, origin, stratify, group, time, fold)
     rows = {
         # In the order of the data, as of fewer rows; all of them are in memory here.
         name: np.sort(part[:]) if isinstance(part, PartRows) else part

@@ -126,6 +126,7 @@ def split_rows(
     strata: NDArray[Any] | None = None,
     units: NDArray[Any] | None = None,
     in_order: bool = False,
+    fold: tuple[int, int] | None = None,
 ) -> dict[str, slice | NDArray[np.intp] | PartRows]:
     """The rows of each part, in their own order; None puts all of them in train.
 
@@ -138,24 +139,39 @@ def split_rows(
         units: a value for each row; rows of one value stay together, so that the sizes of the
             parts are only near to what `split` says.
         in_order: do not draw: the lowest of `units` train, the highest test.
+        fold: (k, n): `split` has no val; the training rows are cut into n folds of sizes that
+            differ by one row at most, of which fold k (from 0) is val and the others are train.
+            So each row is in val for one k.
     """
-    if split is None:
+    if split is None and fold is None:
         return {"train": slice(None)}
-    sizes = split_sizes(rows, split, origin)
-    if len(sizes) == 1:
+    sizes = split_sizes(rows, split or {"train": 1.0}, origin)
+    if len(sizes) == 1 and fold is None:
         return {"train": slice(None)}
-    if rows > TABLE and strata is None and units is None:
+    if rows > TABLE and strata is None and units is None and fold is None:
         return {name: PartRows(rows, sizes, name, seed) for name in PARTS if name in sizes}
     order = generator(seed, "split").permutation(rows)
     # In the order of PARTS, so that the order of the keys in the YAML changes nothing.
     bounds = np.cumsum([sizes.get(name, 0) for name in PARTS])[:-1]
+    if fold is not None:
+        bounds = np.arange(1, fold[1] + 1) * sizes["train"] // fold[1]
     if strata is not None:
         order = order[_spread(strata[order])]
     if units is not None:
         order, bounds = _together(units, None if in_order else order, bounds)
-    parts = zip(PARTS, np.split(order, bounds), strict=True)
+    cut = np.split(order, bounds)
+    if fold is not None:
+        val, test = cut.pop(fold[0]), cut.pop()
+        cut = [np.concatenate(cut), val, test]
+        sizes["val"] = len(val)
+    parts = zip(PARTS, cut, strict=True)
     chosen: dict[str, Any] = {name: np.sort(part) for name, part in parts if name in sizes}
     empty = [name for name, part in chosen.items() if not len(part)]
+    if empty and fold is not None:
+        raise DataError(
+            f"{origin}: fold {fold[0]} of {fold[1]} leaves {' and '.join(empty)} without rows: "
+            f"there are {len(order):,} rows; take fewer folds"
+        )
     if empty and units is not None:
         raise DataError(
             f"{origin}: no rows are left for {' and '.join(empty)}: of {rows} rows, "

@@ -214,6 +214,7 @@ def load_data(
             stratify=split.stratify,
             group=split.group,
             time=split.time,
+            fold=None if split.folds is None or split.fold is None else (split.fold, split.folds),
             others=others,
             origin=origin,
             preprocessing=preprocessing,

@@ -115,7 +115,7 @@ def check_fit(
 
 def check_monitor(config: Config, metrics: list[Metric]) -> None:
     """ConfigError where the highest value of the monitored metric is best, or nobody knows."""
-    part = "val" if config.data.split.val else "train"
+    part = "val" if config.data.split.has_val else "train"
     for metric in metrics:
         wrong = mode_missing(config, metric.higher_is_better)
         if wrong and config.checkpoint.monitor == f"{part}/{metric.name}":

@@ -1,0 +1,236 @@
+"""The members of a sweep: the configuration of each, from the tree of the file. Rank 0 only.
+
+A member's configuration is that of the file with some values replaced, and is checked like it: what
+is wrong with a value of the sweep is said where that stands. Settings are checked once; the seeds
+and folds of each are numbers that need no more looking at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..random import generator
+from .check import checked, checked_section
+from .compose import assign
+from .document import Node, join
+from .problems import Problem, describe, quoted
+from .schema import Config, Sweep
+
+__all__ = ["Member", "members"]
+
+FOLD, SEED = "data.split.fold", "seed"
+MOST = 100_000  # members
+RANGE = "expected a list of values, or a range such as 0..1, 1..8 or log 0.001..1"
+_RANGE = re.compile(r"(log\s+)?(\S+?)\s*\.\.\s*(\S+)")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep.
+
+    Attributes:
+        number: from 0.
+        setting: number of the combination of values that it shares with other seeds and folds.
+        varied: what its configuration has of its own, by dotted key.
+        config: the whole of it, without `sweep`.
+    """
+
+    number: int
+    setting: int
+    varied: dict[str, Any]
+    config: Config
+
+
+def members(
+    root: Node, problems: list[Problem], *, trust: bool | None = None
+) -> list[Member] | None:
+    """The members of the sweep in a tree; of a tree without one the run that it describes.
+
+    None where anything is wrong, which `problems` then has. Combinations of the grid come first by
+    their first key, then those that were drawn; seeds change fastest, then folds.
+    """
+    node = root.value.get("sweep")
+    root = replace(root, value={k: v for k, v in root.value.items() if k != "sweep"})
+    if node is None or node.value is None:
+        config = checked(root, problems, trust=trust)
+        return None if config is None else [Member(0, 0, {}, config)]
+    sweep = checked_section("sweep", node, problems)
+    if sweep is None:
+        return None
+    combinations = list(_combinations(node, sweep, root, problems))
+    folds = sweep.folds or 1
+    seeds = sweep.seeds if isinstance(sweep.seeds, list) else range(sweep.seeds)
+    if not problems and len(combinations) * folds * len(seeds) > MOST:
+        problems.append(Problem("sweep", f"makes more than {MOST:,} members", node.where))
+    if not problems and sweep.stop and len(combinations) < 3:
+        message = (
+            "halving keeps the best third of the settings; vary three or more, in grid or random"
+        )
+        problems.append(Problem("sweep.stop", message, node.value["stop"].where))
+    found: list[Member] = []
+    for setting, values in enumerate([] if problems else combinations):
+        config = _checked(root, node, sweep, values, problems, trust)
+        if config is None:
+            continue
+        plain = {path: value.plain() for path, value in values.items()}
+        first = 0 if isinstance(sweep.seeds, list) else config.seed
+        for fold, seed in itertools.product(range(folds), seeds):
+            own = {FOLD: fold} if sweep.folds else {}
+            own |= {SEED: first + seed} if len(seeds) > 1 or isinstance(sweep.seeds, list) else {}
+            member = _with(config, own)
+            found.append(Member(len(found), setting, plain | own, member))
+    return None if problems else found
+
+
+def _checked(
+    root: Node,
+    node: Node,
+    sweep: Sweep,
+    values: Mapping[str, Node],
+    problems: list[Problem],
+    trust: bool | None,
+) -> Config | None:
+    """The configuration with these values; problems that others have had are not said again."""
+    tree = root
+    if sweep.folds:
+        folds = node.value["folds"]
+        data = tree.value.get("data")
+        if data is not None and isinstance(data.value, dict) and "split" not in data.value:
+            tree = assign(tree, "data.split.train", replace(folds, value=1.0), folds.place)
+        tree = assign(tree, "data.split.folds", folds, folds.place)
+        tree = assign(tree, FOLD, replace(folds, value=0), folds.place)
+    for path, value in values.items():
+        tree = assign(tree, path, value, value.place)
+    own: list[Problem] = []
+    config = checked(tree, own, trust=trust)
+    problems += [each for each in own if each not in problems]
+    return config
+
+
+def _with(config: Config, own: Mapping[str, Any]) -> Config:
+    """The configuration with a fold and a seed of its own."""
+    data, seed = config.data, own.get(SEED, config.seed)
+    if FOLD in own:
+        data = replace(data, split=replace(data.split, fold=own[FOLD]))
+    found = replace(config, data=data, seed=seed)
+    found.origins.update(config.origins | dict.fromkeys(own, "sweep"))
+    return found
+
+
+def _combinations(
+    node: Node, sweep: Sweep, root: Node, problems: list[Problem]
+) -> Iterator[dict[str, Node]]:
+    """Values by dotted key: those of the grid, each with those that are drawn."""
+    grid = dict(_flat(node.value.get("grid"), ""))
+    drawn = dict(_flat(node.value.get("random"), ""))
+    count = drawn.pop("count", None)
+    for name, part in (("grid", grid), ("random", drawn)):
+        for path, value in part.items():
+            at = join(f"sweep.{name}", path)
+            taken = path == SEED or path.partition(".")[0] == "sweep" or path == FOLD
+            if taken or (name == "random" and path in grid):
+                message = (
+                    "is in grid as well; name it once"
+                    if path in grid and not taken
+                    else ("cannot vary here; use sweep.seeds or sweep.folds")
+                )
+                problems.append(Problem(at, message, value.key or value.where))
+            elif isinstance(value.value, list) and value.value:
+                pass
+            elif name == "grid":
+                message = f"expected a list of values, got {describe(value.plain())}"
+                problems.append(Problem(at, message, value.where))
+            elif message := _wrong_range(value):
+                problems.append(Problem(at, message, value.where))
+            if not problems:
+                try:
+                    assign(root, path, value, value.place)
+                except ValueError as error:
+                    problems.append(Problem(at, str(error), value.key or value.where))
+    number = None if count is None else count.value
+    right = isinstance(number, int) and not isinstance(number, bool) and number > 0
+    if count is not None and not right:
+        message = f"expected a whole number of at least 1, got {describe(count.plain())}"
+        problems.append(Problem("sweep.random.count", message, count.where))
+    elif bool(drawn) != (count is not None):
+        what = (
+            "says how many are drawn: random: {count: 50, ...}"
+            if drawn
+            else (
+                "draws nothing: name what, such as random: {count: 50, optimizer.lr: log 0.001..1}"
+            )
+        )
+        where = node.value["random"].where
+        problems.append(Problem("sweep.random.count", what, where))
+    if problems:
+        return
+    for values in itertools.product(*(value.value for value in grid.values())):
+        chosen = {
+            path: replace(one, key=grid[path].key) for path, one in zip(grid, values, strict=True)
+        }
+        for draw in range(number or 1):
+            yield chosen | {
+                path: _drawn(value, sweep, draw, order)
+                for order, (path, value) in enumerate(drawn.items())
+            }
+
+
+def _flat(node: Node | None, path: str) -> Iterator[tuple[str, Node]]:
+    """What stands below a node by dotted key; an override writes these keys as sections."""
+    for key, value in (node.value if node is not None else {}).items():
+        below = join(path, key)
+        if isinstance(value.value, dict):
+            yield from _flat(value, below)
+        else:
+            yield below, value
+
+
+def _bounds(text: Any) -> tuple[bool, Any, Any] | None:
+    """Of `log 0.001..1`: whether it is, the lowest and the highest; whole where both are."""
+    from .document import scalar
+
+    match = _RANGE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        return None
+    try:
+        low, high = scalar(match[2]), scalar(match[3])
+    except ValueError:
+        return None
+    numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in (low, high))
+    return (match[1] is not None, low, high) if numbers else None
+
+
+def _wrong_range(node: Node) -> str:
+    """What is wrong with something to draw from."""
+    bounds = _bounds(node.value)
+    if bounds is None:
+        return f"{RANGE}, got {describe(node.plain())}"
+    log, low, high = bounds
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        return f"expected a range from a lower to a higher number, got {quoted(node.value)}"
+    if log and low <= 0:
+        return f"a logarithmic range begins above 0, got {quoted(node.value)}"
+    return ""
+
+
+def _drawn(node: Node, sweep: Sweep, draw: int, order: int) -> Node:
+    """A value, which depends on the number of the draw and that of the key alone."""
+    numbers = generator(0, "sweep", draw, order)
+    if isinstance(node.value, list):
+        one: Node = node.value[int(numbers.integers(len(node.value)))]
+        return replace(one, key=node.key)
+    bounds = _bounds(node.value)
+    assert bounds is not None
+    log, low, high = bounds
+    share = float(numbers.random())
+    value = low * (high / low) ** share if log else low + (high - low) * share
+    if isinstance(low, int) and isinstance(high, int):
+        top = high + 1
+        value = low * (top / low) ** share if log else low + (top - low) * share
+        return replace(node, value=min(high, math.floor(value)))
+    return replace(node, value=min(max(float(f"{value:.4g}"), low), high))  # readable in a table

@@ -1,0 +1,237 @@
+"""One member of a sweep: a run like any other, of which the memory is kept instead of a directory.
+
+It is built and trained by the code of a run, so it has the bits that it would have alone. What
+prints, draws and writes files of its own is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..backend import default_dtype
+from ..config.components import load
+from ..config.schema import Config
+from ..config.sweep import Member
+from ..distributed.single import SingleCommunicator
+from ..errors import DivergedError
+from ..runs.members import Result
+from ..runs.provenance import params_sha256
+from ..train.model_state import load_model_arrays, model_arrays
+from ..train.observers import OBSERVERS
+from ..train.output import Output
+from ..train.results import Results
+from ..train.state import Ending, Event, Observer
+from ..train.trainer import Trainer
+
+__all__ = ["Trained", "train_member"]
+
+RUNG = "rung"  # why a member ends that is to be compared with others
+_LEFT_OUT = {
+    f"microtrain.{name}"
+    for name in (
+        "train.observers:Bar", "train.console:Header", "report.observer:Report",
+        "train.observers:Timeline", "train.console:Summary",
+    )
+}  # fmt: skip
+_CHECKPOINTS, _RESULTS = "microtrain.train.checkpointing:Checkpoints", "microtrain.train.results:Results"
+
+
+class Quiet(Output):
+    """Says nothing, and warns as the output of the sweep does: of each thing once."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output.rank, progress="off")
+        self._of_sweep = output
+
+    def say(self, *lines: str) -> None:
+        """Members have no rows on the terminal."""
+
+    def warn(self, text: str) -> None:
+        """Say it once for all members."""
+        self._of_sweep.warn(text)
+
+
+class Trained(Trainer):
+    """The run of a member, once its class is known: see `_class_of`.
+
+    Attributes:
+        pause: the step after which it is to be compared; None at its end.
+        rows: of metrics.
+        kept: step and samples of its best model, with the values of that; None before.
+        outcome: of the test data; None without.
+    """
+
+    pause: int | None = None
+    kept: tuple[int, int, dict[str, Any]] | None = None
+    outcome: dict[str, Any] | None = None
+    sha256 = ""
+    finished = False
+    stopped_by = ""
+
+    def log_metrics(self, row: dict[str, Any]) -> None:
+        """Keep a row."""
+        self.rows: list[dict[str, Any]] = vars(self).setdefault("rows", [])
+        self.rows.append(row)
+        for observer in self.observers:
+            observer.logged(row)
+
+    def train_alone(self) -> None:
+        """Train to the end, or to the rung."""
+        self.path = Path()
+        self.started = time.perf_counter()
+        with np.errstate(all="ignore"), default_dtype(self.config.dtype):
+            self.stopped_by = self._loop()
+            self._end(self.stopped_by)
+
+
+class KeepBest(Observer):
+    """Copies the model where it is the best so far, as checkpoints of a run do."""
+
+    run: Trained
+
+    def attend(self, event: Event) -> None:
+        """The last one is not copied: it stays."""
+        run = self.run
+        if run.state.at_best and run.config.checkpoint.keep_best > 0 and not event.last:
+            run.kept = run.step, run.samples, model_arrays(run.model)
+
+    def end(self, ending: Ending) -> None:
+        """The parameters of the last step are those that are named."""
+        self.run.sha256 = ending.params_sha256 = params_sha256(model_arrays(self.run.model))
+
+
+class Rung(Observer):
+    """Ends the training where it is to be compared with others."""
+
+    run: Trained
+
+    def due(self, step: int) -> float:
+        """The rung, while it is ahead."""
+        return math.inf if self.run.pause is None or self.run.pause <= step else self.run.pause
+
+    def attend(self, event: Event) -> None:
+        """Not where it ends anyway."""
+        if event.step == self.run.pause and not event.stop:
+            event.stop = RUNG
+
+
+class Measured(Results):
+    """Measures the test data with the best model, from memory."""
+
+    run: Trained
+
+    def _take_best(self, ending: Ending) -> dict[str, Any]:
+        run, kept = self.run, self.run.kept
+        best = run.state.best
+        step, samples = run.step, run.samples
+        ending.chosen = ending.which = "the last"
+        if kept is not None and best is not None and best[2] == kept[0] != run.step:
+            step, samples, values = kept
+            last = model_arrays(run.model)
+            ending.undo.callback(load_model_arrays, run.model, last)
+            load_model_arrays(run.model, values)
+            ending.chosen = ending.which = "the best"
+        else:
+            run.kept = step, samples, model_arrays(run.model)
+        return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
+
+    def _write_down(self, ending: Ending, test: dict[str, Any] | None) -> None:
+        self.run.outcome, self.run.finished = test, ending.finished
+
+    def failed(self, error: BaseException) -> None:
+        """There is no run.json."""
+
+
+def _class_of(config: Config) -> Any:
+    """The class of a member's run: the configured Trainer, with other observers."""
+    kind: Any = Trainer if config.trainer is None else load("trainer", str(config.trainer))
+    instead = {_CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured]}
+    observers: list[Any] = []
+    for each in kind.observer_types:
+        observers += [] if each in _LEFT_OUT else instead.get(each, [each])
+    assert list(OBSERVERS)
+    own = {"observer_types": tuple(observers)}
+    return type(kind.__name__, (Trained,) if kind is Trainer else (Trained, kind), own)
+
+
+def train_member(
+    member: Member, output: Output, pause: int | None = None
+) -> tuple[Result, dict[str, Any], dict[str, Any]]:
+    """Train a member in this process; its result, its best model, and what that takes and gives.
+
+    pause: the step after which it is to be compared with others; None: to its end.
+
+    Raises KeyboardInterrupt where a signal has stopped it, and the errors of a run, but for
+    DivergedError, which is a result.
+    """
+    began = time.perf_counter()
+    config = copy.deepcopy(member.config)  # class weights are filled in
+    run: Trained = _class_of(config).from_config(config, SingleCommunicator(), Quiet(output))
+    run.pause, run.rows = pause, []
+    status, error = "finished", ""
+    try:
+        run.train_alone()
+    except DivergedError as diverged:
+        status, error = "diverged", str(diverged).splitlines()[0]
+    else:
+        if run.stopped_by == RUNG:
+            status = "paused"
+        elif not run.finished:
+            raise KeyboardInterrupt(run.stopped_by)
+    best = run.state.best_as_dict()
+    values = _values_at(run.rows, best["step"] if best else run.step)
+    if run.outcome is not None:
+        values |= {f"test/{name}": value for name, value in run.outcome.items() if name != "step"}
+    result = Result(
+        number=member.number,
+        setting=member.setting,
+        varied=member.varied,
+        status=status,
+        rung=pause if status == "paused" else None,
+        step=run.step,
+        best=best,
+        values={name: _finite(value) for name, value in values.items()},
+        params_sha256=run.sha256,
+        data=run.data_state["data_hash"],
+        seconds=time.perf_counter() - began,
+        error=error,
+        curve=_curve(run.rows),
+    )
+    arrays = run.kept[2] if status == "finished" and run.kept is not None else {}
+    return result, arrays, run.data_state
+
+
+_OF_THE_CLOCK = {"time", "samples_per_s", "comm_share", "split", "step", "epoch", "samples"}
+
+
+def _values_at(rows: Sequence[dict[str, Any]], step: int) -> dict[str, float]:
+    """What was measured at a step, by column."""
+    return {
+        f"{row['split']}/{name}": value
+        for row in rows
+        if row["step"] == step and row["split"] != "test"
+        for name, value in row.items()
+        if name not in _OF_THE_CLOCK and name not in ("lr", "grad_norm", "skipped")
+    }
+
+
+def _curve(rows: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+    """The measured columns, a value for each step that has any."""
+    steps = sorted({row["step"] for row in rows if row["split"] != "test"})
+    at = {step: _values_at(rows, step) for step in steps}
+    names = dict.fromkeys(name for values in at.values() for name in values)
+    curve: dict[str, list[float | None]] = {"step": [float(step) for step in steps]}
+    for name in names:
+        curve[name] = [_finite(at[step].get(name)) for step in steps]
+    return curve
+
+
+def _finite(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
