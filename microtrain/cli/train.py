@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from ..config.components import load
-from ..config.load import load_config_everywhere
-from ..config.schema import Config
+from ..config.load import load_sweep_everywhere
+from ..config.sweep import Members
 from ..distributed import connect, world
 from ..distributed.agreement import together
 from ..threads import launch_environment
@@ -19,6 +19,7 @@ from ..train.output import Output, Wish
 from ..train.resume import choose_run
 from ..train.scaling import Scale, bandwidth, latency
 from ..train.trainer import Trainer
+from ..words import plural
 
 progress_option = click.option(
     "--progress",
@@ -88,7 +89,7 @@ def train(
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     with _beginning():
-        settings = load_config_everywhere(world(), config, overrides, trust=trust or None)
+        settings = load_sweep_everywhere(world(), config, overrides, trust=trust or None)
     return train_run(settings, **options)
 
 
@@ -109,7 +110,7 @@ def _scale(dry_run: bool, ranks: int | None, given: dict[str, Any]) -> Scale | N
 
 
 def train_run(
-    settings: Config,
+    given: Members,
     *,
     resume: str | None = None,
     dry_run: bool = False,
@@ -118,6 +119,7 @@ def train_run(
     progress: Wish = "auto",
 ) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
+    settings = given.config
     with _beginning():
         ranks = world()
         kind: Any = Trainer
@@ -130,6 +132,15 @@ def train_run(
             return code
         comm = together(ranks, lambda: connect(settings.distributed.backend))
         output = Output(comm.rank, progress=progress)
+        if given.members and not dry_run:
+            if trace:
+                raise click.UsageError("--trace is of one run, and this is a sweep of many")
+            from ..sweep.runner import run_sweep  # where it is wanted: it brings tables
+
+            return run_sweep(settings, given.members, comm, output, place)
+        if dry_run and given.members:
+            output.say(f"the first of {plural(len(given.members), 'member')}:")
+            settings = given.members[0].config
         if dry_run:
             output.say(*kind.from_config(settings, comm, output).dry_run(scale))
             return 0

@@ -22,11 +22,14 @@ from .schema import Config
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-    from .sweep import Member
+    from .sweep import Members
 
 T = TypeVar("T")
 
-__all__ = ["Config", "load_config", "load_config_everywhere", "load_sweep", "resolved_yaml"]
+__all__ = [
+    "Config", "load_config", "load_config_everywhere", "load_sweep",
+    "load_sweep_everywhere", "resolved_yaml",
+]  # fmt: skip
 
 
 def load_config(
@@ -49,8 +52,8 @@ def load_config(
 
 def load_sweep(
     path: str | os.PathLike[str], overrides: Sequence[str] = (), *, trust: bool | None = None
-) -> list[Member]:
-    """The members of the sweep that a file describes, in order; one where it describes none.
+) -> Members:
+    """The sweep that a file describes, with the configuration of each member; or the run.
 
     Raises ConfigError as `load_config`: what is wrong with a member is said at the value of the
     sweep that is wrong.
@@ -102,3 +105,14 @@ def load_config_everywhere(
 ) -> Config:
     """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
     return from_root(comm, lambda: load_config(path, overrides, trust=trust))
+
+
+def load_sweep_everywhere(
+    comm: Communicator,
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool | None = None,
+) -> Members:
+    """`load_sweep` on rank 0, its result or its ConfigError on every rank. Collective."""
+    return from_root(comm, lambda: load_sweep(path, overrides, trust=trust))

@@ -21,7 +21,7 @@ from .document import Node, join
 from .problems import Problem, describe, quoted
 from .schema import Config, Sweep
 
-__all__ = ["Member", "members"]
+__all__ = ["Member", "Members", "members"]
 
 FOLD, SEED = "data.split.fold", "seed"
 MOST = 100_000  # members
@@ -46,9 +46,20 @@ class Member:
     config: Config
 
 
-def members(
-    root: Node, problems: list[Problem], *, trust: bool | None = None
-) -> list[Member] | None:
+@dataclass(frozen=True)
+class Members:
+    """What a file describes.
+
+    Attributes:
+        config: that of the first member, with the section `sweep`; of a file without one the run.
+        members: in order; empty without `sweep`.
+    """
+
+    config: Config
+    members: list[Member]
+
+
+def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -> Members | None:
     """The members of the sweep in a tree; of a tree without one the run that it describes.
 
     None where anything is wrong, which `problems` then has. Combinations of the grid come first by
@@ -58,7 +69,7 @@ def members(
     root = replace(root, value={k: v for k, v in root.value.items() if k != "sweep"})
     if node is None or node.value is None:
         config = checked(root, problems, trust=trust)
-        return None if config is None else [Member(0, 0, {}, config)]
+        return None if config is None else Members(config, [])
     sweep = checked_section("sweep", node, problems)
     if sweep is None:
         return None
@@ -84,7 +95,12 @@ def members(
             own |= {SEED: first + seed} if len(seeds) > 1 or isinstance(sweep.seeds, list) else {}
             member = _with(config, own)
             found.append(Member(len(found), setting, plain | own, member))
-    return None if problems else found
+    if problems:
+        return None
+    config = replace(found[0].config, sweep=sweep)
+    places = {join("sweep", key): str(value.where) for key, value in node.value.items()}
+    config.origins.update(found[0].config.origins | places)
+    return Members(config, found)
 
 
 def _checked(

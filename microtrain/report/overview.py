@@ -22,7 +22,10 @@ from ..spelling import did_you_mean
 from ..words import number, printable, table
 from .record import Record, by_seed, differing_settings, direction
 
-__all__ = ["Column", "comparison", "find_runs", "in_csv", "in_lines", "listing", "sort"]
+__all__ = [
+    "Column", "Spread", "as_number", "comparison", "find_runs", "in_csv", "in_lines", "listing",
+    "setting_columns", "sort",
+]  # fmt: skip
 
 _LONGEST = 24  # characters of a setting
 _PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
@@ -196,7 +199,7 @@ def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[C
     told = [
         Column("run", labels, 10),
         Column("status", status, 9 if set(status) != {"finished"} else 0),
-        *_settings(settings),
+        *setting_columns(settings),
         *_measures(records, monitor),
         Column("steps", [_steps(record) for record in records], 2),
         Column("seconds", [r.info.seconds("train_s") for r in records], 1, show="{:,.1f}".format),
@@ -206,14 +209,14 @@ def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[C
     return sort(told, by), _groups(records, told, by)
 
 
-def _settings(settings: dict[str, list[str | None]]) -> list[Column]:
+def setting_columns(settings: dict[str, list[str | None]]) -> list[Column]:
     """A column for each; its heading is the last of the key that no other has."""
     ends = {key: key.removesuffix(".type").rpartition(".")[2] for key in settings}
     columns = []
     for i, (key, row) in enumerate(settings.items()):
         short = ends[key] if [*ends.values()].count(ends[key]) == 1 else key
         weight = 8 - i / 100 if max(len(value or "") for value in row) < _LONGEST else 3
-        columns.append(Column(short, [*map(_plain, row)], weight, show=_cut))
+        columns.append(Column(short, [*map(as_number, row)], weight, show=_cut))
     return columns
 
 
@@ -223,7 +226,7 @@ def _cut(value: object) -> str:
     return text if len(text) <= _LONGEST else f"...{text[3 - _LONGEST :]}"
 
 
-def _plain(text: str | None) -> Any:
+def as_number(text: str | None) -> Any:
     """A setting as a number where it is one, so that it is sorted as such."""
     for kind in (int, float):
         try:
@@ -260,7 +263,7 @@ def _groups(records: Sequence[Record], told: Sequence[Column], by: str) -> list[
         return []
     columns = [
         replace(column, values=[column.values[row[0]] for row in rows])
-        for column in _settings(settings)
+        for column in setting_columns(settings)
     ]
     columns.append(Column("seeds", [len(row) for row in rows], 10))
     for column in (column for column in told if "/" in column.name):

@@ -40,7 +40,7 @@ class Result:
         setting: of the combination of values that it shares with other seeds and folds.
         varied: by dotted key what its configuration has of its own.
         status: finished; paused at a rung; diverged.
-        rung: the step at which it was compared with others; None at the end of its training.
+        rung: it was compared with others after 1/rung of its steps; None at its end.
         step: how many it has taken.
         best: name, value and step of the best value of the monitored column.
         values: what was measured at that step, by column.

@@ -114,6 +114,9 @@ class RunInfo:
     data_hash: str | None = None
     error: str | None = None
     timings: dict[str, Number | None] = field(default_factory=dict)
+    sweep: bool = False
+    members: dict[str, int] = field(default_factory=dict)
+    best_member: int | None = None
 
     def seconds(self, timing: str) -> float | None:
         """A timing in seconds, None where the run has not noted it."""

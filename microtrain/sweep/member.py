@@ -24,7 +24,6 @@ from ..errors import DivergedError
 from ..runs.members import Result
 from ..runs.provenance import params_sha256
 from ..train.model_state import load_model_arrays, model_arrays
-from ..train.observers import OBSERVERS
 from ..train.output import Output
 from ..train.results import Results
 from ..train.state import Ending, Event, Observer
@@ -40,7 +39,10 @@ _LEFT_OUT = {
         "train.observers:Timeline", "train.console:Summary",
     )
 }  # fmt: skip
-_CHECKPOINTS, _RESULTS = "microtrain.train.checkpointing:Checkpoints", "microtrain.train.results:Results"
+_CHECKPOINTS, _RESULTS = (
+    "microtrain.train.checkpointing:Checkpoints",
+    "microtrain.train.results:Results",
+)
 
 
 class Quiet(Output):
@@ -156,17 +158,16 @@ def _class_of(config: Config) -> Any:
     observers: list[Any] = []
     for each in kind.observer_types:
         observers += [] if each in _LEFT_OUT else instead.get(each, [each])
-    assert list(OBSERVERS)
     own = {"observer_types": tuple(observers)}
     return type(kind.__name__, (Trained,) if kind is Trainer else (Trained, kind), own)
 
 
 def train_member(
-    member: Member, output: Output, pause: int | None = None
+    member: Member, output: Output, rung: int | None = None
 ) -> tuple[Result, dict[str, Any], dict[str, Any]]:
     """Train a member in this process; its result, its best model, and what that takes and gives.
 
-    pause: the step after which it is to be compared with others; None: to its end.
+    rung: it is to be compared with others after 1/rung of its steps; None: to its end.
 
     Raises KeyboardInterrupt where a signal has stopped it, and the errors of a run, but for
     DivergedError, which is a result.
@@ -174,7 +175,7 @@ def train_member(
     began = time.perf_counter()
     config = copy.deepcopy(member.config)  # class weights are filled in
     run: Trained = _class_of(config).from_config(config, SingleCommunicator(), Quiet(output))
-    run.pause, run.rows = pause, []
+    run.pause, run.rows = _pause(run, rung), []
     status, error = "finished", ""
     try:
         run.train_alone()
@@ -194,7 +195,7 @@ def train_member(
         setting=member.setting,
         varied=member.varied,
         status=status,
-        rung=pause if status == "paused" else None,
+        rung=rung if status == "paused" else None,
         step=run.step,
         best=best,
         values={name: _finite(value) for name, value in values.items()},
@@ -206,6 +207,14 @@ def train_member(
     )
     arrays = run.kept[2] if status == "finished" and run.kept is not None else {}
     return result, arrays, run.data_state
+
+
+def _pause(run: Trained, rung: int | None) -> int | None:
+    """The first evaluation after 1/rung of the steps; None where the run ends with it."""
+    total, every = run.total_steps, run.plan.evaluate
+    assert total is not None and every is not None  # the clock has no say in a sweep
+    step = total if rung is None else -(-total // (rung * every)) * every
+    return None if step >= total else step
 
 
 _OF_THE_CLOCK = {"time", "samples_per_s", "comm_share", "split", "step", "epoch", "samples"}

@@ -36,10 +36,11 @@ class Bar:
     Args:
         total: steps of the run, None where only a clock ends it.
         start: steps taken before.
+        noun: what is counted.
     """
 
-    def __init__(self, total: int | None, start: int = 0) -> None:
-        self.total, self.step = total, start
+    def __init__(self, total: int | None, start: int = 0, noun: str = "step") -> None:
+        self.total, self.step, self.noun = total, start, noun
         self.loss = self.rate = math.nan
         self._past = deque([(time.monotonic(), start)], maxlen=100)  # drawings: time, step
 
@@ -63,7 +64,7 @@ class Bar:
 
     def words(self) -> dict[str, str]:
         """What it says, in the order in which it is read; the names are for `TerminalBar`."""
-        steps = f"step {self.step:,}"
+        steps = f"{self.noun} {self.step:,}"
         said = {"steps": steps + (f" of {self.total:,}" if self.total is not None else "")}
         if math.isfinite(self.loss):
             said["loss"] = f"loss {number(self.loss)}"
@@ -91,11 +92,13 @@ class Bar:
 class TerminalBar(Bar):
     """One line of a terminal, never wider than it; what `print` writes stands above it."""
 
-    def __init__(self, stream: TextIO, total: int | None, start: int = 0) -> None:
+    def __init__(
+        self, stream: TextIO, total: int | None, start: int = 0, noun: str = "step"
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        super().__init__(total, start)
+        super().__init__(total, start, noun)
 
         class Plain(Console):
             def show_cursor(self, show: bool = True) -> bool:
@@ -147,10 +150,10 @@ class TerminalBar(Bar):
 class NotebookBar(Bar):
     """An element above what a cell of a notebook prints, drawn by the page; needs no widgets."""
 
-    def __init__(self, total: int | None, start: int = 0) -> None:
+    def __init__(self, total: int | None, start: int = 0, noun: str = "step") -> None:
         from IPython import display
 
-        super().__init__(total, start)
+        super().__init__(total, start, noun)
         show: Any = display.display
         self._handle = show(self._bundle(), raw=True, display_id=True)
 

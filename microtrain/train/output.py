@@ -79,12 +79,13 @@ class Output:
             rank = f" (rank {self.rank})" if self.rank or LAUNCH.parallel else ""
             self._write("stderr", [f"warning{rank}: {text}"])
 
-    def start_bar(self, total: int | None, start: int = 0) -> float:
+    def start_bar(self, total: int | None, start: int = 0, noun: str = "step") -> float:
         """Draw a progress bar, on rank 0, where standard output is a terminal or a notebook's.
 
         Args:
             total: optimiser steps of the run, None where only a clock ends it.
             start: steps taken before.
+            noun: what is counted.
 
         Returns the step at which `look` wants to be called first: infinity where there is no bar.
         """
@@ -97,7 +98,9 @@ class Output:
                 self.warn(f"no progress bar: {reason}")
             return math.inf
         notebook = in_notebook(stream)
-        self._bar = NotebookBar(total, start) if notebook else TerminalBar(stream, total, start)
+        self._bar = (
+            NotebookBar(total, start, noun) if notebook else TerminalBar(stream, total, start, noun)
+        )
         return start
 
     def look(self, step: int, loss: float = math.nan, samples_per_s: float = math.nan) -> float:

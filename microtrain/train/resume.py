@@ -37,7 +37,14 @@ from .state import TrainingRun
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = ["choose_run", "restore", "run_directory", "take_initial_values", "take_up"]
+__all__ = [
+    "choose_run",
+    "compare_configs",
+    "restore",
+    "run_directory",
+    "take_initial_values",
+    "take_up",
+]
 
 # What may be another after a resume: it does not change the mathematics of a step. The data
 # themselves are compared, wherever they lie.
@@ -211,7 +218,7 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
             f"the run {stored.path} has diverged and would diverge again; start a new one with "
             "another optimizer.lr, or with train.init_from one of its checkpoints"
         )
-    _compare_configs(stored.config_text, run.config_text, stored.path)
+    compare_configs(stored.config_text, run.config_text, stored.path)
     directory, groups = stored.path / "checkpoints", run.optimizer.param_groups
     newest: Checkpoint | None = None
     try:
@@ -266,12 +273,13 @@ def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> Non
     say("")
 
 
-def _compare_configs(stored: str, now: str, path: Path) -> None:
+def compare_configs(stored: str, now: str, path: Path, free: tuple[str, ...] = FREE) -> None:
     """ConfigError naming every setting that must be as it was in the run at `path`.
 
     Args:
         stored, now: resolved configurations, as YAML.
         path: where `stored` is.
+        free: what the settings begin with that may be others.
     """
     before, after = (
         {key: setting.value for key, setting in read_settings(text, path / "config.yaml").items()}
@@ -280,7 +288,7 @@ def _compare_configs(stored: str, now: str, path: Path) -> None:
     lines = [
         f"  {key}: {_shown(before, key)} in the run, {_shown(after, key)} now"
         for key in dict.fromkeys([*before, *after])
-        if not key.startswith(FREE) and _moved(before.get(key)) != _moved(after.get(key))
+        if not key.startswith(free) and _moved(before.get(key)) != _moved(after.get(key))
     ]
     if lines:
         raise ConfigError(

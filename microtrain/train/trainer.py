@@ -29,7 +29,7 @@ from ..config.schema import Config
 from ..data.view import layout
 from ..distributed import warden, watchdog, world
 from ..distributed.agreement import agreed, settled
-from ..errors import DivergedError
+from ..errors import ConfigError, DivergedError
 from ..tensor import TENSORS, Tensor
 from .assembly import build_run
 from .autopsy import autopsy
@@ -157,6 +157,8 @@ class Trainer(TrainingRun):
             ...
             0
         """
+        if config.sweep is not None:
+            raise ConfigError("a configuration with `sweep` is of many runs: microtrain train")
         trainer = cls.__new__(cls)
         ranks = world() if comm is None else comm
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
