@@ -124,6 +124,7 @@ LAYERS = [
     {"onnx", "sklearn"},
     {"exchange"},
     {"report"},
+    {"sweep"},
     {"verify"},
     {"cli"},
     {"microtrain", "__main__"},

@@ -148,7 +148,7 @@ def _combinations(
     for name, part in (("grid", grid), ("random", drawn)):
         for path, value in part.items():
             at = join(f"sweep.{name}", path)
-            taken = path == SEED or path.partition(".")[0] == "sweep" or path == FOLD
+            taken = path in (SEED, FOLD) or path.partition(".")[0] == "sweep"
             if taken or (name == "random" and path in grid):
                 message = (
                     "is in grid as well; name it once"

@@ -139,7 +139,8 @@ class Sweep:
     def _equal(self, rows: Sequence[Sequence[Result]]) -> list[str | None]:
         """`=` for each setting whose difference from the best is within its 95 % interval."""
         means = [statistics.fmean(v) if (v := _values(row, self.monitor)) else None for row in rows]
-        known = [i for i, mean in enumerate(means) if mean is not None]
+        ended = [all(r.status != "paused" for r in row) for row in rows]
+        known = [i for i, mean in enumerate(means) if mean is not None and ended[i]]
         if not known:
             return [None] * len(rows)
         best = max(known, key=lambda i: self.better * (means[i] or 0.0))
@@ -149,7 +150,7 @@ class Sweep:
             own = _by_own(row, self.monitor)
             apart = [own[key] - first[key] for key in own if key in first]
             half = interval(apart, self.folds)
-            close = half is not None and abs(statistics.fmean(apart)) <= half
+            close = ended[i] and half is not None and abs(statistics.fmean(apart)) <= half
             marks.append("best" if i == best else "=" if close else None)
         return marks if len(rows) > 1 else [None]
 

@@ -1,1 +1,1 @@
-"""Many runs as one: the members of a sweep, trained one after the other, each as it would be alone."""
+"""Many runs as one: the members of a sweep, each trained as it would be alone."""

@@ -154,7 +154,7 @@ class Measured(Results):
 def _class_of(config: Config) -> Any:
     """The class of a member's run: the configured Trainer, with other observers."""
     kind: Any = Trainer if config.trainer is None else load("trainer", str(config.trainer))
-    instead = {_CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured]}
+    instead: dict[Any, list[Any]] = {_CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured]}
     observers: list[Any] = []
     for each in kind.observer_types:
         observers += [] if each in _LEFT_OUT else instead.get(each, [each])

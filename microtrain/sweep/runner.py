@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["run_sweep"]
 
 WRITE = 5.0  # seconds between two files of finished members
-SAY = 10  # lines of progress of a whole sweep
+SAY = 10.0  # seconds between two lines of progress, where no bar shows it
 KEEP = 3  # halving keeps a third of the settings
 MAY_CHANGE = ("name", "run_dir", "base", "data.path", "data.cache", "log.", "checkpoint.every")
 
@@ -151,7 +151,7 @@ class _Runner:
         self.members, self.comm, self.output = members, comm, output
         self.store, self.done, self.config = store, done, config
         self.settings = len({member.setting for member in members})
-        self._written = time.monotonic()
+        self._written = self._said = time.monotonic()
         self._sized = False
 
     def begin(self) -> None:
@@ -228,10 +228,12 @@ class _Runner:
             )
 
     def _say(self, count: int, total: int, found: Sequence[Result], began: float) -> None:
-        """A line at each tenth, where no bar says it."""
-        if total < SAY or count * SAY // total == (count - 1) * SAY // total:
+        """A line now and then, where no bar says it."""
+        now = time.monotonic()
+        if now - self._said < SAY or self.output.draws:
             return
-        left = (time.monotonic() - began) / count * (total - count)
+        self._said = now
+        left = (now - began) / count * (total - count)
         share = " of rank 0" if self.comm.size > 1 else ""
         states = Counter(result.status for result in found)
         gone = f"  {states['diverged']} diverged" if states["diverged"] else ""

@@ -103,6 +103,11 @@ class Output:
         )
         return start
 
+    @property
+    def draws(self) -> bool:
+        """Whether there is a progress bar."""
+        return self._bar is not None
+
     def look(self, step: int, loss: float = math.nan, samples_per_s: float = math.nan) -> float:
         """Move the bar on, as `Bar.look`; returns the step at which to call this again."""
         try:
