@@ -61,8 +61,11 @@ def _shares(config: Config) -> Wrong:
         if split.folds is not None and getattr(split, other) is not None:
             yield f"data.split.{other}", "cannot be combined with folds; choose one"
     if (split.folds is None) != (split.fold is None):
-        missing = "folds" if split.folds is None else "fold"
-        yield f"data.split.{missing}", "is missing: folds says how many, fold which one is held out"
+        given, missing = ("fold", "folds") if split.folds is None else ("folds", "fold")
+        yield (
+            f"data.split.{given}",
+            f"needs {missing}: folds are how many, fold is the one held out",
+        )
     elif split.folds is not None and split.fold is not None and split.fold >= split.folds:
         last = split.folds - 1
         yield "data.split.fold", f"expected a fold from 0 to {last}, got {split.fold}"

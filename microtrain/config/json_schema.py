@@ -24,6 +24,8 @@ def json_schema() -> dict[str, Any]:
     shuffle = properties["train"]["properties"]["shuffle"]
     shuffle.pop("anyOf")
     shuffle |= _section("train.shuffle") | {"type": ["boolean", "object"]}
+    properties["sweep"].pop("anyOf")
+    properties["sweep"]["type"] = ["object", "null"]
     for kind in COMPONENTS:
         null = [{"type": "null"}] if "anyOf" in properties[kind] else []
         properties[kind] |= {"anyOf": [{"$ref": f"#/$defs/{kind}"}, *null]}

@@ -65,6 +65,7 @@ _OTHERWISE = {
     | dict.fromkeys(("checkpoint", "log", "distributed"), "its defaults"),
     "checkpoint": {"monitor": "val/loss or train/loss"},
     "data": {"split": "{train: 1.0}"},
+    "sweep": {"grid": "{}", "random": "{}"},
 }
 
 

@@ -154,6 +154,10 @@ def split_rows(
     # In the order of PARTS, so that the order of the keys in the YAML changes nothing.
     bounds = np.cumsum([sizes.get(name, 0) for name in PARTS])[:-1]
     if fold is not None:
+        if sizes["train"] < fold[1]:
+            raise DataError(
+                f"{origin}: {fold[1]} folds of {sizes['train']:,} training rows; take fewer folds"
+            )
         bounds = np.arange(1, fold[1] + 1) * sizes["train"] // fold[1]
     if strata is not None:
         order = order[_spread(strata[order])]
@@ -167,11 +171,6 @@ def split_rows(
     parts = zip(PARTS, cut, strict=True)
     chosen: dict[str, Any] = {name: np.sort(part) for name, part in parts if name in sizes}
     empty = [name for name, part in chosen.items() if not len(part)]
-    if empty and fold is not None:
-        raise DataError(
-            f"{origin}: fold {fold[0]} of {fold[1]} leaves {' and '.join(empty)} without rows: "
-            f"there are {len(order):,} rows; take fewer folds"
-        )
     if empty and units is not None:
         raise DataError(
             f"{origin}: no rows are left for {' and '.join(empty)}: of {rows} rows, "

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -42,10 +44,6 @@ WRITE = 5.0  # seconds between two files of finished members
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
 KEEP = 3  # halving keeps a third of the settings
 MAY_CHANGE = ("name", "run_dir", "base", "data.path", "data.cache", "log.", "checkpoint.every")
-
-
-class _Stopped(Exception):
-    """A signal has asked for the end."""
 
 
 def run_sweep(
@@ -133,6 +131,23 @@ def _directory(
             directory.close()
 
 
+@contextlib.contextmanager
+def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
+    """A signal is a KeyboardInterrupt, also between two members."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt(number_.name)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number_, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(number_, before)
+
+
 def _done(path: Path, comm: Communicator) -> dict[tuple[int, int | None], Result]:
     found = from_root(comm, lambda: [without_curve(r) for r in read_members(path)[0]])
     return {(result.number, result.rung): result for result in found}
@@ -191,7 +206,7 @@ class _Runner:
         found: list[Result] = []
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm):
+        with settled(self.comm), _interrupted_by(signal.SIGTERM):
             try:
                 for count, member in enumerate(mine):
                     result, arrays, data = train_member(member, output, rung)

@@ -137,3 +137,49 @@ def test_a_row_without_a_group_is_refused():
         DataError, match=r'row 1, column "who": expected a category, found an empty'
     ):
         prepare(made, split={"train": 0.5, "test": 0.5}, group="who")
+
+
+@pytest.mark.parametrize("how", ["at random", "by class", "by group"])
+@given(codes=st.lists(st.integers(0, 9), min_size=30, max_size=200), folds=st.integers(2, 6))
+def test_every_training_row_is_held_out_in_one_fold(how, codes, folds):
+    values = np.array(codes)
+    way = {"at random": {}, "by class": {"strata": values}, "by group": {"units": values}}[how]
+    shares = {"train": 0.8, "test": 0.2}
+    try:
+        found = [
+            split_rows(len(codes), shares, 1, "data", fold=(k, folds), **way) for k in range(folds)
+        ]
+    except DataError as error:  # too few groups
+        assert how == "by group"
+        assert "no rows are left" in str(error)
+        return
+    held_out = np.concatenate([parts["val"] for parts in found])
+    assert sorted(np.concatenate([held_out, found[0]["test"]])) == [*range(len(codes))]
+    for parts in found:
+        assert np.array_equal(parts["test"], found[0]["test"])
+        assert sorted(np.concatenate([*parts.values()])) == [*range(len(codes))]
+        if how == "by group":
+            assert not set(values[parts["val"]]) & set(values[parts["train"]])
+        else:
+            assert len(parts["val"]) - len(held_out) // folds in (0, 1)
+        if how == "by class":
+            for code in set(codes):
+                share = (values[held_out] == code).sum() / folds
+                assert abs((values[parts["val"]] == code).sum() - share) <= len(set(codes))
+
+
+def test_folds_of_all_rows_without_a_test_part_and_of_more_than_a_table_holds(monkeypatch):
+    monkeypatch.setattr("microtrain.data.split.TABLE", 10)
+    found = [split_rows(50, None, 0, "data", fold=(k, 3)) for k in range(3)]
+    assert sorted(np.concatenate([parts["val"] for parts in found])) == [*range(50)]
+    with pytest.raises(DataError, match="60 folds of 50 training rows; take fewer"):
+        split_rows(50, None, 0, "data", fold=(3, 60))
+
+
+def test_prepare_standardizes_by_the_training_rows_of_a_fold():
+    x = np.arange(30.0)[:, None]
+    prepared = prepare((x, x[:, 0] * 2), fold=(1, 3), standardize=True, dtype=np.float64)
+    assert (len(prepared.train), len(prepared.val)) == (20, 10)
+    assert abs(prepared.train.arrays[0].mean()) < 1e-12
+    with pytest.raises(ConfigError, match="one of folds and time"):
+        prepare((x, x[:, 0]), fold=(1, 3), time="x")

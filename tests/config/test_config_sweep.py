@@ -1,0 +1,150 @@
+"""The members of a sweep: what varies, in which order, and what is wrong with it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from microtrain.config.load import load_config, load_sweep, resolved_yaml
+from microtrain.errors import ConfigError
+
+BASE = """\
+data: {type: synthetic_linear, samples: 60, weights: [1, 2]}
+model: {type: mlp, hidden: [4]}
+loss: mse
+optimizer: {type: sgd, lr: 0.1}
+train: {duration: 2 epochs, batch_size: 10}
+sweep:
+"""
+
+
+def members(tmp_path, sweep, *overrides):
+    path = tmp_path / "s.yaml"
+    path.write_text(BASE + "".join(f"  {line}\n" for line in sweep.splitlines()))
+    return load_sweep(path, overrides)
+
+
+def test_seeds_change_fastest_then_folds_then_the_last_key(tmp_path):
+    found = members(
+        tmp_path, "seeds: 2\nfolds: 3\ngrid: {optimizer.lr: [0.1, 0.2], model.hidden: [[2], [3]]}"
+    )
+    expected = itertools.product([0.1, 0.2], [[2], [3]], range(3), range(2))
+    keys = ("optimizer.lr", "model.hidden", "data.split.fold", "seed")
+    assert [m.varied for m in found.members] == [
+        dict(zip(keys, each, strict=True)) for each in expected
+    ]
+    assert [m.number for m in found.members] == [*range(24)]
+    assert [m.setting for m in found.members] == [n // 6 for n in range(24)]
+
+
+def test_a_member_has_the_configuration_that_overrides_give(tmp_path):
+    found = members(tmp_path, "seeds: [7, 3]\ngrid: {optimizer.lr: [0.5], train.clip_norm: [2.0]}")
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(BASE.removesuffix("sweep:\n"))
+    alone = load_config(plain, ["optimizer.lr=0.5", "train.clip_norm=2", "seed=3", "name=s"])
+    assert found.members[1].config == alone
+    assert found.members[1].config.origins["optimizer.lr"] == f"{tmp_path}/s.yaml:8"
+    assert found.config.sweep is not None
+    assert found.members[1].config.sweep is None
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [("seeds: 3", [4, 5, 6]), ("seeds: [9, 2]", [9, 2]), ("grid: {train.batch_size: [5]}", [4])],
+)
+def test_seeds_begin_with_that_of_the_file(tmp_path, given, seeds):
+    assert [m.config.seed for m in members(tmp_path, given, "seed=4").members] == seeds
+
+
+def test_what_is_drawn_lies_in_its_range_and_depends_on_the_number_of_the_draw_alone(tmp_path):
+    what = "optimizer.lr: log 0.001..1, train.batch_size: 2..5, optimizer.momentum: 0..0.5, "
+    what += "model.hidden: [[2], [3]]"
+    few, many = (
+        members(tmp_path, f"random: {{count: {count}, {what}}}").members for count in (5, 60)
+    )
+    assert [m.varied for m in few] == [m.varied for m in many[:5]]
+    lrs = [m.config.optimizer.lr for m in many]
+    assert min(lrs) >= 0.001 and max(lrs) <= 1
+    assert sum(lr < 0.0316 for lr in lrs) in range(18, 43)  # half of the logarithms
+    assert {m.config.train.batch_size for m in many} == {2, 3, 4, 5}
+    assert {tuple(m.config.model.hidden) for m in many} == {(2,), (3,)}
+    assert all(0 <= m.config.optimizer.momentum <= 0.5 for m in many)
+
+
+def test_the_resolved_sweep_describes_the_same_members(tmp_path):
+    found = members(tmp_path, "folds: 2\nseeds: 2\nrandom: {count: 3, optimizer.lr: 0.1..0.2}")
+    text = resolved_yaml(found.config)
+    assert "# " in next(line for line in text.splitlines() if line.lstrip().startswith("folds: 2"))
+    again = tmp_path / "again.yaml"
+    again.write_text(text)
+    other = load_sweep(again)
+    assert [m.varied for m in other.members] == [m.varied for m in found.members]
+    assert [m.config for m in other.members] == [m.config for m in found.members]
+
+
+def test_a_file_without_a_sweep_is_one_run(tmp_path):
+    path = tmp_path / "plain.yaml"
+    path.write_text(BASE.removesuffix("sweep:\n"))
+    found = load_sweep(path)
+    assert found.members == []
+    assert found.config == load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "where", "what"),
+    [
+        ("seeds: 0", "s.yaml:7:10  sweep.seeds", "expected a number of seeds"),
+        ("sedes: 3", "s.yaml:7:3  sweep.sedes", "unknown key; did you mean seeds?"),
+        ("folds: 1", "s.yaml:7:10  sweep.folds", "whole number of at least 2"),
+        ("grid: {optimizer.lr: 0.1}", "s.yaml:7:24  sweep.grid.optimizer.lr", "a list of values"),
+        ("grid: {optimizer.lr: [0.1, x]}", "s.yaml:7:30  optimizer.lr", "number greater than 0"),
+        ("grid: {optimizer.rl: [0.1]}", "s.yaml:7:10  optimizer.rl", "did you mean lr?"),
+        ("grid: {seed: [1]}", "s.yaml:7:10  sweep.grid.seed", "use sweep.seeds"),
+        ("grid: {sweep.seeds: [1]}", "s.yaml:7:10  sweep.grid.sweep.seeds", "cannot vary here"),
+        ("random: {optimizer.lr: 0..1}", "sweep.random.count", "says how many are drawn"),
+        ("random: {count: 3}", "sweep.random.count", "draws nothing"),
+        ("random: {count: 2, optimizer.lr: fast}", "sweep.random.optimizer.lr", "or a range"),
+        ("random: {count: 2, optimizer.lr: log 0..1}", "sweep.random.optimizer.lr", "above 0"),
+        ("random: {count: 2, optimizer.lr: 2..1}", "sweep.random.optimizer.lr", "from a lower"),
+        (
+            "grid: {optimizer.lr: [1]}\nrandom: {count: 2, optimizer.lr: 0..1}",
+            "sweep.random.optimizer.lr", "name it once",
+        ),
+        ("stop: halving", "s.yaml:7:9  sweep.stop", "three or more"),
+        ("stop: fast", "sweep.stop", "expected halving, or null"),
+        ("seeds: 1000\nfolds: 20\ngrid: {optimizer.lr: [1, 2, 3, 4, 5, 6]}", "sweep", "100,000"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_where_it_stands(tmp_path, sweep, where, what):
+    with pytest.raises(ConfigError) as caught:
+        members(tmp_path, sweep)
+    assert where in str(caught.value)
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("data.split={train: 0.8, val: 0.2}", "data.split.val"),
+        ("data.split={train: 1.0, time: x}", "data.split.time"),
+    ],
+)
+def test_folds_take_the_place_of_validation_rows(tmp_path, override, what):
+    with pytest.raises(ConfigError, match=what):
+        members(tmp_path, "folds: 3", override)
+
+
+@pytest.mark.parametrize(
+    ("split", "what"),
+    [
+        ("folds: 3", "needs fold:"),
+        ("fold: 1", "needs folds:"),
+        ("folds: 3, fold: 3", "expected a fold from 0 to 2, got 3"),
+    ],
+)
+def test_a_run_of_one_fold_names_it(tmp_path, split, what):
+    path = tmp_path / "one.yaml"
+    path.write_text(BASE.removesuffix("sweep:\n"))
+    with pytest.raises(ConfigError, match=what):
+        load_config(path, [f"data.split={{train: 1.0, {split}}}"])
