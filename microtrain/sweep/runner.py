@@ -29,6 +29,7 @@ from ..report.sweeps import Sweep
 from ..runs.directory import RunDirectory
 from ..runs.members import Result, Store, gather, read_members, without_curve
 from ..runs.record import Run
+from ..train.assembly import reading_once
 from ..train.output import Output
 from ..train.results import STOPPED
 from ..train.resume import LOCK_WAIT, compare_configs
@@ -206,7 +207,7 @@ class _Runner:
         found: list[Result] = []
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM):
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
             try:
                 for count, member in enumerate(mine):
                     result, arrays, data = train_member(member, output, rung)
