@@ -149,9 +149,8 @@ def test_every_training_row_is_held_out_in_one_fold(how, codes, folds):
         found = [
             split_rows(len(codes), shares, 1, "data", fold=(k, folds), **way) for k in range(folds)
         ]
-    except DataError as error:  # too few groups
+    except DataError:  # too few groups
         assert how == "by group"
-        assert "no rows are left" in str(error)
         return
     held_out = np.concatenate([parts["val"] for parts in found])
     assert sorted(np.concatenate([held_out, found[0]["test"]])) == [*range(len(codes))]
