@@ -52,9 +52,9 @@ def read_inputs(
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
     The inputs are arrays, or one `Source` of which rows are read as they are used. `note` is told
-    which columns are not used; `take` makes the inputs of columns, as `model.take_columns` does, which
-    is the default. Raises DataError for all that is wrong with the file,
-    ConfigError for a name or a delimiter that is none.
+    which columns are not used; `take` makes the inputs of columns, in place of
+    `model.take_columns`. Raises DataError for all that is wrong with the file, ConfigError for a
+    name or a delimiter that is none.
     """
     stored = stored_inputs(path, model)
     if keep and (stored is not None or Path(path).suffix.lower() == ".npz"):

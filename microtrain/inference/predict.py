@@ -47,7 +47,8 @@ def predict_file(
     (under its name, else `prediction`; `predicted_<name>` where the target itself is kept), and
     with `proba` one `probability_<class>` for each class. NPZ gets the columns, `prediction`, and
     with `proba` `probability` and `classes`. Of an ensemble both get what `TrainedEnsemble.predict`
-    calls spread: CSV as `spread_<target>`, or `spread` of classes. `threshold`: as `TrainedModel.predict` has it.
+    calls spread: CSV as `spread_<target>`, or `spread` of classes. `threshold`: as
+    `TrainedModel.predict` has it.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
