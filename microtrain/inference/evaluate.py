@@ -22,6 +22,7 @@ from ..train.assembly import build_loss, load_data, load_once
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
 from ..train.evaluation import evaluate, step_of
+from ..train.model_state import model_arrays
 from ..train.own import build_metrics
 from ..train.trainer import Trainer
 from ..words import listed, number, table
@@ -137,7 +138,7 @@ def evaluate_run(
         counts = None if names is None else class_counts(values, name, names)
         evaluation.parts[name] = Part(len(rows), values, classes=counts)
     if data_file is None and saved.run is not None:
-        _compare(evaluation, saved.run, saved, warn)
+        _compare(evaluation, saved.run, saved, model, warn)
     return evaluation
 
 
@@ -166,12 +167,16 @@ def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:
     return data
 
 
-def _compare(evaluation: Evaluation, run: Run, saved: Saved, warn: Callable[[str], None]) -> None:
+def _compare(
+    evaluation: Evaluation, run: Run, saved: Saved, model: TrainedModel, warn: Callable[[str], None]
+) -> None:
     """Note in each part what the run recorded at this step, and warn of what differs."""
     step, recorded, steps = evaluation.step, run.info.params_sha256, run.info.steps
+    arrays = saved.checkpoint.model
     if saved.result is not None:
         recorded, steps = saved.result.params_sha256, saved.result.step
-    if recorded and steps == step and recorded != params_sha256(saved.checkpoint.model):
+        arrays = model_arrays(model.module)  # the file has another order
+    if recorded and steps == step and recorded != params_sha256(arrays):
         place = "run.json" if saved.result is None else "results.csv"
         warn(f"the parameters are not those of which {place} has the sha256")
     try:

@@ -110,6 +110,7 @@ def gather(path: Path, results: Iterable[Result]) -> None:
         found, its_data, memory = _read(file)
         for result in found:
             if (result.number, result.rung) in wanted:
+                wanted[result.number, result.rung] = result  # with its curve
                 arrays |= _of(memory, result.number)
                 data |= {result.data: its_data[result.data]} if result.data else {}
     with _refusing(path):
