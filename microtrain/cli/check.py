@@ -9,9 +9,9 @@ import click
 
 from ..config.components import import_paths, is_import_path
 from ..config.load import load_sweep
-from ..config.sweep import Members
 from ..config.resolved import as_yaml
 from ..config.schema import Component
+from ..config.sweep import Members
 from ..errors import DataError
 from ..words import plural
 
@@ -77,7 +77,8 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
         from ..train.trial import try_parts  # builds a run, which needs more than a check
 
         try:
-            looked = f"parts of your own were tried on {try_parts(given.members[0].config if given.members else run)} rows"
+            tried = try_parts(given.members[0].config if given.members else run)
+            looked = f"parts of your own were tried on {tried} rows"
         except DataError as error:  # they may lie where the run is to train
             if is_import_path(run.data.type):
                 raise

@@ -9,7 +9,6 @@ import click
 
 from .list import csv_option, sort_option, terminal_width, write_csv
 
-
 if TYPE_CHECKING:
     from ..report.record import Record
 

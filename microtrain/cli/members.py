@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-class _Member(click.ParamType):
+
+class _Member(click.ParamType):  # type: ignore[type-arg]
     """`best`, a number, or `all` where that is meant to be."""
 
     name = "member"
@@ -25,7 +28,7 @@ class _Member(click.ParamType):
         return text
 
 
-def member_option(*, all_too: bool = True) -> Any:
+def member_option(*, all_too: bool = True) -> Callable[[Command], Command]:
     """`--member` of a command."""
     words = "Of a sweep: one member; default: the best."
     if all_too:

@@ -153,7 +153,8 @@ class TrainedEnsemble:
         codes = pooled.mean.argmax(axis=1)
         if threshold is not None:
             codes = (pooled.mean[:, 1] >= threshold).astype(np.intp)
-        return pooled.deviation[np.arange(len(codes)), codes]
+        apart: Array = pooled.deviation[np.arange(len(codes)), codes]
+        return apart
 
     def outputs(self, *inputs: Any) -> Iterator[Pooled]:
         """What the members say of raw inputs, in the blocks of `TrainedModel.outputs`."""

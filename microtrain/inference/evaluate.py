@@ -90,8 +90,9 @@ def evaluate_run(
     """Loss and metrics of a run's parts (or of one, or of a file's rows). Collective.
 
     The first rank reads run and checkpoint, every rank loads the data, as in training. Of a sweep
-    it is one `member`, by default the best. Raises ConfigError for import paths without `trust` and a part that the run has not, DataError for what
-    is missing, damaged, or does not fit the model any more.
+    it is one `member`, by default the best. Raises ConfigError for import paths without `trust`
+    and a part that the run has not, DataError for what is missing, damaged, or does not fit the
+    model any more.
     """
     saved = from_root(
         comm, lambda: read_saved(path, checkpoint, trust=trust, warn=warn, member=member)

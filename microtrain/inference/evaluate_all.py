@@ -58,7 +58,8 @@ def evaluate_all(
     ensemble = together(comm, lambda: TrainedEnsemble(saved))
     first, run = ensemble.first, saved[0].run
     assert run is not None
-    if first.config.trainer and load("trainer", first.config.trainer).eval_step is not None:
+    trainer: Any = load("trainer", first.config.trainer) if first.config.trainer else None
+    if trainer is not None and trainer.eval_step is not None:
         raise agreed(
             ConfigError(f"{first.config.trainer} has an eval_step, which measures one model alone")
         )
