@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from ..config.load import load_config
-from ..errors import ConfigError
-from ..errors import LaunchError
+from ..errors import ConfigError, LaunchError
 from ..threads import launch_environment
 from ..verify import Result, Verification
 from . import mpirun

@@ -68,6 +68,7 @@ def test_curves_are_the_mean_of_the_members_with_their_deviation(place, capsys):
     assert [best.run, other.run] == ["lr=0.1 (4)", "lr=0.001 (4)"]
     members = [r for r in sweep.results if r.varied["optimizer.lr"] == 0.1]
     values = np.array([r.curve["val/loss"] for r in members], float)
+    values = values[:, np.isfinite(values).all(axis=0)]  # training has rows between
     np.testing.assert_allclose(best.points[1], values.mean(axis=0))
     np.testing.assert_allclose(best.band[1] - best.points[1], values.std(axis=0, ddof=1))
     picture = place / "curves.svg"
