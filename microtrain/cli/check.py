@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 
 from ..config.components import import_paths, is_import_path
-from ..config.load import load_config
+from ..config.load import load_sweep
 from ..config.resolved import as_yaml
 from ..config.schema import Component
+from ..config.sweep import Members
 from ..errors import DataError
+from ..words import plural
 
 LIMITS = ("clip_norm", "max_time")
 
@@ -26,7 +28,8 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     Writes nothing. Parts of your own are called once, on the first rows of the data, where these
     can be read; without such parts no data is read. Exit code 2 if anything is wrong.
     """
-    run = load_config(config, overrides, trust=trust or None)
+    given = load_sweep(config, overrides, trust=trust or None)
+    run = given.config
     train = run.train
     cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
     split = run.data.split
@@ -54,6 +57,7 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
 
     rows = {
         "name": run.name,
+        "sweep": _sweep_in_words(given),
         "data": in_words("data", run.data) + ", standardized" * run.data.standardize,
         "split": ", ".join(f"{part} {share}" for part, share in shares.items()) + drawn,
         "model": in_words("model", run.model),
@@ -73,7 +77,8 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
         from ..train.trial import try_parts  # builds a run, which needs more than a check
 
         try:
-            looked = f"parts of your own were tried on {try_parts(run)} rows"
+            tried = try_parts(given.members[0].config if given.members else run)
+            looked = f"parts of your own were tried on {tried} rows"
         except DataError as error:  # they may lie where the run is to train
             if is_import_path(run.data.type):
                 raise
@@ -83,3 +88,20 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
         if text:
             click.echo(f"  {title:<9}  {text}")
     click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")
+
+
+def _sweep_in_words(given: Members) -> str:
+    """How many members there are, of what; empty for a run. ConfigError for what no sweep has."""
+    sweep = given.config.sweep
+    if sweep is None:
+        return ""
+    from ..sweep.runner import check as check_sweep  # it brings tables, and a check starts fast
+
+    check_sweep(given.config)
+    settings = len({member.setting for member in given.members})
+    seeds = len(given.members) // (settings * (sweep.folds or 1))
+    parts = [plural(settings, "setting"), plural(seeds, "seed")]
+    if sweep.folds:
+        parts.insert(1, plural(sweep.folds, "fold"))
+    halving = ", stopped by halving" * (sweep.stop is not None)
+    return f"{plural(len(given.members), 'member')}: {' x '.join(parts)}{halving}; below the first"

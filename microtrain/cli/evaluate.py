@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from .members import member_option
+
 PARTS = ("train", "val", "test")
 
 
@@ -27,6 +29,7 @@ PARTS = ("train", "val", "test")
     default="best",
     help="Which checkpoint; default: the best one, else the last.",
 )
+@member_option()
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def evaluate(
@@ -34,6 +37,7 @@ def evaluate(
     part: str | None,
     data_file: str | None,
     checkpoint: str,
+    member: str | None,
     trust: bool,
     as_json: bool,
 ) -> None:
@@ -42,6 +46,9 @@ def evaluate(
     The data are loaded, split and standardized as in the run, and the results are compared with the
     recorded ones. Import paths in the configuration run code by the author of the run and need
     --trust. Under mpirun or srun the rows are divided among the ranks.
+
+    Of a sweep its best member is evaluated, or another --member; with --member all the mean of
+    what all members predict, on the test part or on --data.
     """
     from microtrain.distributed import world
     from microtrain.train.output import Output
@@ -57,7 +64,15 @@ def evaluate(
         if comm.rank == 0:
             output.warn(text)
 
-    evaluation = evaluate_run(
-        run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint, data_file=data_file
-    )
+    if member == "all":
+        from ..inference.evaluate_all import evaluate_all
+
+        if checkpoint != "best":
+            raise click.UsageError("--checkpoint is of one run; leave it out with --member all")
+        evaluation = evaluate_all(run, part, comm=comm, warn=warn, trust=trust, data_file=data_file)
+    else:
+        evaluation = evaluate_run(
+            run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint,
+            data_file=data_file, member=member,
+        )  # fmt: skip
     output.say(*([evaluation.to_json()] if as_json else evaluation.lines()))

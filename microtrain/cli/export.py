@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from .members import member_option
+
 FORMATS = ("torch", "safetensors", "npz", "onnx")
 
 
@@ -26,10 +28,17 @@ FORMATS = ("torch", "safetensors", "npz", "onnx")
     default="best",
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
+@member_option(all_too=False)
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 def export(
-    run: str, kind: str, output: str | None, checkpoint: str, force: bool, trust: bool
+    run: str,
+    kind: str,
+    output: str | None,
+    checkpoint: str,
+    member: str | None,
+    force: bool,
+    trust: bool,
 ) -> None:
     """Write the trained model of RUN (a run directory, runs/NAME, or one checkpoint) for others.
 
@@ -47,6 +56,6 @@ def export(
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
+    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note, member=member))
     written = export_run(model, kind, output, force, note)
     click.echo(f"exported the {model.chosen}: {written}")

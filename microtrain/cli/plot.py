@@ -60,7 +60,18 @@ def plot(
 
     records = read_records(runs)
     alone = len(records) == 1
-    charts = curves(records, choose(records, metrics), x, smooth, group)
+    if any(record.info.sweep for record in records):
+        if not alone or x != "step" or smooth or group:
+            raise click.UsageError(
+                "a sweep is drawn by itself, over steps, the mean of each setting with its "
+                "deviation: microtrain plot SWEEP [--metric NAME] [--output FILE]"
+            )
+        from ..report.sweep_curves import sweep_curves
+        from ..report.sweeps import Sweep
+
+        charts = sweep_curves(Sweep.read(records[0].path), metrics)
+    else:
+        charts = curves(records, choose(records, metrics), x, smooth, group)
     figure = figures.draw(charts, records[0].name if alone else "")
     if output is not None:
         path = Path(os.path.expanduser(output))

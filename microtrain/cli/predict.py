@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from .members import member_option
+
 
 @click.command()
 @click.argument("run")
@@ -21,6 +23,7 @@ import click
     default="best",
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
+@member_option()
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
     "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
@@ -40,6 +43,7 @@ def predict(
     source: str,
     output: str,
     checkpoint: str,
+    member: str | None,
     proba: bool,
     keep: tuple[str, ...],
     threshold: float | None,
@@ -48,6 +52,10 @@ def predict(
     trust: bool,
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
+
+    Of a sweep with its best member, or with another --member. With --member all: the mean of what
+    the members predict and its standard deviation over them, spread_<target>; of classes that of
+    the highest mean probability, and the deviation of this one, spread.
 
     Columns are found by their names, in any order, and standardized as in training; columns that
     the model does not use are named and left out. Nothing is written if anything is wrong.
@@ -61,14 +69,24 @@ def predict(
         return  # one process is enough; under a launcher the others have nothing to do
     from microtrain.words import plural
 
+    from ..inference.ensemble import TrainedEnsemble
     from ..inference.model import TrainedModel
     from ..inference.predict import predict_file
-    from ..inference.saved import read_saved
+    from ..inference.saved import read_all, read_saved
 
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
+    model: TrainedModel | TrainedEnsemble
+    if member == "all":
+        if checkpoint != "best":
+            raise click.UsageError("--checkpoint is of one run; leave it out with --member all")
+        model = TrainedEnsemble(read_all(run, trust=trust))
+        if model.settings > 1:
+            note(f"the mean is over members of {model.settings} settings, good and bad ones")
+    else:
+        saved = read_saved(run, checkpoint, trust=trust, warn=note, member=member)
+        model = TrainedModel(saved)
     kept = [name.strip() for name in ",".join(keep).split(",") if name.strip()]
     count = predict_file(
         model, source, output, note, proba=proba, threshold=threshold, force=force,

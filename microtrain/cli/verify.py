@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..config.load import load_config
-from ..errors import LaunchError
+from ..errors import ConfigError, LaunchError
 from ..threads import launch_environment
 from ..verify import Result, Verification
 from . import mpirun
@@ -62,6 +62,8 @@ def verify(
             "it without mpirun or srun"
         )
     settings = load_config(config, overrides, trust=trust or None)
+    if settings.sweep is not None:
+        raise ConfigError(f"{config} describes a sweep, and verify is of one run: leave out sweep")
     every = not (resume or ranks or grad)
     results: list[Result] = []
 

@@ -144,13 +144,15 @@ def load(
     checkpoint: str | int = "best",
     model: Module | None = None,
     bfloat16: Any = None,
+    member: str | int | None = None,
 ) -> Any:
     """What a file holds, or the trained model of a run.
 
     A file is read as data, whatever its name: safetensors, PyTorch's `.pt` and `.pth` (Tensors,
     dicts, lists, tuples and plain values; nothing of its pickle is executed) and `.npz` give what
     was saved, with Tensors on the CPU. A directory is a run, or one checkpoint of one, and gives a
-    `TrainedModel`: its model, with the preparation of its inputs.
+    `TrainedModel`: its model, with the preparation of its inputs. Of a sweep it is the best member;
+    `member="all"` gives a `TrainedEnsemble`: the mean of all that have finished, and their spread.
 
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
@@ -163,8 +165,10 @@ def load(
             configuration describes, as for a run whose model was given to `Trainer` in Python.
         bfloat16: `mt.float32` widens Tensors of bfloat16 in a file to it, which is exact; without
             it they are an error, since NumPy has no such dtype.
+        member: of a sweep: `best` (where none is given), a number, or `all`.
 
-    Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
+    Raises ConfigError for import paths without `trust` and for a `member` of a run that is no
+    sweep, DataError for what is missing, damaged or
     does not fit, TypeError for a `model` that is no Module and arguments of the other form.
 
     Example:
@@ -174,6 +178,8 @@ def load(
         >>> iris = mt.load("runs/iris")
         >>> iris.predict([[5.1, 3.5, 1.4, 0.2]])
         array(['setosa'], dtype='<U10')
+        >>> houses = mt.load("runs/houses-sweep", member="all")
+        >>> price, spread = houses.predict(rows, spread=True)
     """
     place = Path(os.path.expanduser(path))
     if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
@@ -184,6 +190,7 @@ def load(
             "trust": trust,
             "checkpoint": checkpoint != "best",
             "model": model,
+            "member": member is not None,
         }.items():
             if given:
                 raise TypeError(f"load(): {name}= is of a run, and {path} is a file; leave it out")
@@ -191,9 +198,17 @@ def load(
     if bfloat16 is not None:
         raise TypeError(f"load(): bfloat16= is of a file, and {path} is none; leave it out")
     _refuse_loop(place, path)
+    if member == "all":
+        from ..inference.ensemble import load_all
+
+        if checkpoint != "best" or model is not None:
+            raise TypeError(
+                'load(): checkpoint= and model= are of one model; leave out member="all"'
+            )
+        return load_all(path, trust=trust)
     from ..inference.model import load as load_run
 
-    return load_run(path, trust=trust, checkpoint=checkpoint, model=model)
+    return load_run(path, trust=trust, checkpoint=checkpoint, model=model, member=member)
 
 
 def _refuse_loop(place: Path, path: Place) -> None:

@@ -47,12 +47,14 @@ def read_inputs(
     note: Note,
     delimiter: str | None = None,
     keep: Sequence[str] = (),
+    take: Callable[..., list[Any]] | None = None,
 ) -> tuple[list[Any], dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
     The inputs are arrays, or one `Source` of which rows are read as they are used. `note` is told
-    which columns are not used. Raises DataError for all that is wrong with the file,
-    ConfigError for a name or a delimiter that is none.
+    which columns are not used; `take` makes the inputs of columns, in place of
+    `model.take_columns`. Raises DataError for all that is wrong with the file, ConfigError for a
+    name or a delimiter that is none.
     """
     stored = stored_inputs(path, model)
     if keep and (stored is not None or Path(path).suffix.lower() == ".npz"):
@@ -70,7 +72,7 @@ def read_inputs(
         table.require(keep)
         wanted = dict.fromkeys([*ids, *keep])
         kept = {name: np.array(texts(table, name, Column(type="id"))) for name in wanted}
-        inputs = model.take_columns(table, note, wanted)
+        inputs = (take or model.take_columns)(table, note, wanted)
         unused = [name for name in model.target_names or () if name in table.names]
         unused = [name for name in unused if name not in kept]
     if unused:

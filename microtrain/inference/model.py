@@ -33,7 +33,7 @@ from ..train.outputs import one_prediction
 from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 
-__all__ = ["TrainedModel", "load"]
+__all__ = ["TrainedModel", "load", "warn_user"]
 
 Array = NDArray[Any]
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -45,8 +45,9 @@ def load(
     trust: bool = False,
     checkpoint: str | int = "best",
     model: Module | None = None,
+    member: str | int | None = None,
 ) -> TrainedModel:
-    """The trained model of a run, with the preparation of its inputs.
+    """The trained model of a run, or of a member of a sweep, with the preparation of its inputs.
 
     Args:
         path: a run directory, `<runs>/<name>` or its `latest` for the newest run of that name, or
@@ -57,9 +58,11 @@ def load(
             step.
         model: of the same architecture, whose values are replaced; instead of what the
             configuration describes, as for a run whose model was given to `Trainer` in Python.
+        member: of a sweep: `best`, which it is where none is given, or a number.
 
-    Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
-    does not fit, TypeError for a `model` that is no Module.
+    Raises ConfigError for import paths without `trust` and a `member` of what is no sweep,
+    DataError for what is missing, damaged or does not fit, TypeError for a `model` that is no
+    Module.
 
     Example:
         >>> model = mt.load("runs/iris")
@@ -69,7 +72,8 @@ def load(
         ...                "petal_length": [1.4], "petal_width": [0.2]})
         array(['setosa'], dtype='<U10')
     """
-    return TrainedModel(read_saved(path, checkpoint, trust=trust, warn=_warn), model)
+    saved = read_saved(path, checkpoint, trust=trust, warn=warn_user, member=member)
+    return TrainedModel(saved, model)
 
 
 class TrainedModel:
@@ -144,7 +148,7 @@ class TrainedModel:
     def decide(self, outputs: Array, threshold: float | None = None) -> Array:
         """Predictions, as `predict` gives them, of a block of `outputs`."""
         if threshold is not None:
-            return self._decided(self.probabilities(outputs), threshold)
+            return self.at_threshold(self.probabilities(outputs), threshold)
         if self.classes is not None:
             labels: Array = self.labels[outputs.argmax(axis=1)]
             return labels
@@ -172,7 +176,7 @@ class TrainedModel:
         chances: Array = softmax(scores, 1).numpy()
         return chances
 
-    def _decided(self, chances: Array, threshold: float) -> Array:
+    def at_threshold(self, chances: Array, threshold: float) -> Array:
         """The class for each row, by the probability of the second of two."""
         if not 0 <= threshold <= 1:
             raise ConfigError(f"threshold: expected a probability from 0 to 1, got {threshold}")
@@ -210,10 +214,18 @@ class TrainedModel:
         Of a `Source` and of memory maps a block of rows at a time, of all else at once; at least
         one block, perhaps without rows. Raises DataError as `predict`.
         """
+        for first, rows in self.blocks(*inputs):
+            yield self.scores(self.prepare(*rows), first)
+
+    def blocks(self, *inputs: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Raw inputs in the parts in which `outputs` takes them: the number of the first row, rows.
+
+        Those of a `Source` are checked.
+        """
         if any(isinstance(value, np.memmap) for value in inputs):
             inputs = (as_source(inputs, "the inputs"),)
         if len(inputs) != 1 or not isinstance(inputs[0], Source):
-            yield self._scores(self.prepare(*inputs), 0)
+            yield 0, inputs
             return
         source, count = inputs[0], len(self.signature.inputs)
         head = self.check_source(source)
@@ -231,7 +243,7 @@ class TrainedModel:
             for i, array in enumerate(arrays):
                 columns = None if i else self.feature_names
                 check_finite(array, f"{self._name(i)} at", columns, location)
-            yield self._scores(self.prepare(*arrays), first)
+            yield first, arrays
 
     def check_source(self, source: Source) -> tuple[Array, ...]:
         """DataError unless a source has the inputs of the model; its arrays, without rows."""
@@ -245,7 +257,7 @@ class TrainedModel:
             raise DataError(f"{source!r}: {error}") from None
         return head
 
-    def _scores(self, arrays: list[Array], first_row: int) -> Array:
+    def scores(self, arrays: list[Array], first_row: int) -> Array:
         """What the module gives for prepared inputs, a bounded number of rows at a time."""
         count = len(arrays[0])
         parts = []
@@ -324,7 +336,7 @@ class TrainedModel:
             notes: list[str] = []
             inputs = tuple(self.take_columns(table, notes.append))
             for note in notes:
-                _warn(note)
+                warn_user(note)
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
         arrays = [self._prepare(i, value) for i, value in enumerate(inputs)]
@@ -390,7 +402,7 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
     return module.eval()
 
 
-def _warn(text: str) -> None:
+def warn_user(text: str) -> None:
     """Warn at the line of the user's that called."""
     level, frame = 2, inspect.currentframe()
     while (frame := frame and frame.f_back) and frame.f_back is not None:

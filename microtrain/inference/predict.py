@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, write_whole
 from ..words import listed
+from .ensemble import TrainedEnsemble
 from .inputs import check_suffix, read_inputs
 from .model import TrainedModel
 
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 def predict_file(
-    model: TrainedModel,
+    model: TrainedModel | TrainedEnsemble,
     source: str,
     output: str,
     note: Callable[[str], None],
@@ -45,15 +46,18 @@ def predict_file(
     CSV gets the columns of `source` that are ids or named by `keep`, a column for each target
     (under its name, else `prediction`; `predicted_<name>` where the target itself is kept), and
     with `proba` one `probability_<class>` for each class. NPZ gets the columns, `prediction`, and
-    with `proba` `probability` and `classes`. `threshold`: as `TrainedModel.predict` has it.
+    with `proba` `probability` and `classes`. Of an ensemble both get what `TrainedEnsemble.predict`
+    calls spread: CSV as `spread_<target>`, or `spread` of classes. `threshold`: as
+    `TrainedModel.predict` has it.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
     """
     suffix = _check_output(output, source, force)
-    inputs, kept = read_inputs(source, model, note, delimiter, keep)
+    first = model.first if isinstance(model, TrainedEnsemble) else model
+    inputs, kept = read_inputs(source, first, note, delimiter, keep, model.take_columns)
 
-    def blocks(of: Callable[[Array], T]) -> Iterator[T]:
+    def blocks(of: Callable[[Any], T]) -> Iterator[T]:
         """What is made of the outputs, block by block."""
         try:
             yield from map(of, model.outputs(*inputs))
@@ -62,19 +66,22 @@ def predict_file(
 
     if suffix == ".npz":
         # The latter two are arguments of numpy.savez.
-        own = ("prediction", "probability", "classes", "file", "allow_pickle")
+        own = ("prediction", "spread", "probability", "classes", "file", "allow_pickle")
         _refuse_taken(output, kept, own)
         made = {"prediction": blocks(lambda each: model.decide(each, threshold))}
+        if isinstance(model, TrainedEnsemble):
+            made["spread"] = blocks(lambda each: model.spread(each, threshold))
         if proba:
             made["probability"] = blocks(model.probabilities)
-        arrays = kept | ({"classes": model.labels} if proba and model.classes is not None else {})
+        arrays = kept | ({"classes": first.labels} if proba and first.classes is not None else {})
         content = _npz(arrays, made, lambda: len(inputs[0]))
     else:
         content = _csv(
-            _columns(model, prediction, chance, output, kept)
-            for prediction, chance in blocks(
+            _columns(first, *made_of_block, output, kept)
+            for made_of_block in blocks(
                 lambda each: (
                     model.decide(each, threshold),
+                    model.spread(each, threshold) if isinstance(model, TrainedEnsemble) else None,
                     model.probabilities(each) if proba else None,
                 )
             )
@@ -167,6 +174,7 @@ def check_place(output: str, force: bool, source: str = "-") -> None:
 def _columns(
     model: TrainedModel,
     prediction: Array,
+    spread: Array | None,
     chance: Array | None,
     output: str,
     kept: Mapping[str, Array],
@@ -182,8 +190,17 @@ def _columns(
         names = [f"prediction_{i}" for i in range(table.shape[1])]
     names = [f"predicted_{name}" if name in kept else name for name in names]
     labels = [f"probability_{name}" for name in model.classes or names]
-    _refuse_taken(output, kept, names if chance is None else [*names, *labels])
+    spreads = ["spread"] if model.classes is not None else [f"spread_{name}" for name in names]
+    own = [
+        *names,
+        *(spreads if spread is not None else ()),
+        *(labels if chance is not None else ()),
+    ]
+    _refuse_taken(output, kept, own)
     columns = {**kept, **dict(zip(names, table.T, strict=True))}
+    if spread is not None:
+        apart = spread if spread.ndim == 2 else spread[:, None]
+        columns.update(zip(spreads, apart.T, strict=True))
     if chance is not None:
         chances = chance if chance.ndim == 2 else chance[:, None]
         columns.update(zip(labels, chances.T, strict=True))

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, DataError
-from ..runs.record import Run
+from ..runs.members import Result, last_of_each, read_members
+from ..runs.record import Best, Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
 from .record import Record, by_seed, differing_settings, direction
@@ -145,24 +146,35 @@ def find_runs(places: Sequence[str | Path]) -> list[Path]:
 
 def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
     """What there is to say of runs, of each in one line; `warn` hears of those that are damaged."""
-    runs = []
+    runs, members = [], []
     for path in paths:
         try:
-            runs.append(Run.read(path))
+            run = Run.read(path)
+            members.append(_best_member(run))
+            runs.append(run)
         except DataError as error:
             warn(str(error).splitlines()[0])
-    bests = [run.best_so_far for run in runs]
     infos = [run.info for run in runs]
+    bests = [
+        run.best_so_far if member is None or member.best is None else Best(**member.best)
+        for run, member in zip(runs, members, strict=True)
+    ]
+    counts = [sum(info.members.values()) if info.sweep else None for info in infos]
     columns = [
         Column("run", [run.label for run in runs], 10),
         Column("status", [info.status for info in infos], 9),
-        Column("steps", [_steps(run) for run in runs], 6),
+        Column("members", counts, 6),
+        Column("best member", [info.best_member for info in infos], 5),
+        Column("steps", [None if run.info.sweep else _steps(run) for run in runs], 6),
     ]
     for name in dict.fromkeys(best.name for best in bests if best):
         values = [best.value if best and best.name == name else None for best in bests]
         columns.append(Column(name, values, 8, direction(name.partition("/")[2])))
     columns += [Column("best step", [best.step if best else None for best in bests], 3)]
-    tests = [info.test or {} for info in infos]
+    tests = [
+        info.test or {} if member is None else _of_test(member)
+        for info, member in zip(infos, members, strict=True)
+    ]
     for name in dict.fromkeys(key for test in tests for key in test if key != "step"):
         values = [test.get(name) for test in tests]
         columns.append(Column(f"test/{name}", values, 4 if name == "loss" else 7, direction(name)))
@@ -174,6 +186,18 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
         Column("path", [str(run.path) for run in runs]),
         Column("error", [info.error for info in infos]),
     ]
+
+
+def _best_member(run: Run) -> Result | None:
+    """Of a sweep that has come to its end; DataError where it is damaged."""
+    if not run.info.sweep or run.info.best_member is None:
+        return None
+    return last_of_each(read_members(run.path)[0]).get(run.info.best_member)
+
+
+def _of_test(member: Result) -> dict[str, float | None]:
+    prefix = "test/"
+    return {k.removeprefix(prefix): v for k, v in member.values.items() if k.startswith(prefix)}
 
 
 def _steps(run: Run) -> int | None:

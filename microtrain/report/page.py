@@ -59,6 +59,7 @@ def write_report(
     written.
     """
     record = Record.read(run)
+    refuse_sweeps([record])
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
     _write(path, report_html(record, predictions, note, path.parent))
     return path
@@ -71,12 +72,23 @@ def write_runs(runs: Sequence[str | Path], output: str | Path | None = None) -> 
     `runs/*`. Raises ConfigError where a run is named twice.
     """
     records = [Record.read(run) for run in runs]
+    refuse_sweeps(records)
     for i, record in enumerate(records):
         if record.path in (other.path for other in records[:i]):
             raise ConfigError(f"the run {record.path} is named twice; name every run once")
     path = Path("report.html" if output is None else os.path.expanduser(output))
     _write(path, runs_html(records))
     return path
+
+
+def refuse_sweeps(records: Sequence[Record]) -> None:
+    """ConfigError for sweeps, whose members have no curves and predictions of a run."""
+    for record in records:
+        if record.info.sweep:
+            raise ConfigError(
+                f"{record.path} is a sweep, and a report is of runs; its table: microtrain compare "
+                f"{record.path}; its curves: microtrain plot {record.path}"
+            )
 
 
 def _write(path: Path, text: str) -> None:

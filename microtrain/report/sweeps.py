@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from ..words import number, plural
 from .overview import Column, Spread, as_number, in_lines, setting_columns, sort
 from .record import Record, direction
 
-__all__ = ["Sweep", "interval", "t_quantile"]
+__all__ = ["Sweep", "interval", "t_quantile", "together"]
 
 OWN = ("seed", "data.split.fold")  # what members of one setting differ in
 
@@ -153,6 +153,24 @@ class Sweep:
             close = ended[i] and half is not None and abs(statistics.fmean(apart)) <= half
             marks.append("best" if i == best else "=" if close else None)
         return marks if len(rows) > 1 else [None]
+
+
+def together(columns: Mapping[str, Sequence[Column]]) -> list[Column]:
+    """Tables of several sweeps, by what these are called, as one; what one has not is not known."""
+    found: dict[str, Column] = {}
+    for table in columns.values():
+        for column in table:
+            found.setdefault(column.name, column)
+    values: dict[str, list[Any]] = {name: [] for name in found}
+    labels: list[str] = []
+    for label, table in columns.items():
+        own = {column.name: column.values for column in table}
+        rows = len(table[0].values)
+        labels += [label] * rows
+        for name, cells in values.items():
+            cells += own.get(name, [None] * rows)
+    merged = [replace(column, values=values[name]) for name, column in found.items()]
+    return [Column("sweep", labels, 11), *merged]
 
 
 def interval(values: Sequence[float], folds: int = 0) -> float | None:

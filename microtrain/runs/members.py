@@ -22,7 +22,7 @@ from ..files import make_directory, open_plain, parse_json, reason, refuse_link,
 from .array_file import array_content, arrays_in
 from .typed import typed
 
-__all__ = ["MEMBERS", "Result", "Store", "member_arrays", "read_members"]
+__all__ = ["MEMBERS", "Result", "Store", "last_of_each", "member_arrays", "models", "read_members"]
 
 MEMBERS = "members.safetensors"  # of a sweep that has finished
 PARTS = "members"  # the directory of those before
@@ -110,6 +110,7 @@ def gather(path: Path, results: Iterable[Result]) -> None:
         found, its_data, memory = _read(file)
         for result in found:
             if (result.number, result.rung) in wanted:
+                wanted[result.number, result.rung] = result  # with its curve
                 arrays |= _of(memory, result.number)
                 data |= {result.data: its_data[result.data]} if result.data else {}
     with _refusing(path):
@@ -133,16 +134,33 @@ def read_members(path: Path) -> tuple[list[Result], dict[str, Any]]:
     return [found[key] for key in order], data
 
 
+def last_of_each(results: Iterable[Result]) -> dict[int, Result]:
+    """Of each member what became of it last, by its number."""
+    order = sorted(results, key=lambda result: result.rung or 0, reverse=True)
+    last = {result.number: result for result in order}  # of 1/9, 1/3, the end: the last
+    return {number: last[number] for number in sorted(last)}
+
+
 def member_arrays(path: Path, number: int) -> dict[str, Array]:
     """The model of a member, by the names of its state dict; DataError where there is none."""
+    return models(path, [number])[number]
+
+
+def models(path: Path, numbers: Iterable[int]) -> dict[int, dict[str, Array]]:
+    """The models of members by their numbers; DataError where one of them has none."""
+    found: dict[int, dict[str, Array]] = {number: {} for number in numbers}
     for file in _files(path):
         results, _, memory = _read(file)
-        if any(r.number == number and r.rung is None and r.status == "finished" for r in results):
-            return {
-                name.partition("/")[2]: np.array(array)
-                for name, array in _of(memory, number).items()
-            }
-    raise DataError(f"the sweep {path} has no model of member {number}: it has not finished")
+        ended = {r.number for r in results if r.rung is None and r.status == "finished"}
+        for key, array in memory.items():
+            number, _, name = key.partition("/")
+            if number.isdecimal() and int(number) in ended and int(number) in found:
+                found[int(number)][name] = np.array(array)
+    if lacking := [number for number, arrays in found.items() if not arrays]:
+        raise DataError(
+            f"the sweep {path} has no model of member {lacking[0]}: it has not finished"
+        )
+    return found
 
 
 def _of(arrays: Mapping[str, Array], number: int) -> dict[str, Array]:

@@ -33,7 +33,8 @@ from .history import RESERVED, SPLITS, History, read_metrics
 from .typed import Count, Number, typed
 
 __all__ = [
-    "ClassCounts", "Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics", "read_run_json",
+    "Best", "ClassCounts", "Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics",
+    "read_run_json",
 ]  # fmt: skip
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
