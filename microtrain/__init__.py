@@ -99,6 +99,7 @@ globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 
 _LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
+    "Ensemble": ".ensemble",
     "load": ".exchange.state",
     "restore": ".train.custom_loop",
     "save": ".exchange.state",

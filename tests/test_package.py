@@ -123,6 +123,7 @@ LAYERS = [
     {"inference"},
     {"onnx", "sklearn"},
     {"exchange"},
+    {"ensemble"},
     {"report"},
     {"sweep"},
     {"verify"},

@@ -34,6 +34,13 @@ class Clear(Host):
             lines += [f"{it}.epoch += 1", f"if {it}.graphs: {forget}({it})"]
         return lines
 
+    def repeat(self, count: int) -> None:
+        """Do it `count` times."""
+        self.storage.zero_grad()
+        self.storage.cleared += count - 1
+        for buffer in self.storage.buffers:
+            buffer.epoch += count - 1
+
 
 class Mark(Host):
     """The gradients of `slots` are there; in the buffers of `clean` none has a graph by then."""
@@ -60,6 +67,12 @@ class Mark(Host):
                     lines += [f"{it}.graph = None"] * (buffer not in self.clean)
         return lines
 
+    def repeat(self, count: int) -> None:
+        """Do it `count` times."""
+        for slot in self.slots:
+            slot.mark()
+            slot.grad_version.n += count - 1
+
 
 class Count(Host):
     """An optimizer counts its step, also in `numbers`, constants of its runs."""
@@ -83,6 +96,12 @@ class Count(Host):
                       for r in self.runs if first[id(r.constants)] is r]  # fmt: skip
         return lines
 
+    def repeat(self, count: int) -> None:
+        """Do it `count` times; nothing depends on the number of steps."""
+        self.optimizer.calls += count
+        for run in self.runs:
+            run.count += count
+
 
 class End(Host):
     """The end of an optimizer's step: the parameters are new, and the next step begins."""
@@ -101,6 +120,13 @@ class End(Host):
         # As `random.end_step`, in whichever thread replays: its attributes are in this dict.
         lines.append(f"stream = {name('streams', STREAM)}.__dict__")
         return [*lines, 'stream["step"] += 1', 'stream["draw"] = 0']
+
+    def repeat(self, count: int) -> None:
+        """Do it `count` times."""
+        self.function()
+        for version in self.versions:
+            version.n += count - 1
+        STREAM.step += count - 1
 
 
 def skip(count: int) -> None:

@@ -194,10 +194,21 @@ class Compiled:
         self.captures: list[Capture] = []  # the one used last first
         self._pending: dict[Any, tuple[Capture, int]] = {}
         self._bound: dict[int, Compiled] = {}  # by id of the object whose method it is
+        self.recorded = 0  # calls that ran the function, and were no replay
         self._restless = 0  # recordings in a row that changed the structure they depend on
         self._lock = threading.Lock()
         self._me: Any = weakref.ref(self)  # what the slot holds must not lead back: a cycle
         self.__call__: Callable[..., Any] = functools.partial(_find, self._me)
+
+    @property
+    def pending(self) -> dict[Any, tuple[Capture, int]]:
+        """What was recorded and a second call is to confirm, with how often it was tried."""
+        return {**self._pending}
+
+    def go_back(self, captures: Sequence[Capture], pending: dict[Any, tuple[Capture, int]]) -> None:
+        """Be what it was when it had these."""
+        self.captures, self._pending = [*captures], {**pending}
+        self.__call__ = functools.partial(_find, self._me)
 
     def __get__(self, instance: Any, kind: Any = None) -> Compiled:
         """The compiled step of one object, whose method it is; it holds that object weakly."""
@@ -264,6 +275,7 @@ class Compiled:
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         """Run the step with the recorder on, and keep what it did if the last run did the same."""
+        self.recorded += 1
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
         self._forget()

@@ -235,7 +235,32 @@ def instructions() -> Any:
         length = types.int64
         return types.void(length, length, x, out, length, length, length), compiled
 
+    @intrinsic
+    def call(_: Any, code: Any, table: Any) -> Any:
+        """Call a function of `"void(int64)"` by its address, as numba does; 0 if it went well."""
+
+        def compiled(_: Any, builder: Any, __: Any, args: Any) -> Any:
+            byte = ir.IntType(8).as_pointer()
+            places = [cgutils.alloca_once(builder, byte) for _ in range(2)]  # of result and error
+            kind = ir.FunctionType(ir.IntType(32), [place.type for place in places] + [word])
+            function = builder.inttoptr(args[0], kind.as_pointer())
+            return builder.sext(builder.call(function, [*places, args[1]]), word)
+
+        return types.int64(types.int64, types.int64), compiled
+
+    @intrinsic
+    def copy(_: Any, target: Any, source: Any, count: Any) -> Any:
+        """Copy `count` bytes from one address to another."""
+
+        def compiled(context: Any, builder: Any, _: Any, args: Any) -> Any:
+            byte = ir.IntType(8).as_pointer()
+            to, of = (builder.inttoptr(arg, byte) for arg in args[:2])
+            cgutils.raw_memcpy(builder, to, of, args[2], 1)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), compiled
+
     return python_types.SimpleNamespace(
         address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead,
-        apply=apply,
+        apply=apply, call=call, copy=copy,
     )  # fmt: skip

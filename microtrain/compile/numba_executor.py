@@ -73,18 +73,23 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             text.origin = next(checked, lines[0])
             text.emit(f"{name}(table)", f"{len(lines)} instructions")
     scope = text.scope
+    codes: list[int] = []  # where the functions are
     if functions:
         source = "\n\n".join([HEAD, *functions])
         defined = load("\n".join(line.partition("  # ")[0] for line in source.split("\n")))
         for number in range(1, len(functions) + 1):
             compiled = defined[f"native{number}"]
             # The entry point itself: what looks at the types of arguments costs as much again.
-            scope[f"native{number}"] = compiled.overloads[compiled.signatures[0]].entry_point
+            found = compiled.overloads[compiled.signatures[0]]
+            scope[f"native{number}"] = found.entry_point
+            codes.append(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
     addresses = np.array([address for address, _ in table.slots], np.int64)
     scope["table"] = addresses.ctypes.data
     scope["owned"] = addresses, [owner for _, owner in table.slots]
     replay = text.function()
     replay.arrival = Arrival(program, units, replay, addresses, table.slots)
+    if all(unit.host is not None for unit in units if type(unit) is Call):
+        text.native_code = codes, addresses, table.slots
     return replay, text
 
 

@@ -200,6 +200,30 @@ class DataLoader:
             passes = _whole_number("passes", passes, least=1)
         return self._new_pass(self.accumulate, start, passes)
 
+    def stacked(self, start: int, steps: int) -> list[NDArray[Any]] | None:
+        """Whole batches, at most `steps` of them from number `start` of this pass on.
+
+        Where all batches are whole, they go on into the next passes. One array for each of the data
+        set, (steps, batch_size, ...); None where that is not how batches come (several ranks,
+        shards, micro-batches, rows that are read), or none is whole.
+        """
+        size = self.batch_size
+        whole, rest = divmod(len(self.dataset), size)
+        if rest and not self.drop_last:
+            steps = min(steps, whole - start)
+        if self._arrays is None or self.comm.size * self.shards * self.accumulate > 1 or steps < 1:
+            return None
+        passes = range(self._epoch, self._epoch + -(-(start + steps) // whole))
+        rows: Any = slice(start * size, (start + steps) * size)
+        if len(passes) > 1:
+            every = [self._order(epoch, {}) for epoch in passes]
+            table = [np.arange(whole * size) if o is None else o[: whole * size] for o in every]
+            rows = np.concatenate(table)[rows]
+        elif (order := self._order(self._epoch, {})) is not None:
+            rows = order[rows]
+        found = [array[rows] for array in self._arrays]
+        return [array.reshape(steps, size, *array.shape[1:]) for array in found]
+
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
         order = np.arange(min(self.batch_size, len(self.dataset))) if self.shuffle else None

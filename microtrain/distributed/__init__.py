@@ -11,11 +11,13 @@ from .communicator import Communicator
 from .connection import BACKENDS, connect, world
 from .data_parallel import DataParallel
 from .replicas import check_replicas
+from .single import SingleCommunicator
 
 __all__ = [
     "BACKENDS",
     "Communicator",
     "DataParallel",
+    "SingleCommunicator",
     "agreed_exit",
     "all_gather",
     "all_reduce",
