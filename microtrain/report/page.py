@@ -9,6 +9,7 @@ that a report from someone else can be opened.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import shlex
@@ -190,7 +191,9 @@ def runs_html(records: Sequence[Record]) -> str:
     )
 
 
-def _render(template: str, records: Sequence[Record], **known: Any) -> str:
+@functools.cache
+def _templates() -> Any:
+    """What renders pages; templates are compiled once, which takes longer than a page."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError:
@@ -207,23 +210,31 @@ def _render(template: str, records: Sequence[Record], **known: Any) -> str:
     environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
     environment.filters |= {"readable": readable, "short_place": _short_place}
     environment.filters |= {"command": _command, "amount": _amount}
+    return environment
+
+
+def _render(template: str, records: Sequence[Record], **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
     charts = curves(records, [f for f in fields if f not in same][:_CHARTS])
     axes = [_axes(record) for record in records]
-    return environment.get_template(template).render(
-        style=_beside("report.css"),
-        script=_beside("report.js"),
-        curves=charts,
-        # As the legend of each chart has them, with what became of each.
-        runs=list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
-        or run_names(records),
-        constants=[f"{field} {value:.5g}" for field, value in same.items()],
-        axes=axes,
-        axis_names=[
-            n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
-        ],
-        **known,
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            style=_beside("report.css"),
+            script=_beside("report.js"),
+            curves=charts,
+            # As the legend of each chart has them, with what became of each.
+            runs=list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
+            or run_names(records),
+            constants=[f"{field} {value:.5g}" for field, value in same.items()],
+            axes=axes,
+            axis_names=[
+                n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
+            ],
+            **known,
+        )
     )
 
 
