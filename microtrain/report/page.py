@@ -218,24 +218,22 @@ def _render(template: str, records: Sequence[Record], **known: Any) -> str:
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
     charts = curves(records, [f for f in fields if f not in same][:_CHARTS])
     axes = [_axes(record) for record in records]
-    return (
-        _templates()
-        .get_template(template)
-        .render(
-            style=_beside("report.css"),
-            script=_beside("report.js"),
-            curves=charts,
-            # As the legend of each chart has them, with what became of each.
-            runs=list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
-            or run_names(records),
-            constants=[f"{field} {value:.5g}" for field, value in same.items()],
-            axes=axes,
-            axis_names=[
-                n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
-            ],
-            **known,
-        )
+    found = _templates().get_template(template)
+    page: str = found.render(
+        style=_beside("report.css"),
+        script=_beside("report.js"),
+        curves=charts,
+        # As the legend of each chart has them, with what became of each.
+        runs=list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
+        or run_names(records),
+        constants=[f"{field} {value:.5g}" for field, value in same.items()],
+        axes=axes,
+        axis_names=[
+            n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
+        ],
+        **known,
     )
+    return page
 
 
 def _axes(record: Record) -> list[list[float | None]]:
