@@ -1,17 +1,19 @@
 """How the suite meets MPI.
 
-A test that takes `comm` is written for any number of ranks. On one process it runs on 1, 2, 3 and
-4 ranks as threads; under `mpirun -n N python -m pytest -m mpi` all N processes run it together, in
-the same order. There only rank 0 reports, and a test that fails on any rank prints its report and
-ends the job: the others may already wait for it in a collective.
+A test that takes `comm` is written for any number of ranks. On one process it runs on 1 and 3 ranks
+as threads, in the slow tests also on 2 and 4; under `mpirun -n N python -m pytest -m mpi` all N
+processes run it together, in the same order. There only rank 0 reports, and a test that fails on
+any rank prints its report and ends the job: the others may already wait for it in a collective.
 A test that takes `mpirun` starts jobs of its own from one process.
 """
 
 from __future__ import annotations
 
+import gc
 import inspect
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ import fakecupy
 import hypothesis
 import mpi_run
 import pytest
+from pace import daily
 
 from microtrain import backend
 from microtrain.distributed import Communicator, in_process, world
@@ -29,7 +32,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.threads import LAUNCH
 
 UNDER_MPIRUN = LAUNCH.parallel
-THREAD_WORLDS = (1, 2, 3, 4)
+THREAD_WORLDS = daily((1, 2, 3, 4), 1, 3)  # 2 and 4 run every day under mpirun
 
 
 @pytest.fixture
@@ -58,6 +61,12 @@ def native_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("native")))
         yield
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end as a user's do, with a page and pictures, which take longer than most runs here."""
+    monkeypatch.delenv("MICROTRAIN_REPORT")
 
 
 @pytest.fixture(params=["numpy", "numba"])
@@ -113,6 +122,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("mpi")
 
 
+def pytest_collection_finish() -> None:
+    """Leave a million objects of collected tests out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that takes `comm` once on each of its ranks, each in a thread."""
@@ -131,6 +146,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["MICROTRAIN_REPORT"] = "off"  # but for tests with `reports`
     if not UNDER_MPIRUN:
         return
     world()
@@ -140,6 +156,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.timeout_method = "thread"
     if LAUNCH.rank != 0:
         sys.stdout = io.StringIO()  # read by nobody; the terminal reporter takes it from here
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of `-m mpi` under mpirun, files without such tests: each rank would collect them again."""
+    if not (UNDER_MPIRUN and collection_path.is_file() and "mpi" in config.option.markexpr):
+        return None
+    return None if re.search(rb"\b(comm|mpi)\b", collection_path.read_bytes()) else True
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -7,7 +7,14 @@ import pytest
 
 
 def daily(cases: Iterable[Any], *quick: Any) -> list[Any]:
-    """Parameters of a test: `cases`, slow but for those in `quick`, all of which must be there."""
+    """Parameters of a test: `cases`, slow but for those in `quick`, all of which must be there.
+
+    A tuple has the values of several parameters.
+    """
     cases = list(cases)
     assert not [case for case in quick if case not in cases]
-    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    slow = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [
+        case if case in quick else pytest.param(*values, marks=pytest.mark.slow)
+        for case, values in zip(cases, slow, strict=True)
+    ]

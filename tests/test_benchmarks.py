@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pace import daily
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 PEERS = {"torch": "torch", "jax.jit": "jax", "autograd": "autograd", "numba by hand": "numba"}
@@ -125,7 +126,7 @@ def test_results_that_share_memory_need_less(scripts: Any) -> None:
     assert 0 < shared < 0.6 * apart
 
 
-@pytest.mark.parametrize("plot", [False, True])
+@pytest.mark.parametrize("plot", daily([False, True], True))
 def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
     if plot and importlib.util.find_spec("matplotlib") is None:
         pytest.skip("matplotlib is not installed")
@@ -139,7 +140,7 @@ def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
     assert picture.exists() is plot
 
 
-@pytest.mark.parametrize("plot", [False, True])
+@pytest.mark.parametrize("plot", daily([False, True], True))
 def test_the_scale_model_script_runs(plot: bool, tmp_path: Path) -> None:
     if plot and importlib.util.find_spec("matplotlib") is None:
         pytest.skip("matplotlib is not installed")

@@ -32,7 +32,6 @@ def raw():
 @pytest.fixture
 def files(raw, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
     return write(tmp_path / "customers.csv", raw[0]), write(tmp_path / "new.csv", raw[1])
 
 

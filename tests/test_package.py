@@ -51,6 +51,7 @@ def run_python(*arguments: str) -> str:
 # has done this and nothing else stands where a new interpreter would, hundreds of times faster.
 IMPORT_EACH = """
 import importlib, json, os, sys, traceback
+import click, pydantic, rich.console, yaml
 import microtrain
 outcomes = {}
 for name in sys.argv[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import mpi_run
 import pytest
 import threadpoolctl
+from pace import daily
 
 from microtrain import threads
 from microtrain.threads import THREAD_VARIABLES, Launch, limit_in_environment, threads_per_rank
@@ -123,16 +125,21 @@ def test_a_single_process_keeps_all_cores() -> None:
     assert job.stdout == f"[{CORES}]\n", job.stderr
 
 
-@pytest.mark.parametrize("chosen", [None, str(CORES)])
+BEFORE = [
+    "",
+    "import numpy",
+    "from mpi4py import MPI; import numpy",
+    # a launcher that does not count the ranks of each machine
+    "import os; [os.environ.pop(name) for name in list(os.environ) if 'LOCAL' in name]",
+]
+
+
 @pytest.mark.parametrize(
-    "before",
-    [
-        "",
-        "import numpy",
-        "from mpi4py import MPI; import numpy",
-        # a launcher that does not count the ranks of each machine
-        "import os; [os.environ.pop(name) for name in list(os.environ) if 'LOCAL' in name]",
-    ],
+    ("before", "chosen"),
+    daily(
+        itertools.product(BEFORE, [None, str(CORES)]),
+        *((BEFORE[1], None), (BEFORE[2], str(CORES)), (BEFORE[3], None)),
+    ),
 )
 def test_ranks_share_the_cores_whoever_imported_numpy_first(
     mpirun: Callable[..., mpi_run.Job], before: str, chosen: str | None

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import os
+
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
-from ..errors import DivergedError
+from ..errors import ConfigError, DivergedError
 from ..train.state import Ending, Observer
 
 __all__ = ["Report"]
 
 
 class Report(Observer):
-    """Writes report.html and draws plots/ on rank 0, which alone imports what that takes."""
+    """Writes report.html and draws plots/ on rank 0, which alone imports what that takes.
+
+    Nothing of it with `MICROTRAIN_REPORT=off` in the environment.
+    """
+
+    wanted = True
+
+    def start(self) -> None:
+        """Raises ConfigError for what MICROTRAIN_REPORT cannot be."""
+        wish = os.environ.get("MICROTRAIN_REPORT", "on")
+        if wish not in ("on", "off"):
+            raise ConfigError(f"MICROTRAIN_REPORT: expected on or off, found {wish!r}")
+        self.wanted = wish == "on"
 
     def end(self, ending: Ending) -> None:
         """Of a run that has finished; whatever a picture meets, it stays so."""
         run = self.run
         with settled(run.comm), alone("rank 0 alone draws and writes the report"):
-            if run.directory is None or not ending.finished:
+            if run.directory is None or not ending.finished or not self.wanted:
                 return
             from .page import final_report
 
@@ -27,7 +41,7 @@ class Report(Observer):
 
     def failed(self, error: BaseException) -> None:
         """Of a run that has diverged."""
-        if self.run.directory is not None and isinstance(error, DivergedError):
+        if self.wanted and self.run.directory is not None and isinstance(error, DivergedError):
             from .page import final_report
 
             final_report(self.run.path)

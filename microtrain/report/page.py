@@ -9,6 +9,7 @@ that a report from someone else can be opened.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import shlex
@@ -202,7 +203,9 @@ def runs_html(records: Sequence[Record]) -> str:
     )
 
 
-def _render(template: str, records: Sequence[Record], **known: Any) -> str:
+@functools.cache
+def _templates() -> Any:
+    """What renders pages; templates are compiled once, which takes longer than a page."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError:
@@ -219,11 +222,16 @@ def _render(template: str, records: Sequence[Record], **known: Any) -> str:
     environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
     environment.filters |= {"readable": readable, "short_place": _short_place}
     environment.filters |= {"command": _command, "amount": _amount}
+    return environment
+
+
+def _render(template: str, records: Sequence[Record], **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
     charts = curves(records, [f for f in fields if f not in same][:_CHARTS])
     axes = [_axes(record) for record in records]
-    return environment.get_template(template).render(
+    found = _templates().get_template(template)
+    page: str = found.render(
         style=_beside("report.css"),
         script=_beside("report.js"),
         curves=charts,
@@ -237,6 +245,7 @@ def _render(template: str, records: Sequence[Record], **known: Any) -> str:
         ],
         **known,
     )
+    return page
 
 
 def _axes(record: Record) -> list[list[float | None]]:

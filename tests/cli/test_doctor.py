@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mpi_run
 import pytest
+from pace import daily
 
 from microtrain.cli import diagnosis
 from microtrain.cli.diagnosis import Exchange, Rank, judge_directory, judge_ranks
@@ -275,7 +276,7 @@ def test_what_killed_jobs_left_in_memory_is_counted(tmp_path: Path) -> None:
     assert said.endswith(f"rm {tmp_path}/mpich_shm_*)")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", daily([1, 2, 3], 1, 2))
 def test_under_mpirun(mpirun: Callable[..., mpi_run.Job], ranks: int, tmp_path: Path) -> None:
     job = mpirun(ranks, "-m", "microtrain", "doctor", cwd=tmp_path)
     assert (job.returncode, job.stderr) == (0, ""), job

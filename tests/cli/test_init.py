@@ -1,5 +1,6 @@
 """`microtrain init`: every template is right, trains, and never overwrites anything."""
 
+import itertools
 import os
 import shlex
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pace import daily
 
 from microtrain.cli.init import PARTS, TEMPLATES
 from microtrain.cli.main import main
@@ -65,8 +67,18 @@ def test_a_template_passes_check_and_trains_a_few_steps(template, directory, cap
     assert list(Path("runs", template).glob("*/checkpoints/step-*"))
 
 
-@pytest.mark.parametrize("place", [[], ["my parts"], ["here/mine.py"]], ids=str)
-@pytest.mark.parametrize("part", PARTS)
+PLACES: list[list[str]] = [[], ["my parts"], ["here/mine.py"]]
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    daily(
+        itertools.product(PARTS, PLACES),
+        *((part, []) for part in PARTS),
+        *((PARTS[0], place) for place in PLACES[1:]),
+    ),
+    ids=str,
+)
 def test_a_part_of_ones_own_passes_check_and_trains(part, place, directory, capsys):
     assert main(["init", "--part", part, *place]) == 0
     stem = Path(

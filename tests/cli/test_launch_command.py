@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mpi_run
 import pytest
+from pace import daily
 
 from microtrain.cli import mpirun as launching
 from microtrain.cli.main import main
@@ -316,7 +317,7 @@ def test_launch_runs_a_module(mpirun: Callable[..., mpi_run.Job], tmp_path: Path
     assert job.stdout == "mine ['-m']\n" * 2
 
 
-@pytest.mark.parametrize("code", [1, 4, 75])
+@pytest.mark.parametrize("code", daily([1, 4, 75], 4))
 def test_the_exit_code_is_the_jobs(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path, code: int
 ) -> None:
@@ -355,7 +356,7 @@ time.sleep(50)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("name", daily(["SIGINT", "SIGTERM", "SIGUSR1"], "SIGINT", "SIGUSR1"))
 def test_signals_reach_the_job(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path, name: str
 ) -> None:

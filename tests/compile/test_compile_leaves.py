@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pace import daily
 from steps import batch
 
 import microtrain as mt
@@ -145,7 +146,7 @@ def test_leaves_of_the_closure(update: Any, change: Any) -> None:
     assert step.programs
 
 
-@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("update", daily(UPDATES, of_data, clipped))
 def test_leaves_in_native_code(update: Any) -> None:
     if numba_absent():
         pytest.skip(numba_absent())

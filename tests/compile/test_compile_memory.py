@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import allocations
 import numpy as np
 import pytest
 from courses import COURSES, Run
+from pace import daily
 
 import microtrain as mt
 from microtrain import backend
@@ -20,19 +22,13 @@ from microtrain.distributed.single import SingleCommunicator
 
 LARGE = 512  # bytes
 EQUAL = (0, 1, 2, 4, 5)  # steps with as many rows
-LATE = (
-    "convolutional",
-    "transformer",
-    "recurrent",
-    "accumulation inside",
-)  # numba takes long to compile them
 CASES = pytest.mark.parametrize(
     ("name", "executor"),
-    [(name, "numpy") for name in COURSES]
-    + [
-        pytest.param(name, "numba", marks=[pytest.mark.slow] if name in LATE else [])
-        for name in COURSES
-    ],
+    daily(
+        itertools.product(COURSES, ["numpy", "numba"]),  # numba takes long to compile most of them
+        *(("linreg", "numpy"), ("transformer", "numpy"), ("recurrent", "numpy")),
+        ("linreg", "numba"),
+    ),
     indirect=["executor"],
 )
 

@@ -17,6 +17,7 @@ import interpreted
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
+from pace import daily
 
 import microtrain as mt
 from microtrain.compile import arrival, cache
@@ -177,8 +178,7 @@ def trained(choice: Any, wrap: Callable[..., Any]) -> list[Any]:
     return [losses, *(p.detach().numpy() for p in model.parameters())]
 
 
-@settings(deadline=None)
-@given(
+MODELS = given(
     st.tuples(
         st.lists(st.sampled_from(list(LAYERS)), max_size=3),
         st.lists(st.sampled_from(EDITS_OF_MODELS), min_size=4, max_size=4),
@@ -187,7 +187,14 @@ def trained(choice: Any, wrap: Callable[..., Any]) -> list[Any]:
         st.booleans(),
     )
 )
-def test_random_models(choice: Any) -> None:
+
+
+@pytest.mark.parametrize("examples", daily([25, 100], 25))
+def test_random_models(examples: int) -> None:
+    settings(deadline=None, max_examples=examples)(MODELS(train_captured))()
+
+
+def train_captured(choice: Any) -> None:
     expected = trained(choice, lambda step: step)
     for a, b in zip(trained(choice, mt.compile), expected, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -282,7 +282,6 @@ def test_a_run_by_blocks_resumes_on_another_number_of_ranks_with_the_same_bits(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
     expected = facts(train(write_run(tmp_path / "whole"), *BY_BLOCKS).path)
     plain = facts(train(write_run(tmp_path / "plain"), *BY_BLOCKS[1:]).path)
     assert expected["params_sha256"] != plain["params_sha256"]

@@ -90,13 +90,9 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
 }
 
 
-# Each is a job of its own; that every second one is daily keeps the suite short.
+# Each is a job of its own; one of each kind every day keeps the suite short.
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (number % 2))
-        for number, name in enumerate(FAILURES)
-    ],
+    "name", daily(FAILURES, "exception in a thread", "interrupted", "exit", "user error")
 )
 def test_a_failing_rank_ends_the_job(mpirun: Mpirun, name: str) -> None:
     case, code, what, traceback, says = FAILURES[name]

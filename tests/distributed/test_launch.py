@@ -9,6 +9,7 @@ from typing import Any
 
 import mpi_run
 import pytest
+from pace import daily
 
 from microtrain.distributed import connect
 from microtrain.errors import ConfigError, LaunchError
@@ -194,7 +195,9 @@ if places:
 """
 
 
-@pytest.mark.parametrize("before", ["", "from mpi4py import MPI", "import numpy"])
+@pytest.mark.parametrize(
+    "before", daily(["", "from mpi4py import MPI", "import numpy"], "from mpi4py import MPI")
+)
 def test_ranks_know_their_places(mpirun: Callable[..., mpi_run.Job], before: str) -> None:
     job = mpirun(3, REPORT.format(before=before))
     expected = [((rank, 3, rank, 3, 0, 1), True, "MpiCommunicator") for rank in range(3)]

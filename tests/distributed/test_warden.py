@@ -72,7 +72,9 @@ BEFORE = {
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("case", BEFORE)
+@pytest.mark.parametrize(
+    "case", daily(BEFORE, "does not come to MPI_Init", "stopped after MPI_Init")
+)
 def test_a_rank_that_does_not_come(mpirun: Mpirun, case: str, size: int) -> None:
     before, where = BEFORE[case]
     job = mpirun(size, f"{START}{before}\n{WORLD}", env=LIMITS, timeout=TIME)
@@ -87,7 +89,7 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("variable", ENVIRONMENTS)
+@pytest.mark.parametrize("variable", daily(ENVIRONMENTS, "MICROTRAIN_COMPILE"))
 def test_other_environments_are_told_apart(mpirun: Mpirun, variable: str, size: int) -> None:
     first, odd = ENVIRONMENTS[variable]
     script = f"{START}if odd: os.environ[{variable!r}] = {odd!r}\n{WORLD}"
@@ -264,7 +266,7 @@ def test_a_rank_that_hangs_at_its_end(mpirun: Mpirun, case: str, size: int) -> N
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_rank_that_works_on_is_waited_for_and_named(mpirun: Mpirun, size: int) -> None:
-    body = "comm.barrier()\nif odd: time.sleep(5)\nprint('the end')\n"
+    body = "comm.barrier()\nif odd: time.sleep(3)\nprint('the end')\n"
     job = mpirun(size, START + WORLD + body, env=LIMITS, timeout=60)
     assert (job.returncode, job.stdout.count("the end")) == (0, size), job.stderr
     assert "for the others at the end of its program\n  rank 1: missing: last seen at" in job.stderr
@@ -283,6 +285,7 @@ def closing(mpirun: Mpirun, tmp_path: Path, size: int, seconds: float, limit: fl
     return mpirun(size, *run, cwd=tmp_path, timeout=TIME)
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize("size", SIZES)
 def test_closing_work_of_rank_0_is_no_hang(mpirun: Mpirun, tmp_path: Path, size: int) -> None:
     job = closing(mpirun, tmp_path, size, 2 * LIMIT, LIMIT)
@@ -291,6 +294,7 @@ def test_closing_work_of_rank_0_is_no_hang(mpirun: Mpirun, tmp_path: Path, size:
     assert "after 20 s the job ends (10 times distributed.timeout_s)" in job.stderr
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_closing_work_that_hangs_is_ended(mpirun: Mpirun, tmp_path: Path, size: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import mpi_run
 import pytest
+from pace import daily
 
 import microtrain as mt
 from microtrain.distributed import Communicator, in_process, watchdog
@@ -89,7 +90,7 @@ COMPARED = {
 }
 
 
-@pytest.mark.parametrize("case", COMPARED)
+@pytest.mark.parametrize("case", daily(COMPARED, "another call", "another shape"))
 def test_debug_mode_compares_every_call(mpirun: Mpirun, case: str) -> None:
     fault, message = COMPARED[case]
     job = mpirun(2, JOB.format(fault=fault), env={"MICROTRAIN_DEBUG": "comm"})
@@ -108,7 +109,10 @@ def test_debug_mode_lets_a_right_job_pass(mpirun: Mpirun) -> None:
     "variable, value, message",
     [
         ("MICROTRAIN_WARN_S", "soon", "MICROTRAIN_WARN_S: expected a number of seconds"),
-        ("MICROTRAIN_TIMEOUT_S", "0", "timeout_s: expected seconds above 0"),
+        pytest.param(
+            *("MICROTRAIN_TIMEOUT_S", "0", "timeout_s: expected seconds above 0"),
+            marks=pytest.mark.slow,
+        ),
         ("MICROTRAIN_DEBUG", "com", "MICROTRAIN_DEBUG: expected comm, found com"),
     ],
 )

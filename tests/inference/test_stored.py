@@ -67,7 +67,6 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 def kind(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
     return KINDS[request.param]
 
 

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from pace import daily
 from test_plot_command import make_run
 
 from microtrain.errors import ConfigError, DataError, LaunchError, install
@@ -75,7 +76,9 @@ def many(tmp_path, count, seeds=1):
     return records
 
 
-@pytest.mark.parametrize("count, seeds", [(7, 1), (20, 1), (20, 5), (32, 1), (32, 2)])
+@pytest.mark.parametrize(
+    "count, seeds", daily([(7, 1), (20, 1), (20, 5), (32, 1), (32, 2)], (7, 1), (20, 5))
+)
 def test_many_runs_are_told_apart_by_line_and_by_a_name_at_its_end(tmp_path, count, seeds):
     (axes,) = draw(curves(many(tmp_path, count, seeds), ["loss"])).axes
     assert axes.get_title(loc="left") == "loss, validation"

@@ -327,6 +327,7 @@ def test_damage_is_named(tmp_path):
         write_report(make_run(tmp_path), tmp_path / "absent" / "x.html")
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_run_ends_with_its_report_also_when_it_diverges(tmp_path):
     run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
     named = "The 40 validation rows as predicted by the checkpoint of step 3, the best (val/loss "
@@ -351,6 +352,21 @@ def test_a_model_that_cannot_predict_here_costs_the_predictions_alone(tmp_path):
     assert "There are no predictions to show: RuntimeError: only together" in page
 
 
+def test_a_run_may_end_without_report_and_pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("MICROTRAIN_REPORT", "off")
+    run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
+    assert not (run / "report.html").exists() and not (run / "plots").exists()
+    with pytest.raises(DivergedError):
+        trained(tmp_path, "optimizer.lr=9", "data.samples=2000")
+    assert (run / "run.json").exists() and not (run / "report.html").exists()
+
+
+def test_the_variable_of_the_environment_has_two_values(tmp_path, monkeypatch):
+    monkeypatch.setenv("MICROTRAIN_REPORT", "no")
+    with pytest.raises(ConfigError, match="MICROTRAIN_REPORT: expected on or off, found 'no'"):
+        trained(tmp_path, "data.samples=200")
+
+
 ALONE = """\
 import microtrain as mt
 
@@ -365,6 +381,7 @@ class Talks(mt.nn.Module):
 """
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_model_that_communicates_costs_the_predictions_and_hangs_nobody(mpirun, tmp_path):
     (tmp_path / "nets.py").write_text(ALONE)
     config = Path(__file__).parents[2] / "configs" / "linreg.yaml"

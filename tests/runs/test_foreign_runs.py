@@ -227,6 +227,7 @@ def case(number: int, door: str, trap: object, name: str):
     return pytest.param(door, trap, name, marks=marks, id=f"{door}-{trap.__name__}-{name}")
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
     ("door", "trap", "name"),
     [
@@ -298,7 +299,10 @@ HALFWAY = b'{"a":' * 900 + b"1" + b"}" * 900  # Python reads it; what goes throu
 JSON = ("run.json", f"{LAST}/manifest.json", f"{LAST}/state.json", "metrics.jsonl")
 
 
-@pytest.mark.parametrize("text", [DEEP, HALFWAY], ids=["deep", "halfway"])
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(DEEP, id="deep"), pytest.param(HALFWAY, id="halfway", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", JSON)
 @pytest.mark.parametrize("door", [door for door in DOORS if door not in ("check", "show", "base")])
 def test_json_of_any_depth_is_a_message(theirs, door, name, text):

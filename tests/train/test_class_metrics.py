@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pace import daily
 
 from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
@@ -169,9 +170,13 @@ def class_tables(draw: Any) -> tuple[Arrays, Any, int, bool]:
 WORLDS = [(1, None), (2, None), (4, None), (1, 4), (2, 4), (4, 4)]
 
 
-@given(table=class_tables(), where=st.sampled_from(WORLDS))
-@settings(deadline=None, max_examples=150)
-def test_values_of_classes_are_scikit_learns(table: Any, where: Any) -> None:
+@pytest.mark.parametrize("examples", daily([40, 150], 40))
+def test_values_of_classes_are_scikit_learns(examples: int) -> None:
+    tables = given(table=class_tables(), where=st.sampled_from(WORLDS))
+    settings(deadline=None, max_examples=examples)(tables(compare_with_scikit_learn))()
+
+
+def compare_with_scikit_learn(table: Any, where: Any) -> None:
     (scores, target), weight, classes, one_score = table
     found = measured(*where, lambda: metrics_for(classes), (scores, target), weight)
     codes = target.reshape(-1).astype(int)

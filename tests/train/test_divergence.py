@@ -86,12 +86,6 @@ def same_bits(some, others):
     return all(np.array_equal(some[name], others[name]) for name in some)
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    """They take longer than these runs."""
-    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
-
-
 NO_OUTLIER = "data.bad=[]"
 
 

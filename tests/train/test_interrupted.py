@@ -320,6 +320,7 @@ cp -r disk/. runs
 """
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_full_disk_is_survived(tmp_path, whole):
     write_run(tmp_path, LONG)
     for name in ("disk", "runs"):

@@ -164,7 +164,6 @@ def test_what_reads_a_run_reads_its_source(tmp_path, monkeypatch, capsys):
     np.savez(tmp_path / "new.npz", x=np.ones((4, 5), np.float32))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
     def microtrain(*arguments):
         code, said = main(arguments), capsys.readouterr()

@@ -66,11 +66,6 @@ def trainer_of(
     return trainer
 
 
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_it_is_called_on_every_rank_at_equal_points(tmp_path, ranks):
     write_run(tmp_path)

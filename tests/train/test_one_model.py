@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pace import daily
 from resuming import metrics, write_run
 
 import microtrain as mt
@@ -57,8 +59,15 @@ def train(tmp_path, *overrides, ranks=1):
     return *in_process.run(ranks, on)[0], said.getvalue()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("reports")
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    daily(
+        itertools.product(CASES, [1, 2]),
+        *((case, 1) for case in CASES),
+        *(("the best", 2), ("shards", 2)),
+    ),
+)
 def test_all_that_is_told_is_of_one_checkpoint(tmp_path, case, ranks, capsys):
     overrides, which = CASES[case]
     trainer, sha, said = train(tmp_path, *overrides, ranks=ranks)
@@ -132,6 +141,7 @@ def test_a_run_of_an_earlier_version_was_tested_at_its_last_step(tmp_path):
     assert f"<dt>test loss</dt><dd>{number(info['test']['loss'])}<small>at step 23<" in html
 
 
+@pytest.mark.usefixtures("reports")
 def test_the_learned_line_is_of_that_model_too(tmp_path, monkeypatch):
     shown = []
     monkeypatch.setattr("microtrain.report.page.write_plots", lambda _, seen: shown.append(seen))

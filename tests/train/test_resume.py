@@ -48,10 +48,8 @@ CASES: dict[str, list[str]] = {
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    """Pictures and waiting for the disk take longer than these runs."""
+    """Waiting for the disk takes longer than these runs."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
-    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

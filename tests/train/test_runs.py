@@ -109,6 +109,7 @@ def test_the_other_configurations_learn(tmp_path, name):
 # What a run leaves -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_run_directory_is_complete_and_can_be_evaluated(tmp_path):
     done = command("train", CONFIGS / "linreg.yaml", "train.duration=3 epochs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -140,6 +141,7 @@ def test_a_run_directory_is_complete_and_can_be_evaluated(tmp_path):
     assert f"{last['loss']:.5g}" in line
 
 
+@pytest.mark.usefixtures("reports")
 def test_pictures_are_drawn_without_being_asked(tmp_path):
     pytest.importorskip("matplotlib")
     train("linreg.yaml", tmp_path, "train.duration=2 epochs")
@@ -312,7 +314,15 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
+# Each is a process of its own; tests/config finds all of the first kind.
+@pytest.mark.parametrize(
+    "case",
+    daily(
+        MISTAKES,
+        *("unknown key", "missing data file", "loss does not fit", "one class only"),
+        *("GPU absent", "second document"),
+    ),
+)
 def test_a_mistake_gets_one_message_and_leaves_nothing(tmp_path, case):
     given, code, words = MISTAKES[case]
     if case == "GPU absent":
@@ -451,6 +461,7 @@ def test_evaluate_makes_the_same_model_again(tmp_path):
     assert f"loss {last['loss']:.5g}" in again.stdout
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_model_that_fails_on_rows_of_the_report_does_not_fail_the_run(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     arguments = ("model=./parts.py:Breaks", "train.duration=1 epochs", "data.samples=3000")
@@ -463,6 +474,7 @@ def test_a_model_that_fails_on_rows_of_the_report_does_not_fail_the_run(tmp_path
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_picture_that_cannot_be_drawn_does_not_fail_the_run(tmp_path, monkeypatch, capsys):
     def fails(*_):
         raise AssertionError("of matplotlib")
@@ -510,6 +522,7 @@ def test_another_number_of_scores_than_classes_is_refused_whatever_the_first_row
 # Under MPI ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("reports")
 def test_under_mpirun_only_rank_0_speaks(mpirun, tmp_path):
     job = mpirun(
         4, "-m", "microtrain", "train", CONFIGS / "linreg.yaml", "train.duration=2 epochs",
@@ -526,10 +539,15 @@ def test_under_mpirun_only_rank_0_speaks(mpirun, tmp_path):
     ("override", "code", "word"),
     [
         ("train.batchsize=1", 2, "did you mean batch_size?"),
-        ("data={type: csv, path: gone.csv, target: y}", 3, "gone.csv"),
+        pytest.param(
+            *("data={type: csv, path: gone.csv, target: y}", 3, "gone.csv"), marks=pytest.mark.slow
+        ),
         ("optimizer.lr=1e30", 4, "diverged"),
         ("run_dir=/proc/nowhere", 5, "/proc/nowhere"),
-        ("distributed.backend=nccl", 2, "those of this model are on the CPU"),
+        pytest.param(
+            *("distributed.backend=nccl", 2, "those of this model are on the CPU"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_under_mpirun_all_ranks_leave_together_with_one_message(
@@ -587,8 +605,8 @@ def no_gpu(index):
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--help"], 0),
-        (["train", "--nonsense"], 2),
+        pytest.param(["--help"], 0, marks=pytest.mark.slow),
+        pytest.param(["train", "--nonsense"], 2, marks=pytest.mark.slow),
         (["check", "gone.yaml"], 2),
         (["evaluate", "gone"], 3),
     ],

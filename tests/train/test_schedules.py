@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pace import daily
 
 import microtrain as mt
 from microtrain.errors import ConfigError
@@ -137,14 +138,22 @@ def test_an_impossible_rate_of_ones_own_schedule_is_refused(found):
         rates.set(3)
 
 
+OPTIMIZERS = [
+    ("SGD", {"momentum": 0.9}), ("SGD", {"weight_decay": 0.1}), ("Adam", {}),
+    ("Adam", {"weight_decay": 0.1}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {}),
+    ("Adadelta", {}), ("Adagrad", {}), ("Adamax", {}), ("NAdam", {"weight_decay": 0.1}),
+    ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}), ("ASGD", {}),
+]  # fmt: skip
+NATIVE = [("numba", *OPTIMIZERS[i]) for i in (0, 4, 10)]  # numba takes a second for each
+
+
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [("SGD", {"momentum": 0.9}), ("SGD", {"weight_decay": 0.1}), ("Adam", {}),
-     ("Adam", {"weight_decay": 0.1}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {}),
-     ("Adadelta", {}), ("Adagrad", {}), ("Adamax", {}), ("NAdam", {"weight_decay": 0.1}),
-     ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}), ("ASGD", {})],
-)  # fmt: skip
-def test_a_captured_step_follows_a_schedule(kind, options, executor):
+    ("executor", "kind", "options"),
+    [("numpy", *each) for each in OPTIMIZERS]
+    + daily([("numba", *each) for each in OPTIMIZERS], *NATIVE),
+    indirect=["executor"],
+)
+def test_a_captured_step_follows_a_schedule(executor, kind, options):
     def trained(captured):
         mt.manual_seed(0)
         model = mt.nn.Linear(3, 2)

@@ -20,12 +20,6 @@ from microtrain.runs.checkpoint import MANIFEST
 THREE = "data.split={train: 0.75, val: 0.125, test: 0.125}"
 
 
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
-    monkeypatch.setattr("microtrain.report.page.final_report", lambda *_: None)
-
-
 def rows(trainer):
     return [part.arrays for part in (trainer.data.train, trainer.data.val, trainer.data.test)]
 

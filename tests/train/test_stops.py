@@ -198,10 +198,11 @@ def whole(tmp_path_factory):
     return of
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize("case", daily(CASES, "early stopping", "a callback, between them"))
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
-    "every", [pytest.param(11, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)]
+    "every", [pytest.param(23, id="some"), pytest.param(1, id="each", marks=pytest.mark.slow)]
 )
 def test_a_kill_at_the_end_changes_nothing(tmp_path, whole, case, ranks, every):
     if case == "one rank's callback" and ranks == 1:

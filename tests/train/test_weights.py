@@ -146,12 +146,7 @@ def test_shards_give_the_same_bits(loss: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("loss", "executor"),
     [(loss, "numpy") for loss in LOSSES]
-    + [("mse", "numba"), ("cross_entropy", "numba")]
-    + [
-        pytest.param(loss, "numba", marks=pytest.mark.slow)
-        for loss in LOSSES
-        if loss not in ("mse", "cross_entropy")
-    ],
+    + daily([(loss, "numba") for loss in LOSSES], ("cross_entropy", "numba")),
     indirect=["executor"],
     ids=called,
 )
