@@ -102,6 +102,32 @@ def test_a_line_cut_short_is_left_out(tmp_path):
     assert History.read(path) == History()
 
 
+@pytest.mark.parametrize(
+    "text, losses",
+    [
+        (f"{GOOD}\r\n{GOOD}\r\n", [1.0, 1.0]),
+        (f"\ufeff{GOOD}\n{GOOD}\n", [1.0, 1.0]),
+        (f"{GOOD}\n{GOOD[:-4]}NaN}}\n", [1.0, math.nan]),
+        (f"{GOOD}\n{GOOD[:-4]}2.0}}\n", [1.0, 2.0]),  # a step twice: both are rows
+    ],
+    ids=["crlf", "byte order mark", "nan", "step twice"],
+)
+def test_what_editors_and_resumes_leave_is_read_the_same_by_both(tmp_path, text, losses):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(text.encode())
+    assert same(History.read(path).split("val").of("loss")[0], losses)
+    assert same([row["loss"] for row in read_metrics(path)], losses)
+
+
+def test_a_field_that_begins_late_is_absent_before(tmp_path):
+    rows = [{"split": "val", "step": step, "loss": 1.0} for step in range(30_000)]
+    rows[25_000]["r2"] = 0.5  # blocks of lines before it are long read
+    entries = History.read(written(tmp_path / "metrics.jsonl", rows)).split("val")
+    assert entries.of("r2", "loss") == [[0.5], [1.0]]
+    assert np.flatnonzero(entries.have("r2")).tolist() == [25_000]
+    assert len(entries.values["r2"]) == len(entries.steps) == 30_000
+
+
 def by_rows(paths):
     """`first_difference`, said in rows."""
     tables = [{(row["step"], row["split"]): row for row in read_metrics(path)} for path in paths]
