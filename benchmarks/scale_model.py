@@ -9,8 +9,8 @@ follows from latency and bandwidth, with the same batch (strong) and with as man
 
 `--check` compares with real runs of 2, 4 and 8 ranks. The hosts are network namespaces
 (`scripts/test_hosts` makes them; needs root and iproute2) with links so slow that two cores are
-enough for eight ranks. Latency and bandwidth are measured with two ranks, by reductions of 4 bytes
-and of 1 MB, as `microtrain doctor` does; all other figures are predicted.
+enough for eight ranks. Latency and bandwidth are measured with two ranks, as `microtrain doctor`
+does; all other figures are predicted. Ranks that share the cores of this machine take turns.
 
     python benchmarks/scale_model.py --check --rate 20mbit
 """
@@ -35,10 +35,10 @@ from typing import Any
 
 import numpy as np
 
-from microtrain.cli.diagnosis import measure_all_reduce
 from microtrain.config.load import load_config
 from microtrain.distributed import world
-from microtrain.train import Trainer, scaling
+from microtrain.threads import cores
+from microtrain.train import Trainer, network, scaling
 from microtrain.train.output import Output
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,7 +58,6 @@ CHECKED = (
     f"train.duration={STEPS} steps", "train.compile=numpy", "optimizer.lr=1e-9",
     "distributed.overlap=false",
 )  # fmt: skip
-SMALL, LARGE = 4, 2**20
 JOBS = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 2))  # hosts, ranks on each
 
 
@@ -72,20 +71,20 @@ def step_of(config: str, *overrides: str) -> scaling.Step:
 
 def predict(options: argparse.Namespace) -> dict[str, Any]:
     """Print the table of every network; what JSON and plot have of it."""
-    link = scaling.Link(options.latency, options.bandwidth)
-    network = scaling.Network(link, options.ranks_per_host)
+    link = network.Link(options.latency, options.bandwidth)
+    joined = network.Network(link, options.ranks_per_host)
     print(f"{link} between hosts, {options.ranks_per_host} rank(s) on each")
     found: dict[str, Any] = {}
     for name in options.nets:
         step = step_of(*NETS[name])
         print(f"\n{name}")
-        print("\n".join(scaling.table(step, options.ranks, network)))
+        print("\n".join(scaling.table(step, options.ranks, joined)))
         counts = scaling.counts(options.ranks, step.shards)
         found[name] = {
             "ranks": counts,
             "rows": step.rows,
-            "strong": [step.seconds(n, step.rows, network) for n in counts],
-            "weak": [step.seconds(n, step.rows * n, network) for n in counts],
+            "strong": [step.seconds(n, step.rows, joined) for n in counts],
+            "weak": [step.seconds(n, step.rows * n, joined) for n in counts],
         }
     return found
 
@@ -113,11 +112,12 @@ def plot(found: dict[str, Any], path: str) -> None:
 
 
 def worker(out: str) -> None:
-    """What each of two ranks does: the times of two reductions."""
+    """What each of two ranks does: what joins them."""
     comm = world()
-    times = [measure_all_reduce(comm, nbytes, 3.0).seconds for nbytes in (SMALL, LARGE)]
+    fit, _ = network.measure_links(comm)
+    assert fit is not None
     if comm.rank == 0:
-        Path(out).write_text(json.dumps(times))
+        Path(out).write_text(json.dumps([*fit.link, *fit.off]))
 
 
 def test_hosts() -> Any:
@@ -166,16 +166,19 @@ def check(rate: str, most: int) -> dict[str, Any]:
     with made(hosts, 2, 1, rate) as them:
         out = them.folder / "out.json"
         them.finished(__file__, "--worker", str(out), seconds=120)
-        took, longer = json.loads(out.read_text())
-    link = scaling.fitted(2, took, LARGE, longer)
+        *values, off, _ = json.loads(out.read_text())
+    link = network.Link(*values)
     sent = next(step.collectives(2)).nbytes
-    print(f"links of {rate}, measured with 2 ranks: {link}; {sent / 1e6:.2f} MB a step")
+    found = f"{link} (off by {off:.0%})"
+    print(f"links of {rate}, measured with 2 ranks: {found}; {sent / 1e6:.2f} MB a step")
     print(f"{'hosts':>5} {'ranks':>6} {'predicted':>12} {'best quarter':>22} {'median':>22}")
     rows = []
     for count, each in [job for job in JOBS if job[0] <= most]:
         with made(hosts, count, each, rate) as them:
             real = measured_steps(them)
-        expected = step.seconds(count * each, step.rows, scaling.Network(link, each))
+        expected = step.seconds(
+            count * each, step.rows, network.Network(link, each, cores=cores() / count)
+        )
         row = {"hosts": count, "ranks": count * each, "predicted": expected}
         rows.append(row | dict(zip(("median", "quarter"), real, strict=True)))
         line = f"{count:>5} {count * each:>6} {expected * 1e3:>9.1f} ms"
@@ -199,12 +202,12 @@ def quantity(read: Any) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    usual = scaling.USUAL
+    usual = network.USUAL
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS), help="default: all")
     parser.add_argument("--ranks", type=int, default=MOST, help=f"up to (default {MOST:,})")
     parser.add_argument("--ranks-per-host", type=int, default=1, help="default 1")
-    parser.add_argument("--latency", type=quantity(scaling.latency), default=usual.latency)
-    parser.add_argument("--bandwidth", type=quantity(scaling.bandwidth), default=usual.bandwidth)
+    parser.add_argument("--latency", type=quantity(network.latency), default=usual.latency)
+    parser.add_argument("--bandwidth", type=quantity(network.bandwidth), default=usual.bandwidth)
     parser.add_argument("--seconds", type=float, help="for each of two batches of each network")
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE, in seconds")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves (extra plot)")

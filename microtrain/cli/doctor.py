@@ -21,9 +21,9 @@ from ..distributed import world
 from ..distributed.mpi import belongs
 from ..errors import LaunchError, install
 from ..threads import LAUNCH, cores
-from ..train.scaling import bits, fitted, span
+from ..train.network import Fit, bits, measure_links, span
 from ..version import __version__
-from ..words import labelled, plural, printable, table
+from ..words import labelled, plural, printable, size, table
 from . import diagnosis, mpirun
 from .diagnosis import Exchange, Finding, Rank
 
@@ -50,12 +50,17 @@ def doctor(run_dir: str) -> int:
     ranks = comm.gather_object(diagnosis.describe(comm))
     sizes = diagnosis.SIZES if comm.size > 1 else ()
     exchanges = [diagnosis.measure_all_reduce(comm, size) for size in sizes]
-    code = 0 if ranks is None else _report(Path(run_dir), ranks, exchanges, [])
+    links = measure_links(comm)
+    code = 0 if ranks is None else _report(Path(run_dir), ranks, exchanges, [], links)
     return comm.broadcast_object(code)
 
 
 def _report(
-    run_dir: Path, ranks: Sequence[Rank], exchanges: Sequence[Exchange], findings: list[Finding]
+    run_dir: Path,
+    ranks: Sequence[Rank],
+    exchanges: Sequence[Exchange],
+    findings: list[Finding],
+    links: tuple[Fit | None, Fit | None] = (None, None),
 ) -> int:
     """Print everything; return the exit code. Without ranks there was no connecting to them."""
     facts = _installation(ranks[0] if ranks else None)
@@ -80,7 +85,7 @@ def _report(
     broken = sum(finding.broken for finding in findings)
     lines = labelled(facts)
     lines += ["", *_rank_rows(ranks)] if ranks else []
-    lines += ["", *_exchange_rows(exchanges), *_link(ranks, exchanges)] if exchanges else []
+    lines += ["", *_exchange_rows(exchanges), "", *_link_rows(*links)] if exchanges else []
     lines.append("")
     for finding in findings:
         kind = "error" if finding.broken else "warning"
@@ -163,15 +168,20 @@ def _exchange_rows(exchanges: Sequence[Exchange]) -> list[str]:
     return table(rows)
 
 
-def _link(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[str]:
-    """What joins the hosts, in the words of `train --dry-run --ranks`; nothing of one host."""
-    hosts = len({rank.host for rank in ranks})
-    if hosts == 1:
-        return []
-    small, large = exchanges[0], exchanges[-1]
-    link = fitted(hosts, small.seconds, large.nbytes, large.seconds)
-    took, rate = (text.replace(" ", "") for text in (span(link.latency), bits(link.bandwidth)))
-    return [f"to predict: train --dry-run --ranks N --latency {took} --bandwidth {rate}"]
+def _link_rows(between: Fit | None, within: Fit | None) -> list[str]:
+    """What joins two ranks, and that in the words of `train --dry-run --ranks`."""
+    rows = [("link", "latency", "bandwidth", "off by")]
+    for where, fit in (("between hosts", between), ("within a host", within)):
+        if fit is not None:
+            median, most = fit.off
+            off = f"{median:.0%} (median), {most:.0%} (most), up to {size(fit.largest)}"
+            rows.append((where, span(fit.link.latency), bits(fit.link.bandwidth), off))
+    lines = table(rows)
+    if between is not None:
+        took, rate = span(between.link.latency), bits(between.link.bandwidth)
+        took, rate = took.replace(" ", ""), rate.replace(" ", "")
+        lines.append(f"to predict: train --dry-run --ranks N --latency {took} --bandwidth {rate}")
+    return lines
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -15,9 +15,10 @@ from ..config.sweep import Members
 from ..distributed import connect, world
 from ..distributed.agreement import together
 from ..threads import launch_environment
+from ..train.network import bandwidth, latency
 from ..train.output import Output, Wish
 from ..train.resume import choose_run
-from ..train.scaling import Scale, bandwidth, latency
+from ..train.scaling import Scale
 from ..train.trainer import Trainer
 from ..words import plural
 
@@ -66,13 +67,13 @@ def _quantity(read: Callable[[str], float]) -> Any:
     "--latency",
     callback=_quantity(latency),
     metavar="TIME",
-    help="With --ranks: between two hosts; default: 2us.",
+    help="With --ranks: between two hosts; default: measured between these, or 2us.",
 )
 @click.option(
     "--bandwidth",
     callback=_quantity(bandwidth),
     metavar="RATE",
-    help="With --ranks: of a host, such as 1.2GB; default: 100Gbit.",
+    help="With --ranks: of a host, such as 1.2GB; default: measured, or 100Gbit.",
 )
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
 @click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
@@ -106,7 +107,7 @@ def _scale(dry_run: bool, ranks: int | None, given: dict[str, Any]) -> Scale | N
             option = next(iter(found)).replace("_", "-")
             raise click.UsageError(f"--{option} is of a prediction: add --dry-run --ranks N")
         return None
-    return Scale.of(ranks, **found)
+    return Scale(ranks, **found)
 
 
 def train_run(

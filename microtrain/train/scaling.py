@@ -4,139 +4,44 @@ A step is what a rank computes and, after it, what it waits for in the collectiv
 
     step(W) = fixed + row * ceil(batch / W) + sum of collectives(W)
 
-Collectives cost what their algorithms in MPI cost, of n bytes over p ranks with a latency a and b
-seconds a byte (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
-MPICH", 2005, sections 4.1, 4.3 and 4.5):
+Where buckets travel beside the backward pass, a bucket begins when its gradients are final and the
+bucket before it has arrived, and the control lane follows the last. The backward pass is taken as
+two thirds of a step's computing (of the last micro-batch's), and a bucket as final after that share
+of it which the gradients up to there are of all.
 
-    all_reduce, recursive doubling      log2(p) (a + n b)
-    all_reduce, Rabenseifner            2 log2(p) a + 2 n b (p - 1) / p
-    all_gather of n bytes a rank        log2(p) a + (p - 1) n b
-    all_to_all of n bytes to each       (p - 1) (a + n b)
-
-Not in it: the additions of a reduction, ranks that wait for a slower one, evaluations, checkpoints,
-packing of compressed gradients; and what buckets save, which travel beside the backward pass.
+What collectives cost: `network.py`. Not in it: the additions of a reduction, ranks that wait for a
+slower one, evaluations, checkpoints, packing of compressed gradients.
 """
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ..backend import default_dtype
 from ..data.loader import DataLoader, MicroBatches
 from ..distributed import batch_norm
-from ..distributed.overlap import BUCKET
+from ..distributed.overlap import BUCKET, buckets_of
 from ..distributed.shards import WHOLE
 from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from ..words import labelled, plural, rate, size
 from .divergence import NotFinite
+from .network import USUAL, WITHIN, Collective, Fit, Link, Network, measure_links, span
 
 if TYPE_CHECKING:
     from .state import Parts
 
-__all__ = ["Collective", "Link", "Network", "Scale", "Step", "fitted", "predict", "table"]
+__all__ = ["Scale", "Step", "measured", "predict", "table"]
 
 SECONDS = 2.0  # for measuring each size of a batch
-_LATENCY: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_BANDWIDTH: Final = {
-    unit + kind: scale / bits
-    for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
-    for kind, bits in (("bit", 8), ("B", 1))
-}
-
-
-class Link(NamedTuple):
-    """What connects two ranks: seconds before the first byte of a message, bytes a second."""
-
-    latency: float
-    bandwidth: float
-
-    def __str__(self) -> str:
-        return f"{bits(self.bandwidth)}, {span(self.latency)}"
-
-
-USUAL: Final = Link(2e-6, 100e9 / 8)  # of a cluster's network
-WITHIN: Final = Link(1e-6, 5e9)  # shared memory
-
-
-class Collective(NamedTuple):
-    """One call of a step: `all_reduce`, `all_gather` or `all_to_all`.
-
-    nbytes: that a rank gives; under all_to_all to each other rank.
-    """
-
-    name: str
-    nbytes: float
-
-
-@dataclass(frozen=True)
-class Network:
-    """The hosts of a job and what joins them.
-
-    Args:
-        link: between hosts; the ranks of a host share it.
-        ranks_per_host: as many on every host.
-        local: between the ranks of a host.
-    """
-
-    link: Link = USUAL
-    ranks_per_host: int = 1
-    local: Link = WITHIN
-
-    def seconds(self, call: Collective, ranks: int) -> float:
-        """What a collective of so many ranks takes.
-
-        An all_reduce goes by hosts, as in MPICH: the ranks of a host add up, one of each host adds
-        up with the others and gives the sum to its own. Others go from rank to rank.
-        """
-        hosts, within = -(-ranks // self.ranks_per_host), min(ranks, self.ranks_per_host)
-        if hosts == 1:
-            return _seconds(call, ranks, self.local)
-        if call.name == "all_reduce":
-            # A reduction and a broadcast within the host cost two of its all_reduces.
-            return 2 * _seconds(call, within, self.local) + _seconds(call, hosts, self.link)
-        return _seconds(call, ranks, self.link._replace(bandwidth=self.link.bandwidth / within))
-
-
-def _seconds(call: Collective, ranks: int, link: Link) -> float:
-    """A collective of ranks that are all joined by equal links."""
-    if ranks == 1:
-        return 0.0
-    latency, transfer = link.latency, call.nbytes / link.bandwidth
-    rounds = ranks.bit_length() - 1
-    odd = ranks != 1 << rounds
-    if call.name == "all_reduce":
-        power = 1 << rounds
-        doubling = rounds * (latency + transfer)
-        halving = 2 * rounds * latency + 2 * transfer * (power - 1) / power
-        # Ranks above a power of two give theirs to another before, and get the sum after.
-        return min(doubling, halving) + 2 * odd * (latency + transfer)
-    if call.name == "all_gather":
-        return (rounds + odd) * latency + (ranks - 1) * transfer
-    return (ranks - 1) * (latency + transfer)
-
-
-def fitted(ranks: int, latency: float, nbytes: int, seconds: float) -> Link:
-    """The link between hosts of one rank each, from the times of two all_reduces.
-
-    The inverse of the formulas: recursive doubling for the first, Rabenseifner's for the second.
-
-    Args:
-        ranks: two at least.
-        latency: seconds of an all_reduce of a few bytes.
-        nbytes, seconds: of one that is so large that latency hardly counts.
-    """
-    rounds = (ranks - 1).bit_length()
-    transfer = max(seconds - 2 * latency, seconds / 2)  # where the two were measured in noise
-    return Link(latency / rounds, 2 * nbytes * (ranks - 1) / ranks / transfer)
+BACKWARD: Final = 2 / 3  # of a pass
 
 
 @dataclass(frozen=True)
@@ -145,28 +50,31 @@ class Scale:
 
     Attributes:
         ranks: up to how many.
-        network: of the hosts.
-        assumed: what to say of the network where nobody has given it.
+        ranks_per_host: of them.
+        latency, bandwidth: between hosts; None: measured where this job has several hosts, else the
+            usual ones of a cluster.
     """
 
     ranks: int
-    network: Network
-    assumed: str = ""
+    ranks_per_host: int = 1
+    latency: float | None = None
+    bandwidth: float | None = None
 
-    @classmethod
-    def of(
-        cls,
-        ranks: int,
-        ranks_per_host: int = 1,
-        latency: float | None = None,
-        bandwidth: float | None = None,
-    ) -> Scale:
-        """With the usual values of a cluster's network for what is None."""
-        given = {"--latency": latency, "--bandwidth": bandwidth}
+    def network(
+        self, between: Fit | None = None, within: Fit | None = None
+    ) -> tuple[Network, dict[str, str]]:
+        """Of what is given, measured or assumed; and lines that say which."""
+        given = {"--latency": self.latency, "--bandwidth": self.bandwidth}
         left = [option for option, value in given.items() if value is None]
-        link = Link(latency or USUAL.latency, bandwidth or USUAL.bandwidth)
-        assumed = f" (assumed; say {' and '.join(left)})" if left else ""
-        return cls(ranks, Network(link, ranks_per_host), assumed)
+        found, local = (between.link if between else USUAL), (within.link if within else WITHIN)
+        link = Link(self.latency or found.latency, self.bandwidth or found.bandwidth)
+        names = " and ".join(option.removeprefix("--") for option in left)
+        source = f" ({names} measured here)" if between else f" (assumed; say {' and '.join(left)})"
+        facts = {"network": f"{link} between hosts{source if left else ''}"}
+        facts["hosts"] = f"{plural(self.ranks_per_host, 'rank')} on each"
+        if self.ranks_per_host > 1:
+            facts["hosts"] += f", {local} between them ({'measured here' if within else 'assumed'})"
+        return Network(link, self.ranks_per_host, local), facts
 
 
 @dataclass(frozen=True)
@@ -184,6 +92,10 @@ class Step:
         lane: elements of the control lane, which travels behind the first.
         channels: of each batch norm whose statistics are those of all ranks.
         compressed: whether gradients travel in 16 bits.
+        buckets: bytes of each, in the order that they go; none where nothing may be overlapped.
+        overlap: whether they travel beside the backward pass; None: where that pays, by the rule of
+            `distributed.overlap.worth`.
+        backward: the share of a step's computing that they can travel beside.
     """
 
     fixed: float
@@ -194,15 +106,33 @@ class Step:
     channels: tuple[int, ...] = ()
     compressed: bool = False
     shards: int | None = None
+    buckets: tuple[int, ...] = ()
+    overlap: bool | None = None
+    backward: float = BACKWARD
 
     def compute(self, ranks: int, rows: int) -> float:
         """Seconds that the rank with most rows of a batch computes."""
         passes = -(-self.shards // ranks) if self.shards else 1
         return passes * self.fixed + self.row * -(-rows // ranks)
 
-    def collectives(self, ranks: int) -> Iterator[Collective]:
-        """What a step of so many ranks calls, as `distributed/` does."""
-        for number, (elements, itemsize) in enumerate(self.flat):
+    def overlaps(self, ranks: int, network: Network) -> bool:
+        """Whether buckets travel beside the backward pass.
+
+        Between ranks of one host, where it depends on its free cores, only if that was asked for.
+        """
+        if self.overlap is None:
+            return len(self.buckets) > 1 and ranks > network.ranks_per_host
+        return self.overlap and bool(self.buckets)
+
+    def collectives(self, ranks: int, buckets: bool = False) -> Iterator[Collective]:
+        """What a step of so many ranks calls, as `distributed/` does.
+
+        buckets: whether the gradients travel in them: they come first.
+        """
+        if buckets:
+            yield from (Collective("all_reduce", nbytes) for nbytes in self.buckets)
+            yield Collective("all_reduce", self.lane * self.flat[0][1])
+        for number, (elements, itemsize) in enumerate(() if buckets else self.flat):
             lane = 0 if number else self.lane
             nbytes = (elements + lane) * itemsize
             if self.compressed:
@@ -228,8 +158,17 @@ class Step:
         """The whole step of `rows` over all ranks."""
         if ranks == 1:
             return self.compute(1, rows)
-        calls = (network.seconds(call, ranks) for call in self.collectives(ranks))
-        return self.compute(ranks, rows) + sum(calls)
+        compute = self.compute(ranks, rows) * network.crowd
+        if not self.overlaps(ranks, network):
+            return compute + sum(network.seconds(call, ranks) for call in self.collectives(ranks))
+        calls = [network.seconds(call, ranks) for call in self.collectives(ranks, buckets=True)]
+        count, began = len(self.buckets), compute * (1 - self.backward)
+        arrived, final = 0.0, 0
+        for nbytes, took in zip(self.buckets, calls[:count], strict=True):
+            final += nbytes
+            ready = began + compute * self.backward * final / sum(self.buckets)
+            arrived = max(arrived, ready) + took  # one after another
+        return arrived + sum(calls[count:])
 
 
 # ------------------------------------------------------------------------------- measured in a run
@@ -274,6 +213,8 @@ def measured(
     norms = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
     layers = [m for m in run.model.module.modules() if isinstance(m, norms)]
     shared = run.config.distributed
+    apart = shards is None and shared.compression == "none" and shared.backend != "nccl"
+    bucket = BUCKET if shared.bucket_mb == "auto" else int(shared.bucket_mb * 2**20)
     return Step(
         fixed=max(0.0, whole - row * mine) / passes,
         row=row,
@@ -283,6 +224,13 @@ def measured(
         channels=tuple(m.num_features for m in layers) if shared.sync_batchnorm else (),
         compressed=shared.compression != "none",
         shards=shards,
+        buckets=tuple(
+            (stop - start) * buffer.grad.itemsize
+            for buffer in (buffers if apart else ())
+            for start, stop, _ in buckets_of(buffer, run.model.storage, bucket)
+        ),
+        overlap=None if shared.overlap == "auto" else shared.overlap,
+        backward=BACKWARD / loader.accumulate,
     )
 
 
@@ -310,22 +258,18 @@ def _compute_time(
 
 
 def predict(run: Parts, step: Step, scale: Scale) -> list[str]:
-    """Lines for `train --dry-run --ranks`, of the step that was measured in this run."""
-    network, on = scale.network, run.comm.size
-    sent = sum(call.nbytes for call in step.collectives(scale.ranks))
-    facts = {"network": f"{network.link} between hosts{scale.assumed}"}
-    hosts = f"{plural(network.ranks_per_host, 'rank')} on each"
-    if network.ranks_per_host > 1:
-        hosts += f", {network.local} between them (assumed)"
-    facts["hosts"] = hosts
-    where = "" if on == 1 else f", measured on {on} ranks"
+    """Lines for `train --dry-run --ranks`, of the step that was measured here; collective."""
+    network, facts = scale.network(*measure_links(run.comm))
+    overlaps = step.overlaps(scale.ranks, network)
+    sent = sum(call.nbytes for call in step.collectives(scale.ranks, overlaps))
+    where = "" if run.comm.size == 1 else f", measured on {run.comm.size} ranks"
     facts["compute"] = f"{span(step.fixed)} a pass and {span(step.row)} a row{where}"
     facts["send"] = f"{size(int(sent))} in a step"
+    if overlaps:
+        buckets = plural(len(step.buckets), "bucket")
+        facts["send"] += f", {buckets} of it beside the backward pass between hosts"
     if step.shards is not None:
         facts["shards"] = f"{step.shards}, which a number of ranks must divide"
-    plain = not step.compressed and step.shards is None
-    if plain and run.config.distributed.overlap is not False and sent > BUCKET:
-        facts["send"] += "; what buckets save is not counted"
     return [*labelled(facts), "", *table(step, scale.ranks, network)]
 
 
@@ -352,40 +296,3 @@ def table(step: Step, ranks: int, network: Network) -> list[str]:
             line += f"{span(took):>10} {rate(rows / took):>10} {share:>10.1%}"
         lines.append(line)
     return lines
-
-
-# ----------------------------------------------------------------------------------------- in words
-
-
-def span(seconds: float) -> str:
-    """Three digits and a unit: 2.00 us, 16.4 ms."""
-    for unit in ("s", "ms", "us"):
-        if seconds >= _LATENCY[unit] * 0.9995:
-            return f"{seconds / _LATENCY[unit]:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
-
-
-def bits(bandwidth: float) -> str:
-    """Bytes a second as 100 Gbit/s."""
-    for unit in ("T", "G", "M"):
-        if bandwidth >= _BANDWIDTH[f"{unit}bit"] * 0.9995:
-            return f"{bandwidth / _BANDWIDTH[f'{unit}bit']:.3g} {unit}bit/s"
-    return f"{bandwidth / _BANDWIDTH['kbit']:.3g} kbit/s"
-
-
-def latency(text: str) -> float:
-    """Seconds of `20us`. Raises ValueError."""
-    return _quantity(text, _LATENCY, "20us")
-
-
-def bandwidth(text: str) -> float:
-    """Bytes a second of `10Gbit` or `1.2GB`, with or without `/s`. Raises ValueError."""
-    return _quantity(text.removesuffix("/s"), _BANDWIDTH, "10Gbit or 1.2GB")
-
-
-def _quantity(text: str, units: dict[str, float], example: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", text.strip())
-    if found is None or found[2] not in units or not float(found[1]) > 0:
-        expected = f"a number above 0 and a unit ({', '.join(units)}) such as {example}"
-        raise ValueError(f"expected {expected}, got {text!r}")
-    return float(found[1]) * units[found[2]]

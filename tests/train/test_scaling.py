@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,20 +13,19 @@ import pytest
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
+from microtrain.train import network as networks
 from microtrain.train import scaling
-from microtrain.train.output import Output
-from microtrain.train.scaling import (
+from microtrain.train.network import (
     Collective,
     Link,
     Network,
-    Step,
     bandwidth,
-    counts,
     fitted,
     latency,
-    measured,
-    table,
+    measure_links,
 )
+from microtrain.train.output import Output
+from microtrain.train.scaling import Step, counts, measured, table
 from microtrain.train.trainer import Trainer
 
 LINK = Link(10e-6, 1e9)
@@ -120,12 +120,90 @@ def test_hosts_of_several_ranks_send_as_much_as_hosts_of_one():
     assert Network(LINK, 8, Link(1e-6, 1e10)).seconds(call, 8) < one / 5  # all on one host
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 64])
-def test_a_link_is_found_again_from_two_measurements(ranks):
-    few, many = (Network(LINK).seconds(Collective("all_reduce", n), ranks) for n in (0, 1 << 22))
-    found = fitted(ranks, few, 1 << 22, many)
-    assert found.latency == pytest.approx(LINK.latency)
-    assert found.bandwidth == pytest.approx(LINK.bandwidth, rel=0.03)
+def times_of(link: Link) -> list[tuple[int, float]]:
+    pair = Network(link)
+    sizes = networks.SIZES
+    return [(n, pair.seconds(Collective("all_reduce", n), 2)) for n in sizes]
+
+
+def test_a_link_is_found_again_and_one_wrong_time_does_not_bend_it():
+    times = times_of(LINK)
+    for wrong in range(-1, len(times)):
+        there = [(n, t * (5 if at == wrong else 1)) for at, (n, t) in enumerate(times)]
+        found = fitted(there)
+        assert found.link == pytest.approx(LINK)
+        assert found.off == pytest.approx((0, 0.8 if wrong >= 0 else 0), abs=1e-9)
+
+
+def test_times_that_fit_no_line_are_said_to():
+    found = fitted([(8, 2e-6), (2**20, 1e-6)])
+    assert found.link.latency == 2e-6
+    assert found.link.bandwidth == pytest.approx(2**20 / 1e-6)
+    assert found.off[1] > 0.5
+
+
+def test_links_are_measured_alike_on_all_ranks(monkeypatch):
+    monkeypatch.setattr(networks, "SECONDS", 0.01)
+    between, within = zip(*in_process.run(3, measure_links), strict=True)
+    assert between == (None,) * 3  # on one host
+    assert within[0] is not None
+    assert within == (within[0],) * 3
+    assert min(within[0].link) > 0
+    assert in_process.run(1, measure_links) == [(None, None)]
+
+
+def test_ranks_that_share_a_core_compute_and_wait_in_turn():
+    step = Step(1e-3, 0.0, 64, ((250_000, 4),))
+    alone, shared = Network(LINK, 4), Network(LINK, 4, cores=2)
+    transfer = Network(LINK._replace(latency=0.0), 4, shared.local._replace(latency=0.0))
+    waits = [one.seconds(Collective("all_reduce", 1e6), 8) - transfer.seconds(
+        Collective("all_reduce", 1e6), 8) for one in (alone, shared)]  # fmt: skip
+    assert waits[1] == pytest.approx(2 * waits[0], rel=0.01)
+    assert step.seconds(8, 64, shared) == pytest.approx(
+        step.seconds(8, 64, alone) + 1e-3 + waits[0], rel=0.01
+    )
+    assert Network(LINK, 4, cores=16).crowd == 1
+
+
+# ----------------------------------------------------------------------------------------- overlap
+
+
+def overlapped(compute: float, **changes) -> tuple[float, float]:
+    """Seconds of a step of four hosts with buckets, and of one that reduces at once."""
+    buckets = {"buckets": (400_000,) * 5, "overlap": True} | changes
+    steps = (Step(compute, 0.0, 64, ((500_000, 4),), lane=9, **more) for more in (buckets, {}))
+    one, other = (step.seconds(4, 64, Network(LINK)) for step in steps)
+    return one, other
+
+
+def test_buckets_hide_behind_a_long_backward_pass_but_for_the_last():
+    one, other = overlapped(1.0)
+    tail = Collective("all_reduce", 400_000), Collective("all_reduce", 36)
+    assert one == pytest.approx(1.0 + sum(Network(LINK).seconds(call, 4) for call in tail))
+    assert one < other
+
+
+def test_buckets_wait_for_each_other_where_the_network_is_slow():
+    one, other = overlapped(1e-4)
+    took = Network(LINK).seconds(Collective("all_reduce", 400_000), 4)
+    first = 1e-4 * (1 / 3 + 2 / 3 / 5)
+    lane = Network(LINK).seconds(Collective("all_reduce", 36), 4)
+    assert one == pytest.approx(first + 5 * took + lane)
+    assert other - 1e-4 < one < other + 5 * 4 * LINK.latency + lane
+
+
+def test_micro_batches_leave_only_the_last_to_travel_beside():
+    assert overlapped(5e-3, backward=2 / 30)[0] > overlapped(5e-3)[0]
+
+
+def test_buckets_travel_by_the_rule_of_the_run():
+    one, many = Network(LINK), Network(LINK, 8)
+    step = Step(1e-3, 0.0, 64, ((500_000, 4),), buckets=(10**6, 10**6))
+    assert step.overlaps(2, one)
+    assert not step.overlaps(8, many)  # one host: that depends on its free cores
+    assert not Step(1e-3, 0.0, 64, buckets=(10**6,)).overlaps(2, one)
+    for asked in (True, False):
+        assert replace(step, overlap=asked).overlaps(8, many) is asked
 
 
 def test_one_rank_only_computes():
@@ -163,6 +241,20 @@ class Counting:
             return found(array, *more)
 
         return call
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_buckets_are_those_of_the_run(overlap, tmp_path):
+    settings = [f"distributed={{overlap: {str(overlap).lower()}, bucket_mb: 0.0001}}"]
+
+    def on_rank(comm):
+        trainer = run(tmp_path, *settings, comm=comm)
+        return [a.nbytes for a, _ in getattr(trainer.model.reducer, "buckets", ())]
+
+    step = step_of(run(tmp_path, *settings))
+    assert len(step.buckets) > 1
+    assert step.overlap is overlap
+    assert in_process.run(2, on_rank) == [[*step.buckets] if overlap else []] * 2
 
 
 @pytest.mark.filterwarnings("ignore:DataParallel. compression")  # for one machine
