@@ -235,7 +235,20 @@ def instructions() -> Any:
         length = types.int64
         return types.void(length, length, x, out, length, length, length), compiled
 
+    @intrinsic
+    def done(_: Any) -> Any:
+        """The end of a turn: what follows may not be moved before what came, nor the reverse.
+
+        Scopes say that accesses of one turn never meet; what one turn writes the next one reads.
+        """
+
+        def code(context: Any, builder: Any, _: Any, __: Any) -> Any:
+            builder.fence("seq_cst", "singlethread")  # for the compiler; no instruction
+            return context.get_dummy_value()
+
+        return types.void(), code
+
     return python_types.SimpleNamespace(
         address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead,
-        apply=apply,
+        apply=apply, done=done,
     )  # fmt: skip
