@@ -99,11 +99,21 @@ def _compiled(text: str) -> str:
     return "\n".join(line.partition("  # ")[0] for line in text.split("\n"))
 
 
-def coverage(program: Program) -> tuple[int, int]:
-    """How many of the instructions native code does, and how many there are."""
+def coverage(program: Program) -> tuple[int, int, int]:
+    """How many of the instructions native code does, how many there are, and what is compiled.
+
+    The last counts what repeats once.
+    """
     units = _units(program)
     native = sum(len(unit.lines) for unit in units if type(unit) is not Call)
-    return native, sum(len(unit.lines) for unit in units)
+    table = Table(program, blas(), {})
+    once: dict[str, int] = {}
+    for found, run in groupby(units, lambda unit: type(unit) is not Call):
+        for piece in pieces([table.written(unit) for unit in run]) if found else ():
+            first = [unit.unit for part in piece.parts for unit in part.first]
+            text = _compiled(table.function("", piece))
+            once.setdefault(text, sum(len(unit.lines) for unit in first))
+    return native, sum(len(unit.lines) for unit in units), sum(once.values())
 
 
 def _units(program: Program) -> list[Unit]:
@@ -166,9 +176,7 @@ class Table:
         """The text of a native function that does `piece`."""
         work = sum(unit.work for part in piece.parts for unit in part.units)
         release = ", nogil=True" if work >= RELEASE else ""
-        return piece.text(
-            name, f'"void(int64)", cache=CACHE, error_model="numpy"{release}'
-        )
+        return piece.text(name, f'"void(int64)", cache=CACHE, error_model="numpy"{release}')
 
     def text(self, unit: Unit) -> list[str]:
         """The text of what `unit` does."""

@@ -9,7 +9,6 @@ one function is called again and again, each time with its own part of the table
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,45 +88,41 @@ class Piece:
     slots: list[tuple[int, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        heads: list[str] = []
+        # What is done once reads its slots at the beginning, a loop at the beginning of a turn.
+        once = [unit for part in self.parts if part.turns == 1 for unit in part.units]
+        heads, names = self._slots([once], "table")
         body: list[str] = []
         number = 0
-        # Slots of what is done once come first, and are read once.
-        once = [unit for part in self.parts if part.turns == 1 for unit in part.units]
-        names = self._slots([once], heads, "table")
         for part in self.parts:
-            block, indent = part.first, ""
+            block, base = part.first, len(self.slots)
+            lines: list[str] = []
             if part.turns > 1:
-                base, inner = len(self.slots), list[str]()
                 size = len(block)
-                turns = [part.units[n * size : (n + 1) * size] for n in range(part.turns)]
-                names |= self._slots(turns, inner, "here")
-                width = (len(self.slots) - base) // part.turns
-                body += [f"for turn in range({part.turns}):", f"    here = table + turn * {8 * width}"]
-                indent = "    "
-                body += [indent + line for line in inner]
+                turns = [part.units[n : n + size] for n in range(0, len(part.units), size)]
+                lines, found = self._slots(turns, "here")
+                names |= found
             for unit in block:
                 number += 1
-                body.append(f"{indent}# {unit.about}")
-                places = names[id(unit)]
-                body += [
-                    indent
-                    + _SLOT.sub(lambda found, at=places: str(at[int(found[1])]), line).replace(
-                        "§", f"{number}_"
-                    )
-                    for line in unit.lines
-                ]
+                lines.append(f"# {unit.about}")
+                lines += [_placed(line, names[id(unit)], number) for line in unit.lines]
             if part.turns > 1:
-                body.append(f"{indent}done()")
+                width = (len(self.slots) - base) // part.turns
+                lines = [f"here = table + turn * {8 * width}", *lines, "done()"]
+                lines = [f"for turn in range({part.turns}):", *(f"    {line}" for line in lines)]
+            body += lines
         self.body = heads + body
 
     def _slots(
-        self, turns: Sequence[list[Written]], heads: list[str], table: str
-    ) -> dict[int, list[int]]:
-        """Numbers for the slots of the units in the first of `turns`, by the unit's id.
+        self, turns: Sequence[Sequence[Written]], table: str
+    ) -> tuple[list[str], dict[int, list[int]]]:
+        """Take slots for what is done in `turns`.
 
-        Slots that are one address in every turn are one. Adds to `heads` the text that reads them.
+        Slots that are one address in every turn are one.
+
+        Returns the text that reads those of a turn, and by id of the units in the first turn the
+        numbers of theirs.
         """
+        heads: list[str] = []
         found: dict[Any, int] = {}
         rows: list[tuple[Slot, ...]] = []
         names: dict[int, list[int]] = {}
@@ -137,15 +132,15 @@ class Piece:
             for slots in zip(*(unit.slots for unit in units), strict=True):
                 key = slots[0].head, *(slot.key for slot in slots)
                 if key not in found:
-                    found[key] = len(rows)
+                    found[key] = base + len(rows)
                     rows.append(slots)
                     label = f"  # {slots[0].label}" if slots[0].label else ""
-                    head = slots[0].head.replace("«»", str(base + found[key]))
+                    head = slots[0].head.replace("«»", str(found[key]))
                     heads.append(head.replace("(table", f"({table}") + label)
-                numbers.append(base + found[key])
+                numbers.append(found[key])
         for turn in range(len(turns)):
             self.slots += [(slots[turn].address, slots[turn].owner) for slots in rows]
-        return names
+        return heads, names
 
     @property
     def units(self) -> list[Unit]:
@@ -154,7 +149,14 @@ class Piece:
 
     def text(self, name: str, options: str) -> str:
         """The function."""
-        return f"@njit({options})\ndef {name}(table):\n{textwrap.indent(chr(10).join(self.body), '    ')}\n"
+        body = "".join(f"    {line}\n" for line in self.body)
+        return f"@njit({options})\ndef {name}(table):\n{body}"
+
+
+def _placed(line: str, places: list[int], number: int) -> str:
+    """A line of the text of a unit, with the numbers of its slots and its own."""
+    line = _SLOT.sub(lambda found: str(places[int(found[1])]), line)
+    return line.replace("§", f"{number}_")
 
 
 def pieces(units: Sequence[Written]) -> Iterator[Piece]:
