@@ -4,12 +4,13 @@ Each row is a process of its own with an empty cache; figures are CPU seconds of
 `mt.compile(step, executor="numba")` until it is native code, with the import of numba.
 
     python benchmarks/compile_time.py             # depth, then what was announced
-    python benchmarks/compile_time.py --ranks 4   # a job: CPU seconds of all its ranks, cold and warm
+    python benchmarks/compile_time.py --ranks 4   # jobs: CPU seconds of all ranks, cold and warm
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -47,7 +48,7 @@ def model(name: str) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
     from microtrain import nn
 
     def mlp(*widths: int) -> Any:
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = itertools.pairwise(widths)
         return nn.Sequential(*[part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())])
 
     def encoder(layers: int) -> Any:
@@ -178,7 +179,7 @@ def announced() -> None:
 
 
 def of_ranks(count: int) -> None:
-    """CPU seconds of all ranks of a job, with an empty cache and with what that has left."""
+    """CPU seconds of all ranks of jobs that compile, with an empty cache and with a full one."""
     mpirun = Path(sys.executable).with_name("mpirun")
     start = [str(mpirun) if mpirun.exists() else "mpirun", "-n", str(count), sys.executable]
     for name, more in (("a run", []), *((p.stem, [str(p)]) for p in configurations())):
@@ -189,7 +190,7 @@ def of_ranks(count: int) -> None:
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 subprocess.run(
                     [*start, "-m", "microtrain", "train", *(more or ["run.yaml"]),
-                     f"output_dir={home}/runs"],
+                     "--run-dir", f"{home}/runs", "train.compile=numba"],
                     cwd=home if not more else ROOT,
                     env=os.environ | {"XDG_CACHE_HOME": home, "OMP_NUM_THREADS": "1"},
                     capture_output=True, check=True,
