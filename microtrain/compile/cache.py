@@ -72,7 +72,8 @@ def _load(source: str) -> dict[str, Any]:
         if place is not None:
             # Whatever is wrong there, a full disk or a broken file: memory will do, and an error
             # of the source itself comes again.
-            with contextlib.suppress(Exception), alone(place / f"{name}.lock", notice.waits):
+            lock = place / f"{name}.lock"
+            with contextlib.suppress(Exception), alone(lock, notice.waits, lambda: notice.text):
                 notice.goes_on()
                 return _imported(_written(place, name, source), name)
         scope: dict[str, Any] = {"CACHE": False}

@@ -35,7 +35,7 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
     count = sum(type(line) is Line for line in program.lines)
     native, covered, once = coverage(program)
     cost, saved = pays(count - native + once, steps)[0], pays(count, steps)[1]
-    apart = f", {native - once} of them as others are," if once < native else ""
+    apart = f" ({native - once} repeat others)" if once < native else ""
     bill = (
         f"to compile {count} instructions{apart} takes {cost:.1f} s and saves {saved:.1f} s "
         f"in {steps:,} steps"

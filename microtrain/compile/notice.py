@@ -43,6 +43,7 @@ class Notice:
 
     def __init__(self, source: str) -> None:
         self.sizes = sizes(source)
+        self.text = ""  # once it is compiled
         self._open = contextlib.ExitStack()
         self._stack = contextlib.ExitStack()
         self._thread = threading.get_ident()
@@ -71,15 +72,16 @@ class Notice:
             _SPEED["took"] = _SPEED.get("took", 0.0) + self._took
             _SPEED["expected"] = _SPEED.get("expected", 0.0) + self._expected
 
-    def waits(self) -> None:
-        """Another process is compiling."""
-        self._stack.enter_context(
-            ANNOUNCE.get()("waiting for native code that another process of this host compiles")
-        )
+    def waits(self, text: str) -> None:
+        """Another process does what `text` says."""
+        self._announce(f"waiting for another process of this host that is {text}")
 
     def goes_on(self) -> None:
         """Nobody is waited for any more."""
         self._stack.close()
+
+    def _announce(self, text: str) -> None:
+        self._stack.enter_context(ANNOUNCE.get()(text))
 
     def _starts(self, name: str) -> None:
         if threading.get_ident() != self._thread or name not in self.sizes:
@@ -89,8 +91,11 @@ class Notice:
             left = [self.sizes[each] for each in names[names.index(name) :]]  # others were on disk
             lines, loops = map(sum, zip(*left, strict=True))
             text = f"compiling {plural(lines, 'line')} of native code in "
-            text += f"{plural(len(left), 'piece')}, about {elapsed(expected(lines, loops))}"
-            self._stack.enter_context(ANNOUNCE.get()(f"{text} (cached from then on)"))
+            took = expected(lines, loops)
+            about = f"{took:.2g} s" if took < 60 else elapsed(took)
+            text += f"{plural(len(left), 'piece')}, about {about}"
+            self.text = f"{text} (cached from then on)"
+            self._announce(self.text)
         self._began = time.thread_time()
 
     def _ends(self, name: str) -> None:

@@ -22,13 +22,17 @@ except ImportError:  # Windows
     fcntl = None
 
 PATIENCE = 60.0  # seconds without a sign of life from the one that compiles
-BEATS = 12  # signs of life in that time
+BEATS, PAUSE = 12, 0.5  # signs of life in that time, at least; seconds between two, at most
+LONGEST = 512  # bytes of a sign
 LOOK = 0.02  # seconds between two looks at the lock
 
 
 @contextlib.contextmanager
 def alone(
-    path: Path, waits: Callable[[], Any] = lambda: None, patience: float = PATIENCE
+    path: Path,
+    waits: Callable[[str], Any],
+    doing: Callable[[], str],
+    patience: float = PATIENCE,
 ) -> Iterator[bool]:
     """Wait until no other process of this machine that is alive is here.
 
@@ -36,7 +40,8 @@ def alone(
     seconds, it goes on beside it. What both write is the same, and is put in place whole.
 
     Args:
-        waits: called once, if there is somebody to wait for.
+        waits: told, once, what the one that is waited for is doing, if that takes its time.
+        doing: what this one does, for those that wait; "" for nothing worth a word.
 
     Yields whether the lock is this process's.
     """
@@ -47,9 +52,8 @@ def alone(
             yield False
             return
         over = threading.Event()
-        beat = threading.Thread(
-            target=_beat, args=(handle, over, patience / BEATS), name="compiling", daemon=True
-        )
+        given = handle, doing, over, min(PAUSE, patience / BEATS)
+        beat = threading.Thread(target=_beat, args=given, name="compiling", daemon=True)
         beat.start()
         try:
             yield True
@@ -60,7 +64,7 @@ def alone(
         os.close(handle)
 
 
-def _take(handle: int, waits: Callable[[], Any], patience: float) -> bool:
+def _take(handle: int, waits: Callable[[str], Any], patience: float) -> bool:
     """Whether this process has the lock now."""
     if fcntl is None:
         return False
@@ -69,27 +73,30 @@ def _take(handle: int, waits: Callable[[], Any], patience: float) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sign, now = os.pread(handle, 64, 0), time.monotonic()
+            sign, now = os.pread(handle, LONGEST, 0), time.monotonic()
             if sign != heard:
                 heard, since = sign, now
             if now - since > patience:
                 return False
-            if not told:
+            text = sign.decode(errors="replace").rstrip().partition(": ")[2]
+            if text and not told:
                 told = True
-                waits()
+                waits(text)
             time.sleep(LOOK)
         except OSError:  # a file system without locks
             return False
         else:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)  # what the one before was doing
             return True
 
 
-def _beat(handle: int, over: threading.Event, pause: float) -> None:
+def _beat(handle: int, doing: Callable[[], str], over: threading.Event, pause: float) -> None:
     count = 0
     with contextlib.suppress(OSError):  # a full disk: then it is waited for as long as for nobody
         while True:
             # Who it is, so that it differs from what the one before it has left.
-            os.pwrite(handle, f"{os.getpid()} {count}".ljust(32).encode(), 0)
+            os.pwrite(handle, f"{os.getpid()} {count}: {doing()}".ljust(LONGEST).encode(), 0)
             count += 1
             if over.wait(pause):
                 return
