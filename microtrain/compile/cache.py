@@ -75,7 +75,9 @@ def _load(source: str) -> dict[str, Any]:
             lock = place / f"{name}.lock"
             with contextlib.suppress(Exception), alone(lock, notice.waits, lambda: notice.text):
                 notice.goes_on()
+                notice.kept = True
                 return _imported(_written(place, name, source), name)
+        notice.kept = False
         scope: dict[str, Any] = {"CACHE": False}
         exec(compile(source, "<native step>", "exec"), scope)
         return scope

@@ -44,6 +44,7 @@ class Notice:
     def __init__(self, source: str) -> None:
         self.sizes = sizes(source)
         self.text = ""  # once it is compiled
+        self.kept = False  # whether it will be found on disk
         self._open = contextlib.ExitStack()
         self._stack = contextlib.ExitStack()
         self._thread = threading.get_ident()
@@ -94,7 +95,7 @@ class Notice:
             took = expected(lines, loops)
             about = f"{took:.2g} s" if took < 60 else elapsed(took)
             text += f"{plural(len(left), 'piece')}, about {about}"
-            self.text = f"{text} (cached from then on)"
+            self.text = f"{text} ({'cached from then on' if self.kept else 'nothing is cached'})"
             self._announce(self.text)
         self._began = time.thread_time()
 

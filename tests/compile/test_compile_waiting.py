@@ -115,6 +115,19 @@ def test_a_process_that_is_killed_while_it_compiles(
     assert caplog.messages == [first, second]  # what is on disk is not compiled
 
 
+def test_what_is_not_kept_is_not_called_cached(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("numba", reason="numba is not installed")
+    monkeypatch.setattr(cache, "directory", lambda: None)
+    caplog.set_level(logging.INFO, "microtrain.compile")
+    cache.load(
+        'from numba import njit\n@njit("int64(int64)", cache=CACHE)\ndef native1(x):\n    return x'
+    )
+    (text,) = caplog.messages
+    assert text.endswith("(nothing is cached)")
+
+
 def test_lines_are_counted() -> None:
     pytest.importorskip("numba", reason="numba is not installed")
     from microtrain.compile import notice
