@@ -83,7 +83,7 @@ def load(source: str) -> dict[str, Any]:
         **{name: cast(name) for name in KINDS},
         "CACHE": False, "math": math, "math_ceil": np.ceil, "math_floor": np.floor, "njit": njit,
         "pointer": pointer, "get": get, "put": put, "gemm": gemm, "gemv": gemv,
-        "address": lambda table, slot: 0,
+        "address": lambda table, slot: 0, "done": lambda: None,
         "ahead": lambda m, n: Memory(m.address + int(n) * m.dtype.itemsize, m.dtype),
     }  # fmt: skip
     exec(source[source.index("@njit") :], scope)

@@ -77,6 +77,7 @@ class Arrival:
         units: what a replay does.
         replay: the function for it, which reads copies.
         table, slots: what native code is told, and where each address in it comes from.
+        starts: by name in the replay, where in the table a native function begins to read.
 
     Attributes:
         moved: the numbers of these arguments.
@@ -88,11 +89,12 @@ class Arrival:
     __slots__ = ("function", "moved", "plan", "run")
 
     def __init__(
-        self, program: Program, units: list[Unit], replay: Any, table: Any, slots: Any
-    ) -> None:
+        self, program: Program, units: list[Unit], replay: Any, table: Any, slots: Any,
+        starts: dict[str, int],
+    ) -> None:  # fmt: skip
         self.moved = _moved(program, units)
         table = table.copy()
-        scope = {**replay.__globals__, "table": table.ctypes.data}
+        scope = replay.__globals__ | places_of(table, starts)
         self.run = FunctionType(replay.__code__, scope)
         ranges = [n for place in _written(program) for n in (place.low, place.high)]
         words = [table.ctypes.data, len(ranges) // 2, *ranges]
@@ -109,6 +111,11 @@ class Arrival:
         self.plan = plan.ctypes.data
         scope["kept"] = plan, table, program.inputs  # whoever has the function has these
         self.function = _function(len(self.moved)) if self.moved else None
+
+
+def places_of(table: Any, starts: dict[str, int]) -> dict[str, int]:
+    """By name in a replay, the addresses of the parts of `table` that begin at `starts`."""
+    return {name: table.ctypes.data + 8 * start for name, start in starts.items()}
 
 
 @functools.cache

@@ -17,9 +17,7 @@ import stat
 import sys
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,10 @@ import numpy as np
 
 from ..version import __version__
 from . import native
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from .notice import Notice
+from .waiting import alone
 
 MOST_FILES = 512  # of each kind; the oldest go
-PATIENCE = 60.0  # seconds to wait for another process to compile
 
 
 def directory() -> Path | None:
@@ -61,6 +54,7 @@ def load(source: str) -> dict[str, Any]:
     """The names that `source` defines; `CACHE` in it says whether numba can keep its code.
 
     Ranks, threads or processes, want the same at the same time: one compiles, the others wait.
+    What is compiled, and for whom one waits, is announced (see `notice`).
     """
     with _LOADING:
         return _load(source)
@@ -73,13 +67,17 @@ def _load(source: str) -> dict[str, Any]:
     made_of = source, numba.__version__, np.__version__, __version__, platform.machine(), _library()
     name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
     place = directory()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Notice(source) as notice:
         warnings.simplefilter("ignore", numba.NumbaWarning)
         if place is not None:
             # Whatever is wrong there, a full disk or a broken file: memory will do, and an error
             # of the source itself comes again.
-            with contextlib.suppress(Exception), _alone(place / f"{name}.lock"):
+            lock = place / f"{name}.lock"
+            with contextlib.suppress(Exception), alone(lock, notice.waits, lambda: notice.text):
+                notice.goes_on()
+                notice.kept = True
                 return _imported(_written(place, name, source), name)
+        notice.kept = False
         scope: dict[str, Any] = {"CACHE": False}
         exec(compile(source, "<native step>", "exec"), scope)
         return scope
@@ -89,26 +87,6 @@ def _load(source: str) -> dict[str, Any]:
 def _library() -> str:
     """What the generated source calls: another text, another result."""
     return Path(native.__file__).read_text(encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process of this machine is here; for at most `PATIENCE` seconds."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while fcntl is not None and time.monotonic() < deadline:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.02)
-            except OSError:  # a file system without locks
-                break
-            else:
-                break
-        yield
-    finally:
-        os.close(handle)
 
 
 def _written(place: Path, name: str, source: str) -> Path:

@@ -11,7 +11,8 @@ from ..errors import CaptureError, install
 from . import cupy_executor, numpy_executor
 from .program import Line, Program
 
-# What compiling costs where the code is not on disk yet, and what native code saves, in seconds.
+# What compiling costs where the code is not on disk yet (what repeats is compiled once), and what
+# native code saves, in seconds.
 START, FOR_EACH = 0.5, 0.03
 SAVED = 0.4e-6  # for an instruction, a step: a call of NumPy and a pass over memory
 UNKNOWN = 1_000_000  # steps, where nobody says how many there will be
@@ -29,17 +30,19 @@ def choose(name: str, program: Program, steps: int = UNKNOWN) -> tuple[str, str]
         return name, "asked for"
     if numba_absent():
         return "numpy", numba_absent()
+    from .numba_executor import coverage
+
     count = sum(type(line) is Line for line in program.lines)
-    cost, saved = pays(count, steps)
+    native, covered, once = coverage(program)
+    cost, saved = pays(count - native + once, steps)[0], pays(count, steps)[1]
+    apart = f" ({native - once} repeat others)" if once < native else ""
     bill = (
-        f"to compile {count} instructions takes {cost:.1f} s and saves {saved:.1f} s "
+        f"to compile {count} instructions{apart} takes {cost:.1f} s and saves {saved:.1f} s "
         f"in {steps:,} steps"
     )
     if cost > saved:
         return "numpy", bill
-    from .numba_executor import coverage
-
-    native, count = coverage(program)
+    count = covered
     if native < 0.9 * count:
         return "numpy", f"native code has only {native} of {count} instructions"
     return "numba", f"{bill}; native code has {native} of them"

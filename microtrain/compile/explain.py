@@ -34,7 +34,7 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
     names = {id(array): name for name, array in program.names}
     arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
-    native, groups, xp = len(text.native), len(text.groups), program.xp
+    native, groups, xp = text.native_calls, len(text.groups), program.xp
     executor, library, stretches = ("numba" if native else "numpy"), "NumPy", ""
     if xp.kind != "cpu":
         executor, library = "cupy", "CuPy"

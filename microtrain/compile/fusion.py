@@ -10,7 +10,7 @@ or become one, only where no element of memory is seen differently.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -486,20 +486,24 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     lasts = [_lasts(unit, program) for unit in units]
     raises = [_may_raise(unit) for unit in units]
     pythons = [_pythons(unit) for unit in units]
+    barriers = [_barrier(unit) for unit in units]
+    near = _Neighbours([unit.reads + unit.writes for unit in units])
+    writing = _Neighbours([unit.writes for unit in units])
     before: list[list[int]] = []
     for number, unit in enumerate(units):
         # NumPy would warn of what a check refuses.
         behind = raises[number] or lasts[number] or type(unit) is Call
+        touching = near.of(unit.writes) | writing.of(unit.reads)
         before.append(
             [
                 i
                 for i in range(number)
-                if _barrier(unit)
-                or _barrier(units[i])
+                if barriers[number]
+                or barriers[i]
                 or (pythons[number] and pythons[i])
                 or (behind and raises[i])
                 or (raises[number] and (lasts[i] or pythons[i]))
-                or units[i].disturbs(unit)
+                or (i in touching and units[i].disturbs(unit))
             ]
         )
     done: set[int] = set()
@@ -518,33 +522,55 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     return found
 
 
+class _Neighbours:
+    """Which of many units have to do with a stretch of memory, without a look at each of them.
+
+    Args:
+        places: of each unit.
+    """
+
+    def __init__(self, places: Sequence[Sequence[Place]]) -> None:
+        found = [(place.low, place.high, n) for n, each in enumerate(places) for place in each]
+        self._low, self._high, self._units = np.array(found, np.uint64).reshape(-1, 3).T.copy()
+
+    def of(self, places: Iterable[Place]) -> set[int]:
+        """The numbers of the units whose addresses overlap with those of one of `places`."""
+        found: set[int] = set()
+        for place in places:
+            overlap = (self._low < place.high) & (self._high > place.low)
+            found.update(self._units[overlap].tolist())
+        return found
+
+
 # Memory that is never needed ----------------------------------------------------------------------
 
 
 def _mark_stores(units: list[Unit], program: Program) -> None:
     """Find the intermediate results that nobody reads from memory."""
     kept = [Place(a) for a in program.outputs if a.size]
+    near = _Neighbours([loads(unit) + unit.writes for unit in units])
+    barriers = {number for number, unit in enumerate(units) if _barrier(unit)}
     for number, unit in enumerate(units):
         if type(unit) is not Elements:
             continue
         for place in unit.writes:
-            if _needed(place, number, units, program, kept):
+            kind = program.kinds.get(id(owner_of(place.array)))
+            concerned = sorted(near.of([place]) | barriers)
+            later = [units[n] for n in concerned if n > number]
+            sooner = [units[n] for n in concerned if n <= number]
+            if kind != "made" or _meet([place], kept) or _needed(place, later, sooner):
                 unit.stored.add(place.key)
 
 
-def _needed(
-    place: Place, number: int, units: list[Unit], program: Program, kept: list[Place]
-) -> bool:
-    kind = program.kinds.get(id(owner_of(place.array)))
-    if kind != "made" or _meet([place], kept):
-        return True
-    for unit in units[number + 1 :]:
+def _needed(place: Place, later: list[Unit], sooner: list[Unit]) -> bool:
+    """Whether one of the units that have to do with `place` reads it before it is written anew."""
+    for unit in later:
         if _barrier(unit) or _meet([place], loads(unit)):
             return True
         if type(unit) is Elements and any(w.covers(place) for w in unit.writes):
             return False
     # What the next replay begins with: reads of it before it is written.
-    for unit in units[: number + 1]:
+    for unit in sooner:
         if _meet([place], loads(unit)):
             return True
         if any(w.covers(place) for w in unit.writes):

@@ -109,7 +109,7 @@ def text_of_loop(table: Any, unit: Loop) -> list[str]:
     table.moving, table.turns, table.pointers = unit.steps, unit.count, {}
     inner: list[str] = []
     for part in unit.body_units:
-        table.loops += 1
+        table.part += 1
         inner += table.text(part)
     heads = [f"{name} = {text}" for name, text in table.pointers.items()]
     table.moving, table.turns, table.pointers = {}, 1, {}

@@ -260,7 +260,20 @@ def instructions() -> Any:
 
         return types.void(*[types.int64] * 3), compiled
 
+    @intrinsic
+    def done(_: Any) -> Any:
+        """The end of a turn: what follows may not be moved before what came, nor the reverse.
+
+        Scopes say that accesses of one turn never meet; what one turn writes the next one reads.
+        """
+
+        def code(context: Any, builder: Any, _: Any, __: Any) -> Any:
+            builder.fence("seq_cst", "singlethread")  # for the compiler; no instruction
+            return context.get_dummy_value()
+
+        return types.void(), code
+
     return python_types.SimpleNamespace(
         address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead,
-        apply=apply, call=call, copy=copy,
+        apply=apply, call=call, copy=copy, done=done,
     )  # fmt: skip

@@ -7,8 +7,7 @@ those of the text, NaN and infinities go the way they go in NumPy.
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -16,17 +15,17 @@ import numpy as np
 
 from ..backend import owner_of
 from . import fusion
-from .arrival import Arrival
+from .arrival import Arrival, places_of
 from .elements import DTYPES, converted, literal
 from .fusion import Call, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .loops import Applied, Loop, text_of_applied, text_of_loop, with_loops
 from .native import ROUTINES, blas
 from .numpy_executor import Text, size
 from .passes import arrays_in
+from .pieces import Piece, Slot, Written, pieces
 from .program import Program
 from .reuse import reuse
 
-LONGEST = 24  # units in one native function: what numba compiles grows faster than that
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
 
 HEAD = """\
@@ -39,7 +38,7 @@ from microtrain.compile.native import instructions
 
 _I = instructions()
 address, pointer, get, put = _I.address, _I.pointer, _I.get, _I.put
-ahead, apply, gemm, gemv = _I.ahead, _I.apply, _I.gemm, _I.gemv
+ahead, apply, gemm, gemv, done = _I.ahead, _I.apply, _I.gemm, _I.gemv, _I.done
 """
 
 
@@ -54,10 +53,12 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
         program, routines, reuse(program, [fusion.works_on(unit) for unit in units], lines)
     )
     text = Text(program)
-    functions = text.native
     table.label = text.arrays.at
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
     text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
+    names: dict[str, str] = {}  # of native functions, by what they do
+    starts: dict[str, int] = {}  # where in the table they begin to read
+    calls: list[tuple[str, int]] = []  # of them, with where they begin
     for native, run in groupby(units, lambda unit: type(unit) is not Call):
         members = list(run)
         if not native:
@@ -65,54 +66,61 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
                 assert isinstance(unit, Call)
                 text.host(unit.host) if unit.host is not None else text.line(unit.lines[0])
             continue
-        for part in _stretches(members):
-            name = f"native{len(functions) + 1}"
-            functions.append(table.function(name, part))
-            lines = [line for unit in part for line in unit.lines]
+        for piece in pieces([table.written(unit) for unit in members]):
+            body = _compiled(table.function("", piece))
+            if body not in names:
+                names[body] = f"native{len(names) + 1}"
+                text.native.append(table.function(names[body], piece))
+            start = len(table.slots)
+            table.slots += piece.slots
+            place = f"table{start or ''}"
+            starts[place] = start
+            calls.append((names[body], start))
+            lines = [line for unit in piece.units for line in unit.lines]
             checked = (line for line in lines if line.name in ("take", "scatter_add"))
             text.origin = next(checked, lines[0])
-            text.emit(f"{name}(table)", f"{len(lines)} instructions")
+            text.emit(f"{names[body]}({place})", f"{len(lines)} instructions")
+            text.native_calls += 1
     scope = text.scope
-    codes: list[int] = []  # where the functions are
-    if functions:
-        source = "\n\n".join([HEAD, *functions])
-        defined = load("\n".join(line.partition("  # ")[0] for line in source.split("\n")))
-        for number in range(1, len(functions) + 1):
-            compiled = defined[f"native{number}"]
+    codes: dict[str, Any] = {}  # the functions, as numba has them
+    if names:
+        defined = load(_compiled("\n\n".join([HEAD, *text.native])))
+        for name in names.values():
+            compiled = defined[name]
             # The entry point itself: what looks at the types of arguments costs as much again.
             found = compiled.overloads[compiled.signatures[0]]
-            scope[f"native{number}"] = found.entry_point
-            codes.append(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+            scope[name] = found.entry_point
+            codes[name] = found
     addresses = np.array([address for address, _ in table.slots], np.int64)
-    scope["table"] = addresses.ctypes.data
+    scope.update(places_of(addresses, starts))
     scope["owned"] = addresses, [owner for _, owner in table.slots]
     replay = text.function()
-    replay.arrival = Arrival(program, units, replay, addresses, table.slots)
+    replay.arrival = Arrival(program, units, replay, addresses, table.slots, starts)
     if all(unit.host is not None for unit in units if type(unit) is Call):
-        text.native_code = codes, addresses, table.slots
+        text.native_code = [(codes[name], start) for name, start in calls], addresses, table.slots
     return replay, text
 
 
-def _stretches(units: list[Unit]) -> Iterator[list[Unit]]:
-    """`units` in parts that are short enough to be compiled."""
-    part: list[Unit] = []
-    length = 0
-    for unit in units:
-        more = len(unit.body_units) if isinstance(unit, Loop) else 1
-        if part and length + more > LONGEST:
-            yield part
-            part, length = [], 0
-        part.append(unit)
-        length += more
-    if part:
-        yield part
+def _compiled(text: str) -> str:
+    """`text` without what is for people."""
+    return "\n".join(line.partition("  # ")[0] for line in text.split("\n"))
 
 
-def coverage(program: Program) -> tuple[int, int]:
-    """How many of the instructions native code does, and how many there are."""
+def coverage(program: Program) -> tuple[int, int, int]:
+    """How many of the instructions native code does, how many there are, and what is compiled.
+
+    The last counts what repeats once.
+    """
     units = _units(program)
     native = sum(len(unit.lines) for unit in units if type(unit) is not Call)
-    return native, sum(len(unit.lines) for unit in units)
+    table = Table(program, blas(), {})
+    once: dict[str, int] = {}
+    for found, run in groupby(units, lambda unit: type(unit) is not Call):
+        for piece in pieces([table.written(unit) for unit in run]) if found else ():
+            first = [unit.unit for part in piece.parts for unit in part.first]
+            text = _compiled(table.function("", piece))
+            once.setdefault(text, sum(len(unit.lines) for unit in first))
+    return native, sum(len(unit.lines) for unit in units), sum(once.values())
 
 
 def _units(program: Program) -> list[Unit]:
@@ -133,43 +141,49 @@ class Table:
         self.places = places
         self.routines, self.bits = routines or ({}, 64)
         self.slots: list[tuple[int, Any]] = []
-        self.numbers: dict[Any, int] = {}
-        self.loops = 0
+        self.part = 0  # the number of a loop in the unit that is written
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
         self.turns = 1
         self.pointers: dict[str, str] = {}  # where what moves is in a turn
         self.label: Callable[[int], str] = lambda address: ""  # what people call memory
+        self._own: dict[Any, tuple[int, Slot]] = {}  # of the unit that is written
 
-    def slot(self, key: Any, address: int, owner: Any) -> int:
-        if key not in self.numbers:
-            self.numbers[key] = len(self.slots)
-            self.slots.append((address, owner))
-        return self.numbers[key]
+    @property
+    def loops(self) -> str:
+        """The name of the loop that is written: see `Written`."""
+        return f"§{self.part}"
 
-    def function(self, name: str, units: list[Unit]) -> str:
-        """The text of a native function that does `units`."""
-        self.heads: dict[str, str] = {}
-        self.routines_used: dict[str, str] = {}
-        body: list[str] = []
-        work = 0
-        for unit in units:
-            self.loops += 1
-            given = [tuple(vars(unit).values()), *(line.args for line in unit.lines)]
-            empty = (a for a in arrays_in(given) if not a.size)  # of no place in memory
-            self.alive = {id(owner_of(array)) for array in (*fusion.works_on(unit), *empty)}
-            work += _work(unit)
-            first, last = unit.lines[0], unit.lines[-1]
-            where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
-            names = " ".join(line.name for line in unit.lines)
-            what = dict.fromkeys(line.what for line in unit.lines if line.what)
-            about = " ".join(", ".join([*what, *where]).split())
-            out = last.out[0] if type(last.out) is tuple else last.out
-            body.append(f"# {size(out)}: {names}  # {about}")
-            body += self.text(unit)
+    def slot(self, name: str, key: Any, reading: str, address: int, owner: Any) -> str:
+        """The name, which begins with `name`, of what `reading` reads from a slot of the table."""
+        if key not in self._own:
+            label = "" if owner is None else self.label(address)
+            slot = Slot(key, f"{name}«» = {reading}", address, owner, label)
+            self._own[key] = len(self._own), slot
+        return f"{name}«{self._own[key][0]}»"
+
+    def written(self, unit: Unit) -> Written:
+        """The text of `unit`."""
+        self._own, self.part = {}, 0
+        given = [tuple(vars(unit).values()), *(line.args for line in unit.lines)]
+        empty = (a for a in arrays_in(given) if not a.size)  # of no place in memory
+        self.alive = {id(owner_of(array)) for array in (*fusion.works_on(unit), *empty)}
+        first, last = unit.lines[0], unit.lines[-1]
+        where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
+        names = " ".join(line.name for line in unit.lines)
+        what = dict.fromkeys(line.what for line in unit.lines if line.what)
+        about = " ".join(", ".join([*what, *where]).split())
+        out = last.out[0] if type(last.out) is tuple else last.out
+        length = len(unit.body_units) if isinstance(unit, Loop) else 1
+        lines = self.text(unit)
+        slots = [slot for _, slot in self._own.values()]
+        about = f"{size(out)}: {names}  # {about}"
+        return Written(unit, about, lines, slots, length, _work(unit))
+
+    def function(self, name: str, piece: Piece) -> str:
+        """The text of a native function that does `piece`."""
+        work = sum(unit.work for part in piece.parts for unit in part.units)
         release = ", nogil=True" if work >= RELEASE else ""
-        options = f'"void(int64)", cache=CACHE, error_model="numpy"{release}'
-        text = "\n".join([*self.heads.values(), *body])
-        return f"@njit({options})\ndef {name}(table):\n{textwrap.indent(text, '    ')}\n"
+        return piece.text(name, f'"void(int64)", cache=CACHE, error_model="numpy"{release}')
 
     def text(self, unit: Unit) -> list[str]:
         """The text of what `unit` does."""
@@ -179,15 +193,12 @@ class Table:
         """The name of the memory at `address`."""
         kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
         assert id(owner) in self.alive  # or its memory could be another's
-        owned = id(owner)
-        place = self.places.get(owned)
-        if place is not None:
+        # The number of the slot is known when the function is written.
+        key, reading, owned = (address, kind), f"pointer(table, «», {kind})", id(owner)
+        if (place := self.places.get(owned)) is not None:
             address += place.ctypes.data - owner.ctypes.data
             owner = place
-        number = self.slot((address, kind), address, owner)
-        name = f"p{number}"
-        label = self.label(address)
-        self.heads[name] = f"{name} = pointer(table, {number}, {kind})" + (label and f"  # {label}")
+        name = self.slot("p", key, reading, address, owner)
         step = self.moving.get(owned, 0) // dtype.itemsize
         if not step:
             return name
@@ -202,17 +213,13 @@ class Table:
 
     def address(self, name: str, value: int) -> str:
         """The name of an address that is known in this process alone."""
-        number = self.slot(name, value, None)
-        self.heads[f"a{number}"] = f"a{number} = address(table, {number})"
-        return f"a{number}"
+        return self.slot("a", name, "address(table, «»)", value, None)
 
     def routine(self, dtype: Any, name: str) -> str:
         """Where in the table a BLAS routine is."""
         name = ("s" if dtype == np.float32 else "d") + name
         assert name in ROUTINES
-        number = self.slot(name, self.routines[name], None)
-        self.heads[name] = f"{name} = address(table, {number})"
-        return name
+        return self.slot(name, name, "address(table, «»)", self.routines[name], None)
 
     # Loops over elements ------------------------------------------------------------------------
 

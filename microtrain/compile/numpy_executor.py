@@ -57,6 +57,7 @@ class Text:
         self.said: list[tuple[str, str]] = []  # the same for people: text and comment
         self.native: list[str] = []  # the texts of native functions
         self.native_code: Any = None  # where these are, if they do all instructions; see `Scan`
+        self.native_calls = 0  # of these
         self.groups: list[int] = []  # how many instructions each loop or call of these does
         self.traffic = 0  # bytes that a replay reads and writes
         self.scope: dict[str, Any] = {}

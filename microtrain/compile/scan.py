@@ -19,10 +19,10 @@ from .program import Host, Program
 from .tree import Output
 
 # `plan`: the address of the table, the number of steps, where the loss is and how many bytes it
-# has; then, their number before each: the functions; slots of the table, where they point first and
-# how far they move on; copies before a step and copies behind it: to where, from where, how far
-# both move on, how many bytes. It ends behind a step whose loss is not finite: all bits of its
-# exponent are set.
+# has; then, their number before each: functions and where in the table they begin to read; slots of
+# the table, where they point first and how far they move on; copies before a step and copies behind
+# it: to where, from where, how far both move on, how many bytes. It ends behind a step whose loss
+# is not finite: all bits of its exponent are set.
 SOURCE = """\
 from numba import int16, int32, int64, njit
 
@@ -51,7 +51,7 @@ def scan(plan):
     )
     slots = pointer(plan, 0, int64)
     for step in range(steps):
-        at = 5 + functions
+        at = 5 + 2 * functions
         count = address(plan, at)
         at += 1
         for _ in range(count):
@@ -59,7 +59,7 @@ def scan(plan):
             at += 3
         at = copies(plan, at, step)
         for f in range(functions):
-            if call(address(plan, 5 + f), table) != 0:
+            if call(address(plan, 5 + 2 * f), table + address(plan, 6 + 2 * f)) != 0:
                 return -1 - step
         copies(plan, at, step)
         if size == 4:
@@ -80,13 +80,18 @@ class Scan:
 
     Args:
         program: what one step does; its first result is the loss.
-        native: the addresses of its functions, their table of addresses and where these are from.
+        native: its functions and where in the table they begin, the table of addresses and where
+            these are from.
     """
 
     __slots__ = ("_codes", "_hosts", "_known", "_loss", "_outputs", "_slots", "_table")
 
     def __init__(self, program: Program, native: Any) -> None:
-        self._codes, table, slots = native
+        functions, table, slots = native
+        self._codes = [
+            (found.library.get_pointer_to_function(found.fndesc.llvm_func_name), start)
+            for found, start in functions
+        ]
         self._table = table.copy()
         self._hosts = [line for line in program.lines if isinstance(line, Host)]
         self._outputs = program.outputs
@@ -120,7 +125,10 @@ class Scan:
                     before.append((number.ctypes.data, 0, values.ctypes.data, size, size))
         place, size = self._loss
         behind = [(losses.ctypes.data, size, place, 0, size)]
-        plan = [self._table.ctypes.data, steps, place, size, len(self._codes), *self._codes]
+        plan = [self._table.ctypes.data, steps, place, size, len(self._codes)]
+        plan += [
+            word for code, start in self._codes for word in (code, start * self._table.itemsize)
+        ]
         for part in (moves, before, behind):
             plan += [len(part), *(word for row in part for word in row)]
         words = np.array(plan, np.int64)

@@ -21,7 +21,8 @@ import gc
 import os
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,10 @@ import numpy as np
 from ..backend import MODES
 from ..compile import compile
 from ..compile.executors import UNKNOWN, choose, numba_absent
+from ..compile.notice import ANNOUNCE
 from ..compile.traced import Traced
 from ..distributed.agreement import agreed, first_word, together
+from ..distributed.communicator import alone
 from ..errors import CaptureError, ConfigError, UserError
 from ..frames import is_own, with_code
 from ..tensor import TENSORS
@@ -179,12 +182,23 @@ class Execution:
             if self.name == "numba":
                 self.since = BEGIN if choosing else self.since
                 self.compiled = self._compile(self.name)
-                self._capture(kinds)
+                before = ANNOUNCE.set(self._announced)
+                try:
+                    self._capture(kinds)
+                finally:
+                    ANNOUNCE.reset(before)
         self.settle()
         if self.name != "off":
             self.run.update_info(compile=self.about())
         if self.name == "numba":  # else the header has said so
             self.run.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
+
+    @contextmanager
+    def _announced(self, text: str) -> Iterator[None]:
+        """Say what native code takes its time for; ranks of other hosts wait longer meanwhile."""
+        self.run.output.say(f"compile  {text}")
+        with alone(text):
+            yield
 
     def _capture(self, kinds: Sequence[MicroBatches]) -> None:
         """Two calls for each capture, undone: what they change is as it was."""

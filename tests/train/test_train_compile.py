@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pace import daily
 
+from microtrain.compile import cache
 from microtrain.compile.executors import numba_absent
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
@@ -369,13 +370,25 @@ def test_auto_says_what_it_chose_and_when(place, monkeypatch, variable):
         assert "compile  numpy: native code where it pays" in log.read_text()
 
 
+LINE = r"compile  compiling \d+ lines of native code in \d pieces?, about .* s \(cached .*"
+
+
 def test_native_code_is_chosen_once_for_the_whole_run_and_stays_within_rounding(place, monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setattr(execution, "choose", lambda name, program, steps: ("numba", f"{steps}"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
     model = "model={type: mlp, hidden: [3]}"
     eager, _ = train(place, "off", model)
-    trainer, errors = train(place, "auto", model)
-    assert not errors
+    said = []
+    for name in ("auto", "later"):
+        cache._load.cache_clear()  # as in another process
+        trainer, errors = train(place, name, "train.compile=auto", model)
+        assert not errors
+        (log,) = (place / f"runs_{name}" / "run").glob("2*/log.txt")
+        said.append(re.findall("compile  compiling .*", log.read_text()))
+    assert len(said[0]) == 2  # a whole batch, and the last of an epoch
+    assert all(re.fullmatch(LINE, line) for line in said[0])
+    assert said[1] == []  # what is on disk is not compiled
     # Recorded three times (momentum begins at the second), chosen after the fourth step.
     assert executed(place, "auto") == {"executor": "numba", "from_step": 4, "reason": "30"}
     for a, b in zip(trainer.model.parameters(), eager.model.parameters(), strict=True):
