@@ -68,7 +68,7 @@ class Ensemble:
     Example:
         >>> def make(seed):
         ...     mt.manual_seed(seed)
-        ...     model = mt.nn.Linear(3, 1)
+        ...     model = mt.nn.Linear(1, 1)
         ...     return model, mt.optim.SGD(model.parameters(), lr=0.1)
         >>> def step(model, optimizer, x, y):
         ...     optimizer.zero_grad()
@@ -79,7 +79,7 @@ class Ensemble:
         >>> ensemble = mt.Ensemble(make, step, members=100)
         >>> losses = ensemble.train(loader, epochs=20)  # (100, 20)
         >>> predictions = ensemble.predict(x)  # (100, rows, 1)
-        >>> predictions.mean(0), predictions.std(0)
+        >>> mean, spread = predictions.mean(0), predictions.std(0)
     """
 
     def __init__(

@@ -53,6 +53,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(folder):
         for name, duration in (("linreg", "2 epochs"), ("csv", "20 epochs")):
             assert main(["train", f"configs/{name}.yaml", f"train.duration={duration}"]) == 0
+        assert main(["train", "configs/csv.yaml", "name=iris-sweep", "sweep={seeds: 2}"]) == 0
     if importlib.util.find_spec("pyarrow"):
         import pyarrow
         from pyarrow import parquet

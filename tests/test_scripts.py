@@ -107,7 +107,16 @@ def test_size_prints_every_area_against_its_budget(
     areas = [area for area, _, budget in rows if budget]
     assert areas[:2] == ["tensor, autograd, ops/registry", "operations"]
     later = "config data runs train inference".split()
-    later += ["exchange", "onnx, sklearn", "report", "verify", "cli", "distributions", "numerics"]
+    later += [
+        "exchange",
+        "onnx, sklearn",
+        "report",
+        "sweep",
+        "verify",
+        "cli",
+        "distributions",
+        "numerics",
+    ]
     assert areas[5:] == [*later, AFTERNOON]
 
 

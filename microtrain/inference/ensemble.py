@@ -69,8 +69,8 @@ class TrainedEnsemble:
     Raises ConfigError for members that predict other things than the first.
 
     Example:
-        >>> houses = mt.load("runs/houses-sweep", member="all")
-        >>> price, spread = houses.predict(rows, spread=True)
+        >>> flowers = mt.load("runs/iris-sweep", member="all")
+        >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
     """
 
     def __init__(self, saved: Sequence[Saved]) -> None:

@@ -29,7 +29,7 @@ from ..report.sweeps import Sweep
 from ..runs.directory import RunDirectory
 from ..runs.members import Result, Store, gather, read_members, without_curve
 from ..runs.record import Run
-from ..train.assembly import reading_once
+from ..train.data_cache import reading_once
 from ..train.output import Output
 from ..train.results import STOPPED
 from ..train.resume import LOCK_WAIT, compare_configs

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -14,8 +13,7 @@ import numpy as np
 from .. import backend, threads
 from ..backend import default_dtype
 from ..config.components import build, is_import_path, load, own, parameters
-from ..config.resolved import as_yaml
-from ..config.schema import Config, Data
+from ..config.schema import Config
 from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
 from ..data.shared import share
 from ..data.view import Rows, layout
@@ -29,7 +27,7 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
-from .data_cache import cached
+from .data_cache import cached, read
 from .divergence import Guard, Skips
 from .fit import check_fit
 from .losses import balance
@@ -201,9 +199,9 @@ def load_data(
     data, split = config.data, config.data.split
     origin = f"data ({data.type})"
     with trying(config, "data", data):
-        loaded = _read(data, config.seed)
+        loaded = read(data, config.seed)
         others = {
-            part: _read(replace(data, arguments=data.arguments | keys), config.seed)
+            part: read(replace(data, arguments=data.arguments | keys), config.seed)
             for part, keys in split.files.items()
         }
     try:
@@ -229,33 +227,6 @@ def load_data(
         found = ", ".join(prepared.classes)
         raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
     return prepared
-
-
-@contextlib.contextmanager
-def reading_once() -> Iterator[None]:
-    """Runs that are built in this block, one after the other, share the rows that they name alike.
-
-    Not those of the user's own components, which may hand out what they change later.
-    """
-    _ROWS.append({})
-    try:
-        yield
-    finally:
-        _ROWS.pop()
-
-
-_ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own
-
-
-def _read(data: Data, seed: int) -> Any:
-    """The rows of a data component."""
-    if not _ROWS or is_import_path(data.type) or data.instance is not None:
-        return build(data, seed=seed)
-    own = {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}
-    name = f"{data.type} {as_yaml(own | data.arguments)}"
-    if name not in _ROWS[-1]:
-        _ROWS[-1][name] = build(data, seed=seed)
-    return _ROWS[-1][name]
 
 
 def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:

@@ -1,20 +1,22 @@
-"""`data.cache`: a run's data from what an earlier one has kept, or kept for those to come."""
+"""Data that are read once: by runs of one process, and by later ones with `data.cache`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..config.components import load, parameters
-from ..config.schema import Config
+from ..config.components import build, is_import_path, load, parameters
+from ..config.resolved import as_yaml
+from ..config.schema import Config, Data
 from ..data import Prepared
 from ..data.cache import find, keep, key_of, opened, stamps
 from ..errors import DataError
 from ..words import size
 
-__all__ = ["cached"]
+__all__ = ["cached", "read", "reading_once"]
 
 
 def cached(
@@ -62,3 +64,30 @@ def _key(config: Config) -> tuple[str, list[Any]]:
     files = stamps([Path(path) for path in paths])
     how = data.type, data.arguments, asdict(data.split), data.standardize, config.dtype
     return key_of(how, files), files
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Runs that are built in this block, one after the other, share the rows that they name alike.
+
+    Not those of the user's own components, which may hand out what they change later.
+    """
+    _ROWS.append({})
+    try:
+        yield
+    finally:
+        _ROWS.pop()
+
+
+_ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own
+
+
+def read(data: Data, seed: int) -> Any:
+    """The rows of a data component."""
+    if not _ROWS or is_import_path(data.type) or data.instance is not None:
+        return build(data, seed=seed)
+    own = {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}
+    name = f"{data.type} {as_yaml(own | data.arguments)}"
+    if name not in _ROWS[-1]:
+        _ROWS[-1][name] = build(data, seed=seed)
+    return _ROWS[-1][name]
