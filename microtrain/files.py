@@ -20,6 +20,7 @@ from typing import Any
 
 Place = str | os.PathLike[str]
 
+PIECE = 2**20
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length
 DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
 
@@ -48,8 +49,11 @@ def _plain(path: Place, flags: int) -> int:
 
 def read_plain(path: Place, most: int = MOST) -> bytes:
     """The content of a plain file; OSError for all else, and for more than `most` bytes."""
+    content = b""
     with open_plain(path) as file:
-        content = file.read(most + 1)
+        # In pieces: a read takes memory for all that it may return.
+        while len(content) <= most and (piece := file.read(min(PIECE, most + 1 - len(content)))):
+            content += piece
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
     return content

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from microtrain import files
 from microtrain.errors import DataError, LaunchError
 from microtrain.runs.array_file import array_content, arrays_in, blocks
 from microtrain.runs.checkpoint import (
@@ -488,3 +490,19 @@ def test_writing_needs_no_copy_and_reading_one(tmp_path):
     writing, reading = map(float, result.stdout.split())
     assert writing < 0.4  # blocks of 4 MiB
     assert reading < 1.4
+
+
+def test_a_small_file_is_read_in_little_memory(tmp_path):
+    file = tmp_path / "state.json"
+    for content in (b"{}", b"x" * (2**20 + 7), b""):
+        file.write_bytes(content)
+        tracemalloc.start()
+        try:
+            assert files.read_plain(file) == content
+            assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+        finally:
+            tracemalloc.stop()
+    file.write_bytes(b"x" * 11)
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        files.read_plain(file, 10)
+    assert files.read_plain(file, 11) == b"x" * 11
