@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.duration import Duration
-from ..config.resolved import resolved_yaml
+from ..config.resolved import as_yaml, resolved_yaml
 from ..config.schema import Config
 from ..config.sweep import Member
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
-from ..errors import ConfigError
+from ..errors import ConfigError, UserError
 from ..report.overview import in_csv
 from ..report.sweeps import Sweep
 from ..runs.directory import RunDirectory
@@ -210,7 +210,11 @@ class _Runner:
         with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
             try:
                 for count, member in enumerate(mine):
-                    result, arrays, data = train_member(member, output, rung)
+                    try:
+                        result, arrays, data = train_member(member, output, rung)
+                    except UserError as error:
+                        what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
+                        raise type(error)(f"member {member.number} ({what}): {error}") from error
                     self._tell_size(arrays)
                     found.append(without_curve(result))
                     self.store.add(result, arrays, data)

@@ -264,3 +264,26 @@ def test_a_file_with_a_sweep_is_no_run_of_a_trainer(place):
 
     with pytest.raises(ConfigError, match="of many runs: microtrain train"):
         Trainer.from_config(load_config(Path("s.yaml")))
+
+
+def test_an_error_names_the_member_and_keeps_those_before(place, capsys):
+    grid = "sweep={grid: {loss: [cross_entropy, mse]}}"
+    split = "data.split={train: 0.8, val: 0.2}"
+    assert main(["train", "s.yaml", grid, split]) == 2
+    assert "error: member 1 (loss=mse): loss mse compares numbers" in capsys.readouterr().err
+    path = newest(place)
+    assert json.loads((path / "run.json").read_text())["status"] == "failed"
+    assert [result.number for result in read_members(path)[0]] == [0]
+
+
+def test_members_stop_early_by_themselves(place):
+    split = "data.split={train: 0.8, val: 0.2}"
+    stop = "callbacks=[{type: early_stopping, patience: 1}]"
+    words = ["optimizer={type: sgd, lr: 0.5}", split, stop, "schedule=null"]
+    assert main(["train", "s.yaml", "sweep={seeds: 4}", *words]) == 0
+    rows = table(newest(place))
+    assert {row["status"] for row in rows} == {"finished"}
+    assert len({row["steps"] for row in rows}) > 1
+    assert main(["train", "one.yaml", *words, "seed=2"]) == 0
+    alone = Run.read(newest(place, "one")).info
+    assert (str(alone.steps), alone.params_sha256) == (rows[2]["steps"], rows[2]["params_sha256"])
