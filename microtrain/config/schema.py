@@ -271,7 +271,7 @@ class Sweep:
         seeds: Number of seeds, from `seed` on, or a list of them.
         folds: Cross-validation: cut the training part into this many folds, and hold out each.
         grid: Lists of values by dotted key, such as {optimizer.lr: [0.1, 0.01]}; every combination.
-        random: A count of combinations to draw, and by dotted key what from, such as
+        random: A count of combinations to draw, and by key what from, such as
             {count: 50, optimizer.lr: log 0.001..1}; also 1..8 or a list.
         stop: Stop bad settings early; halving: after 1/9 and 1/3 of the steps the best third of
             them goes on.

@@ -145,7 +145,7 @@ def split_rows(
     """
     if split is None and fold is None:
         return {"train": slice(None)}
-    sizes = split_sizes(rows, split or {"train": 1.0}, origin)
+    sizes = split_sizes(rows, {"train": 1.0} if split is None else split, origin)
     if len(sizes) == 1 and fold is None:
         return {"train": slice(None)}
     if rows > TABLE and strata is None and units is None and fold is None:

@@ -178,8 +178,8 @@ def load(
         >>> iris = mt.load("runs/iris")
         >>> iris.predict([[5.1, 3.5, 1.4, 0.2]])
         array(['setosa'], dtype='<U10')
-        >>> houses = mt.load("runs/houses-sweep", member="all")
-        >>> price, spread = houses.predict(rows, spread=True)
+        >>> flowers = mt.load("runs/iris-sweep", member="all")
+        >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
     """
     place = Path(os.path.expanduser(path))
     if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
