@@ -61,6 +61,7 @@ WALKED = [
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
     "page", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in WALKED]
 )

@@ -112,6 +112,21 @@ def _checked(
     trust: bool | None,
 ) -> Config | None:
     """The configuration with these values; problems that others have had are not said again."""
+    own: list[Problem] = []
+    try:
+        tree = _assigned(root, node, sweep, values)
+    except ValueError as error:
+        if checked(root, own, trust=trust) is not None:
+            own.append(Problem("sweep", str(error), node.where))
+        problems += [each for each in own if each not in problems]
+        return None
+    config = checked(tree, own, trust=trust)
+    problems += [each for each in own if each not in problems]
+    return config
+
+
+def _assigned(root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node]) -> Node:
+    """The tree with these values, and with folds; ValueError where a key leads nowhere."""
     tree = root
     if sweep.folds:
         folds = node.value["folds"]
@@ -122,10 +137,7 @@ def _checked(
         tree = assign(tree, FOLD, replace(folds, value=0), folds.place)
     for path, value in values.items():
         tree = assign(tree, path, value, value.place)
-    own: list[Problem] = []
-    config = checked(tree, own, trust=trust)
-    problems += [each for each in own if each not in problems]
-    return config
+    return tree
 
 
 def _with(config: Config, own: Mapping[str, Any]) -> Config:

@@ -152,8 +152,8 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
 ]  # fmt: skip
 
 
-def trained(choice: Any, wrap: Callable[..., Any]) -> list[Any]:
-    """The losses and the weights of six steps."""
+def trained(choice: Any, wrap: Callable[..., Any], scale: float = 1.0) -> list[Any]:
+    """The losses and the weights of six steps on inputs that are scaled."""
     layers, edits, loss_of, make, clip = choice
     mt.manual_seed(0)
     mt.random.begin_batch(0)
@@ -174,7 +174,8 @@ def trained(choice: Any, wrap: Callable[..., Any]) -> list[Any]:
 
     step = wrap(step)
     numbers = np.random.default_rng(0)
-    losses = [step(mt.from_numpy(numbers.standard_normal((5, 6)))).item() for _ in range(6)]
+    batches = [scale * numbers.standard_normal((5, 6)) for _ in range(6)]
+    losses = [step(mt.from_numpy(batch)).item() for batch in batches]
     return [losses, *(p.detach().numpy() for p in model.parameters())]
 
 
@@ -202,5 +203,9 @@ def train_captured(choice: Any) -> None:
         pytest.importorskip("numba", reason="numba is not installed")
         by_python(patch)
         native = trained(choice, functools.partial(mt.compile, executor="numba"))
-    for a, b in zip(native, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    # Native code rounds otherwise. Optimizers that divide by the size of a gradient move a weight
+    # whose gradient is 0 as rounding says: as far as inputs do that are rounded otherwise.
+    moved = trained(choice, lambda step: step, scale=1 + 1e-15)
+    for a, b, c in zip(native, expected, moved, strict=True):
+        room = 1e-6 * (1 + np.abs(b)) + np.abs(np.subtract(c, b))
+        np.testing.assert_array_less(np.abs(np.subtract(a, b)), room)

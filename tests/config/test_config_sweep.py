@@ -148,3 +148,12 @@ def test_a_run_of_one_fold_names_it(tmp_path, split, what):
     path.write_text(BASE.removesuffix("sweep:\n"))
     with pytest.raises(ConfigError, match=what):
         load_config(path, [f"data.split={{train: 1.0, {split}}}"])
+
+
+@pytest.mark.parametrize("wrong", ["true", "[1]", "{type: synthetic_linear, split: 3}"])
+def test_folds_of_what_is_no_data_are_answered_by_a_message(tmp_path, wrong):
+    path = tmp_path / "s.yaml"
+    rest = BASE.partition("\n")[2]
+    path.write_text(f"data: {wrong}\n{rest}  folds: 3\n")
+    with pytest.raises(ConfigError, match=r"s.yaml:1:\d+ +data"):
+        load_sweep(path)
