@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microtrain.data import ArrayDataset, BlockShuffle, DataLoader, Rows, loader, npy
-from microtrain.data.mapped import Stored
+from microtrain.data.mapped import Stored, _take
 from microtrain.data.stores import Chunked
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DataError
@@ -131,6 +131,17 @@ def test_a_row_beyond_a_map_is_refused(tmp_path):
     with pytest.raises(IndexError, match=f"index {N} is out of bounds"):
         source.read(np.array([0, N]))
     np.testing.assert_array_equal(source.read(np.array([-1, 4]))[0], X[[-1, 4]])
+
+
+def test_maps_that_are_not_aligned_give_the_same_rows():
+    rows = np.array([5, 0, N - 1, 5])
+    for array in (X, Y[:, 0], X.reshape(N, 3, 1)):
+        content = np.frombuffer(b" " + array.tobytes(), np.uint8)
+        unaligned = content[1:].view(array.dtype).reshape(array.shape)
+        assert not unaligned.flags.aligned
+        found = _take(unaligned, rows)
+        np.testing.assert_array_equal(found, array[rows], strict=True)
+        assert found.flags.aligned
 
 
 def test_a_chunk_that_cannot_be_read_is_an_error_of_the_batch():
