@@ -223,7 +223,8 @@ def _take(array: Array, rows: NDArray[np.intp]) -> Array:
         return taken[:, 0] if array.ndim == 1 else taken
     if array.ndim == 1 or (len(rows) and rows.min() < 0):
         return array.take(rows, 0)
-    firsts = array[(slice(None), *[0] * (array.ndim - 1))]
+    inner: tuple[Any, ...] = (slice(None), *[0] * (array.ndim - 1))
+    firsts = array[inner]
     taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
     for first in range(0, len(rows), TOUCHED):
         some = rows[first : first + TOUCHED]
