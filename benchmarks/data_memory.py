@@ -21,7 +21,9 @@ the others are zeros that no disk holds. Told of the rank that has most, by look
 And rows a second of the loaders alone, shuffled, batches of 256, from the page cache: of microtrain
 over the file and over an array in memory, and of torch's DataLoader with two workers over the same
 file, a row at a time (Dataset.__getitem__) and a batch at a time (__getitems__). All of them take
-turns; told are medians and ranges, and that of the ratios of each round.
+turns; told are medians and ranges, and that of the ratios of each round. Then the steps of whole
+runs from an npz file of 1 GB, read into memory and mapped, taking turns too; and the time to the
+first batch of a source of a thousand million rows, each in a fresh process.
 
     python benchmarks/data_memory.py --file 4 --torch .venv-torch/bin/python
 """
@@ -116,6 +118,19 @@ OF_DATA = 120e6  # bytes beyond the small job, of the rank with most
 ROUNDS = 5  # of all loaders, one after another
 LEAST = 0.9  # of the rows a second of an array in memory
 
+FIRST_BATCH = 50.0  # ms, of a thousand million rows
+
+FIRST = """
+import time
+import numpy as np
+import microtrain as mt
+
+source = mt.data.FunctionSource(lambda rows: (rows[:, None] * 1.0, rows[:, None] * 2.0), 10**9)
+start = time.perf_counter()
+next(iter(mt.data.DataLoader(source, 256, seed=1)))
+print((time.perf_counter() - start) * 1e3)
+"""
+
 LIMITED = f"""
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_DATA, ({LIMIT}, {LIMIT}))
@@ -132,6 +147,16 @@ loss: mse
 optimizer: {type: sgd, lr: 0.01}
 train: {duration: 2000 steps, batch_size: 256, eval_every: 1000000 steps}
 distributed: {blas_threads: 1}
+"""
+
+TRAINED = """\
+name: speed
+data: {{type: npz, path: data.npz, target: y, split: {{train: 0.99, val: 0.01}}, in_memory: {0}}}
+model: linear_regression
+loss: mse
+optimizer: {{type: sgd, lr: 0.01}}
+train: {{duration: 40000 steps, batch_size: 256, eval_every: 1000000 steps}}
+distributed: {{blas_threads: 1}}
 """
 
 OURS = """
@@ -219,9 +244,19 @@ def train_on_file(directory: str, ranks: int) -> dict[str, float]:
     return {"anonymous": most, "rows": statistics.median(speeds), "seconds": took}
 
 
-def load(python: str, program: str, how: str, directory: str) -> float:
-    """Rows a second of a loader."""
-    command = [python, "-c", program + PASS, how]
+def trained(directory: str, in_memory: bool) -> float:
+    """Rows a second of a whole run's steps."""
+    Path(directory, "run.yaml").write_text(TRAINED.format(str(in_memory).lower()), encoding="utf-8")
+    if start_job(1, ["-m", "microtrain", "train", "run.yaml"], directory).wait():
+        sys.exit("the job has failed")
+    lines = Path(directory, "runs/speed/latest/metrics.jsonl").read_text().splitlines()
+    speeds = [row["samples_per_s"] for row in map(json.loads, lines) if "samples_per_s" in row]
+    return statistics.median(speeds)
+
+
+def load(python: str, program: str, how: str, directory: str, then: str = PASS) -> float:
+    """Rows a second of a loader, or what else a program prints."""
+    command = [python, "-c", program + then, how]
     found = subprocess.run(
         command,
         cwd=directory,
@@ -270,13 +305,28 @@ def on_file(gigabytes: float, ranks: list[int], torch: str) -> tuple[dict[str, o
         for _ in range(ROUNDS):
             for name, loader in loaders.items():
                 speeds[name].append(load(*loader, large))
+        firsts = [load(sys.executable, FIRST, "", large, "") for _ in range(ROUNDS)]
+    with tempfile.TemporaryDirectory() as directory:
+        numbers = np.random.default_rng(0).standard_normal((2_500_000, COLUMNS), np.float32)
+        np.savez(Path(directory, "data.npz"), x=numbers, y=numbers[:, :1] - numbers[:, 1:2])
+        del numbers
+        runs = {name: [0.0] * ROUNDS for name in ("run, in memory", "run, the file")}
+        for number in range(ROUNDS):
+            for name in runs:
+                runs[name][number] = trained(directory, in_memory=name == "run, in memory")
     ours = zip(speeds["microtrain, the file"], speeds["microtrain, in memory"], strict=True)
     ratios = [file / memory for file, memory in ours]
-    for name, found_speeds in speeds.items():
+    for name, found_speeds in (speeds | runs).items():
         print(f"{name:<28}{_spread(found_speeds, ',.0f')} rows/s")
-    print(f"{'the file / in memory':<28}{_spread(ratios, '.2f')}, must be {LEAST}")
-    right = below and statistics.median(ratios) >= LEAST
-    return {"jobs": jobs, "loaders": speeds, "ratios": ratios}, right
+    both = zip(runs["run, the file"], runs["run, in memory"], strict=True)
+    of_runs = [file / memory for file, memory in both]
+    print(f"{'loader, file / memory':<28}{_spread(ratios, '.2f')}, must be {LEAST}")
+    print(f"{'run, file / memory':<28}{_spread(of_runs, '.2f')}, must be {LEAST}")
+    print(f"{'first batch of 1e9 rows':<28}{_spread(firsts, '.1f')} ms, must be {FIRST_BATCH:.0f}")
+    right = below and min(map(statistics.median, (ratios, of_runs))) >= LEAST
+    right = right and statistics.median(firsts) <= FIRST_BATCH
+    numbers = {"jobs": jobs, "loaders": speeds, "ratios": ratios, "runs": runs, "firsts": firsts}
+    return numbers, right
 
 
 def _spread(values: list[float], form: str) -> str:

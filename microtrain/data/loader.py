@@ -7,6 +7,7 @@ depends on the seed and the epoch alone. The number of ranks decides only who co
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from ..errors import ConfigError
 from ..random import begin_batch, place
 from ..tensor import wrap
 from .dataset import ArrayDataset
+from .gathered import OF_CHUNKS, OF_MAPS, OF_WINDOW, Gathered
 from .order import BlockShuffle
 from .read_ahead import ReadAhead
 from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
@@ -256,13 +258,14 @@ class DataLoader:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
-                order = self._order(epoch, cuts)
+                gathered = self._gathered(epoch, cuts)
+                order = None if gathered is not None else self._order(epoch, cuts)
                 ahead = self._read_ahead(order, cuts)
                 for number in range(begin, count):
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
                     if ahead is None:
-                        batches = self._take(order, start, cuts[global_size])
+                        batches = self._take(order, start, cuts[global_size], gathered)
                     else:
                         batches = ahead(number)
                     self.offset, self.global_size = batches[0].offset, global_size
@@ -301,6 +304,23 @@ class DataLoader:
 
         return ReadAhead(read, len(self))
 
+    def _gathered(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Gathered | None:
+        """What reads the rows of many batches at once; None: each is read on its own."""
+        chunked: bool | None = getattr(self.dataset, "chunked", None)
+        if self._arrays is not None or chunked is None or not self.shuffle:
+            return None
+        window = None
+        if chunked and isinstance(self.shuffle, BlockShuffle):
+            window = self.shuffle.block * self.shuffle.window
+        at_once = OF_MAPS if not chunked else OF_CHUNKS if window is None else OF_WINDOW
+        head = self.dataset.read(slice(0, 0))
+        row = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
+        length = min(len(self.dataset), len(self) * self.batch_size)
+        most = at_once // max(row, 1)
+        return Gathered(
+            self._read, self._order(epoch, {}), length, self.batch_size, cuts, most, window, chunked
+        )
+
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
         cut = []
@@ -311,11 +331,19 @@ class DataLoader:
                 cut.append((start + first, start + last, stop - start))
         return cut
 
-    def _take(self, order: Any, start: int, cut: list[tuple[int, int, int]]) -> list[Batch]:
+    def _take(
+        self,
+        order: Any,
+        start: int,
+        cut: list[tuple[int, int, int]],
+        gathered: Gathered | None = None,
+    ) -> list[Batch]:
         batches, arrays = [], self._arrays
         for first, last, micro_size in cut:
             rows = slice(start + first, start + last)
-            if arrays is None:
+            if gathered is not None:
+                batch = Batch(map(wrap, gathered(rows)))
+            elif arrays is None:
                 batch = Batch(map(wrap, self._read(rows if order is None else order[rows])))
             elif order is None:
                 batch = Batch([wrap(array[rows]) for array in arrays])

@@ -27,6 +27,7 @@ __all__ = ["Column", "Mapped", "Stored", "changed", "map_npy", "map_npz", "npy",
 
 Array = NDArray[Any]
 
+TOUCHED = 512  # rows of which the processor still knows where they are when they are copied
 LOOK = 1.0  # seconds between looks at the files: a map of one that shrank ends the process
 
 
@@ -72,6 +73,7 @@ class Column(Protocol):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    chunked: bool
 
     def __getitem__(self, rows: Any) -> Array:
         """The rows of a slice or of row numbers."""
@@ -84,7 +86,11 @@ class Column(Protocol):
 
 
 class Stored(Source):
-    """Arrays in files as a source: inputs, the target, and with `weighted` the weights."""
+    """Arrays in files as a source: inputs, the target, and with `weighted` the weights.
+
+    Attributes:
+        chunked: whether single rows cost the chunks that they are in.
+    """
 
     def __init__(
         self,
@@ -99,6 +105,7 @@ class Stored(Source):
             shapes = ", ".join(f"{column.name} {column.shape}" for column in columns)
             raise DataError(f"arrays have different numbers of rows: {shapes}")
         self._columns, self._length = columns, columns[0].shape[0]
+        self.chunked = any(column.chunked for column in columns)
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.classes = None if classes is None else tuple(classes)
         self.target_name, self.weighted = target_name, weighted
@@ -131,6 +138,8 @@ class Stored(Source):
 class Mapped:
     """An array in one file, or in several one after another, mapped into memory."""
 
+    chunked = False
+
     def __init__(self, name: str, paths: Sequence[Path], arrays: Sequence[Array]) -> None:
         self.name, self._paths, self._arrays = name, paths, arrays
         first = arrays[0]
@@ -159,7 +168,7 @@ class Mapped:
     def __getitem__(self, rows: Any) -> Array:
         if len(self._arrays) == 1:
             array = self._whole(0)
-            part: Array = array[rows] if isinstance(rows, slice) else array.take(rows, 0)
+            part: Array = array[rows] if isinstance(rows, slice) else _take(array, rows)
             return part
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.shape[0])
@@ -175,7 +184,7 @@ class Mapped:
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for file in np.unique(files):
             here = np.flatnonzero(files == file)
-            taken[here] = self._whole(file)[rows[here] - self._starts[file]]
+            taken[here] = _take(self._whole(file), rows[here] - self._starts[file])
         return taken
 
     def _whole(self, file: int) -> Array:
@@ -200,6 +209,28 @@ class Mapped:
         for path, sign in zip(self._paths, self._signs, strict=True):
             if sign_of(path) != sign:
                 raise changed(path)
+
+
+def _take(array: Array, rows: NDArray[np.intp]) -> Array:
+    """`array.take(rows, 0)`, faster of a large map.
+
+    One number of each row is read before the row. These reads wait for the memory (and for where
+    the page is, which is what a map costs) side by side; copies of rows, one after another.
+    """
+    if not array.flags.aligned:  # as in npz files: `take` would copy the whole of it every time
+        bare = array[:, None] if array.ndim == 1 else array
+        taken = _take(bare.view(np.uint8), rows).view(array.dtype)
+        return taken[:, 0] if array.ndim == 1 else taken
+    if array.ndim == 1 or (len(rows) and rows.min() < 0):
+        return array.take(rows, 0)
+    inner: tuple[Any, ...] = (slice(None), *[0] * (array.ndim - 1))
+    firsts = array[inner]
+    taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    for first in range(0, len(rows), TOUCHED):
+        some = rows[first : first + TOUCHED]
+        firsts[some]  # raises IndexError for a row that there is not, which `clip` would not
+        array.take(some, 0, taken[first : first + TOUCHED], "clip")
+    return taken
 
 
 def changed(path: Path) -> DataError:

@@ -180,6 +180,8 @@ class Chunked:
         file: that they are all in, which may not change.
     """
 
+    chunked = True
+
     def __init__(
         self,
         name: str,
@@ -225,10 +227,11 @@ class Chunked:
                 parts.append(self._chunk(chunk)[start - begin : end - begin])
                 start = end
             return np.concatenate(parts)
-        chunks = np.searchsorted(self._bounds, rows, "right") - 1
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        for chunk in np.unique(chunks):
-            here = np.flatnonzero(chunks == chunk)
+        chunks = np.searchsorted(self._bounds, rows, "right") - 1
+        by_chunk = np.argsort(chunks)
+        found, starts = np.unique(chunks[by_chunk], return_index=True)
+        for chunk, here in zip(found, np.split(by_chunk, starts[1:]), strict=False):
             taken[here] = self._chunk(int(chunk))[rows[here] - self._bounds[chunk]]
         return taken
 

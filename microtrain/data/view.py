@@ -86,6 +86,7 @@ class Rows(Source):
         self.feature_names, self.target_name = source.feature_names, source.target_name
         self.classes, self.weighted, self.truth = source.classes, source.weighted, source.truth
         self.read_ahead: bool = getattr(source, "read_ahead", False)
+        self.chunked: bool | None = getattr(source, "chunked", None)
         self._raw = source.read(slice(0, 0))
 
     def __len__(self) -> int:
