@@ -26,8 +26,8 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     in its configuration are code of whoever made the run and need --trust.
 
     Of a sweep it has the table of its settings, curves with bands, the settings' scores against
-    what varied, and all members. Of several runs it has their curves in one chart each, and their results and the settings that
-    differ side by side.
+    what varied, and all members. Of several runs it has their curves in one chart each, and their
+    results and the settings that differ side by side.
     """
     from microtrain.errors import ConfigError, DataError
 
