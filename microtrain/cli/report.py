@@ -25,18 +25,23 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     one file that loads nothing. For the predictions the trained model is made again: import paths
     in its configuration are code of whoever made the run and need --trust.
 
-    Of several runs it has their curves in one chart each, and their results and the settings that
-    differ side by side.
+    Of a sweep it has the table of its settings, curves with bands, the settings' scores against
+    what varied, and all members. Of several runs it has their curves in one chart each, and their
+    results and the settings that differ side by side.
     """
     from microtrain.errors import ConfigError, DataError
 
     from ..report.page import write_report, write_runs
+    from ..report.record import Record
 
     if len(runs) > 1:
         click.echo(write_runs(runs, output))
         return
     predictions = None
     note = ""
+    if Record.read(runs[0]).info.sweep:
+        click.echo(write_report(runs[0], output))
+        return
     try:
         predictions = _predict(runs[0], trust)
         if predictions is None:

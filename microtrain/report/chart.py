@@ -142,6 +142,19 @@ class Chart:
             pen = not math.isnan(y)
         return "".join(steps) + ("h0" if len(steps) == 1 and not curve.dots else "")
 
+    def band(self, curve: Curve) -> str:
+        """What surrounds the curve, as the `d` of a closed path; it ends at the scale's ends."""
+        assert curve.band is not None
+        x = curve.points[0]
+        sides = [thinned(x, np.nan_to_num(side, nan=np.inf)) for side in curve.band]
+        low, high = (10.0**end if self.log else end for end in self.range[2:])
+        places = [
+            f"{1000 * self.left(a):.1f} {1000 * self.top(min(max(b, low), high)):.1f}"
+            for side, turn in zip(sides, (1, -1), strict=True)
+            for a, b in [*zip(*(v.tolist() for v in side), strict=True)][::turn]
+        ]
+        return f"M{'L'.join(places)}Z" if places else ""
+
 
 def thinned(x: NDArray[np.float64], y: NDArray[np.float64], most: int = MOST_POINTS) -> Series:
     """At most that many points, which keep every peak and trough: extremes of equal stretches."""

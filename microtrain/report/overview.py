@@ -50,9 +50,14 @@ class Column:
     better: int = 0
     show: Callable[[Any], str] = lambda value: _text(value)
 
+    def cell(self, row: int) -> str:
+        """The value of a row as text; `-` where there is none."""
+        value = self.values[row]
+        return "-" if value is None else self.show(value)
+
     def texts(self) -> list[str]:
         """The cells; numbers stand to the right."""
-        texts = [self.name, *("-" if v is None else self.show(v) for v in self.values)]
+        texts = [self.name, *map(self.cell, range(len(self.values)))]
         if all(value is None or not isinstance(value, str) for value in self.values):
             width = max(map(len, texts))
             texts = [text.rjust(width) for text in texts]

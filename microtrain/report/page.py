@@ -35,6 +35,8 @@ from .curves import WORDS, constant, curves, run_names, speed
 from .predictions import Predictions, counted, predict_rows
 from .record import Record
 from .side_by_side import readable, tables
+from .sweep_page import sweep_fields
+from .sweeps import Sweep
 
 __all__ = ["final_report", "report_html", "runs_html", "write_plots", "write_report", "write_runs"]
 
@@ -48,21 +50,23 @@ def write_report(
     predictions: Predictions | None = None,
     note: str = "",
 ) -> Path:
-    """Write the report of a run and return its path; the file is whole or not there.
+    """Write the report of a run or a sweep and return its path; the file is whole or not there.
 
     Args:
         run: what `Record.read` takes: the run directory, or `<runs>/<name>`.
         output: the file; report.html in the run directory by default.
-        predictions: what `predict_rows` gives.
+        predictions: what `predict_rows` gives; of a run.
         note: why there are none.
 
     Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
     written.
     """
     record = Record.read(run)
-    refuse_sweeps([record])
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    _write(path, report_html(record, predictions, note, path.parent))
+    if record.info.sweep:
+        _write(path, sweep_html(record))
+    else:
+        _write(path, report_html(record, predictions, note, path.parent))
     return path
 
 
@@ -83,12 +87,12 @@ def write_runs(runs: Sequence[str | Path], output: str | Path | None = None) -> 
 
 
 def refuse_sweeps(records: Sequence[Record]) -> None:
-    """ConfigError for sweeps, whose members have no curves and predictions of a run."""
+    """ConfigError for sweeps, whose members are no runs to stand side by side with others."""
     for record in records:
         if record.info.sweep:
             raise ConfigError(
-                f"{record.path} is a sweep, and a report is of runs; its table: microtrain compare "
-                f"{record.path}; its curves: microtrain plot {record.path}"
+                f"{record.path} is a sweep, and this page is of runs; its own: microtrain report "
+                f"{record.path}; beside another sweep: microtrain compare"
             )
 
 
@@ -201,6 +205,23 @@ def runs_html(records: Sequence[Record]) -> str:
         made_from=listed([str(record.path) for record in records]),
         tables=tables(records),
     )
+
+
+@np.errstate(all="ignore")
+def sweep_html(record: Record) -> str:
+    """The page of a sweep as text. Raises LaunchError without jinja2."""
+    page: str = (
+        _templates()
+        .get_template("sweep.html")
+        .render(
+            style=_beside("report.css"),
+            script=_beside("report.js"),
+            version=record.info.versions.get("microtrain", __version__),
+            made_from=record.path,
+            **sweep_fields(Sweep.read(record.path)),
+        )
+    )
+    return page
 
 
 @functools.cache

@@ -116,14 +116,15 @@ class Sweep:
 
     def lines(self, width: int = 100) -> list[str]:
         """The table of settings, and what is to be known of it."""
-        columns = self.settings()
-        lines = in_lines(columns, width)
+        return in_lines(self.settings(), width) + self.notes()
+
+    def notes(self) -> list[str]:
+        """What is to be known of the table of settings."""
         diverged = [r for r in self.results if r.status == "diverged"]
-        for result in diverged[:3]:
-            lines.append(f"member {result.number} has diverged: {result.error}")
+        lines = [f"member {r.number} has diverged: {r.error}" for r in diverged[:3]]
         if len(diverged) > 3:
             lines.append(f"... {plural(len(diverged), 'member')} have diverged")
-        if any(mark == "=" for c in columns if not c.name for mark in c.values):
+        if any(mark == "=" for c in self.settings() if not c.name for mark in c.values):
             lines.append("=: within the noise of the best, by members of the same seed and fold")
         count = len({result.setting for result in self.results})
         if self.folds and count > 1 and not any("test/loss" in r.values for r in self.results):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from microtrain.cli.main import main
 from microtrain.report.sweep_curves import sweep_curves
+from microtrain.report.sweep_page import parallel
 from microtrain.report.sweeps import Sweep, together
+from microtrain.runs.members import Result
 
 SWEEP = """\
 data: {type: sklearn, name: iris, split: {train: 0.8, test: 0.2}}
@@ -19,6 +23,9 @@ optimizer: {type: adam}
 train: {duration: 3 epochs, batch_size: 32, compile: numpy}
 sweep: {seeds: 2, folds: 2, grid: {optimizer.lr: [0.1, 0.001]}}
 """
+
+
+CHARTS = ("train/loss", "val/loss")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +91,44 @@ def test_check_counts_members_and_resume_has_nothing_to_do(place, capsys):
     assert "nothing is left to do" in said(capsys, "resume", place / "runs/s")
 
 
-@pytest.mark.parametrize("command", ["report", "verify"])
-def test_what_is_of_one_run_says_so(place, capsys, command):
-    what = place / ("runs/s" if command == "report" else "s.yaml")
-    assert "a sweep" in said(capsys, command, what, code=2)
+def test_what_is_of_one_run_says_so(place, capsys):
+    assert "a sweep" in said(capsys, "verify", place / "s.yaml", code=2)
+    sweep = place / "runs/s"
+    assert "this page is of runs" in said(capsys, "report", sweep, sweep, code=2)
+
+
+def test_the_page_has_settings_members_bands_and_scores(place, capsys):
+    path = Path(said(capsys, "report", place / "runs/s").strip())
+    sweep, page = Sweep.read(place / "runs/s"), path.read_text()
+    assert path.name == "report.html"
+    tables = re.findall("<tbody>(.*?)</tbody>", page, re.DOTALL)
+    settings, members = ([re.findall("<td>(.*?)</td>", row) for row in rows.splitlines() if row]
+                         for rows in tables)  # fmt: skip
+    columns = {column.name: column for column in sweep.settings()}
+    assert [row[0] for row in settings] == [columns["lr"].cell(i) for i in range(2)]
+    assert columns["val/loss"].cell(0) in settings[0]
+    assert "best" in settings[0]
+    assert len(members) == 8
+    assert int(members[0][0]) == sweep.best.number
+    bands = re.findall('class="band[^>]* d="M([^"]*)Z"', page)
+    assert len(bands) == sum(len(chart.curves) for chart in sweep_curves(sweep, [*CHARTS]))
+    places = np.array([pair.split() for pair in bands[0].split("L")], float)
+    half = len(places) // 2
+    assert (places[:half, 1] >= places[half:, 1][::-1]).all()  # downwards on the screen
+    lines = parallel(sweep)["lines"]
+    assert [line["opacity"] for line in lines] == [0.1, 1.0]
+    assert all(line["path"] in page for line in lines)
+    assert "https://" not in page
+
+
+def test_values_of_parallel_axes_stand_in_their_order():
+    results = [
+        Result(i, i, {"optimizer.lr": lr}, "finished", best={"value": loss}, values={"a": loss})
+        for i, (lr, loss) in enumerate([(10.0, 3.0), (0.001, 1.0), (0.1, 2.0)])
+    ]
+    found = parallel(Sweep("s", results, "a", -1, 0))
+    assert [text for _, text in found["axes"][0]["ticks"]] == ["0.001", "0.1", "10.0"]
+    best = found["lines"][-1]
+    assert best["path"] == "M0.0 1000.0L1000.0 1000.0"
+    assert best["opacity"] == 1
+    assert parallel(Sweep("s", results[:1], "a", -1, 0)) is None
