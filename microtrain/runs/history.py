@@ -30,6 +30,7 @@ WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may ch
 RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
 _KEYS = ("split", "step")  # of every row
 _LONGEST_ROW = 2**20  # bytes
+_LONGEST_NAME = 60  # characters of a field that an error repeats
 _BLOCK = 2**18  # bytes that are read at once
 
 Values = NDArray[np.float64]
@@ -203,7 +204,8 @@ def _row(line: bytes) -> dict[str, Any]:
         raise ValueError("a row has a split and a whole step")
     for key, value in row.items():
         if key != "split" and (type(value) not in (int, float) or math.isinf(value)):
-            raise ValueError(f"{key}: expected a number")
+            name = key if len(key) <= _LONGEST_NAME else key[: _LONGEST_NAME - 3] + "..."
+            raise ValueError(f"{name}: expected a number")
     return row
 
 

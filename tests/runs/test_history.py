@@ -94,6 +94,15 @@ def test_a_damaged_line_is_named_by_both_readers(tmp_path, lines, words):
     assert words in said[0]
 
 
+@pytest.mark.parametrize("reader", [History.read, read_metrics], ids=["columns", "rows"])
+def test_the_error_of_a_long_line_is_short(tmp_path, reader):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"split": "val", "step": 1, "x" * 900_000: "a"}) + "\n")
+    with pytest.raises(DataError, match=r":1: x{57}\.\.\.: expected a number$") as caught:
+        reader(path)
+    assert len(str(caught.value)) < 200 + len(str(path))
+
+
 def test_a_line_cut_short_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(f"{GOOD}\n{GOOD[:20]}")
