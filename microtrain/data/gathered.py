@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 OF_MAPS = 2**19  # bytes that are read at once: so many are reused, more are given back
 OF_CHUNKS = 32 * 2**20  # the same where a row costs the chunk that it is in
-OF_WINDOW = 256 * 2**20  # of a window of blocks, which is read whole up to this
+OF_WINDOW = 64 * 2**20  # of a window of blocks, which is read whole up to this
 
 
 class Gathered:

@@ -217,6 +217,8 @@ def _take(array: Array, rows: NDArray[np.intp]) -> Array:
     One number of each row is read before the row. These reads wait for the memory (and for where
     the page is, which is what a map costs) side by side; copies of rows, one after another.
     """
+    if not array.size or not (array.flags.aligned or array.flags.c_contiguous):
+        return array[rows]
     if not array.flags.aligned:  # as in npz files: `take` would copy the whole of it every time
         bare = array[:, None] if array.ndim == 1 else array
         taken = _take(bare.view(np.uint8), rows).view(array.dtype)

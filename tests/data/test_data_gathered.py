@@ -1,6 +1,7 @@
 """Rows that are read for many batches at once: the same batches as of arrays in memory."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -133,15 +134,25 @@ def test_a_row_beyond_a_map_is_refused(tmp_path):
     np.testing.assert_array_equal(source.read(np.array([-1, 4]))[0], X[[-1, 4]])
 
 
-def test_maps_that_are_not_aligned_give_the_same_rows():
-    rows = np.array([5, 0, N - 1, 5])
-    for array in (X, Y[:, 0], X.reshape(N, 3, 1)):
-        content = np.frombuffer(b" " + array.tobytes(), np.uint8)
-        unaligned = content[1:].view(array.dtype).reshape(array.shape)
-        assert not unaligned.flags.aligned
-        found = _take(unaligned, rows)
-        np.testing.assert_array_equal(found, array[rows], strict=True)
-        assert found.flags.aligned
+SHAPES = [(N,), (N, 3), (N, 1), (N, 0), (N, 2, 3)]
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f8", "i8", "?"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_of_a_map_are_those_of_its_array(shape, dtype, order):
+    array = np.asarray(np.arange(math.prod(shape)).reshape(shape).astype(dtype), order=order)
+    unaligned = np.ndarray(shape, dtype, bytearray(array.nbytes + 1), 1, order=order)
+    unaligned[...] = array
+    for rows in ([5, 0, N - 1, 5], [], [-1, 2]):
+        numbers = np.array(rows, np.intp)
+        for each in (array, unaligned):
+            found = _take(each, numbers)
+            np.testing.assert_array_equal(found, array.take(numbers, 0), strict=True)
+            assert found.flags.aligned
+    for each in (array, unaligned):
+        with pytest.raises(IndexError):
+            _take(each, np.array([N]))
 
 
 def test_a_chunk_that_cannot_be_read_is_an_error_of_the_batch():
