@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, DataError
-from ..runs.members import Result, last_of_each, read_members
-from ..runs.record import Best, Run
+from ..runs.record import Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
 from .record import Record, by_seed, differing_settings, direction
@@ -151,19 +150,14 @@ def find_runs(places: Sequence[str | Path]) -> list[Path]:
 
 def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
     """What there is to say of runs, of each in one line; `warn` hears of those that are damaged."""
-    runs, members = [], []
+    runs = []
     for path in paths:
         try:
-            run = Run.read(path)
-            members.append(_best_member(run))
-            runs.append(run)
+            runs.append(Run.read(path))
         except DataError as error:
             warn(str(error).splitlines()[0])
     infos = [run.info for run in runs]
-    bests = [
-        run.best_so_far if member is None or member.best is None else Best(**member.best)
-        for run, member in zip(runs, members, strict=True)
-    ]
+    bests = [run.info.best if run.info.sweep else run.best_so_far for run in runs]
     counts = [sum(info.members.values()) if info.sweep else None for info in infos]
     columns = [
         Column("run", [run.label for run in runs], 10),
@@ -176,10 +170,7 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
         values = [best.value if best and best.name == name else None for best in bests]
         columns.append(Column(name, values, 8, direction(name.partition("/")[2])))
     columns += [Column("best step", [best.step if best else None for best in bests], 3)]
-    tests = [
-        info.test or {} if member is None else _of_test(member)
-        for info, member in zip(infos, members, strict=True)
-    ]
+    tests = [info.test or {} for info in infos]
     for name in dict.fromkeys(key for test in tests for key in test if key != "step"):
         values = [test.get(name) for test in tests]
         columns.append(Column(f"test/{name}", values, 4 if name == "loss" else 7, direction(name)))
@@ -191,18 +182,6 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
         Column("path", [str(run.path) for run in runs]),
         Column("error", [info.error for info in infos]),
     ]
-
-
-def _best_member(run: Run) -> Result | None:
-    """Of a sweep that has come to its end; DataError where it is damaged."""
-    if not run.info.sweep or run.info.best_member is None:
-        return None
-    return last_of_each(read_members(run.path)[0]).get(run.info.best_member)
-
-
-def _of_test(member: Result) -> dict[str, float | None]:
-    prefix = "test/"
-    return {k.removeprefix(prefix): v for k, v in member.values.items() if k.startswith(prefix)}
 
 
 def _steps(run: Run) -> int | None:

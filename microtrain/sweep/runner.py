@@ -88,6 +88,12 @@ def run_sweep(
     return 0 if finished else STOPPED
 
 
+def tested(result: Result) -> dict[str, float | None] | None:
+    """What run.json says of the test data, of a member; None without any."""
+    values = {k[5:]: v for k, v in result.values.items() if k.startswith("test/")}
+    return values or None
+
+
 def check(config: Config) -> None:
     """ConfigError for what no sweep can have."""
     for key in ("duration", "eval_every", "max_time"):
@@ -294,6 +300,8 @@ class _Runner:
             exit_code=0,
             members=self._counts(),
             best_member=None if best is None else best.number,
+            best=None if best is None else best.best,  # for list, which reads no members
+            test=None if best is None else tested(best),
             timings={"train_s": seconds},
         )
         self.output.say("", *summary.lines(), "")
