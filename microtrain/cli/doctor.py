@@ -78,6 +78,11 @@ def _report(
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += diagnosis.mixed_wheels() + unfit
     findings += diagnosis.judge_ranks(ranks, exchanges) if ranks else []
+    for where, fit in zip(("between hosts", "within a host"), links, strict=True):
+        if fit is not None and fit.loose:
+            text = f"messages {where} do not take latency + bytes / bandwidth: half of them are "
+            text += f"off by {fit.off[0]:.0%} or more, and so are predictions of more ranks"
+            findings.append(Finding(text, "measure again while nothing else uses hosts or network"))
     if directory() is None:
         text = "there is no cache directory that only this user can write to: compiled steps are "
         text += "compiled anew in every process"

@@ -46,6 +46,7 @@ class Link(NamedTuple):
         return f"{bits(self.bandwidth)}, {span(self.latency)}"
 
 
+LOOSE: Final = 0.2  # median deviation of a fit
 USUAL: Final = Link(2e-6, 100e9 / 8)  # of a cluster's network
 WITHIN: Final = Link(1e-6, 5e9)  # shared memory
 
@@ -127,6 +128,11 @@ class Fit(NamedTuple):
     link: Link
     off: tuple[float, float]
     largest: int
+
+    @property
+    def loose(self) -> bool:
+        """Whether its line says little of the times: half of them are off by more than a fifth."""
+        return self.off[0] > LOOSE
 
 
 def fitted(times: Sequence[tuple[int, float]]) -> Fit:

@@ -74,6 +74,9 @@ class Scale:
         facts["hosts"] = f"{plural(self.ranks_per_host, 'rank')} on each"
         if self.ranks_per_host > 1:
             facts["hosts"] += f", {local} between them ({'measured here' if within else 'assumed'})"
+        used = (between if left else None, within if self.ranks_per_host > 1 else None)
+        if off := [fit.off[0] for fit in used if fit is not None and fit.loose]:
+            facts["warning"] = f"what was measured is off its line by {max(off):.0%} (median)"
         return Network(link, self.ranks_per_host, local), facts
 
 

@@ -17,6 +17,7 @@ from microtrain.train import network as networks
 from microtrain.train import scaling
 from microtrain.train.network import (
     Collective,
+    Fit,
     Link,
     Network,
     bandwidth,
@@ -25,7 +26,7 @@ from microtrain.train.network import (
     measure_links,
 )
 from microtrain.train.output import Output
-from microtrain.train.scaling import Step, counts, measured, table
+from microtrain.train.scaling import Scale, Step, counts, measured, table
 from microtrain.train.trainer import Trainer
 
 LINK = Link(10e-6, 1e9)
@@ -376,3 +377,13 @@ def test_options_of_a_prediction_go_together(arguments, words, tmp_path, capsys)
     (tmp_path / "scaled.yaml").write_text(YAML)
     assert main(["train", str(tmp_path / "scaled.yaml"), *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_prediction_says_that_its_fit_is_loose():
+    good, bad = Fit(Link(2e-6, 1e9), (0.2, 0.9), 2**21), Fit(Link(2e-6, 1e9), (0.37, 0.4), 2**21)
+    assert "warning" not in Scale(8, 2).network(good, good)[1]
+    words = "what was measured is off its line by 37% (median)"
+    assert Scale(8).network(bad)[1]["warning"] == words
+    assert Scale(8, 2).network(good, bad)[1]["warning"] == words
+    # What is given or not used is not measured.
+    assert "warning" not in Scale(8, 1, 2e-6, 1e9).network(bad, bad)[1]
