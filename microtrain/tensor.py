@@ -7,6 +7,7 @@ where its gradient ends. Nothing here points forward, so dropping a result drops
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn, Self
 from weakref import ref
 
@@ -570,7 +571,12 @@ def one_dtype(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     Operations compare dtypes by identity first, and would take the slow way round.
     """
-    return array.view(np.dtype(array.dtype.name), np.ndarray)  # two chars may mean one dtype
+    return array.view(_numpys(array.dtype), np.ndarray)
+
+
+@functools.cache
+def _numpys(dtype: Any) -> Any:
+    return np.dtype(dtype.name)  # two chars may mean one dtype
 
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:

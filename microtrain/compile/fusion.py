@@ -291,6 +291,8 @@ def _elements(line: Line, language: Language) -> Elements | None:
     mask = source = None
     if line.name == "copyto" or line.name == "setitem":
         if line.name == "setitem":
+            if arrays_in(args[1]):  # what is in their memory now need not be an index
+                return None
             target = args[0][args[1]]
             if type(target) not in LIBRARIES or owner_of(target) is not owner_of(out):
                 return None

@@ -6,12 +6,14 @@ prints, draws and writes files of its own is left out.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,13 +25,19 @@ from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
 from ..runs.members import Result
 from ..runs.provenance import params_sha256
+from ..train.executor import Execution
 from ..train.model_state import load_model_arrays, model_arrays
 from ..train.output import Output
 from ..train.results import Results
-from ..train.state import Ending, Event, Observer
+from ..train.state import Ending, Event, Observer, Parts
 from ..train.trainer import Trainer
+from .shared_step import Held
 
-__all__ = ["Trained", "train_member"]
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+    from ..tensor import Tensor
+
+__all__ = ["Trained", "sharing", "train_member"]
 
 RUNG = "rung"  # why a member ends that is to be compared with others
 _LEFT_OUT = {
@@ -76,6 +84,9 @@ class Trained(Trainer):
     sha256 = ""
     finished = False
     stopped_by = ""
+    held: ClassVar[Held[Trained] | None] = None  # others, of which a member may take over one
+    kind: Any = None
+    before: Trained | None = None
 
     def log_metrics(self, row: dict[str, Any]) -> None:
         """Keep a row."""
@@ -91,6 +102,31 @@ class Trained(Trainer):
         with np.errstate(all="ignore"), default_dtype(self.config.dtype):
             self.stopped_by = self._loop()
             self._end(self.stopped_by)
+
+    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
+        """What another member of its kind has left is taken over."""
+        parts = super()._build(config, comm, output)
+        if self.held is not None:
+            self.kind, self.before = self.held.lend(parts)
+        return parts
+
+    def _executor(self) -> Execution:
+        if self.before is None:
+            return Execution(self, shared=self.kind is not None)
+        self.before.execution.begin(self)
+        return self.before.execution
+
+    def _loop(self) -> str:
+        """A first step is none of those that are captured: the optimizer has no state yet."""
+        if self.before is not None:
+            self._execute = self._first_step
+            self.before = None
+        return super()._loop()
+
+    def _first_step(self, first: bool, last: bool, *batch: Tensor) -> None:
+        self.execution.eagerly(first, last, *batch)
+        if last:
+            self._execute = self.execution
 
 
 class KeepBest(Observer):
@@ -151,9 +187,19 @@ class Measured(Results):
         """There is no run.json."""
 
 
-def _class_of(config: Config) -> Any:
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+    """Inside, members that are trained one after the other share captured steps."""
+    Trained.held = Held()
+    try:
+        yield
+    finally:
+        Trained.held = None
+
+
+@functools.cache
+def _class_of(kind: Any) -> Any:
     """The class of a member's run: the configured Trainer, with other observers."""
-    kind: Any = Trainer if config.trainer is None else load("trainer", str(config.trainer))
     instead: dict[Any, list[Any]] = {_CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured]}
     observers: list[Any] = []
     for each in kind.observer_types:
@@ -174,7 +220,8 @@ def train_member(
     """
     began = time.perf_counter()
     config = copy.deepcopy(member.config)  # class weights are filled in
-    run: Trained = _class_of(config).from_config(config, SingleCommunicator(), Quiet(output))
+    kind = Trainer if config.trainer is None else load("trainer", str(config.trainer))
+    run: Trained = _class_of(kind).from_config(config, SingleCommunicator(), Quiet(output))
     run.pause, run.rows = _pause(run, rung), []
     status, error = "finished", ""
     try:
@@ -186,6 +233,8 @@ def train_member(
             status = "paused"
         elif not run.finished:
             raise KeyboardInterrupt(run.stopped_by)
+        if run.held is not None and run.execution.compiled is not None and run.kind is not None:
+            run.held.add(run.kind, run)
     best = run.state.best_as_dict()
     values = _values_at(run.rows, best["step"] if best else run.step)
     if run.outcome is not None:

@@ -34,7 +34,7 @@ from ..train.output import Output
 from ..train.results import STOPPED
 from ..train.resume import LOCK_WAIT, compare_configs
 from ..words import elapsed, number, plural, size
-from .member import train_member
+from .member import sharing, train_member
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -213,7 +213,7 @@ class _Runner:
         found: list[Result] = []
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once(), sharing():
             try:
                 for count, member in enumerate(mine):
                     try:

@@ -52,7 +52,10 @@ class ClassMetric(Metric):
 
     def codes(self, prediction: Array, target: Array) -> Codes:
         """The class of each row, once `prediction` is seen to fit it."""
-        shapes = f"got prediction {prediction.shape}, target {target.shape} of {target.dtype}"
+
+        def found() -> str:  # text takes longer than the rest
+            return f"got prediction {prediction.shape}, target {target.shape} of {target.dtype}"
+
         if target.dtype.kind == "f" and target.shape[1:] == prediction.shape[1:] == (1,):
             if not np.isin(target, (0, 1)).all():
                 raise ConfigError(
@@ -63,14 +66,15 @@ class ClassMetric(Metric):
             return target[:, 0].astype(np.int64)
         if target.dtype.kind not in "iu" or target.ndim != 1:
             raise ConfigError(
-                f"metric {self.name} compares classes: expected one integer class a row, {shapes}\n"
+                f"metric {self.name} compares classes: expected one integer class a row, "
+                f"{found()}\n"
                 "for a regression use mse, rmse, mae or r2"
             )
         classes = prediction.shape[-1]
         if prediction.ndim != 2 or len(prediction) != len(target) or classes < 2:
             raise ConfigError(
                 f"metric {self.name} needs one score for each class: expected prediction "
-                f"(rows, classes) with at least 2 classes, {shapes}"
+                f"(rows, classes) with at least 2 classes, {found()}"
             )
         outside = target[(target < 0) | (target >= classes)]
         if outside.size:

@@ -121,7 +121,8 @@ def evaluating(model: Callable[..., Any]) -> Iterator[None]:
         if training:
             parts[0].train(modes[0][1])
             for part, mode in modes:
-                part.training = mode
+                if part.training is not mode:  # setting it lets captured steps look at all again
+                    part.training = mode
 
 
 class Outputs:

@@ -74,6 +74,7 @@ class Execution:
 
     Args:
         run: whose `gradients` are called for a micro-batch, whose `update` after the last.
+        shared: whether other runs go on with what is captured, so that it pays in short ones.
 
     Attributes:
         name: off, numpy, numba or cupy: what executes the steps now.
@@ -86,7 +87,19 @@ class Execution:
     Raises ConfigError on every rank where what the configuration asks for cannot be had.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: TrainingRun, shared: bool = False) -> None:
+        self.shared = shared
+        self._steps: dict[str, Any] = {}  # what is captured, by executor
+        self._choice: Any = None
+        self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.begin(run)
+
+    def begin(self, run: TrainingRun) -> None:
+        """Execute the steps of `run`, from the first on; collective.
+
+        What was captured stays. The run must have the model, loss, optimizer and guard of the one
+        before, and steps of the same number, shapes and options.
+        """
         self.run, self.comm, self.guard = run, run.comm, run.guard
         self.gradients, self.update = run.gradients, run.update
         self.requested = run.config.train.compile
@@ -98,19 +111,23 @@ class Execution:
         # An optimizer of the user's own may do anything: it is called.
         package = type(run.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
-        self._choosing = self.requested == "auto" and self.name == "numpy" and run.shards is None
+        undecided = self.requested == "auto" and self.name == "numpy" and run.shards is None
+        self._choosing = undecided and not self._is_short
         self.pending = self._choosing or self.name == "numba"
         self._resumed = False
         self._recording: _Recording | None = None  # of this call
-        self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled: Any = None if self.name == "off" else self._compile("numpy")
+
+    @property
+    def _is_short(self) -> bool:
+        return (self.run.total_steps or UNKNOWN) < FEW
 
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
         compiled, device = self.compiled, self.run.device
         if device is not None:
             batch = tuple([tensor.to(device=device) for tensor in batch])
         if compiled is None:
-            self._eagerly(first, last, *batch)
+            self.eagerly(first, last, *batch)
             return
         self._recording = None
         try:
@@ -151,7 +168,8 @@ class Execution:
 
     # What is executed -----------------------------------------------------------------------------
 
-    def _eagerly(self, first: bool, last: bool, *batch: Tensor) -> None:
+    def eagerly(self, first: bool, last: bool, *batch: Tensor) -> None:
+        """A micro-batch as your Python code has it."""
         self.gradients(first, last, batch)
         if last and (self._whole or not self.guard.rehearsing):
             self.update()
@@ -168,8 +186,10 @@ class Execution:
         # A step that does something else at every call is not captured yet: leave it alone.
         programs = self.compiled.programs if self.compiled else ()
         if programs and self._choosing:
-            program = max(programs, key=lambda each: len(each.lines))
-            choice = choose("auto", program, self.run.total_steps or UNKNOWN)
+            if self._choice is None:
+                program = max(programs, key=lambda each: len(each.lines))
+                self._choice = choose("auto", program, self.run.total_steps or UNKNOWN)
+            choice = self._choice
         elif not self._choosing:
             choice = self.name, self.reason
         on_all = np.array([choice is not None, not numba_absent()])
@@ -215,6 +235,8 @@ class Execution:
             self.guard.rehearsing = False
 
     def _compile(self, name: str) -> Any:
+        if name in self._steps:
+            return self._steps[name]
         model, loss = self.run.model, self.run.loss
 
         def training_step(first: bool, last: bool, *batch: Tensor) -> None:
@@ -232,7 +254,7 @@ class Execution:
             if changed := before.changed():
                 raise CaptureError(f"forward changes {changed}, which a replay would not")
 
-        return compile(training_step, executor=name)
+        return self._steps.setdefault(name, compile(training_step, executor=name))
 
     def _undone(self, error: Exception, batch: tuple[Tensor, ...]) -> bool:
         """Whether the run can go on without capture; if so, no half of a recording is left."""
@@ -257,7 +279,7 @@ class Execution:
             # Other ranks may not do it again: they are asked only what they were not asked before.
             MODES.answers = [] if recording is None else recording.answers
             try:
-                self._eagerly(first, last, *batch)
+                self.eagerly(first, last, *batch)
             finally:
                 MODES.answers = []
         elif last and not self._whole and not self.guard.rehearsing:
@@ -284,7 +306,9 @@ class Execution:
             return "off", "MICROTRAIN_COMPILE=off"
         if self.requested != "auto":
             return self.requested, "asked for"
-        if (self.run.total_steps or UNKNOWN) < FEW:
+        if self._is_short:
+            if self.shared and self.run.device is None:
+                return "numpy", "captured once for several runs"
             return "off", f"it does not pay in fewer than {FEW} steps"
         if self.run.device is not None:
             return "cupy", f"the device is {self.run.device}"

@@ -45,7 +45,7 @@ from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
 from .resume import choose_run, run_directory, take_initial_values, take_up
 from .scaling import Scale, measured, predict
-from .state import Ending, Event, Observer, RunState, Stateful, TrainingRun
+from .state import Ending, Event, Observer, Parts, RunState, Stateful, TrainingRun
 
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
@@ -174,11 +174,11 @@ class Trainer(TrainingRun):
     ) -> None:
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState((str(keep.monitor), keep.mode), duration)
-        super().__init__(build_run(config, comm, output.warn, type(self)), state, output)
+        super().__init__(self._build(config, comm, output), state, output)
         self._resume, self.wants_trace = resume, trace
         self._inputs = len(layout(self.data.train)[0])
         self.progress = Progress(self.model)
-        self.execution = Execution(self)
+        self.execution = self._executor()
         self._execute: Callable[..., None] = self.execution
         with settled(comm):
             self.observers = []
@@ -187,6 +187,12 @@ class Trainer(TrainingRun):
                 self.observers.append(observer(self))
             if resume is None and self._nothing_to_do is None:
                 take_initial_values(self)
+
+    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
+        return build_run(config, comm, output.warn, type(self))
+
+    def _executor(self) -> Execution:
+        return Execution(self)
 
     # Training -------------------------------------------------------------------------------------
 

@@ -808,3 +808,32 @@ def test_numpys_own_routines_are_found() -> None:
         code, _ = native.routine_of(name, np.dtype(dtype)) or (0, 0)
         assert code
     assert native.routine_of("add", np.dtype(np.float32)) is None
+
+
+def test_what_an_index_is_when_native_code_is_chosen_says_nothing():
+    # Its memory serves other lines of the step, so it may hold anything then.
+    model = mt.nn.Linear(4, 3)
+
+    @mt.compile(executor="numpy")
+    def step(x, target):
+        loss = mt.nn.functional.cross_entropy(model(x), target, label_smoothing=0.1)
+        loss.backward()
+        return loss
+
+    x, target = mt.randn(8, 4), mt.tensor(np.arange(8) % 3)
+    for _ in range(3):
+        model.zero_grad()
+        step(x, target)
+    (program,) = step.programs
+    indices = [
+        array
+        for line in program.lines
+        if getattr(line, "name", "") == "setitem"
+        for array in [line.args[1]]
+        if type(array) is np.ndarray and array.dtype == np.int64
+    ]
+    assert indices
+    for index in indices:
+        index[...] = 10**9
+    native_lines, lines, _ = numba_executor.coverage(program)
+    assert 0 < native_lines < lines
