@@ -15,6 +15,7 @@ from ..config.components import is_import_path
 from ..ensemble import _arrays, _kind
 from ..nn import Module, Parameter
 from ..nn.module import PLAIN
+from ..random import kept_place
 from ..tensor import TENSORS
 from ..train.divergence import Skips
 from ..train.schedules import Rates
@@ -62,10 +63,11 @@ def _kind_of(parts: Parts) -> str:
     """Of its configuration, what members that share a captured step have in common."""
     config = parts.config
     train = {**vars(config.train), "clip_norm": config.train.clip_norm is None}
-    shapes = [
-        [[(tensor.shape, tensor.dtype) for tensor in batch] for batch in micro_batches]
-        for micro_batches in parts.loader.kinds(parts.plan.total or 1)
-    ]
+    with kept_place():
+        shapes = [
+            [[(tensor.shape, tensor.dtype) for tensor in batch] for batch in micro_batches]
+            for micro_batches in parts.loader.kinds(parts.plan.total or 1)
+        ]
     return repr((config.model, config.loss, train, config.distributed, config.dtype, shapes))
 
 

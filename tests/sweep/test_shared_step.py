@@ -125,6 +125,10 @@ SHARED = {
     "choosing": {"train": {"duration": "62 epochs", "eval_every": "20 epochs"}},
     "batch norm, dropout": {"model": {"type": "./parts.py:net"}},
     "buffers": {"model": {"type": "./parts.py:Masked"}},
+    "as many classes as rows": {
+        "model": {"type": "./parts.py:Masked"},
+        "train": {"batch_size": 49},  # what is drawn for three of either must not be confused
+    },
     "early stop": {
         "callbacks": [{"type": "early_stopping", "patience": 1}],
         "optimizer": {"type": "sgd", "lr": 1.0},
