@@ -179,7 +179,7 @@ class Mapped:
                 parts.append(self._whole(first)[start - begin : end - begin])
                 start, first = end, first + 1
             parts = [part for part in parts if len(part)] or parts[:1]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return parts[0] if len(parts) == 1 else np.concatenate(parts, dtype=self.dtype)
         files = np.searchsorted(self._starts, rows, "right") - 1
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for file in np.unique(files):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
@@ -129,10 +130,13 @@ class FunctionSource(Source):
         """What the function returns for these rows."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self._length))
-        if not self.read_ahead:
-            return tuple(self._read(rows))
-        with self._one_at_a_time:
-            return tuple(self._read(rows))
+        with self._one_at_a_time if self.read_ahead else nullcontext():
+            arrays = self._read(rows)
+        if not isinstance(arrays, tuple | list):
+            raise DataError(
+                f"{self!r} gave a {type(arrays).__name__}, expected arrays (inputs..., target)"
+            )
+        return tuple(arrays)
 
     def location(self, row: int) -> str:
         """What the function for that says, else the number of the row."""

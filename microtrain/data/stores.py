@@ -21,6 +21,7 @@ from .frame import Frame, missing
 from .mapped import Column, Mapped, Stored, changed, sign_of
 from .reading import library, reading
 from .source import Source
+from .table import Table
 from .target import read_target
 
 __all__ = ["Chunked", "hdf5", "hdf5_arrays", "parquet_rows", "zarr", "zarr_arrays"]
@@ -130,7 +131,11 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
             raise DataError(missing(path, "array", [name], existing))
         where = f'{path}, array "{name}"'
         _check_numbers(where, array)
-        return Chunked.of_array(where, array, (getattr(array, "shards", None) or array.chunks)[0])
+        rows = (getattr(array, "shards", None) or array.chunks)[0]
+        # A chunk that is not there is zeros; an array that was removed or resized is not the same.
+        about = (path / array.path / name for name in ("zarr.json", ".zarray"))
+        file = next((each for each in about if each.is_file()), path if path.is_file() else None)
+        return Chunked.of_array(where, array, rows, file)
 
     return column
 
@@ -177,7 +182,7 @@ class Chunked:
         shape, dtype: of the array.
         bounds: the first row of each chunk, and one more for the end.
         load: reads the rows from a first to a last-plus-one.
-        file: that they are all in, which may not change.
+        file: what they are all in, or what describes them; it may not change.
     """
 
     chunked = True
@@ -226,7 +231,7 @@ class Chunked:
                 begin, end = self._bounds[chunk], min(stop, self._bounds[chunk + 1])
                 parts.append(self._chunk(chunk)[start - begin : end - begin])
                 start = end
-            return np.concatenate(parts)
+            return np.concatenate(parts, dtype=self.dtype)  # else of this machine's byte order
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
         chunks = np.searchsorted(self._bounds, rows, "right") - 1
         by_chunk = np.argsort(chunks)
@@ -254,7 +259,7 @@ class Chunked:
     def look(self) -> None:
         """Raise DataError where the file is not what it was.
 
-        Of a directory nothing is known: what cannot be read any more is refused when it is read.
+        Of a directory the file that describes the array: one of its chunks alone is not missed.
         """
         if self._file is not None and sign_of(self._file) != self._sign:
             raise changed(self._file)
@@ -283,14 +288,12 @@ def parquet_rows(
         stored = parquet.ParquetFile(path, memory_map=True)
     except Exception as error:
         raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
-    schema, names = stored.schema_arrow, stored.schema_arrow.names
-    others = [target] + ([] if weight is None else [weight])
-    if features is None:
-        features = [name for name in names if name not in {*others, *drop}]
-    if absent := [name for name in (*features, *others) if name not in names]:
-        raise DataError(missing(path, "column", absent[:1], names))
+    schema = stored.schema_arrow
+    empty = Frame(path, schema.names, [[]] * len(schema.names))
+    features = [*Table(empty, target, features=features, drop=drop, weight=weight).columns]
     kinds = pyarrow.types
-    for name in [*features] + others[1:]:
+    for name in features + ([] if weight is None else [weight]):
+        empty.column(name)  # DataError where there are two of that name
         kind = schema.field(name).type
         if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
             raise DataError(

@@ -1,6 +1,7 @@
 """Sources: every kind of file gives the rows that were put in, and says where a wrong one is."""
 
 import os
+import shutil
 import sys
 import time
 from datetime import datetime
@@ -22,6 +23,7 @@ from microtrain.data import (
     npz,
     parquet,
     prepare,
+    stores,
     zarr,
 )
 from microtrain.data.files import csv
@@ -375,6 +377,28 @@ def test_files_that_change_under_a_run(tmp_path, monkeypatch, what):
         source.read(slice(0, 1))
 
 
+def test_an_array_of_zarr_that_is_gone(tmp_path, monkeypatch):
+    """What is not there of an array is zeros: the array itself has to be looked for."""
+    monkeypatch.setattr(stores, "LEAST", 1)  # small chunks are not read together
+    x, y = arrays()
+    source = in_zarr(tmp_path, x, y)
+    source.read(slice(0, 1))
+    shutil.rmtree(tmp_path / "a.zarr" / "x")
+    with pytest.raises(DataError, match=r"zarr\.json was changed or removed while its rows were"):
+        source.read(slice(len(x) - 1, len(x)))
+
+
+def test_rows_of_several_files_have_the_dtype_of_the_files(tmp_path):
+    x, y = arrays()
+    (tmp_path / "x").mkdir()
+    for number, part in enumerate(np.array_split(x.astype(">f4"), 2)):
+        np.save(tmp_path / "x" / f"{number}.npy", part)
+    np.save(tmp_path / "y.npy", y)
+    source = npy(tmp_path / "x", tmp_path / "y.npy")
+    for rows in (slice(0, len(x)), slice(0, 2), np.arange(len(x))):
+        assert source.read(rows)[0].dtype == np.dtype(">f4")
+
+
 def test_a_function_that_gives_other_rows(tmp_path):
     wrong = FunctionSource(lambda rows: (np.ones((len(rows[:5]), 2)), np.ones(len(rows))), 10)
     with pytest.raises(DataError, match=r"reading 10 rows from row 0 gave float64 .5, 2.*expected"):
@@ -387,10 +411,16 @@ def test_a_function_that_gives_other_rows(tmp_path):
         (lambda rows: (np.ones((len(rows), 2)),), 3, "have 1 arrays; expected at least an input"),
         (lambda rows: (np.ones(len(rows)),) * 2, 0, "the data set is empty"),
         (lambda rows: (rows, [1.0]), 3, "gave no tuple of NumPy arrays"),
+        (lambda rows: np.ones((len(rows), 2)), 2, "gave a ndarray, expected arrays .inputs"),
+        (
+            lambda rows: (np.ma.masked_equal(np.ones((len(rows), 2)), 2), np.ones(len(rows))),
+            3,
+            "row 0 and what follows are masked arrays, whose mask would be lost",
+        ),
         (lambda rows: (np.ones(3), np.ones(3)), 3, "gave rows: float64"),
         (lambda rows: (rows, rows.astype(str)), 3, "expected rows of booleans, integers or floats"),
     ],
-    ids=["one", "empty", "list", "always", "text"],
+    ids=["one", "empty", "list", "one array", "masked", "always", "text"],
 )
 def test_functions_that_are_no_sources(read, length, message):
     with pytest.raises(DataError, match=message):
@@ -473,6 +503,43 @@ def test_a_target_of_parquet_is_the_same_read_by_rows(case, tmp_path):
             found.append(str(error))
     assert found[0] == found[1]
     assert isinstance(found[0], str) == (case not in ("booleans", "decimals", "names", "codes"))
+
+
+USES = {
+    "target twice": {"features": ["a", "y"]},
+    "feature twice": {"features": ["a", "a"]},
+    "no feature": {"features": []},
+    "dropped, absent": {"drop": ["c"]},
+    "dropped and used": {"features": ["a"], "drop": ["a"]},
+    "weight and target": {"weight": "y"},
+    "no target": {"target": "c"},
+}
+
+
+@pytest.mark.parametrize("case", USES)
+def test_columns_of_parquet_that_cannot_be_used_so(case, tmp_path):
+    """The same error as for a file read whole."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    column = [1.0, 2.0, 3.0]
+    write_table(pyarrow.table({"a": column, "b": column, "y": column}), tmp_path / "t.parquet")
+    found = []
+    for in_memory in (True, False):
+        with pytest.raises((ConfigError, DataError)) as raised:
+            parquet(tmp_path / "t.parquet", in_memory=in_memory, **{"target": "y", **USES[case]})
+        found.append((raised.type, str(raised.value)))
+    assert found[0] == found[1]
+
+
+def test_two_columns_of_one_name(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    table = pyarrow.table([pyarrow.array([1.0, 2.0])] * 3, names=["a", "a", "y"])
+    write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match='has 2 columns named "a"'):
+        parquet(tmp_path / "t.parquet", "y", in_memory=False)
 
 
 @pytest.mark.parametrize("case", ["order", "more", "absent", "classes", "strange", "numbers"])
