@@ -26,7 +26,8 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     line with the settings that differ, sorted by what is monitored, and over runs that differ in
     their seed alone the mean and the standard deviation. Nothing is executed.
 
-    Of a sweep, or several, the table of their settings; with --csv that of their members.
+    Of a sweep, or several, the table of their settings, which --json has with the best member; with
+    --csv that of their members.
 
     \b
     microtrain compare runs/a runs/b
@@ -41,9 +42,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
 
     records = read_records(runs)
     if any(record.info.sweep for record in records):
-        if as_json:
-            raise click.UsageError("--json compares runs; of sweeps --csv FILE has every member")
-        _compare_sweeps(records, sort, as_csv)
+        _compare_sweeps(records, sort, as_csv, as_json)
         return
     if len(runs) < 2:
         raise click.UsageError("name two runs or more to compare")
@@ -66,7 +65,9 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         click.echo("\n".join([*lines, "", *overview.in_lines(told, width)]))
 
 
-def _compare_sweeps(records: list[Record], by: str | None, as_csv: str | None) -> None:
+def _compare_sweeps(
+    records: list[Record], by: str | None, as_csv: str | None, as_json: bool
+) -> None:
     from microtrain.errors import ConfigError
     from microtrain.words import plural
 
@@ -82,6 +83,13 @@ def _compare_sweeps(records: list[Record], by: str | None, as_csv: str | None) -
                 f"{other.path}"
             )
     sweeps = [Sweep.read(record.path) for record in records]
+    if as_json:
+        found = [
+            {"path": str(record.path), **sweep.as_json()}
+            for record, sweep in zip(records, sweeps, strict=True)
+        ]
+        click.echo(json.dumps({"sweeps": found}, indent=2, allow_nan=False))
+        return
     names = [sweep.name for sweep in sweeps]
     labels = names if len({*names}) == len(names) else [record.label for record in records]
     if as_csv is not None or len(sweeps) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..runs.members import SEVERAL
 from .members import member_option
 
 PARTS = ("train", "val", "test")
@@ -47,8 +48,8 @@ def evaluate(
     recorded ones. Import paths in the configuration run code by the author of the run and need
     --trust. Under mpirun or srun the rows are divided among the ranks.
 
-    Of a sweep its best member is evaluated, or another --member; with --member all the mean of
-    what all members predict, on the test part or on --data.
+    Of a sweep its best member is evaluated, or another --member; with --member all or best-setting
+    the mean of what these members predict, on the test part or on --data.
     """
     from microtrain.distributed import world
     from microtrain.train.output import Output
@@ -64,12 +65,16 @@ def evaluate(
         if comm.rank == 0:
             output.warn(text)
 
-    if member == "all":
+    if member in SEVERAL:
         from ..inference.evaluate_all import evaluate_all
 
         if checkpoint != "best":
-            raise click.UsageError("--checkpoint is of one run; leave it out with --member all")
-        evaluation = evaluate_all(run, part, comm=comm, warn=warn, trust=trust, data_file=data_file)
+            raise click.UsageError(
+                f"--checkpoint is of one run; leave it out with --member {member}"
+            )
+        evaluation = evaluate_all(
+            run, part, comm=comm, warn=warn, trust=trust, data_file=data_file, member=member
+        )
     else:
         evaluation = evaluate_run(
             run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint,

@@ -28,7 +28,7 @@ FORMATS = ("torch", "safetensors", "npz", "onnx")
     default="best",
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
-@member_option(all_too=False)
+@member_option(several=False)
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 def export(

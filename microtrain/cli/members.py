@@ -8,16 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
+from ..runs.members import SEVERAL
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _Member(click.ParamType):  # type: ignore[type-arg]
-    """`best`, a number, or `all` where that is meant to be."""
+    """`best`, a number, or what names several where that is meant to be."""
 
     name = "member"
 
-    def __init__(self, all_too: bool) -> None:
-        self.words = ("best", "all") if all_too else ("best",)
+    def __init__(self, several: bool) -> None:
+        self.words = ("best", *SEVERAL) if several else ("best",)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text as it is; a usage error for another."""
@@ -28,11 +30,14 @@ class _Member(click.ParamType):  # type: ignore[type-arg]
         return text
 
 
-def member_option(*, all_too: bool = True) -> Callable[[Command], Command]:
+def member_option(*, several: bool = True) -> Callable[[Command], Command]:
     """`--member` of a command."""
     words = "Of a sweep: one member; default: the best."
-    if all_too:
-        words = "Of a sweep: one member, or the mean of all that have finished; default: the best."
-    return click.option(
-        "--member", metavar="best|N|all" if all_too else "best|N", type=_Member(all_too), help=words
-    )
+    if several:
+        words = (
+            "Of a sweep: one member, or the mean of all that have finished or of those of the best "
+            "setting; default: the best."
+        )
+    choice = _Member(several)
+    metavar = "|".join(["best", "N", *choice.words[1:]])
+    return click.option("--member", metavar=metavar, type=choice, help=words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..runs.members import SEVERAL
 from .members import member_option
 
 
@@ -53,9 +54,9 @@ def predict(
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
 
-    Of a sweep with its best member, or with another --member. With --member all: the mean of what
-    the members predict and its standard deviation over them, spread_<target>; of classes that of
-    the highest mean probability, and the deviation of this one, spread.
+    Of a sweep with its best member, or with another --member. With --member all or best-setting:
+    the mean of what these members predict and its standard deviation over them, spread_<target>; of
+    classes that of the highest mean probability, and the deviation of this one, spread.
 
     Columns are found by their names, in any order, and standardized as in training; columns that
     the model does not use are named and left out. Nothing is written if anything is wrong.
@@ -78,10 +79,12 @@ def predict(
         click.echo(f"note: {text}", err=True)
 
     model: TrainedModel | TrainedEnsemble
-    if member == "all":
+    if member in SEVERAL:
         if checkpoint != "best":
-            raise click.UsageError("--checkpoint is of one run; leave it out with --member all")
-        model = TrainedEnsemble(read_all(run, trust=trust))
+            raise click.UsageError(
+                f"--checkpoint is of one run; leave it out with --member {member}"
+            )
+        model = TrainedEnsemble(read_all(run, trust=trust, member=member))
         if model.settings > 1:
             note(f"the mean is over members of {model.settings} settings, good and bad ones")
     else:

@@ -19,6 +19,7 @@ from ..backend import as_dtype
 from ..errors import DataError, LaunchError
 from ..files import open_plain, reason, write_whole
 from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
+from ..runs.members import SEVERAL
 from ..spelling import did_you_mean
 from ..tensor import kind_of, wrap
 from . import safetensors_file, torch_file
@@ -152,7 +153,8 @@ def load(
     dicts, lists, tuples and plain values; nothing of its pickle is executed) and `.npz` give what
     was saved, with Tensors on the CPU. A directory is a run, or one checkpoint of one, and gives a
     `TrainedModel`: its model, with the preparation of its inputs. Of a sweep it is the best member;
-    `member="all"` gives a `TrainedEnsemble`: the mean of all that have finished, and their spread.
+    `member="all"` gives a `TrainedEnsemble`: the mean of all that have finished, and their spread;
+    `"best-setting"` that of the members with the best mean over seeds and folds.
 
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
@@ -165,7 +167,7 @@ def load(
             configuration describes, as for a run whose model was given to `Trainer` in Python.
         bfloat16: `mt.float32` widens Tensors of bfloat16 in a file to it, which is exact; without
             it they are an error, since NumPy has no such dtype.
-        member: of a sweep: `best` (where none is given), a number, or `all`.
+        member: of a sweep: `best` (where none is given), a number, `all` or `best-setting`.
 
     Raises ConfigError for import paths without `trust` and for a `member` of a run that is no
     sweep, DataError for what is missing, damaged or
@@ -198,14 +200,14 @@ def load(
     if bfloat16 is not None:
         raise TypeError(f"load(): bfloat16= is of a file, and {path} is none; leave it out")
     _refuse_loop(place, path)
-    if member == "all":
+    if member in SEVERAL:
         from ..inference.ensemble import load_all
 
         if checkpoint != "best" or model is not None:
             raise TypeError(
-                'load(): checkpoint= and model= are of one model; leave out member="all"'
+                f"load(): checkpoint= and model= are of one model; leave out member={member!r}"
             )
-        return load_all(path, trust=trust)
+        return load_all(path, trust=trust, member=str(member))
     from ..inference.model import load as load_run
 
     return load_run(path, trust=trust, checkpoint=checkpoint, model=model, member=member)

@@ -25,9 +25,11 @@ __all__ = ["Pooled", "TrainedEnsemble", "load_all"]
 Array = NDArray[Any]
 
 
-def load_all(path: str | os.PathLike[str], *, trust: bool = False) -> TrainedEnsemble:
-    """All members of a sweep that have finished; raises as `load` of one."""
-    return TrainedEnsemble(read_all(path, trust=trust))
+def load_all(
+    path: str | os.PathLike[str], *, trust: bool = False, member: str = "all"
+) -> TrainedEnsemble:
+    """All members of a sweep that have finished, or of its `best-setting`; raises as `load`."""
+    return TrainedEnsemble(read_all(path, trust=trust, member=member))
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class _Taken:
 
 
 class TrainedEnsemble:
-    """What `mt.load(sweep, member="all")` gives: predictions of all members that have finished.
+    """What `mt.load(sweep, member="all")` gives, or `"best-setting"`: predictions of many members.
 
     Regression: the mean of their predictions. Classes: those of their mean probabilities (where the
     loss says nothing of probabilities, of their mean scores).

@@ -45,8 +45,11 @@ def evaluate_all(
     warn: Callable[[str], None],
     trust: bool = False,
     data_file: str | None = None,
+    member: str = "all",
 ) -> Evaluation:
     """Loss and metrics of the mean of all members, on parts that all have or a file. Collective.
+
+    `member` may be `best-setting` instead of `all`.
 
     Members of folds have the test part alone in common. Every rank predicts all rows. The loss is
     that of the mean probabilities, or of the mean prediction of a regression.
@@ -54,7 +57,7 @@ def evaluate_all(
     Raises ConfigError for a part that members do not share and an `eval_step` of the user's own,
     and all that `evaluate_run` raises.
     """
-    saved = from_root(comm, lambda: read_all(path, trust=trust))
+    saved = from_root(comm, lambda: read_all(path, trust=trust, member=member))
     ensemble = together(comm, lambda: TrainedEnsemble(saved))
     first, run = ensemble.first, saved[0].run
     assert run is not None

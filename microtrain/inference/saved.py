@@ -30,7 +30,7 @@ from ..config.schema import Config
 from ..data import Encoder, Preprocessing
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
-from ..runs.members import Result, last_of_each, models, read_members
+from ..runs.members import Result, best_setting, last_of_each, models, read_members
 from ..runs.record import Run
 from ..words import number, plural
 
@@ -197,8 +197,8 @@ def read_saved(
     return Saved(run, config, replace(loaded, optimizer={}), chosen)
 
 
-def read_all(path: str | os.PathLike[str], *, trust: bool) -> list[Saved]:
-    """All members of the sweep at `path` that have finished, in order.
+def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") -> list[Saved]:
+    """All members of the sweep at `path` that have finished, in order; or of its `best-setting`.
 
     Raises ConfigError for import paths without `trust` and a run that is no sweep, DataError for
     what is missing or damaged, and where fewer than two members have finished.
@@ -207,11 +207,16 @@ def read_all(path: str | os.PathLike[str], *, trust: bool) -> list[Saved]:
     if not run.info.sweep:
         raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
     results, data = read_members(run.path)
-    ended = [r for r in last_of_each(results).values() if r.status == "finished"]
+    last = last_of_each(results).values()
+    ended, of = [r for r in last if r.status == "finished"], f"the sweep {run.path}"
+    if member == "best-setting" and ended:
+        keep = _saved(run, ended[:1], data, trust)[0].config.checkpoint
+        chosen = best_setting(last, str(keep.monitor), 1 if keep.mode == "max" else -1)
+        ended, of = [r for r in ended if r.setting == chosen], f"the best setting of {of}"
     if len(ended) < 2:
         raise DataError(
-            f"of the sweep {run.path} {plural(len(ended), 'member')} finished; a mean and its "
-            "spread take two or more"
+            f"of {of} {plural(len(ended), 'member')} finished; a mean and its spread take two or "
+            "more"
         )
     return _saved(run, ended, data, trust)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 from ..config.resolved import as_yaml
 from ..errors import DataError
-from ..runs.members import Result, read_members
+from ..runs.members import Result, best_setting, by_setting, last_of_each, read_members, values_of
 from ..words import number, plural
 from .overview import Column, Spread, as_number, in_lines, setting_columns, sort
 from .record import Record, direction
@@ -50,11 +51,10 @@ class Sweep:
         if not record.info.sweep:
             raise DataError(f"{record.path} is one run, and no sweep")
         found, _ = read_members(record.path)
-        last = {r.number: r for r in sorted(found, key=lambda r: r.rung or 0, reverse=True)}
         mode = record.setting("checkpoint.mode")
         return cls(
             record.name,
-            [last[n] for n in sorted(last)],
+            [*last_of_each(found).values()],
             record.setting("checkpoint.monitor"),
             1 if mode == "max" else -1,
             int(record.setting("data.split.folds") or 0),
@@ -88,11 +88,8 @@ class Sweep:
 
     def settings(self) -> list[Column]:
         """A line for each setting, the best first; `=` where the best is not shown to be better."""
-        groups: dict[int, list[Result]] = {}
-        for result in self.results:
-            groups.setdefault(result.setting, []).append(result)
-        rows = list(groups.values())
-        keys = dict.fromkeys(k for row in rows for k in row[0].varied if k not in OWN)
+        rows = [*by_setting(self.results).values()]
+        keys = self._keys()
         names = dict.fromkeys(
             name
             for r in self.results
@@ -105,11 +102,11 @@ class Sweep:
             counts = [sum(r.status == status for r in row) for row in rows]
             columns.append(Column(status, counts, 9 if any(counts) else 0))
         for name in names:
-            spread = [Spread.of(_values(row, name)) for row in rows]
+            spread = [Spread.of(values_of(row, name)) for row in rows]
             weight = 9 if name == self.monitor else 7 if name.startswith("test/") else 6
             columns.append(Column(name, spread, weight, self._better(name)))
             if name == self.monitor:
-                half = [interval(_values(row, name), self.folds) for row in rows]
+                half = [interval(values_of(row, name), self.folds) for row in rows]
                 columns.append(Column("95%", half, 8, show=lambda v: f"+- {number(v)}"))
                 columns.append(Column("", self._equal(rows), 8.5))
         return sort(columns, self.monitor) if self.monitor in names else columns
@@ -124,6 +121,10 @@ class Sweep:
         lines = [f"member {r.number} has diverged: {r.error}" for r in diverged[:3]]
         if len(diverged) > 3:
             lines.append(f"... {plural(len(diverged), 'member')} have diverged")
+        warned = Counter(text for r in self.results for text in r.warnings)
+        lines += [f"{plural(n, 'member')}: {text}" for text, n in warned.most_common(5)]
+        if len(warned) > 5:
+            lines.append(f"... and {plural(len(warned) - 5, 'other warning')}")
         if any(mark == "=" for c in self.settings() if not c.name for mark in c.values):
             lines.append("=: within the noise of the best, by members of the same seed and fold")
         count = len({result.setting for result in self.results})
@@ -134,24 +135,49 @@ class Sweep:
             )
         return lines
 
+    def as_json(self) -> dict[str, Any]:
+        """The table of settings and what is to be known of it: plain values."""
+        columns = self.settings()
+        keys = self._keys()
+        short = [column.name for column in setting_columns({key: [""] for key in keys})]
+        full = {"95%": "interval", "": "mark", **dict(zip(short, keys, strict=True))}
+        names = [full.get(column.name, column.name) for column in columns]
+        cells = [
+            [_mean_of(cell) if isinstance(cell, Spread) else cell for cell in column.values]
+            for column in columns
+        ]
+        best = self.best
+        return {
+            "name": self.name,
+            "monitor": self.monitor,
+            "mode": "max" if self.better > 0 else "min",
+            "folds": self.folds,
+            "settings": [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)],
+            "best_member": None if best is None else {"number": best.number, **best.varied},
+            "notes": self.notes(),
+        }
+
+    def _keys(self) -> list[str]:
+        """What settings differ in."""
+        return [*dict.fromkeys(k for r in self.results for k in r.varied if k not in OWN)]
+
     def _better(self, name: str) -> int:
         return self.better if name == self.monitor else direction(name.partition("/")[2])
 
     def _equal(self, rows: Sequence[Sequence[Result]]) -> list[str | None]:
         """`=` for each setting whose difference from the best is within its 95 % interval."""
-        means = [statistics.fmean(v) if (v := _values(row, self.monitor)) else None for row in rows]
-        ended = [all(r.status != "paused" for r in row) for row in rows]
-        known = [i for i, mean in enumerate(means) if mean is not None and ended[i]]
-        if not known:
+        chosen = best_setting(self.results, self.monitor, self.better)
+        if chosen is None:
             return [None] * len(rows)
-        best = max(known, key=lambda i: self.better * (means[i] or 0.0))
+        best = next(i for i, row in enumerate(rows) if row[0].setting == chosen)
         first = _by_own(rows[best], self.monitor)
         marks: list[str | None] = []
         for i, row in enumerate(rows):
             own = _by_own(row, self.monitor)
             apart = [own[key] - first[key] for key in own if key in first]
             half = interval(apart, self.folds)
-            close = ended[i] and half is not None and abs(statistics.fmean(apart)) <= half
+            ended = all(r.status != "paused" for r in row)
+            close = ended and half is not None and abs(statistics.fmean(apart)) <= half
             marks.append("best" if i == best else "=" if close else None)
         return marks if len(rows) > 1 else [None]
 
@@ -208,22 +234,17 @@ def t_quantile(freedom: int) -> float:
     return z + first / freedom + second / freedom**2
 
 
+def _mean_of(cell: Spread) -> dict[str, float | None]:
+    known = math.isfinite(cell.deviation)
+    return {"mean": float(cell), "deviation": cell.deviation if known else None}
+
+
 def _text(result: Result, key: str) -> str | None:
     return as_yaml(result.varied[key]) if key in result.varied else None
 
 
 def _value(result: Result) -> float | None:
     return None if result.best is None else result.best["value"]
-
-
-def _values(row: Sequence[Result], name: str) -> list[float]:
-    """Of the members that have come as far as the last of them."""
-    found: list[float] = []
-    for result in row:
-        value = result.values.get(name)
-        if value is not None and result.status != "diverged":
-            found.append(value)
-    return found
 
 
 def _by_own(row: Sequence[Result], name: str) -> Mapping[Any, float]:

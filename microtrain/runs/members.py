@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,11 +23,15 @@ from ..files import make_directory, open_plain, parse_json, reason, refuse_link,
 from .array_file import array_content, arrays_in
 from .typed import typed
 
-__all__ = ["MEMBERS", "Result", "Store", "last_of_each", "member_arrays", "models", "read_members"]
+__all__ = [
+    "MEMBERS", "SEVERAL", "Result", "Store", "best_setting", "by_setting", "last_of_each",
+    "member_arrays", "models", "read_members", "values_of",
+]  # fmt: skip
 
 MEMBERS = "members.safetensors"  # of a sweep that has finished
 PARTS = "members"  # the directory of those before
 ABOUT, DATA = "results", "data"  # in the header of a file
+SEVERAL = ("all", "best-setting")  # what names more than one member
 
 Array = NDArray[Any]
 
@@ -48,6 +53,7 @@ class Result:
         data: of `Store.data`, the key of what its model takes and gives.
         seconds: that it took.
         error: why it diverged.
+        warnings: that it would have printed alone.
         curve: columns of its rows, among them `step`.
     """
 
@@ -63,6 +69,7 @@ class Result:
     data: str = ""
     seconds: float = 0.0
     error: str = ""
+    warnings: list[str] = field(default_factory=list)
     curve: dict[str, list[float | None]] = field(default_factory=dict)
 
 
@@ -139,6 +146,34 @@ def last_of_each(results: Iterable[Result]) -> dict[int, Result]:
     order = sorted(results, key=lambda result: result.rung or 0, reverse=True)
     last = {result.number: result for result in order}  # of 1/9, 1/3, the end: the last
     return {number: last[number] for number in sorted(last)}
+
+
+def by_setting(results: Iterable[Result]) -> dict[int, list[Result]]:
+    """Members that differ in seed and fold alone, by the number of their setting."""
+    settings: dict[int, list[Result]] = {}
+    for result in results:
+        settings.setdefault(result.setting, []).append(result)
+    return settings
+
+
+def values_of(members: Iterable[Result], name: str) -> list[float]:
+    """A column of members of one setting, without those that have diverged."""
+    values = [member.values.get(name) for member in members if member.status != "diverged"]
+    return [value for value in values if value is not None]
+
+
+def best_setting(results: Iterable[Result], name: str, better: int) -> int | None:
+    """The setting with the best mean of a column, the first of equals; None where none has ended.
+
+    better: 1 where a higher value is better, -1 where a lower one is.
+    """
+    means = {
+        setting: better * statistics.fmean(values)
+        for setting, members in by_setting(results).items()
+        if all(member.status != "paused" for member in members)
+        and (values := values_of(members, name))
+    }
+    return max(means, key=lambda setting: means[setting], default=None)
 
 
 def member_arrays(path: Path, number: int) -> dict[str, Array]:

@@ -54,17 +54,24 @@ _CHECKPOINTS, _RESULTS = (
 
 
 class Quiet(Output):
-    """Says nothing, and warns as the output of the sweep does: of each thing once."""
+    """Says nothing, and warns as the output of the sweep does: of each thing once.
+
+    Attributes:
+        warnings: the first lines of those of its member.
+    """
 
     def __init__(self, output: Output) -> None:
         super().__init__(output.rank, progress="off")
         self._of_sweep = output
+        self.warnings: list[str] = []
 
     def say(self, *lines: str) -> None:
         """Members have no rows on the terminal."""
 
     def warn(self, text: str) -> None:
-        """Say it once for all members."""
+        """Say it once for all members, and note it for this one."""
+        if (first := text.partition("\n")[0]) not in self.warnings:
+            self.warnings.append(first)
         self._of_sweep.warn(text)
 
 
@@ -221,7 +228,8 @@ def train_member(
     began = time.perf_counter()
     config = copy.deepcopy(member.config)  # class weights are filled in
     kind = Trainer if config.trainer is None else load("trainer", str(config.trainer))
-    run: Trained = _class_of(kind).from_config(config, SingleCommunicator(), Quiet(output))
+    quiet = Quiet(output)
+    run: Trained = _class_of(kind).from_config(config, SingleCommunicator(), quiet)
     run.pause, run.rows = _pause(run, rung), []
     status, error = "finished", ""
     try:
@@ -252,6 +260,7 @@ def train_member(
         data=run.data_state["data_hash"],
         seconds=time.perf_counter() - began,
         error=error,
+        warnings=quiet.warnings,
         curve=_curve(run.rows),
     )
     arrays = run.kept[2] if status == "finished" and run.kept is not None else {}

@@ -295,7 +295,8 @@ def test_under_mpirun(mpirun: Callable[..., mpi_run.Job], ranks: int, tmp_path: 
         assert row.startswith("within a host")
     crowded = ranks > diagnosis.threads.cores()
     assert ("ranks share" in job.stdout) == crowded
-    assert f"healthy: 0 errors, {int(crowded)} warning" in job.stdout
+    loose = "measure again while nothing else" in job.stdout  # the machine may be busy
+    assert f"healthy: 0 errors, {crowded + loose} warning" in job.stdout
 
 
 def test_an_error_under_mpirun_is_told_once_and_all_leave(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.directory import RunDirectory
+from microtrain.runs.members import read_members
 from microtrain.runs.record import Run
 
 TABLE = ROOT / "configs/data/iris.csv"
@@ -184,3 +187,41 @@ def test_export_writes_one_member(flowers, tmp_path):
         state = mt.load(flowers, member=3).module.state_dict()
         for name, value in state.items():
             np.testing.assert_array_equal(stored[name], value.numpy())
+
+
+def test_members_of_the_best_setting(tmp_path, rows, capsys):
+    text = FLOWERS.replace("folds: 3", "folds: 3, grid: {optimizer.lr: [0.0001, 0.05]}")
+    sweep = train(tmp_path, "rates", text)
+    capsys.readouterr()
+    assert main(["compare", str(sweep), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["sweeps"]
+    best, other = told["settings"]
+    assert (best["optimizer.lr"], best["mark"]) == (0.05, "best")
+    assert best["val/loss"]["mean"] < other["val/loss"]["mean"]
+    results = read_members(Run.read(sweep).path)[0]
+    numbers = [each.number for each in results if each.varied["optimizer.lr"] == 0.05]
+    assert best["members"] == len(numbers) == 6
+    ensemble = mt.load(sweep, member="best-setting")
+    assert ensemble.numbers == numbers
+    expected = np.mean([mt.load(sweep, member=n).predict_proba(rows) for n in numbers], axis=0)
+    np.testing.assert_allclose(ensemble.predict_proba(rows), expected, rtol=1e-6)
+    command = ["--member", "best-setting"]
+    out = ["--input", str(TABLE), "--output", str(tmp_path / "out.csv")]
+    assert main(["predict", str(sweep), *out, *command]) == 0
+    shown = capsys.readouterr()
+    assert "predicted by the mean of 6 members" in shown.out
+    assert "good and bad" not in shown.err
+    assert main(["evaluate", str(sweep), "--data", str(TABLE), "--json", *command]) == 0
+    values = json.loads(capsys.readouterr().out)["parts"][str(TABLE)]
+    right = ensemble.predict(rows) == columns(TABLE)["species"]
+    assert values["accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_what_many_members_would_have_warned_of_is_said_once(flowers, capsys):
+    results = read_members(Run.read(flowers).path)[0]
+    known = Counter(text for result in results for text in result.warnings)
+    assert main(["compare", str(flowers)]) == 0
+    shown = capsys.readouterr().out
+    assert known  # after three epochs some class is never predicted
+    for text, count in known.items():
+        assert shown.count(f"{count} member{'s' * (count > 1)}: {text}") == 1
