@@ -217,12 +217,12 @@ def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[C
     return sort(told, by), _groups(records, told, by)
 
 
-def setting_columns(settings: dict[str, list[str | None]]) -> list[Column]:
-    """A column for each; its heading is the last of the key that no other has."""
+def setting_columns(settings: dict[str, list[str | None]], full: bool = False) -> list[Column]:
+    """A column for each; its heading is the `full` key, or the last of it that no other has."""
     ends = {key: key.removesuffix(".type").rpartition(".")[2] for key in settings}
     columns = []
     for i, (key, row) in enumerate(settings.items()):
-        short = ends[key] if [*ends.values()].count(ends[key]) == 1 else key
+        short = key if full or [*ends.values()].count(ends[key]) > 1 else ends[key]
         weight = 8 - i / 100 if max(len(value or "") for value in row) < _LONGEST else 3
         columns.append(Column(short, [*map(as_number, row)], weight, show=_cut))
     return columns

@@ -12,6 +12,7 @@ from ..errors import ConfigError, DataError
 from ..runs.members import Result
 from ..runs.record import Series
 from ..spelling import did_you_mean
+from ..words import plural
 from .chart import Chart, Curve
 from .curves import AXES, FEW
 from .sweeps import OWN, Sweep
@@ -64,7 +65,7 @@ def _named(sweep: Sweep, row: Sequence[Result]) -> str:
     said = [
         f"{k.rpartition('.')[2]}={as_yaml(v)}" for k, v in row[0].varied.items() if k not in OWN
     ]
-    return f"{', '.join(said) or sweep.name} ({len(row)})"
+    return f"{', '.join(said) or sweep.name} ({plural(len(row), 'member')})"
 
 
 def _points(result: Result, name: str) -> Series:

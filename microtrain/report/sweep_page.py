@@ -17,6 +17,7 @@ __all__ = ["parallel", "sweep_fields"]
 _CHARTS = 8
 _TICKS = 8  # more values than that: the first and the last are named
 _HIDDEN = ("params_sha256",)
+_COUNTS = ("paused", "diverged")
 
 
 def sweep_fields(sweep: Sweep) -> dict[str, Any]:
@@ -96,5 +97,10 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
 
 
 def _shown(columns: Sequence[Column]) -> list[Column]:
-    """Those that have anything in them."""
-    return [c for c in columns if c.name not in _HIDDEN and any(v is not None for v in c.values)]
+    """Those that have anything to say."""
+    return [
+        c for c in columns
+        if c.name not in _HIDDEN
+        and any(v is not None for v in c.values)
+        and (c.name not in _COUNTS or any(c.values))
+    ]  # fmt: skip

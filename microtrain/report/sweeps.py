@@ -18,7 +18,7 @@ from ..config.resolved import as_yaml
 from ..errors import DataError
 from ..runs.members import Result, best_setting, by_setting, last_of_each, read_members, values_of
 from ..words import number, plural
-from .overview import Column, Spread, as_number, in_lines, setting_columns, sort
+from .overview import Column, Spread, in_lines, setting_columns, sort
 from .record import Record, direction
 
 __all__ = ["Sweep", "interval", "t_quantile", "together"]
@@ -74,7 +74,7 @@ class Sweep:
         return [
             Column("member", [r.number for r in results], 10),
             Column("status", [r.status for r in results], 9),
-            *(Column(key, [as_number(_text(r, key)) for r in results], 8) for key in keys),
+            *setting_columns({key: [_text(r, key) for r in results] for key in keys}, full=True),
             *(
                 Column(name, [r.values.get(name) for r in results], 7, self._better(name))
                 for name in names

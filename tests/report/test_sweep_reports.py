@@ -72,7 +72,7 @@ def test_curves_are_the_mean_of_the_members_with_their_deviation(place, capsys):
     sweep = Sweep.read(place / "runs/s")
     (chart,) = sweep_curves(sweep)
     best, other = chart.curves
-    assert [best.run, other.run] == ["lr=0.1 (4)", "lr=0.001 (4)"]
+    assert [best.run, other.run] == ["lr=0.1 (4 members)", "lr=0.001 (4 members)"]
     members = [r for r in sweep.results if r.varied["optimizer.lr"] == 0.1]
     values = np.array([r.curve["val/loss"] for r in members], float)
     values = values[:, np.isfinite(values).all(axis=0)]  # training has rows between
