@@ -117,3 +117,22 @@ def test_the_word_language_model_is_that_of_torch_with_other_imports(options, tm
     for ours, theirs in zip(found[:2], expected[:2], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3)
     assert found[-1] == pytest.approx(expected[-1], rel=0.05)
+
+
+# The deep ensemble --------------------------------------------------------------------------------
+
+
+def test_the_deep_ensemble_is_better_than_its_networks_and_counts_its_intervals(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    command = [sys.executable, ROOT / "examples" / "deep_ensemble.py", "--plot", "c.png"]
+    given = {"env": ENVIRONMENT, "cwd": tmp_path, "capture_output": True, "text": True}
+    done = subprocess.run(command, timeout=120, **given)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    likelihood, *held = [[float(cell.strip("%")) for cell in line[-2:]] for line in lines[2:7]]
+    assert likelihood[1] < likelihood[0]
+    shares = [ensemble for _, ensemble in held]
+    assert shares == sorted(shares)
+    assert 75 < shares[2] < 97  # of intervals of 90 %
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
