@@ -30,6 +30,7 @@ from .optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .optim.optimizer import Optimizer
 from .random import get_rng_state, go_to, set_rng_state, standing
 from .tensor import Tensor, wrap
+from .words import plural, size
 
 TURN = 4096  # steps of one member before the next has its turn; their rows are kept for all
 ATTEMPTS = 8  # calls after which a step that was captured once must have been captured again
@@ -115,6 +116,18 @@ class Ensemble:
     def __len__(self) -> int:
         """The number of members, on all ranks."""
         return len(self.members)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the members of this rank take, with what optimizers keep from the first step.
+
+        It is known before the training; beside it there are one program and its data.
+        """
+        return sum(group.nbytes for group, _ in self._places.values())
+
+    def __repr__(self) -> str:
+        mine = f" (here {len(self.mine):,})" if len(self.mine) < len(self) else ""
+        return f"Ensemble({plural(len(self), 'member')}{mine}, {size(self.nbytes)} of state)"
 
     def _made(self, number: int) -> tuple[Any, Any, Any]:
         made: Any = self._make(self.members[number])
@@ -368,6 +381,14 @@ class _Group:
         self.courses: dict[tuple[Any, ...], _Course] = {}
         self._at: _Course | None = None  # which of them the step is in
 
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """Bytes of a member's arrays, those of its optimizer included."""
+        optimizer = self.optimizer
+        kept = {n for group in optimizer.param_groups for n in optimizer.states_of_group(group)}
+        each = sum(buffer.data.nbytes for buffer in optimizer.storage.buffers)
+        return sum(a.nbytes for a in _of_model(self.model, optimizer)) + len(kept) * each
+
     def add(self, model: Any, optimizer: Any, schedule: Any) -> _Member:
         """A member as it has just been made."""
         member = _Member(model, optimizer, schedule)
@@ -530,17 +551,19 @@ def _fits(capture: Any, kind: Any) -> bool:
 
 def _arrays(model: Any, optimizer: Any) -> list[Any]:
     """The memory of a member: parameters, buffers, and the optimizer's state once there is one."""
-    flat = [buffer.data for buffer in optimizer.storage.buffers]
-    known = {id(owner_of(array)) for array in flat}
-    others = {id(t._array): t._array for t in (*model.parameters(), *model.buffers())}
-    beside = [array for array in others.values() if id(owner_of(array)) not in known]
-    states = [
+    return _of_model(model, optimizer) + [
         flats[name]
         for name in optimizer.states
         for flats in optimizer._flat
         if flats[name] is not None
     ]
-    return flat + beside + states
+
+
+def _of_model(model: Any, optimizer: Any) -> list[Any]:
+    flat = [buffer.data for buffer in optimizer.storage.buffers]
+    known = {id(owner_of(array)) for array in flat}
+    others = {id(t._array): t._array for t in (*model.parameters(), *model.buffers())}
+    return flat + [array for array in others.values() if id(owner_of(array)) not in known]
 
 
 def _kind(model: Any, optimizer: Any) -> Any:

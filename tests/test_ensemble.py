@@ -16,6 +16,7 @@ import microtrain as mt
 from microtrain import nn
 from microtrain.data import ArrayDataset, DataLoader
 from microtrain.optim import lr_scheduler
+from microtrain.words import size
 
 F = nn.functional
 NUMBA = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
@@ -437,3 +438,39 @@ def test_the_same_at_every_number_of_ranks(mpirun: Callable[..., Job], tmp_path:
     assert jobs[0].stdout == jobs[1].stdout == jobs[2].stdout != ""
     files = [(tmp_path / f"{ranks}.safetensors").read_bytes() for ranks in (1, 2, 3)]
     assert files[0] == files[1] == files[2]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda params: mt.optim.SGD(params, lr=0.1),
+        lambda params: mt.optim.SGD(params, lr=0.1, momentum=0.9),
+        lambda params: mt.optim.Adam(params),
+        lambda params: mt.optim.Adam(params, amsgrad=True),
+        lambda params: mt.optim.Adagrad(params),
+        lambda params: mt.optim.RMSprop(params, momentum=0.5),
+    ],
+    ids=["sgd", "momentum", "adam", "amsgrad", "adagrad", "rmsprop"],
+)
+def test_the_memory_of_members_is_known_before_they_are_trained(optimizer):
+    def made(seed):
+        mt.manual_seed(seed)
+        model = mt.nn.Sequential(mt.nn.Linear(3, 4), mt.nn.BatchNorm1d(4), mt.nn.Linear(4, 1))
+        return model, optimizer(model.parameters())
+
+    def step(model, optimizer, x, y):
+        optimizer.zero_grad()
+        loss = mt.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    ensemble = mt.Ensemble(made, step, 3, executor="numpy")
+    before, shown = ensemble.nbytes, repr(ensemble)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 3)).astype(np.float32)
+    loader = mt.data.DataLoader(mt.data.ArrayDataset(x, x[:, :1]), batch_size=5)
+    ensemble.train(loader, epochs=2)
+    taken = sum(a.nbytes for _, member in ensemble._places.values() for a in member.arrays)
+    assert before == ensemble.nbytes == taken
+    assert shown == f"Ensemble(3 members, {size(taken)} of state)"
