@@ -386,8 +386,9 @@ class _Group:
         """Bytes of a member's arrays, those of its optimizer included."""
         optimizer = self.optimizer
         kept = {n for group in optimizer.param_groups for n in optimizer.states_of_group(group)}
-        each = sum(buffer.data.nbytes for buffer in optimizer.storage.buffers)
-        return sum(a.nbytes for a in _of_model(self.model, optimizer)) + len(kept) * each
+        flat = [buffer.data for buffer in optimizer.storage.buffers]
+        arrays = [*_of_model(self.model, optimizer), *flat * len(kept)]
+        return sum(int(array.nbytes) for array in arrays)
 
     def add(self, model: Any, optimizer: Any, schedule: Any) -> _Member:
         """A member as it has just been made."""

@@ -179,6 +179,19 @@ def test_all_are_evaluated_on_the_rows_they_share(flowers, rows, capsys):
     assert "no val data that all members share" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("member", ["3", "all", "best-setting"])
+def test_members_are_evaluated_the_same_on_two_ranks(flowers, mpirun, capsys, member):
+    command = ["evaluate", str(flowers), "--member", member, "--json"]
+    assert main(command) == 0
+    one = json.loads(capsys.readouterr().out)
+    job = mpirun(2, "-m", "microtrain", *command)
+    assert job.returncode == 0, job.stderr
+    two = json.loads(job.stdout)
+    loss, expected = (each["parts"]["test"]["values"].pop("loss") for each in (two, one))
+    assert loss == pytest.approx(expected, rel=1e-6)
+    assert two == one
+
+
 def test_export_writes_one_member(flowers, tmp_path):
     output = tmp_path / "m.npz"
     command = ["export", str(flowers), "--to", "npz", "--output", str(output), "--member", "3"]
