@@ -39,6 +39,8 @@ class Gathered:
         most: rows that are read at once, if they are more than those of a batch.
         window: positions whose rows are read together, up to `most`; None: there are no windows.
         copy: hand out copies, so that a batch in use does not keep all that was read with it.
+        numbers: makes what `read` takes of what `order` gives, of many rows at once; None: that is
+            it.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class Gathered:
         most: int,
         window: int | None,
         copy: bool,
+        numbers: Callable[[Any], Any] | None = None,
     ) -> None:
         self._read, self._order, self._length = read, order, length
         self._batch_size, self._cuts, self._window, self._copy = batch_size, cuts, window, copy
+        self._numbers = numbers
         self._width = max(1, *(sum(b - a for a, b, _ in cut) for cut in cuts.values()))
         self._most = max(1, most // self._width)  # batches
         self._batches = 1  # that are read next
@@ -100,7 +104,9 @@ class Gathered:
         every: Any = slice(first, end)
         if here < end - first:
             every = np.concatenate([np.arange(*span) for span in spans])
-        self._rows, self._end, self._begin, self._stop = self._order[every], end, 0, 0
+        rows = self._order[every]
+        self._rows = rows if self._numbers is None else self._numbers(rows)
+        self._end, self._begin, self._stop = end, 0, 0
 
     def _gather(self, at: int) -> None:
         """Read the rows from a number among those worked out on."""

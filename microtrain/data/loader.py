@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from .order import BlockShuffle
 from .read_ahead import ReadAhead
 from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
 from .source import Source
-from .view import is_lazy
+from .view import Rows, is_lazy
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -317,9 +318,13 @@ class DataLoader:
         row = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
         length = min(len(self.dataset), len(self) * self.batch_size)
         most = at_once // max(row, 1)
+        read, numbers = self._read, None
+        if isinstance(self.dataset, Rows):  # of its rows as many are looked up at once as of ours
+            read, numbers = partial(self._read, by=self.dataset.read_at), self.dataset.positions
         return Gathered(
-            self._read, self._order(epoch, {}), length, self.batch_size, cuts, most, window, chunked
-        )
+            read, self._order(epoch, {}), length, self.batch_size, cuts, most, window, chunked,
+            numbers,
+        )  # fmt: skip
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
@@ -353,10 +358,10 @@ class DataLoader:
             batches.append(batch)
         return batches
 
-    def _read(self, rows: slice | NDArray[np.intp]) -> list[NDArray[Any]]:
+    def _read(self, rows: slice | NDArray[np.intp], by: Any = None) -> list[NDArray[Any]]:
         """Rows of a source as Tensors can have them; of a slice they may be the source's memory."""
         arrays = []
-        for array in self.dataset.read(rows):
+        for array in (by or self.dataset.read)(rows):
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned):
                 array = array.copy()

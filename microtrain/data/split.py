@@ -22,6 +22,7 @@ __all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
 
 PARTS = ("train", "val", "test")
 REGION = 1024  # rows that are split by themselves, at least
+NEAR = 8  # rows of a part in a region, from which on rounding moves a row by one region at most
 
 
 def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> dict[str, int]:
@@ -103,18 +104,32 @@ class PartRows(Order):
         earlier = [np.diff(until[part]) for part in PARTS[: PARTS.index(name)] if part in sizes]
         self._shift = (sum(earlier, np.zeros(count, np.int64)) - self._until[:-1]).view(np.uint64)
         self._region, self._last = np.uint64(region), np.uint64(count - 1)
+        self._share = sizes[name] * region / rows  # rows of this part in a region, on average
         self._inside = Permutation(region, seed, "split", 0)
         self._in_last = Permutation(rows - (count - 1) * region, seed, "split", 1)
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        number = np.searchsorted(self._until, positions.view(np.int64), "right") - 1
+        number = self._regions_of(positions.view(np.int64))
         places: NDArray[np.uint64] = positions + self._shift[number]
-        regions = number.astype(np.uint64)
-        last = regions == self._last
-        places[~last] = self._inside.among(places[~last], regions[~last])
-        places[last] = self._in_last.among(places[last], None)
+        regions = number.view(np.uint64)
+        last = np.flatnonzero(regions == self._last)
+        in_last, places[last] = places[last], 0
+        places = self._inside.among(places, regions)
+        places[last] = self._in_last.among(in_last, None)
         places += regions * self._region
         return places
+
+    def _regions_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The region that each position is in."""
+        if self._share < NEAR:
+            return np.searchsorted(self._until, positions, "right") - 1
+        # As far as rounding goes positions lie evenly: at most one region beside, which takes a
+        # tenth of the time to see.
+        found = (positions * (1 / self._share)).astype(np.int64)
+        np.minimum(found, len(self._until) - 2, out=found)
+        found -= self._until[found] > positions
+        found += self._until[found + 1] <= positions
+        return found
 
 
 def split_rows(

@@ -94,7 +94,11 @@ class Rows(Source):
 
     def read(self, rows: RowNumbers) -> tuple[Array, ...]:
         """These rows of the part, prepared; DataError where the source gives others than before."""
-        arrays = read_checked(self.source, self.positions(rows), self._raw)
+        return self.read_at(self.positions(rows))
+
+    def read_at(self, numbers: RowNumbers) -> tuple[Array, ...]:
+        """As `read`, by what `positions` gave for rows."""
+        arrays = read_checked(self.source, numbers, self._raw)
         if self._scaled:
             arrays = (self._scale(arrays[0]), *arrays[1:])
         if self.dtype is None:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from microtrain.data import ArrayDataset, Table, prepare
-from microtrain.data.split import split_rows, split_sizes
+from microtrain.data.split import PartRows, split_rows, split_sizes
 from microtrain.errors import ConfigError, DataError
 
 THREE = {"train": 0.7, "val": 0.15, "test": 0.15}
@@ -182,3 +182,21 @@ def test_prepare_standardizes_by_the_training_rows_of_a_fold():
     assert abs(prepared.train.arrays[0].mean()) < 1e-12
     with pytest.raises(ConfigError, match="one of folds and time"):
         prepare((x, x[:, 0]), fold=(1, 3), time="x")
+
+
+@given(
+    rows=st.integers(3, 300_000),
+    shares=st.lists(st.floats(0.001, 1.0), min_size=2, max_size=3),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=60)
+def test_the_region_of_a_position_is_found_without_looking_through_all(rows, shares, seed):
+    """It is worked out from the share of a part, and must be the one that a search finds."""
+    counts = [max(1, int(rows * share / sum(shares))) for share in shares[1:]]
+    sizes = dict(zip(("train", "val", "test"), (rows - sum(counts), *counts), strict=False))
+    assume(sizes["train"] > 0)
+    for name, size in sizes.items():
+        part = PartRows(rows, sizes, name, seed)
+        positions = np.arange(size)
+        expected = np.searchsorted(part._until, positions, "right") - 1
+        np.testing.assert_array_equal(part._regions_of(positions), expected)
