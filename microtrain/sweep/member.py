@@ -91,9 +91,9 @@ class Trained(Trainer):
     sha256 = ""
     finished = False
     stopped_by = ""
-    held: ClassVar[Held[Trained] | None] = None  # others, of which a member may take over one
+    held: ClassVar[Held | None] = None  # steps of others, of which a member may have one
     kind: Any = None
-    before: Trained | None = None
+    taken: Execution | None = None  # of such a step
 
     def log_metrics(self, row: dict[str, Any]) -> None:
         """Keep a row."""
@@ -114,20 +114,19 @@ class Trained(Trainer):
         """What another member of its kind has left is taken over."""
         parts = super()._build(config, comm, output)
         if self.held is not None:
-            self.kind, self.before = self.held.lend(parts)
+            self.kind, self.taken = self.held.lend(parts)
         return parts
 
     def _executor(self) -> Execution:
-        if self.before is None:
+        if self.taken is None:
             return Execution(self, shared=self.kind is not None)
-        self.before.execution.begin(self)
-        return self.before.execution
+        self.taken.begin(self)
+        return self.taken
 
     def _loop(self) -> str:
         """A first step is none of those that are captured: the optimizer has no state yet."""
-        if self.before is not None:
+        if self.taken is not None:
             self._execute = self._first_step
-            self.before = None
         return super()._loop()
 
     def _first_step(self, first: bool, last: bool, *batch: Tensor) -> None:
@@ -242,7 +241,7 @@ def train_member(
         elif not run.finished:
             raise KeyboardInterrupt(run.stopped_by)
         if run.held is not None and run.execution.compiled is not None and run.kind is not None:
-            run.held.add(run.kind, run)
+            run.held.add(run.kind, run, run.execution)
     best = run.state.best_as_dict()
     values = _values_at(run.rows, best["step"] if best else run.step)
     if run.outcome is not None:

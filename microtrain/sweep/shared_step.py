@@ -8,8 +8,9 @@ from the step on from which it would have some alone: so it has the bits that it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..config.components import is_import_path
 from ..ensemble import _arrays, _kind
@@ -22,41 +23,56 @@ from ..train.schedules import Rates
 from ..train.state import Parts
 
 if TYPE_CHECKING:
+    from ..distributed.data_parallel import DataParallel
     from ..optim import Optimizer
+    from ..train.divergence import Guard
+    from ..train.executor import Execution
 
 __all__ = ["Held"]
 
 MOST = 8  # kinds that are held: one that is not used for so long is captured anew
 
-_T = TypeVar("_T", bound=Parts)
+
+@dataclass(frozen=True)
+class _Step:
+    """What a captured step works on, and what executes it; none of the data of its member."""
+
+    model: DataParallel
+    loss: Any
+    optimizer: Optimizer
+    guard: Guard
+    execution: Execution
 
 
-class Held(Generic[_T]):
-    """The last member of each kind, while others of it may come."""
+class Held:
+    """The steps that were captured last, while others of their kind may come."""
 
     def __init__(self) -> None:
-        self._members: dict[Any, _T] = {}
+        self._steps: dict[Any, _Step] = {}
 
-    def lend(self, parts: Parts) -> tuple[Any, _T | None]:
-        """The kind of a new member, and the one before, whose step it now has; None without.
+    def lend(self, parts: Parts) -> tuple[Any, Execution | None]:
+        """The kind of a new member, and what executes the step that it now has; None without.
 
         The kind is None where no other can have its step.
         """
         if not _is_open(parts):
             return None, None
-        looks = _looks(parts, parts.optimizer)
+        looks = _looks(parts.model, parts.loss, parts.optimizer)
         kind = _kind_of(parts), looks
-        held = self._members.pop(kind, None)
-        if held is None or looks != _looks(held, parts.optimizer):  # training may change attributes
+        held = self._steps.pop(kind, None)
+        # Training may change attributes.
+        if held is None or looks != _looks(held.model, held.loss, parts.optimizer):
             return kind, None
         _lend(held, parts)
-        return kind, held
+        return kind, held.execution
 
-    def add(self, kind: Any, member: _T) -> None:
-        """Hold a member that has been trained to its end."""
-        self._members[kind] = member
-        if len(self._members) > MOST:
-            del self._members[next(iter(self._members))]
+    def add(self, kind: Any, member: Parts, execution: Execution) -> None:
+        """Hold the step of a member that has been trained to its end."""
+        execution.leave()
+        parts = member.model, member.loss, member.optimizer, member.guard
+        self._steps[kind] = _Step(*parts, execution)
+        if len(self._steps) > MOST:
+            del self._steps[next(iter(self._steps))]
 
 
 def _kind_of(parts: Parts) -> str:
@@ -71,9 +87,9 @@ def _kind_of(parts: Parts) -> str:
     return repr((config.model, config.loss, train, config.distributed, config.dtype, shapes))
 
 
-def _looks(parts: Parts, optimizer: Optimizer) -> str:
+def _looks(model: DataParallel, loss: Any, optimizer: Optimizer) -> str:
     """Names, shapes and plain values of model and loss, which options of `optimizer` are zero."""
-    module, loss = parts.model.module, parts.loss
+    module = model.module
     modes = [each.training for each in module.modules()]
     values = [
         [(name, value) for name, value in vars(each).items() if type(value) in PLAIN]
@@ -112,7 +128,7 @@ def _shows(module: Module, name: str, value: Any) -> bool:
     return type(value) in PLAIN or isinstance(value, Module)
 
 
-def _lend(held: Parts, parts: Parts) -> None:
+def _lend(held: _Step, parts: Parts) -> None:
     """Give `parts` the model, loss, optimizer and guard of `held`, with the values of its own."""
     optimizer = held.optimizer
     mine = _arrays(parts.model.module, parts.optimizer)  # with states that are there from the start

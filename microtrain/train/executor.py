@@ -118,6 +118,10 @@ class Execution:
         self._recording: _Recording | None = None  # of this call
         self.compiled: Any = None if self.name == "off" else self._compile("numpy")
 
+    def leave(self) -> None:
+        """Let go of the run, and of its data, until another begins."""
+        del self.run, self.gradients, self.update
+
     @property
     def _is_short(self) -> bool:
         return (self.run.total_steps or UNKNOWN) < FEW

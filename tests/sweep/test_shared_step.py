@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 
 import pytest
 import yaml
@@ -206,3 +208,21 @@ def test_more_kinds_than_are_held(monkeypatch):
     together, taken = trained(settings, shared=True)
     assert together == alone
     assert taken == 2
+
+
+def test_the_data_of_members_that_have_ended_are_not_kept():
+    with open("s.yaml", "w") as file:
+        yaml.safe_dump(merged({"sweep": {"grid": {"model.hidden": [[3], [4]]}}}), file)
+    data = []
+
+    def lend(held, parts, lend=Held.lend):
+        gc.collect()
+        assert [reference() for reference in data] == [None] * len(data)
+        data.append(weakref.ref(parts.data.train))
+        return lend(held, parts)
+
+    with pytest.MonkeyPatch.context() as patch, sharing():
+        patch.setattr(Held, "lend", lend)
+        for member in load_sweep("s.yaml", []).members:
+            train_member(member, Silent(0, progress="off"))
+    assert len(data) == 6
