@@ -183,7 +183,8 @@ def started(place, *words, ranks=1):
     )  # fmt: skip
 
 
-LONG = ["train", "s.yaml", "name=long", "train.duration=40 epochs", "sweep.seeds=6"]
+# Longer than the 5 s after which finished members are written.
+LONG = ["train", "s.yaml", "name=long", "train.duration=200 epochs", "sweep.seeds=6"]
 
 
 @pytest.mark.slow
