@@ -25,8 +25,11 @@ class Recording(Protocol):
     exchanged: list[Any]
 
     # Python that a replay repeats
-    def bookkeeping(self, label: str, function: Callable[[], Any]) -> None:
-        """Call `function` now, and at this place of every replay; `label` says what it does."""
+    def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
+        """Call `function` now, and at this place of every replay; `label` says what it does.
+
+        listener: of passes, where it is a note of theirs.
+        """
 
     def later(self, label: str, function: Callable[[], Any]) -> None:
         """Call `function` at this place of every replay, but not now."""

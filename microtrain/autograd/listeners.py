@@ -53,6 +53,9 @@ class Listener(Protocol):
     def end(self) -> None:
         """After a pass: make the gradients global."""
 
+    def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Any:
+        """For a captured step: what does all of this at the end of a pass; None: nothing may."""
+
     def cancel(self) -> None:
         """The pass failed."""
 

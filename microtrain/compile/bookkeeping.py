@@ -129,6 +129,22 @@ class End(Host):
         STREAM.step += count - 1
 
 
+class Pass(Host):
+    """What a listener notes of a backward pass: the rows before it, its beginning, its end.
+
+    Attributes:
+        listener: whose it is.
+        whole: at the beginning: what does all of this at the end of a pass that makes a step by
+            itself, with no other gradients there; None: it is not such a pass.
+    """
+
+    def __init__(
+        self, label: str, function: Any, where: str, listener: Any, whole: Any = None
+    ) -> None:
+        super().__init__(label, function, where)
+        self.listener, self.whole = listener, whole
+
+
 def skip(count: int) -> None:
     """Go on as if `count` numbers more had been drawn."""
     STREAM.draw += count

@@ -1,4 +1,4 @@
-"""What a Program can do without: lines of constants alone, and a mark for every single gradient."""
+"""What a Program can do without: lines of constants alone, and notes that one can say at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections import Counter
 from typing import Any
 
 from ..backend import LIBRARIES, owner_of
-from .bookkeeping import Clear, Mark
+from .bookkeeping import Clear, Mark, Pass
 from .program import DRAWS, Host, Line, Program
 
 
 def optimise(program: Program) -> None:
     """Rewrite the lines of `program`, which has run and whose memory holds its results."""
     _fold_constants(program)
+    _join_passes(program)
     _join_marks(program)
 
 
@@ -65,3 +66,24 @@ def _join_marks(program: Program) -> None:
         if line is not None:
             kept.append(line)
     program.lines[:] = kept
+
+
+def _join_passes(program: Program) -> None:
+    """Note a pass that makes a step by itself at its end, all at once."""
+    clean: set[Any] = set()  # storages without gradients
+    told: dict[Any, list[Pass]] = {}
+    for line in program.lines:
+        if isinstance(line, Clear):
+            clean.add(line.storage)
+        elif isinstance(line, Mark):
+            clean -= {slot.buffer.storage() for slot in line.slots}
+        elif isinstance(line, Pass):
+            parts = told.setdefault(line.listener, [])
+            parts.append(line)
+            if len(parts) == 2 and line.listener.storage not in clean:
+                line.whole = None
+    for parts in told.values():
+        if len(parts) == 3 and parts[1].whole is not None:
+            whole = Host(f"{parts[1].label}: {parts[2].label}", parts[1].whole, parts[2].where)
+            lines = [whole if line is parts[2] else line for line in program.lines]
+            program.lines[:] = [x for x in lines if x is not parts[0] and x is not parts[1]]

@@ -19,7 +19,7 @@ from ..nn.module import Module
 from ..optim.flat import owner
 from ..random import default_generator
 from ..tensor import TENSORS, wrap
-from .bookkeeping import Clear, Count, End, Mark, skip
+from .bookkeeping import Clear, Count, End, Mark, Pass, skip
 from .leaves import Leaves
 from .library import Library
 from .passes import arrays_in
@@ -55,9 +55,11 @@ class Recorder(Library):
         for array in (*state, *leaves.arrays):
             self.know(array, "state")
 
-    def bookkeeping(self, label: str, function: Callable[[], Any]) -> None:
-        """Call `function` now, and at this place of every replay."""
-        self._do(Host(label, function, self._where()))
+    def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
+        """Call `function` now, and at this place of every replay; for a pass of a `listener`."""
+        where = self._where()
+        host = Host(label, function, where) if listener is None else None
+        self._do(host or Pass(label, function, where, listener))
 
     def _do(self, host: Host) -> Any:
         with paused():
@@ -234,10 +236,10 @@ class Recorder(Library):
 
     def listen(self, listener: Any, roots: Any, create_graph: bool, means: Any) -> Any:
         """The beginning of a pass that data parallelism is told of; the scale of its seeds."""
+        hosted = [wrap(self.host(root._array)) for root in roots]
+        whole = listener.whole(hosted, create_graph, means)
         label, begin = listener.beginning(
-            [wrap(self.host(root._array)) for root in roots],
-            create_graph,
-            None if means is None else means.hosted(),
+            hosted, create_graph, None if means is None else means.hosted()
         )
         for root in roots:
             self.fixed(root._array)
@@ -248,7 +250,7 @@ class Recorder(Library):
             running.append(listener)
             return begin()
 
-        scale = self._do(Host(label, enter, self._where()))
+        scale = self._do(Pass(label, enter, self._where(), listener, whole))
         return scale if means is None or means.single is None else means.single
 
     def heard(self, listener: Any) -> None:
@@ -260,7 +262,7 @@ class Recorder(Library):
             end()
             running.remove(listener)
 
-        self.bookkeeping(label, leave)
+        self.bookkeeping(label, leave, listener)
 
     def refuse_init(self) -> NoReturn:
         """CaptureError: initial values are drawn once, a step is repeated."""

@@ -8,7 +8,6 @@ part, because float32 has 24 bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,8 +15,9 @@ from ..optim.flat import LANE
 
 __all__ = ["SILENT", "Totals", "pack", "unpack"]
 
-_ROWS, _LOSS, _NOT_SCALAR, _WEIGHT, _NOTES = 0, 2, 4, 5, 7
+_NOTES = 7  # the place of the first
 SILENT = (0.0,) * (LANE - _NOTES)  # notes that say nothing
+_LARGE = 1e290  # from here on float32 has no numbers, and the product below may have none
 
 
 class Totals(NamedTuple):
@@ -38,22 +38,24 @@ class Totals(NamedTuple):
 
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
     """The lane of a rank; `used`: of each parameter whether it has a gradient."""
-    loss, weight = _split(totals.loss), _split(totals.weight)
-    return [*divmod(totals.rows, 4096), *loss, totals.not_scalar, *weight, *notes, *used]
+    rows, weight, loss, not_scalar = totals
+    return [*divmod(rows, 4096), *_split(loss), not_scalar, *_split(weight), *notes, *used]
 
 
 def unpack(lane: list[float]) -> tuple[Totals, list[float], list[float]]:
     """Totals, notes and uses out of a sum of lanes; a parameter that any rank used is above 0."""
-    weight, loss = (lane[i] + lane[i + 1] for i in (_WEIGHT, _LOSS))
-    rows = int(lane[_ROWS]) * 4096 + int(lane[_ROWS + 1])
-    totals = Totals(rows, weight, loss, int(lane[_NOT_SCALAR]))
+    high, low, loss, rest, not_scalar, weight, more, *_ = lane
+    totals = Totals(int(high) * 4096 + int(low), weight + more, loss + rest, int(not_scalar))
     return totals, lane[_NOTES:LANE], lane[LANE:]
 
 
 def _split(value: float) -> tuple[float, float]:
-    """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest."""
-    if not math.isfinite(value):
+    """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest.
+
+    T. Dekker, "A floating-point technique for extending the available precision", 1971.
+    """
+    if not -_LARGE < value < _LARGE:
         return value, 0.0
-    mantissa, exponent = math.frexp(value)
-    high = math.ldexp(round(mantissa * 4096), exponent - 12)
+    scaled = value * 2199023255553.0  # 2**41 + 1
+    high = scaled - (scaled - value)
     return high, value - high

@@ -34,9 +34,10 @@ from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
 from .connection import world
-from .control_lane import SILENT
+from .control_lane import SILENT, Totals
 from .denominators import Denominators, correction, find
 from .passes import Passes
+from .reducer import AtOnce
 from .replicas import difference, take_values_of_rank_0
 from .strategy import check_options, strategy
 
@@ -233,7 +234,7 @@ class DataParallel(Module):
             function(*args)
         else:
             label = ": ".join([label, *map(str, args)])
-            MODES.recorder.bookkeeping(label, functools.partial(function, *args))
+            MODES.recorder.bookkeeping(label, functools.partial(function, *args), self)
 
     def _add(self, rows: int) -> None:
         self.passes.pending = (self.passes.pending or 0) + rows
@@ -418,6 +419,36 @@ class DataParallel(Module):
         begin = functools.partial(self.begin, roots, create_graph, weights)
         return f"a backward pass over {self.passes.samples} samples", begin
 
+    def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Any:
+        """For replays: what notes a pass at its end, from the rows of its forward call on.
+
+        None where more is to be noted. The step must have cleared the gradients before, and tell of
+        this one forward call and this one pass.
+        """
+        passes, rows, reducer = self.passes, self.passes.pending, self.reducer
+        if not rows or passes.given is not None or not passes.sync or passes.open:
+            return None
+        if weights is not None or create_graph or self.reduction != "mean":
+            return None
+        if type(reducer) is not AtOnce or len(roots) != 1 or roots[0]._array.size != 1:
+            return None
+        n, root = rows, roots[0]._array
+
+        def whole() -> None:
+            if STRUCTURE[0] != passes.structure:
+                self._refuse_new_parameters()
+            if passes.open:  # by passes that zero_grad() has discarded
+                reducer.discard()
+                self._reset()
+            passes.forwards.clear()
+            started = time.perf_counter()
+            own = Totals(n, 0.0 + n, 0.0 + n * float(root.item()), 0)
+            totals, noted = reducer.added_up(own, self.notes)
+            self.communicated(started)
+            self._finish(totals, noted)
+
+        return whole
+
     def ending(self) -> tuple[str, Any]:
         """What `end` is going to do, likewise; the step itself may have called `no_sync`."""
         passes, sync = self.passes, self.passes.sync
@@ -443,11 +474,15 @@ class DataParallel(Module):
             passes.empty = None
         started = time.perf_counter()
         reduced = self.reducer.reduce(passes, self.notes, passes.sync)
-        if reduced is None:
-            return
-        if self.reducer.communicates:
-            self.communicated(started)
-        totals, noted = reduced
+        if reduced is not None:
+            if self.reducer.communicates:
+                self.communicated(started)
+            self._finish(*reduced)
+            self._reset()
+
+    def _finish(self, totals: Totals, noted: Sequence[float]) -> None:
+        """The gradients are summed: divide them, and publish the loss."""
+        passes = self.passes
         passes.made += 1
         mean, weight = self.reduction == "mean", totals.weight
         if mean and weight:
@@ -455,18 +490,15 @@ class DataParallel(Module):
                 xp = XP[type(buffer.grad)]
                 xp.divide(buffer.grad, weight, out=buffer.grad)
         if passes.kept is not None:
-            for slot, earlier in zip(slots, passes.kept, strict=True):
+            for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
         share = totals.loss / weight if weight else math.nan
         # Not by assignment, for which a Module looks at what the value is.
-        vars(self).update(
-            loss=None if totals.not_scalar else share if mean else totals.loss,
-            samples=totals.rows if passes.counted else None,
-            weight=weight,
-            noted=noted,
-        )
-        self._reset()
+        own = self.__dict__
+        own["loss"] = None if totals.not_scalar else share if mean else totals.loss
+        own["samples"] = totals.rows if passes.counted else None
+        own["weight"], own["noted"] = weight, noted
 
     def _set_aside(self) -> list[Any] | None:
         """Gradients of earlier steps, taken away: they are global and not to be reduced again."""
@@ -482,7 +514,7 @@ class DataParallel(Module):
     def communicated(self, started: float, what: str = "reduce") -> None:
         """Count the time since `started` as communication."""
         now = time.perf_counter()
-        vars(self)["comm_seconds"] += now - started
+        self.__dict__["comm_seconds"] += now - started
         if self.on_reduced is not None:
             self.on_reduced(what, started, now)
 

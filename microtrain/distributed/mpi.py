@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import math
 import os
 import signal
 import sys
@@ -26,9 +27,10 @@ import numpy as np
 
 from ..errors import ConfigError, LaunchError, install
 from ..frames import outwards, user_place
-from ..threads import Launch
+from ..threads import Launch, allowed_cores, processor_quota
 from . import abort, warden, watchdog
 from .communicator import Array, Communicator, Op, T, described, ranks_named
+from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
 
@@ -106,16 +108,43 @@ class MpiCommunicator(Communicator):
         # Machines are numbered by their first rank.
         first_ranks = sorted(set(self._comm.allgather(node.bcast(self.rank))))
         self.node_rank, self.num_nodes = first_ranks.index(node.bcast(self.rank)), len(first_ranks)
+        self._shared = self._share(node)
         node.Free()
         #: The MPI and its version, in the library's own words.
         self.library: str = _library(MPI)
         self._control = comm.Dup() if "comm" in _debug() else None
         ALIVE.add(self)
 
+    def _share(self, node: Any) -> SharedMemory | None:
+        """What small arrays are combined through; None: MPI, on every rank. Collective."""
+        if self.num_nodes == self.size:
+            return None
+        between = None
+        if self.num_nodes > 1:
+            first = self._comm.Split(self._MPI.UNDEFINED if node.rank else 0)
+
+            def between(array: Array, op: Op) -> None:
+                first.Allreduce(self._in_place, array, self._ops[op])
+
+        name = create(node.size) if node.rank == 0 else ""
+        names, allowed = zip(*node.allgather((name, allowed_cores())), strict=True)
+        few_cores = min(len(set().union(*allowed)), processor_quota() or math.inf) < node.size
+        shared = None
+        if names[0]:
+            with contextlib.suppress(OSError):
+                shared = SharedMemory(names[0], node.rank, node.size, few_cores, between)
+        everywhere = self._comm.allreduce(shared is not None, self._MPI.LAND)
+        if name:
+            os.unlink(name)
+        return shared if everywhere else None
+
     @watched
     def _all_reduce(self, array: Array, op: Op) -> Array:
         # MPI has no maximum of booleans; as bytes, 0 and 1 have one.
         numbers = array.view(np.uint8) if array.dtype.kind == "b" else array
+        if self._shared is not None and numbers.nbytes <= MOST:
+            self._shared.all_reduce(numbers, op)
+            return array
         for chunk in (numbers,) if numbers.size <= CHUNK else _chunks(numbers):
             self._comm.Allreduce(self._in_place, chunk, self._ops[op])
         return array

@@ -60,16 +60,17 @@ class Reducer:
     def cancel(self) -> None:
         """A pass failed that was to be reduced."""
 
-    def used(self) -> list[bool]:
+    def used(self) -> tuple[bool, ...]:
         """Of each parameter whether its gradient is there."""
-        return [slot.epoch == slot.buffer.epoch for slot in self.storage.slots]
+        return self.storage.present()
 
-    def cleared(self) -> list[bool]:
+    def cleared(self) -> tuple[bool, ...]:
         """The same; those that are not there are zeros now."""
         used = self.used()
-        for slot, there in zip(self.storage.slots, used, strict=True):
-            if not there:
-                slot.array[...] = 0
+        if False in used:
+            for slot, there in zip(self.storage.slots, used, strict=True):
+                if not there:
+                    slot.array[...] = 0
         return used
 
     def lane(self) -> Any:
@@ -80,10 +81,11 @@ class Reducer:
     def summed(self, lane: Any) -> Summed:
         """What a reduced lane says; which parameters any rank used is taken over."""
         totals, notes, used = unpack(lane.tolist())
-        for slot, flag in zip(self.storage.slots, used, strict=True):
-            if flag and slot.epoch != slot.buffer.epoch:
-                slot.epoch = slot.buffer.epoch
-                slot.graph = None
+        if False in self.used():
+            for slot, flag in zip(self.storage.slots, used, strict=True):
+                if flag and slot.epoch != slot.buffer.epoch:
+                    slot.epoch = slot.buffer.epoch
+                    slot.graph = None
         return totals, notes
 
 
@@ -101,6 +103,8 @@ class AtOnce(Reducer):
     def __init__(self, comm: Communicator, storage: FlatStorage, compression: str) -> None:
         super().__init__(comm, storage)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
+        self._sizes = [buffer.grad.size for buffer in storage.buffers]
+        self._lane = self._staged[0].host[self._sizes[0] :]
         self._compressors: list[Compressor] = []
         if compression != "none":
             self._compressors = [
@@ -109,24 +113,25 @@ class AtOnce(Reducer):
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class."""
-        if not last:
-            return None
-        lane = pack(passes.totals(), notes, self.cleared())
-        for number in range(len(self._staged)):
-            self._all_reduce(number, lane if number == 0 else None)
-        first = self.storage.buffers[0].grad.size
-        return self.summed(self._staged[0].host[first:])
+        return self.added_up(passes.totals(), notes) if last else None
 
-    def _all_reduce(self, number: int, lane: list[float] | None) -> None:
-        staged, size = self._staged[number], self.storage.buffers[number].grad.size
-        host = staged.fetch()
+    def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
+        """`reduce` of passes that add up to this."""
+        lane: list[float] | None = pack(totals, notes, self.cleared())
+        for number, staged in enumerate(self._staged):
+            self._all_reduce(number, staged, lane)
+            lane = None
+        return self.summed(self._lane)
+
+    def _all_reduce(self, number: int, staged: Staging, lane: list[float] | None) -> None:
+        host, size = staged.fetch(), self._sizes[number]
         if self._compressors:
             total = self._compressors[number].all_reduce(host[:size], lane)
             if total is not None:
-                host[size:] = total
+                self._lane[...] = total
         elif lane is None:
             self.comm.all_reduce(host[:size])
         else:
-            host[size:] = lane
+            self._lane[...] = lane
             self.comm.all_reduce(host)
         staged.put()

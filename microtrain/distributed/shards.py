@@ -185,7 +185,7 @@ class Shards(Reducer):
         self._sum()
         return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
-    def _leave(self, lane: list[float], rows: int | None, there: list[bool]) -> None:
+    def _leave(self, lane: list[float], rows: int | None, there: Sequence[bool]) -> None:
         slots = self.storage.slots
         number = self.passes % self.each
         fresh = self.passes < self.each

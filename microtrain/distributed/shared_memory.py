@@ -1,0 +1,217 @@
+"""Small all_reduces of the ranks of a host, through memory that they share.
+
+A rank that waits in MPI polls until its time slice is over. Where ranks outnumber cores, the rank
+that it waits for often cannot run before that. Here a rank that waits gives its core away, and a
+few numbers are added up before MPI would have sent them.
+
+Each rank has two slots, used in turn. It copies its numbers into one, then writes behind which call
+they are of, waits until the others have done so, and adds up all slots by itself: in the same order
+on every rank, so that all get the same bits. A rank that is one call ahead uses the other slot. It
+cannot be two ahead: before that the slowest would have had to begin the call between. Over several
+hosts the first rank of each adds up, exchanges the sums over MPI, and hands the result on.
+
+The order is that of recursive doubling: neighbours, then pairs of these. So the bits are those of
+MPICH's Allreduce.
+
+A rank that sees the number of the call must see what was written before it. On x86-64 stores become
+visible in their order. Other processors promise no such thing to Python; there, and on hosts
+without /dev/shm, MPI does it all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, Final
+
+import numpy as np
+
+from .communicator import OPS, REDUCIBLE, Array, Op
+
+__all__ = ["MOST", "SharedMemory", "create"]
+
+MOST: Final = 8192  # bytes of an array that goes this way
+LINE: Final = 64  # bytes of a cache line: no two ranks write into one
+# How often a rank yields its core before it sleeps: a process that yields may be the next to run
+# all the same (as in Linux 6.18), and where cores are few that keeps another rank from running.
+YIELDS: Final = 10_000
+YIELDS_OF_FEW: Final = 10
+PLACE: Final = "/dev/shm"
+ORDERED: Final = ("x86_64", "AMD64")
+_LAST: Final = 2**31 - 1  # after this call they are counted from 0 again
+_FUTEX, _WAIT, _WAKE = 202, 0, 1  # a system call of Linux on x86-64
+_NAP: Final = (ctypes.c_long * 2)(0, 1_000_000)  # 1 ms: a rank that was not woken looks by itself
+_COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+Step = tuple[Any, tuple[Array, ...], Array | None]
+Between = Callable[[Array, Op], object]
+
+
+def create(size: int) -> str:
+    """The name of a new file for `size` ranks; empty: there can be none here."""
+    if os.uname().machine not in ORDERED or not os.access(PLACE, os.W_OK):
+        return ""
+    handle, name = tempfile.mkstemp(prefix="microtrain-", dir=PLACE)
+    try:
+        os.posix_fallocate(handle, 0, _length(size))  # a page without room would end the process
+    except OSError:
+        os.unlink(name)
+        return ""
+    finally:
+        os.close(handle)
+    return name
+
+
+def _length(size: int) -> int:
+    return 2 * (size + 1) * (LINE + MOST)
+
+
+class SharedMemory:
+    """The slots of the ranks of one host.
+
+    Args:
+        name: of a file that `create` has made. It may be deleted once all have opened it.
+        rank, size: this process among those of the host.
+        few_cores: whether the host has fewer cores for them.
+        between: combines the results of the hosts, in place; rank 0 of each calls it. None: there
+            is no other host.
+
+    Raises OSError where the file cannot be opened or mapped.
+    """
+
+    def __init__(
+        self, name: str, rank: int, size: int, few_cores: bool, between: Between | None
+    ) -> None:
+        with open(name, "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _length(size))
+        self._address: int = np.frombuffer(self._memory, np.uint8).ctypes.data
+        # A rank's word is its call; the next one is 1 while somebody sleeps until that changes.
+        self._words = memoryview(self._memory).cast("q")
+        self._rank, self._size, self._between = rank, size, between
+        self._calls = 0
+        self._plans: dict[tuple[int, int, Op], tuple[_Plan, _Plan]] = {}
+        # A sum that overflows warns nobody in MPI. To enter a context takes a tenth of the time of
+        # numpy.errstate.
+        self._quietly = copy_context()
+        self._quietly.run(np.seterr, all="ignore")
+        self._yields = YIELDS_OF_FEW if few_cores else YIELDS
+        # os.sched_yield keeps the interpreter's lock in Python 3.11: other threads could not run.
+        libc = ctypes.CDLL(None)
+        self._yield: Callable[[], int] = libc.sched_yield
+        self._system_call: Any = libc.syscall
+        number, pointer = ctypes.c_int, ctypes.c_void_p
+        self._system_call.argtypes = [ctypes.c_long, pointer, number, number, pointer]
+
+    def all_reduce(self, array: Array, op: Op) -> None:
+        """Combine arrays of at most `MOST` bytes over the ranks, in place.
+
+        Raises RuntimeError on every rank where dtypes, sizes or ops differ.
+        """
+        key = array.dtype.num, array.size, op
+        plans = self._plans.get(key)
+        if plans is None:
+            plans = self._plans[key] = _Plan(self, 0, array, op), _Plan(self, 1, array, op)
+        call = self._calls = (self._calls + 1) & _LAST
+        plan, words = plans[call & 1], self._words
+        flat = array if array.ndim == 1 else array.reshape(-1)
+        plan.mine[...] = flat
+        word = call << 32 | plan.tag
+        self._say(plan.my_word, word)
+        for other in plan.waits_for:
+            if words[other] != word:
+                self._wait(other, word)
+        if plan.steps is None:
+            flat[...] = plan.result
+            return
+        self._quietly.run(plan.combine, flat)
+        if self._between is not None:
+            self._between(flat, op)
+            plan.result[...] = flat
+            self._say(plan.result_word, word)
+
+    def _say(self, place: int, word: int) -> None:
+        """Write a word, and wake those that sleep until it is there."""
+        words = self._words
+        words[place] = word
+        if words[place + 1]:
+            words[place + 1] = 0
+            self._system_call(_FUTEX, self._address + 8 * place + 4, _WAKE, _LAST, None)
+
+    def _wait(self, place: int, word: int) -> None:
+        """Until another rank has written this word."""
+        words, yields = self._words, self._yields
+        while (found := words[place]) != word:
+            if found >> 32 == word >> 32:
+                raise RuntimeError(
+                    f"all_reduce: the ranks are not at the same call: {_told(word)} here, "
+                    f"{_told(found)} on another rank of this host (MICROTRAIN_DEBUG=comm in the "
+                    "environment says where)"
+                )
+            if yields:
+                yields -= 1
+                self._yield()
+            else:  # unless its upper half, the call, is another one by now
+                words[place + 1] = 1
+                half = self._address + 8 * place + 4
+                self._system_call(_FUTEX, half, _WAIT, found >> 32, ctypes.addressof(_NAP))
+
+
+class _Plan:
+    """What an all_reduce of one dtype, size and op does, in one of the two turns.
+
+    Attributes:
+        tag: the call, to be compared.
+        mine, my_word: where this rank writes its numbers, and then the call.
+        waits_for: the words that it waits for.
+        steps: how the slots are combined; None: another rank does that.
+        result, result_word: where the first rank of a host writes the result of all hosts.
+    """
+
+    def __init__(self, shared: SharedMemory, turn: int, array: Array, op: Op) -> None:
+        size, rank, dtype = shared._size, shared._rank, array.dtype
+        self.tag = array.size << 8 | dtype.num << 2 | OPS.index(op)
+        first = turn * (size + 1)
+        words = [(first + n) * LINE // 8 for n in range(size + 1)]
+        start = 2 * (size + 1) * LINE + first * MOST
+        strides = MOST, dtype.itemsize
+        slots: Array = np.ndarray((size + 1, array.size), dtype, shared._memory, start, strides)
+        self.my_word, self.result_word = words[rank], words[size]
+        self.mine, self.result = slots[rank], slots[size]
+        self.steps: list[Step] | None = None
+        self.waits_for = [self.result_word]
+        if rank == 0 or shared._between is None:
+            self.steps = _doubling(_COMBINE[op], slots[:size])
+            self.waits_for = [word for word in words[:size] if word != self.my_word]
+
+    def combine(self, out: Array) -> None:
+        """Combine the slots; of a single one `out` is the result already."""
+        for function, arrays, to in self.steps or ():
+            function(*arrays, out=out if to is None else to)
+
+
+def _doubling(combine: Any, rows: Array) -> list[Step]:
+    """Neighbours are combined, then pairs of these; the last step, without a place, is the result.
+
+    Where their number is no power of two, as many pairs as make it one are combined before.
+    """
+    steps: list[Step] = []
+    pairs = len(rows) - (1 << len(rows).bit_length() - 1) or len(rows) // 2
+    while len(rows) > 2:
+        level = np.empty((len(rows) - pairs, *rows.shape[1:]), rows.dtype)
+        steps.append((combine, (rows[: 2 * pairs : 2], rows[1 : 2 * pairs : 2]), level[:pairs]))
+        if len(level) > pairs:
+            steps.append((np.positive, (rows[2 * pairs :],), level[pairs:]))
+        rows, pairs = level, len(level) // 2
+    if len(rows) == 2:
+        steps.append((combine, (rows[0], rows[1]), None))
+    return steps
+
+
+def _told(word: int) -> str:
+    """The call that a word is of."""
+    dtype = next(dtype for dtype in REDUCIBLE if dtype.num == word >> 2 & 63)
+    return f"{OPS[word & 3]} of {(word & _LAST) >> 8} {dtype}"
