@@ -26,12 +26,21 @@ runs from an npz file of 1 GB, read into memory and mapped, taking turns too; an
 first batch of a source of a thousand million rows, each in a fresh process.
 
     python benchmarks/data_memory.py --file 4 --torch .venv-torch/bin/python
+
+With --speed 1 nothing but speeds, of 1 GB in rows of 100 inputs, all in one process and in turns:
+an array in memory, .npy files, an npz file, and .npy files whose maps are kept to pages of 4 kB
+(MADV_NOHUGEPAGE), as they are where the system has none larger for files. First the loader alone,
+then a split read by a small step in NumPy. Told are nanoseconds of a row, of the processor and of
+the clock, and the ratio of memory to each in every turn, in time of the processor.
+
+    python benchmarks/data_memory.py --speed 1
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -39,7 +48,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -329,6 +340,88 @@ def on_file(gigabytes: float, ranks: list[int], torch: str) -> tuple[dict[str, o
     return numbers, right
 
 
+TURN, TURNS = 400, 25  # batches, and how often; before them three turns that do not count
+MEMORY, PAGES = "memory", "npy, 4 kB"
+
+
+def sources(directory: str, rows: int) -> dict[str, Any]:
+    """The same numbers in memory and in files, which are written and then mapped."""
+    import microtrain as mt
+    from microtrain.data.mapped import Stored, map_npz
+
+    x = np.random.default_rng(0).standard_normal((rows, COLUMNS), np.float32)
+    y = x[:, :1] - x[:, 1:2]
+    paths = [Path(directory, name) for name in ("x.npy", "y.npy", "both.npz")]
+    np.save(paths[0], x)
+    np.save(paths[1], y)
+    np.savez(paths[2], x=x, y=y)
+    small = mt.data.npy(paths[0], target=paths[1])
+    for column in small._columns:
+        for each in column._maps:
+            each.madvise(mmap.MADV_NOHUGEPAGE)
+    return {
+        MEMORY: mt.data.ArrayDataset(x, y),
+        "npy": mt.data.npy(paths[0], target=paths[1]),
+        "npz": Stored(map_npz(paths[2], ["x", "y"])),
+        PAGES: small,
+    }
+
+
+def batches(source: Any) -> Iterator[Any]:
+    """Epoch after epoch."""
+    import microtrain as mt
+
+    loader = mt.data.DataLoader(source, 256, seed=1)
+    while True:
+        yield from loader
+
+
+def in_turns(found: dict[str, Any], with_step: bool) -> dict[str, dict[str, list[float]]]:
+    """Nanoseconds of a row, turn by turn, of the processor and of the clock."""
+    for source in found.values():  # each page is there before
+        for first in range(0, len(source), 10_000):
+            for array in source.read(slice(first, first + 10_000)):
+                array.sum()
+    weights = np.zeros((COLUMNS, 1), np.float32)
+    endless = {name: batches(source) for name, source in found.items()}
+    times: dict[str, dict[str, list[float]]] = {name: {"cpu": [], "wall": []} for name in found}
+    for turn in range(TURNS + 3):
+        for name, each in endless.items():
+            cpu, wall = time.process_time(), time.perf_counter()
+            for _ in range(TURN):
+                x, y = (tensor.numpy() for tensor in next(each))
+                if with_step:
+                    weights -= 1e-4 * (x.T @ (x @ weights - y))
+            spent = time.process_time() - cpu, time.perf_counter() - wall
+            if turn >= 3:
+                for kind, seconds in zip(("cpu", "wall"), spent, strict=True):
+                    times[name][kind].append(seconds / TURN / 256 * 1e9)
+    return times
+
+
+def speeds_of_maps(gigabytes: float) -> tuple[dict[str, object], bool]:
+    """The table of speeds; its numbers, and whether they are as they must be."""
+    from microtrain.data import prepare
+
+    numbers: dict[str, object] = {}
+    right = True
+    with tempfile.TemporaryDirectory() as directory:
+        found = sources(directory, round(gigabytes * 1e9 / (4 * COLUMNS)))
+        for what, with_step in (("loader", False), ("split and step", True)):
+            if with_step:
+                split = {"train": 0.99, "val": 0.01}
+                found = {name: prepare(each, split=split).train for name, each in found.items()}
+            numbers[what] = times = in_turns(found, with_step)
+            print(f"{what:<16}{'cpu, ns':>10}{'wall, ns':>10}   memory / file, cpu")
+            for name, spent in times.items():
+                pairs = zip(times[MEMORY]["cpu"], spent["cpu"], strict=True)
+                ratios = [memory / file for memory, file in pairs]
+                cpu, wall = (statistics.median(spent[kind]) for kind in ("cpu", "wall"))
+                print(f"{name:<16}{cpu:>10.0f}{wall:>10.0f}{_spread(ratios, '.2f')}", flush=True)
+                right = right and statistics.median(ratios) >= LEAST
+    return numbers, right
+
+
 def _spread(values: list[float], form: str) -> str:
     """The median, and the least and largest."""
     low, middle, high = min(values), statistics.median(values), max(values)
@@ -340,10 +433,14 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--file", type=float, metavar="GB", help="train on a .npy file of so many")
+    parser.add_argument("--speed", type=float, metavar="GB", help="speeds alone, of so many")
     parser.add_argument("--torch", default=sys.executable, help="a Python that has torch")
     options = parser.parse_args()
-    if options.file:
-        numbers, right = on_file(options.file, options.ranks, os.path.abspath(options.torch))
+    if options.file or options.speed:
+        if options.speed:
+            numbers, right = speeds_of_maps(options.speed)
+        else:
+            numbers, right = on_file(options.file, options.ranks, os.path.abspath(options.torch))
         if options.json:
             Path(options.json).write_text(json.dumps(numbers, indent=2), encoding="utf-8")
         return 0 if right else 1

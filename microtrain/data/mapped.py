@@ -28,6 +28,7 @@ __all__ = ["Column", "Mapped", "Stored", "changed", "map_npy", "map_npz", "npy",
 Array = NDArray[Any]
 
 TOUCHED = 512  # rows of which the processor still knows where they are when they are copied
+WIDE = 256  # bytes of a row below which that costs more than it saves
 LOOK = 1.0  # seconds between looks at the files: a map of one that shrank ends the process
 
 
@@ -214,8 +215,8 @@ class Mapped:
 def _take(array: Array, rows: NDArray[np.intp]) -> Array:
     """`array.take(rows, 0)`, faster of a large map.
 
-    One number of each row is read before the row. These reads wait for the memory (and for where
-    the page is, which is what a map costs) side by side; copies of rows, one after another.
+    One number of each wide row is read before the row. These reads wait for the memory (and for
+    where the page is, which is what a map costs) side by side; copies of rows, one after another.
     """
     if not array.size or not (array.flags.aligned or array.flags.c_contiguous):
         return array[rows]
@@ -223,15 +224,15 @@ def _take(array: Array, rows: NDArray[np.intp]) -> Array:
         bare = array[:, None] if array.ndim == 1 else array
         taken = _take(bare.view(np.uint8), rows).view(array.dtype)
         return taken[:, 0] if array.ndim == 1 else taken
-    if array.ndim == 1 or (len(rows) and rows.min() < 0):
+    if array.strides[0] < WIDE:
         return array.take(rows, 0)
     inner: tuple[Any, ...] = (slice(None), *[0] * (array.ndim - 1))
     firsts = array[inner]
     taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
     for first in range(0, len(rows), TOUCHED):
         some = rows[first : first + TOUCHED]
-        firsts[some]  # raises IndexError for a row that there is not, which `clip` would not
-        array.take(some, 0, taken[first : first + TOUCHED], "clip")
+        firsts[some]  # raises IndexError for a row that there is not, which `wrap` would not
+        array.take(some, 0, taken[first : first + TOUCHED], "wrap")
     return taken
 
 

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..random import brief_generator, generator
-from .order import TABLE, Order, Permutation
+from .order import CHUNK, TABLE, Order, Permutation
 
 __all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
 
 PARTS = ("train", "val", "test")
 REGION = 1024  # rows that are split by themselves, at least
 NEAR = 8  # rows of a part in a region, from which on rounding moves a row by one region at most
+KEPT = 2**24  # rows of all parts up to which the numbers of a part are kept: 4 bytes each
 
 
 def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> dict[str, int]:
@@ -72,7 +73,8 @@ class PartRows(Order):
     """The rows of one part of a large data set, read like an index array.
 
     The parts' rows come region by region, from the front of the data to its back, and within a
-    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions.
+    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions. Once many are
+    wanted at positions, as in shuffled epochs, all numbers are kept, of data of up to `KEPT` rows.
 
     Args:
         rows: of all parts.
@@ -105,8 +107,18 @@ class PartRows(Order):
         self._shift = (sum(earlier, np.zeros(count, np.int64)) - self._until[:-1]).view(np.uint64)
         self._region, self._last = np.uint64(region), np.uint64(count - 1)
         self._share = sizes[name] * region / rows  # rows of this part in a region, on average
+        self._of = rows
         self._inside = Permutation(region, seed, "split", 0)
         self._in_last = Permutation(rows - (count - 1) * region, seed, "split", 1)
+
+    def __getitem__(self, positions: slice | NDArray[Any]) -> NDArray[np.intp]:
+        many = isinstance(positions, np.ndarray) and positions.size > REGION
+        if many and self._kept is None and self._of <= KEPT:
+            kept = np.empty(len(self), np.uint32)
+            for start in range(0, len(kept), CHUNK):
+                kept[start : start + CHUNK] = self[start : start + CHUNK]
+            self._kept = kept
+        return super().__getitem__(positions)
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
         number = self._regions_of(positions.view(np.int64))

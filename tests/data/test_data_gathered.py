@@ -134,7 +134,7 @@ def test_a_row_beyond_a_map_is_refused(tmp_path):
     np.testing.assert_array_equal(source.read(np.array([-1, 4]))[0], X[[-1, 4]])
 
 
-SHAPES = [(N,), (N, 3), (N, 1), (N, 0), (N, 2, 3)]
+SHAPES = [(N,), (N, 3), (N, 1), (N, 0), (N, 2, 3), (N, 300)]
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">f8", "i8", "?"])

@@ -200,3 +200,19 @@ def test_the_region_of_a_position_is_found_without_looking_through_all(rows, sha
         positions = np.arange(size)
         expected = np.searchsorted(part._until, positions, "right") - 1
         np.testing.assert_array_equal(part._regions_of(positions), expected)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_row_numbers_that_are_kept_are_those_worked_out(monkeypatch, kept):
+    rows = 5000
+    monkeypatch.setattr("microtrain.data.split.KEPT", rows - (not kept))
+    part = PartRows(rows, {"train": 4500, "val": 500}, "train", 3)
+    expected, positions = part[:], np.random.default_rng(0).permutation(4500)
+    assert part._kept is None  # a part that is gone through in order needs none
+    found = part[positions]
+    np.testing.assert_array_equal(found, expected[positions], strict=True)
+    np.testing.assert_array_equal(part[7:40], expected[7:40], strict=True)
+    assert (part._kept is not None) == kept
+    for wrong in (-1, 4500):
+        with pytest.raises(IndexError, match="of an order of 4500 rows"):
+            part[np.append(positions, wrong)]
