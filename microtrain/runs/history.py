@@ -142,24 +142,26 @@ class _Growing:
 
     def add(self, layouts: Sequence[Layout]) -> None:
         """The rows of one block."""
-        rows = np.sort(np.concatenate([each.rows for each in layouts]))
-        places = [np.searchsorted(rows, each.rows) for each in layouts]
-        before = len(self.steps)
+        places: list[Any] = [slice(None)]
+        if len(layouts) > 1:
+            rows = np.sort(np.concatenate([each.rows for each in layouts]))
+            places = [np.searchsorted(rows, each.rows) for each in layouts]
+        before, count = len(self.steps), sum(len(each.rows) for each in layouts)
         for name in dict.fromkeys(name for each in layouts for name in each.columns):
             if name != "step" and name not in self.values:
                 self.values[name] = array("d", [math.nan]) * before
                 self.there[name] = bytearray(before)
-        steps = np.empty(len(rows), np.int64)
+        steps = np.empty(count, np.int64)
         for place, each in zip(places, layouts, strict=True):
             steps[place] = each.columns["step"]
-        self.steps.frombytes(steps.tobytes())
+        self.steps.frombytes(steps.view(np.uint8).data)
         for name, kept in self.values.items():
-            values, mask = np.full(len(rows), math.nan), np.zeros(len(rows), bool)
+            values, mask = np.full(count, math.nan), np.zeros(count, bool)
             for place, each in zip(places, layouts, strict=True):
                 if name in each.columns:
                     values[place], mask[place] = each.columns[name], True
-            kept.frombytes(values.tobytes())
-            self.there[name] += mask.tobytes()
+            kept.frombytes(values.view(np.uint8).data)
+            self.there[name] += mask.data
 
     def entries(self) -> Entries:
         masks = {name: np.frombuffer(kept, bool) for name, kept in self.there.items()}
