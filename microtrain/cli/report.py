@@ -39,8 +39,9 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
         return
     predictions = None
     note = ""
-    if Record.read(runs[0]).info.sweep:
-        click.echo(write_report(runs[0], output))
+    record = Record.read(runs[0])
+    if record.info.sweep:
+        click.echo(write_report(record, output))
         return
     try:
         predictions = _predict(runs[0], trust)
@@ -48,7 +49,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
             note = "The predictions of this model are of no kind that can be shown here."
     except (ConfigError, DataError) as error:
         note = f"There are no predictions to show: {str(error).splitlines()[0]}"
-    click.echo(write_report(runs[0], output, predictions, note))
+    click.echo(write_report(record, output, predictions, note))
 
 
 def _predict(run: str, trust: bool) -> Predictions | None:

@@ -9,18 +9,22 @@ even these leave open to which side it is rounded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BEFORE", "decimals"]
+__all__ = ["BEFORE", "decimals", "words_before"]
 
 Array = NDArray[Any]
 BEFORE = 24  # bytes that must stand in the buffer before the first text
 _DIGITS = 19  # that fit into 64 bits
 _TENS = 10 ** np.arange(_DIGITS + 1, dtype=np.uint64)
 _FLOATS = _TENS.astype(np.float64)  # exactly
+# By word of eight bytes and length of a run: the bytes of the word that are of the run.
+_UNUSED = 64 - 8 * np.clip(np.arange(BEFORE + 1) - [[0], [8], [16]], 0, 8)
+_KEPT = np.uint64(2**64 - 1) << _UNUSED.astype(np.uint64)
 
 
 def decimals(data: bytes, starts: Array, points: Array, ends: Array) -> tuple[Array, Array]:
@@ -59,16 +63,13 @@ def decimals(data: bytes, starts: Array, points: Array, ends: Array) -> tuple[Ar
 
 def _integers(data: bytes, ends: Array, counts: Array) -> tuple[Array, Array]:
     """Runs of `counts` digits up to `ends` as uint64, and what is not 0 where one is none."""
-    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # from every byte on
     total = np.zeros(len(ends), np.uint64)
     odd = np.zeros(len(ends), np.uint64)
-    longest = min(int(counts.max(initial=0)), BEFORE)
-    for k in range(0, longest, 8):
-        word = words[ends - (8 + k)]
+    counts = np.minimum(np.maximum(counts, 0), BEFORE)
+    words = words_before(data, ends, -(-int(counts.max(initial=0)) // 8))
+    for k, word in zip(range(0, BEFORE, 8), words, strict=False):
         word ^= np.uint64(0x3030303030303030)
-        unused = (64 - 8 * np.clip(counts - k, 0, 8)).astype(np.uint64)
-        word >>= unused  # what stands before the run
-        word <<= unused
+        word &= _KEPT[k // 8].take(counts)  # not what stands before the run
         odd |= (word + np.uint64(0x7676767676767676)) | word
         word *= np.uint64(2561)
         word >>= np.uint64(8)
@@ -80,6 +81,24 @@ def _integers(data: bytes, ends: Array, counts: Array) -> tuple[Array, Array]:
         word >>= np.uint64(32)
         total += word * np.uint64(10**k) if k else word
     return total, odd & np.uint64(0x8080808080808080)
+
+
+def words_before(data: bytes, ends: Array, count: int) -> Iterator[Array]:
+    """The eight bytes before `ends` as uint64, then those before them, and so on.
+
+    NumPy takes what is aligned eight times as fast as what is not, so a word is made of two.
+    """
+    data += bytes(-len(data) % 8)  # no copy where there is nothing to add
+    words = np.frombuffer(data, "<u8")
+    at = ends - 8
+    places = at >> 3
+    down = (at & 7).astype(np.uint64) << np.uint64(3)
+    up = np.uint64(64) - down
+    high = words.take(places + 1, mode="clip")  # behind the last is nothing, and none of it needed
+    for k in range(count):
+        low = words.take(places - k, mode="clip")
+        yield low >> down | high << up
+        high = low
 
 
 def _quotients(integers: Array, divisors: Array) -> tuple[Array, Array]:

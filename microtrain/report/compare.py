@@ -24,6 +24,7 @@ __all__ = ["compare", "first_difference", "lines", "together"]
 
 _PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 _WIDEST = 48
+_AT_ONCE = 2**16  # rows that are compared in one go
 
 
 def compare(records: Sequence[Record]) -> dict[str, Any]:
@@ -122,9 +123,12 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
             shared = functools.reduce(np.intersect1d, steps)
             rest = [np.setdiff1d(each, shared, assume_unique=True) for each in steps]
             lacking += [int(each.min()) for each in rest if len(each)]
-            rows = [at[np.isin(each, shared)] for at, each in zip(rows, steps, strict=True)]
-        at = {name: _where_other(tables, rows, name) for name in _compared(records)}
-        firsts = {name: int(places[0]) for name, places in at.items() if len(places)}
+            rows = [
+                np.arange(len(table.steps))[at][np.isin(each, shared)]
+                for table, at, each in zip(tables, rows, steps, strict=True)
+            ]
+        at = {name: _first_other(tables, rows, len(shared), name) for name in _compared(records)}
+        firsts = {name: place for name, place in at.items() if place is not None}
         if firsts:
             first = min(firsts.values())
             other = [f"{split}/{name}" for name, place in firsts.items() if place == first]
@@ -141,28 +145,34 @@ def _compared(records: Sequence[Record]) -> list[str]:
     return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
 
 
-def _last_of_each(steps: NDArray[np.int64]) -> NDArray[np.intp]:
+def _last_of_each(steps: NDArray[np.int64]) -> NDArray[np.intp] | slice:
     """The last row of each step, in the order of the steps."""
     if (steps[1:] > steps[:-1]).all():
-        return np.arange(len(steps))
+        return slice(None)
     _, back = np.unique(steps[::-1], return_index=True)
     return np.asarray(len(steps) - 1 - back)
 
 
-def _where_other(
-    parts: Sequence[Entries], rows: Sequence[NDArray[np.intp]], name: str
-) -> NDArray[np.intp]:
-    """Which of these rows have another value, to the last bit, or alone have or lack one."""
-    first: Any = None
-    other = np.zeros(len(rows[0]), bool)
-    for part, at in zip(parts, rows, strict=True):
-        have, values = np.zeros(len(part.steps), bool), part.values.get(name)
-        have[part.have(name)] = True
-        found = np.zeros(len(at)) if values is None else values[at]
-        bits = np.where(np.isnan(found), np.nan, found).view(np.int64)  # one nan is as another
-        first = first or (have[at], bits)
-        other |= (have[at] != first[0]) | ((bits != first[1]) & have[at])
-    return np.flatnonzero(other)
+def _first_other(
+    parts: Sequence[Entries], rows: Sequence[NDArray[np.intp] | slice], count: int, name: str
+) -> int | None:
+    """At which of these rows one has another value, to the last bit, or alone has or lacks it."""
+    for start in range(0, count, _AT_ONCE):
+        some = slice(start, min(count, start + _AT_ONCE))
+        first: Any = None
+        other = np.zeros(some.stop - start, bool)
+        for part, at in zip(parts, rows, strict=True):
+            where = some if isinstance(at, slice) else at[some]
+            values = part.values.get(name)
+            there = part.there.get(name)
+            have = np.full(len(other), values is not None) if there is None else there[where]
+            found = np.zeros(len(other)) if values is None else values[where]
+            bits = np.where(np.isnan(found), np.nan, found).view(np.int64)  # one nan is as another
+            first = first or (have, bits)
+            other |= (have != first[0]) | ((bits != first[1]) & have)
+        if other.any():
+            return start + int(other.argmax())
+    return None
 
 
 # In words -----------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ _AXES = ("step", "epoch", "time")
 
 
 def write_report(
-    run: str | Path,
+    run: str | Path | Record,
     output: str | Path | None = None,
     predictions: Predictions | None = None,
     note: str = "",
@@ -53,7 +53,7 @@ def write_report(
     """Write the report of a run or a sweep and return its path; the file is whole or not there.
 
     Args:
-        run: what `Record.read` takes: the run directory, or `<runs>/<name>`.
+        run: a record, or what `Record.read` takes: the run directory, or `<runs>/<name>`.
         output: the file; report.html in the run directory by default.
         predictions: what `predict_rows` gives; of a run.
         note: why there are none.
@@ -61,7 +61,7 @@ def write_report(
     Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
     written.
     """
-    record = Record.read(run)
+    record = run if isinstance(run, Record) else Record.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
     if record.info.sweep:
         _write(path, sweep_html(record))

@@ -11,9 +11,8 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import islice
 from pathlib import Path
-from types import NoneType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..files import open_plain, parse_object, reason
+from .regular import Layout, columns
 
 __all__ = ["LEADING", "RESERVED", "SPLITS", "WALL_CLOCK", "Entries", "History", "read_metrics"]
 
@@ -28,10 +28,10 @@ SPLITS = ("train", "val", "test")
 LEADING = ("split", "step", "epoch", "samples", "loss")
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may change in a row
 RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
-_KEYS = ("split", "step")  # of every row
 _LONGEST_ROW = 2**20  # bytes
 _LONGEST_NAME = 60  # characters of a field that an error repeats
 _BLOCK = 2**18  # bytes that are read at once
+_AT_ONCE = 4  # blocks, into which no more columns than a cache holds are cut
 
 Values = NDArray[np.float64]
 
@@ -42,8 +42,8 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     Raises DataError naming the line of anything else that is no row.
     """
     rows: list[dict[str, Any]] = []
-    for lines in _blocks(path):
-        rows += _each(lines, path, len(rows))
+    for text in _blocks(path):
+        rows += _each(text.split(b"\n"), path, len(rows))
     return rows
 
 
@@ -102,21 +102,21 @@ class History:
         """As `read_metrics`, which raises the same DataError, in a twentieth of the memory."""
         history, kept = cls(), {split: _Growing() for split in SPLITS}
         fields: dict[str, None] = {}
-        for lines in _blocks(path):
+        for text in _blocks(path):
             try:
-                rows = _together(lines)
-                tables = _by_split(rows)
-            except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+                layouts = columns(text, SPLITS)
+            except (OverflowError, TypeError, ValueError):
                 # Something in these lines is not as a run writes it: damaged, or said otherwise.
-                rows = _each(lines, path, history.rows)
-                tables = _by_split(rows)
-            for split, table in tables.items():
-                if not table.values.keys() <= fields.keys():
-                    fields |= dict.fromkeys(name for row in rows for name in row)
-                kept[split].add(table)
-            history.rows += len(rows)
-            history.last_step = rows[-1]["step"]
-        history.fields = [name for name in fields if name not in _KEYS]
+                layouts = _layouts(_each(text.split(b"\n"), path, history.rows))
+            for split in SPLITS:
+                if mine := [each for each in layouts if each.split == split]:
+                    kept[split].add(mine)
+            for each in layouts:
+                fields |= dict.fromkeys(each.columns)
+            last = max(layouts, key=lambda each: int(each.rows[-1]))
+            history.rows += int(last.rows[-1]) + 1
+            history.last_step = int(last.columns["step"][-1])
+        history.fields = [name for name in fields if name != "step"]
         history.entries = {split: each.entries() for split, each in kept.items() if each.steps}
         return history
 
@@ -140,18 +140,28 @@ class _Growing:
         self.values: dict[str, array[float]] = {}
         self.there: dict[str, bytearray] = {}
 
-    def add(self, more: Entries) -> None:
-        before, count = len(self.steps), len(more.steps)
-        self.steps.frombytes(more.steps.tobytes())
-        for name in [name for name in more.values if name not in self.values]:
-            self.values[name] = array("d", [math.nan]) * before
-            self.there[name] = bytearray(before)
+    def add(self, layouts: Sequence[Layout]) -> None:
+        """The rows of one block."""
+        places: list[Any] = [slice(None)]
+        if len(layouts) > 1:
+            rows = np.sort(np.concatenate([each.rows for each in layouts]))
+            places = [np.searchsorted(rows, each.rows) for each in layouts]
+        before, count = len(self.steps), sum(len(each.rows) for each in layouts)
+        for name in dict.fromkeys(name for each in layouts for name in each.columns):
+            if name != "step" and name not in self.values:
+                self.values[name] = array("d", [math.nan]) * before
+                self.there[name] = bytearray(before)
+        steps = np.empty(count, np.int64)
+        for place, each in zip(places, layouts, strict=True):
+            steps[place] = each.columns["step"]
+        self.steps.frombytes(steps.view(np.uint8).data)
         for name, kept in self.values.items():
-            column = more.values.get(name)
-            kept.frombytes((np.full(count, math.nan) if column is None else column).tobytes())
-            mask = np.zeros(count, bool)
-            mask[more.have(name)] = True
-            self.there[name] += mask.tobytes()
+            values, mask = np.full(count, math.nan), np.zeros(count, bool)
+            for place, each in zip(places, layouts, strict=True):
+                if name in each.columns:
+                    values[place], mask[place] = each.columns[name], True
+            kept.frombytes(values.view(np.uint8).data)
+            self.there[name] += mask.data
 
     def entries(self) -> Entries:
         masks = {name: np.frombuffer(kept, bool) for name, kept in self.there.items()}
@@ -162,26 +172,28 @@ class _Growing:
         )
 
 
-def _blocks(path: str | Path) -> Iterator[list[bytes]]:
-    """The lines of a file without their newlines, some at a time; what follows the last is torn.
+def _blocks(path: str | Path) -> Iterator[bytes]:
+    """The lines of a file, some at a time, the last without its newline; what follows it is torn.
 
     Raises DataError where it cannot be read.
     """
     try:
         with open_plain(path) as file:
-            yield from _lines(file)
+            lines = _lines(file)
+            while parts := [*islice(lines, _AT_ONCE)]:
+                yield b"\n".join(parts)
     except OSError as error:
         raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
 
 
-def _lines(file: BinaryIO) -> Iterator[list[bytes]]:
+def _lines(file: BinaryIO) -> Iterator[bytes]:
     rest = b""
     while block := file.read(_BLOCK):
         whole, newline, rest = (rest + block).rpartition(b"\n")
         if newline:
-            yield whole.split(b"\n")
+            yield whole
         if len(rest) > _LONGEST_ROW:  # of a file without lines not all is read
-            yield [rest[:_LONGEST_ROW]]
+            yield rest[:_LONGEST_ROW]
             rest = rest[_LONGEST_ROW:]
 
 
@@ -209,48 +221,20 @@ def _row(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _together(lines: Sequence[bytes]) -> list[dict[str, Any]]:
-    """The objects of some lines, one a line and each of plain values; else ValueError, TypeError.
-
-    Its parser reads floats as Python's does, to the last bit, in a third of the time.
-    """
-    from pydantic_core import from_json
-
-    # Objects without others in them that begin and end each line cannot go on in the next one.
-    text = b",\n".join(lines)
-    if text[:1] != b"{" or text.count(b"},\n{") != len(lines) - 1:
-        raise ValueError("not one object a line")
-    rows: list[dict[str, Any]] = from_json(b"[%b]" % text)
-    if len(rows) != len(lines):
-        raise ValueError("not one object a line")
-    return rows
-
-
-def _by_split(rows: Sequence[dict[str, Any]]) -> dict[str, Entries]:
-    """Rows as columns. Raises KeyError, OverflowError, TypeError or ValueError for what is none."""
-    found: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    for row in rows:
-        found[row["split"]].append(row)
-    return {split: _entries(mine) for split, mine in found.items() if mine}
-
-
-def _entries(rows: Sequence[dict[str, Any]]) -> Entries:
-    shapes = dict.fromkeys(map(tuple, rows))
-    names = [*dict.fromkeys(name for shape in shapes for name in shape)]
-    there = {}
-    if len(shapes) == 1:
-        flat = [*chain.from_iterable(map(dict.values, rows))]
-    else:
-        flat = [row.get(name) for row in rows for name in names]
-        lacking = [name for name in names if any(name not in shape for shape in shapes)]
-        there = {name: np.array([name in row for row in rows]) for name in lacking}
-    width, split, step = len(names), names.index("split"), names.index("step")
-    flat[split::width] = [None] * len(rows)
-    steps = flat[step::width]
-    if {*map(type, steps)} != {int} or not {*map(type, flat)} <= {int, float, NoneType}:
-        raise TypeError("no numbers")
-    table = np.array(flat, np.float64).reshape(len(rows), width)
-    if np.isinf(table).any():
-        raise ValueError("an infinite number")
-    values = {n: c for n, c in zip(names, table.T, strict=True) if n not in _KEYS}
-    return Entries(np.array(steps, np.int64), values, there)
+def _layouts(rows: Sequence[dict[str, Any]]) -> list[Layout]:
+    """Rows as columns."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        found.setdefault((row["split"], *row), []).append(i)
+    return [
+        Layout(
+            split,
+            np.array(places),
+            {
+                key: np.array([rows[i][key] for i in places], "i8" if key == "step" else "f8")
+                for key in keys
+                if key != "split"
+            },
+        )
+        for (split, *keys), places in found.items()
+    ]
