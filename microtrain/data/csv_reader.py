@@ -34,7 +34,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
-ARROW_BLOCK = 4 * BLOCK
+ARROW_BLOCK = 16 * BLOCK
 _WORTH = 60  # blocks of a file for which pyarrow's import pays: 16 MB
 _ROWS = 10_000  # of a block from Python's reader
 _AT_ONCE = 2_000_000  # cells whose texts are read again together
@@ -80,7 +80,7 @@ class _File:
         self.origin, self._opening = str(origin), opening
         self._delimiter, self._decimal = delimiter, decimal
         self._stamp: tuple[int, ...] | None = None
-        self._rows, self._again = 0, dict[int, Array]()
+        self._rows, self._again = 0, dict[int, Texts]()
         self._spans_lines = False  # some row may have several
         self._arrow: Arrow | None = None
         self._read_back: list[int] = []
@@ -110,7 +110,7 @@ class _File:
                 bad = block.numbers(numeric, matrix[:, self._rows : end])
                 changed |= {numeric[i] for i in bad}
             for j, column in kept.items():
-                column.add(block.raw(j))
+                column.add(*block.raw(j))
             self._rows = end
         if self._arrow:
             self._arrow.release()
@@ -118,15 +118,16 @@ class _File:
         if not self._rows:
             raise DataError(f"{self.origin} has a header but no rows: the data set is empty")
         matrix.flags.writeable = False
-        found = {j: np.array(kept.pop(j).cells, object) for j in [*kept]}
-        found |= self._texts(sorted(changed))
+        found = kept | self._texts(sorted(changed))
         numbers = {j: row[: self._rows] for j, row in zip(numeric, matrix, strict=True)}
         numbers = {j: row for j, row in numbers.items() if j not in changed}
         self._read_back = [j for j in range(count) if j not in found]
         columns = (
-            found[j] if j in found else OnFile(self._rows, partial(self._column, j), numbers.get(j))
+            OnFile(self._rows, found[j].cells, coded=found[j].coded)
+            if j in found
+            else OnFile(self._rows, partial(self._column, j), numbers.get(j))
             for j in range(count)
-        )  # fmt: skip
+        )
         lines: Sequence[int] = range(self._first_line, self._first_line + self._rows)
         if self._spans_lines:
             lines = _Lines(self)
@@ -228,11 +229,19 @@ class _File:
         with self._open() as file:
             size = file.seek(0, io.SEEK_END) - self._start
             file.seek(self._start)
-            rest, last = b"", False
+            at, rest, by_hand, last = self._start, b"", 0, False
             while not last:
-                length = BLOCK if self._arrow is None else ARROW_BLOCK
-                chunk = file.read(length)
-                last = len(chunk) < length
+                if self._arrow and at >= by_hand:
+                    file.seek(at)
+                    if found := self._arrow.block(file, ARROW_BLOCK):
+                        block, length = found
+                        at += length
+                        yield block, 0.0
+                        continue
+                    rest, by_hand = b"", at + ARROW_BLOCK
+                    file.seek(at)
+                chunk = file.read(BLOCK)
+                last = len(chunk) < BLOCK
                 data = b"".join((b"0" * BEFORE, rest, chunk))
                 if last:  # blank lines at the end are no rows
                     data = data.rstrip(b"\r\n")
@@ -244,8 +253,8 @@ class _File:
                 if rest and (last or len(rest) > 64 * BLOCK):
                     raise _OddError
                 if end:
-                    block = self._arrow and self._arrow.block(data, BEFORE, end)
-                    yield block or self._cut(data, end), min(1.0, (end - BEFORE) / size)
+                    at += end - BEFORE
+                    yield self._cut(data, end), min(1.0, (end - BEFORE) / size)
 
     def _end_of_rows(self, data: bytes) -> int:
         """Where the last row ends that is whole; 0: none is."""
@@ -303,13 +312,13 @@ class _File:
         at = (starts.reshape(shape), points.reshape(shape), ends.reshape(shape))
         return Cut(data, at, bool(len(quotes)), self._decimal)
 
-    def _texts(self, columns: Sequence[int]) -> dict[int, Array]:
+    def _texts(self, columns: Sequence[int]) -> dict[int, Texts]:
         """Columns as texts."""
         found = {j: Texts(self._decimal) for j in columns}
         for block, _ in self._blocks() if columns else ():
             for j, column in found.items():
-                column.add(block.raw(j))
-        return {j: np.array(column.cells, object) for j, column in found.items()}
+                column.add(*block.raw(j))
+        return found
 
     def _column(self, j: int) -> Array:
         """The texts of a column that were not kept; they and those of the next ones stay here."""
@@ -317,7 +326,7 @@ class _File:
             at = self._read_back.index(j)
             self._again = {}
             self._again = self._texts(self._read_back[at : at + max(1, _AT_ONCE // self._rows)])
-        return self._again[j]
+        return self._again[j].cells()
 
 
 class _Lines(Sequence[int]):

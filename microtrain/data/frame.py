@@ -30,18 +30,20 @@ _NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
 
 @dataclass
 class OnFile:
-    """A column that stays in its file.
+    """A column of a file of texts, which are made when they are asked for.
 
     Attributes:
         rows: how many there are.
-        texts: reads its cells, an object array of shape (rows,).
+        texts: its cells, an object array of shape (rows,).
         numbers: the cells as float64, NaN for what stands for no value; None: not all are such, or
             nobody has looked.
+        coded: what `Frame.coded` returns; None: the texts stayed in the file.
     """
 
     rows: int
     texts: Callable[[], Array]
     numbers: NDArray[np.float64] | None = None
+    coded: Callable[[], tuple[Array, Array]] | None = None
 
     def __len__(self) -> int:
         return self.rows
@@ -115,6 +117,13 @@ class Frame:
         """The values of a column as they are."""
         column = self._one(name)
         return column.texts() if isinstance(column, OnFile) else column
+
+    def coded(self, name: str) -> tuple[Array, Array]:
+        """Values of a column, equal texts perhaps once, and which of them stands in each row."""
+        column = self._one(name)
+        if isinstance(column, OnFile) and column.coded:
+            return column.coded()
+        return self.column(name), np.arange(len(self))
 
     def floats(self, name: str) -> NDArray[np.float64] | None:
         """A column of a file that was read as numbers, NaN for no value; None of all others."""
