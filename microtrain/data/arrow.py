@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+from codecs import BOM_UTF8
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,24 +16,27 @@ __all__ = ["Arrow", "Columns"]
 Floats = NDArray[np.float64]
 
 
+@dataclass
 class Columns:
-    """Rows that pyarrow has read."""
+    """Rows that pyarrow has read, from `length` bytes."""
 
-    def __init__(self, arrays: list[Floats], texts: dict[int, Any], rows: int) -> None:
-        self._arrays, self._texts, self._rows = arrays, texts, rows
+    arrays: list[Floats]
+    texts: dict[int, Any]
+    rows: int
+    length: int
 
     def __len__(self) -> int:
-        return self._rows
+        return self.rows
 
     def numbers(self, columns: Sequence[int], out: Floats) -> set[int]:
         """As those of `Cut`; no cell is anything else."""
-        for i, array in enumerate(self._arrays):
+        for i, array in enumerate(self.arrays):
             out[i] = array
         return set()
 
     def raw(self, j: int) -> tuple[list[str], NDArray[np.int32]]:
         """The different cells of a column of texts, and which of them stands in each row."""
-        return self._texts[j].dictionary.to_pylist(), _values(self._texts[j].indices, np.int32)
+        return self.texts[j].dictionary.to_pylist(), _values(self.texts[j].indices, np.int32)
 
 
 class Arrow:
@@ -72,24 +77,18 @@ class Arrow:
             return None
         return cls(pyarrow, width, numeric, texts, delimiter)
 
-    def block(self, file: BinaryIO, size: int) -> tuple[Columns, int] | None:
-        """Whole rows from where the file stands, and their length; None: not surely such as
-        Python's reader would read them.
-        """
+    def block(self, file: BinaryIO, size: int) -> Columns | None:
+        """Whole rows from where the file stands; None: not surely such as Python's reader finds."""
         if len(self._buffer) != size:
             self._buffer = bytearray(size)
         data = self._buffer
         end = data.rfind(b"\n", 0, file.readinto(data)) + 1  # type: ignore[attr-defined]
         half = csv.field_size_limit() // 2
-        if (
-            not end
-            or data.find(b'"', 0, end) >= 0
-            or data.find(b"\r", 0, end) >= 0
-            or not all(
-                data.find(b"\n", i, i + half) >= 0 or data.find(self._delimiter, i, i + half) >= 0
-                for i in range(0, end - half, half)
-            )
-        ):
+        starts = range(0, end - half, half)
+        borders = b"\n", self._delimiter
+        short = all(any(data.find(x, i, i + half) >= 0 for x in borders) for i in starts)
+        odd = any(data.find(x, 0, end) >= 0 for x in (b'"', b"\r"))
+        if not end or not short or odd or data.startswith(BOM_UTF8):  # which pyarrow leaves out
             return None
         self._reading.block_size = end + 1
         try:
@@ -115,7 +114,7 @@ class Arrow:
             if np.count_nonzero(np.isfinite(array)) + column.null_count != len(array):
                 return None
             arrays.append(array)
-        return Columns(arrays, dict(zip(self._texts, texts, strict=True)), table.num_rows), end
+        return Columns(arrays, dict(zip(self._texts, texts, strict=True)), table.num_rows, end)
 
 
 def _values(array: Any, dtype: type) -> NDArray[Any]:

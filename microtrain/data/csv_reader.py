@@ -32,6 +32,7 @@ __all__ = ["read_table"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+_Asks = Callable[[str], bool]  # by the name of a column
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
 ARROW_BLOCK = 16 * BLOCK
@@ -46,7 +47,8 @@ def read_table(
     delimiter: str = ",",
     decimal: str = ".",
     texts: Collection[str] = (),
-    wanted: Callable[[str], bool] | None = None,
+    wanted: _Asks = lambda name: True,
+    inputs: _Asks = lambda name: False,
 ) -> Frame:
     """The table in a CSV file, white space around cells left out.
 
@@ -56,7 +58,9 @@ def read_table(
         delimiter: the one character between cells.
         decimal: with "," a cell such as 1.234,5 is read as 1234.5.
         texts: names of columns to keep as texts at once, whatever their cells look like.
-        wanted: which columns to keep, by name; None: all. Others stay in the file.
+        wanted: which columns to keep, by name. Others stay in the file.
+        inputs: which of them, if they are numbers, to lay side by side as a model takes them. The
+            others lie one behind another, for they are asked for one by one.
 
     Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
     different lengths; ConfigError for a delimiter that is none.
@@ -66,7 +70,7 @@ def read_table(
             f"delimiter must be one character, got {delimiter!r}; "
             r'a tab is written "\t", in double quotes'
         )
-    return _File(origin, opening, delimiter, decimal).frame({*texts}, wanted or (lambda name: True))
+    return _File(origin, opening, delimiter, decimal).frame({*texts}, wanted, inputs)
 
 
 class _OddError(Exception):
@@ -86,29 +90,35 @@ class _File:
         self._read_back: list[int] = []
         self.names, self._start, self._first_line = self._header()
 
-    def frame(self, texts: Collection[str], is_wanted: Callable[[str], bool]) -> Frame:
+    def frame(self, texts: Collection[str], is_wanted: _Asks, is_input: _Asks) -> Frame:
         """The table; read twice where a column does not go on as it began."""
         count = len(self.names)
         wanted = [j for j in range(count) if is_wanted(self.names[j])]
         kept = {j: Texts(self._decimal) for j in wanted if self.names[j] in texts}
         numeric = [j for j in wanted if j not in kept]
-        changed = set[int]()
-        matrix = np.empty((len(numeric), 0))  # a column in a row: they are asked for one by one
+        changed, finite = set[int](), True
+        parts, matrices = list[list[int]](), list[Floats]()
         for block, share in self._blocks():
             end = self._rows + len(block)
-            if not self._rows:
-                values = np.empty((len(numeric), end))
-                bad = block.numbers(numeric, values)  # what they hold is what they begin with
+            values = np.empty((len(numeric), len(block)))
+            bad = block.numbers(numeric, values)
+            if self._rows:
+                changed |= {numeric[i] for i in bad}
+            else:  # what they hold is what they begin with
                 kept |= {numeric[i]: Texts(self._decimal) for i in bad}
                 numeric = [j for j in numeric if j not in kept]
-                matrix = _longer(np.delete(values, [*bad], axis=0), int(end / share * 1.02))
+                values = np.delete(values, [*bad], axis=0)
+                beside = [is_input(self.names[j]) for j in numeric]
+                parts = [[i for i, x in enumerate(beside) if x is each] for each in (True, False)]
+                matrices = [np.empty((0, len(parts[0]))), np.empty((0, len(parts[1])), order="F")]
+                matrices = [_longer(each, int(end / share * 1.02)) for each in matrices]
                 if share * _WORTH < 1:
                     self._arrow = Arrow.of(count, numeric, [*kept], self._delimiter, self._decimal)
-            else:
-                if end > matrix.shape[1]:
-                    matrix = _longer(matrix, end + end // 8)
-                bad = block.numbers(numeric, matrix[:, self._rows : end])
-                changed |= {numeric[i] for i in bad}
+            if end > len(matrices[0]):
+                matrices = [_longer(each, end + end // 8) for each in matrices]
+            for matrix, part in zip(matrices, parts, strict=True):
+                matrix[self._rows : end] = values[part].T
+            finite &= bool(np.isfinite(values).all())
             for j, column in kept.items():
                 column.add(*block.raw(j))
             self._rows = end
@@ -117,21 +127,27 @@ class _File:
         self._arrow = None
         if not self._rows:
             raise DataError(f"{self.origin} has a header but no rows: the data set is empty")
-        matrix.flags.writeable = False
         found = kept | self._texts(sorted(changed))
-        numbers = {j: row[: self._rows] for j, row in zip(numeric, matrix, strict=True)}
-        numbers = {j: row for j, row in numbers.items() if j not in changed}
+        numbers = dict[int, Floats]()
+        for matrix, part in zip(matrices, parts, strict=True):
+            columns = np.broadcast_to(matrix, matrix.shape)[: self._rows].T  # read only
+            numbers |= zip([numeric[i] for i in part], columns, strict=True)
         self._read_back = [j for j in range(count) if j not in found]
-        columns = (
-            OnFile(self._rows, found[j].cells, coded=found[j].coded)
-            if j in found
-            else OnFile(self._rows, partial(self._column, j), numbers.get(j))
-            for j in range(count)
-        )
         lines: Sequence[int] = range(self._first_line, self._first_line + self._rows)
         if self._spans_lines:
             lines = _Lines(self)
-        return Frame(self.origin, self.names, columns, lines)
+        return Frame(
+            self.origin,
+            self.names,
+            (
+                OnFile(self._rows, found[j].cells, coded=found[j].coded)
+                if j in found
+                else OnFile(self._rows, partial(self._column, j), numbers.get(j), finite)
+                for j in range(count)
+            ),
+            lines,
+            ([self.names[numeric[i]] for i in parts[0] if not changed], matrices[0][: self._rows]),
+        )
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """The line and the cells of each row, the header first, as Python's reader finds them.
@@ -233,9 +249,8 @@ class _File:
             while not last:
                 if self._arrow and at >= by_hand:
                     file.seek(at)
-                    if found := self._arrow.block(file, ARROW_BLOCK):
-                        block, length = found
-                        at += length
+                    if block := self._arrow.block(file, ARROW_BLOCK):
+                        at += block.length
                         yield block, 0.0
                         continue
                     rest, by_hand = b"", at + ARROW_BLOCK
@@ -348,8 +363,8 @@ class _Lines(Sequence[int]):
 
 def _longer(matrix: Floats, length: int) -> Floats:
     """The same rows in a matrix with room for more; memory that is not used takes none."""
-    longer = np.empty((len(matrix), max(length, matrix.shape[1])))
-    longer[:, : matrix.shape[1]] = matrix
+    longer = np.empty((length, matrix.shape[1]), order="C" if matrix.flags.c_contiguous else "F")
+    longer[: len(matrix)] = matrix
     return longer
 
 
