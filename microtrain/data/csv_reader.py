@@ -13,7 +13,7 @@ import csv
 import io
 import itertools
 import os
-from codecs import BOM_UTF8, getincrementaldecoder
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, BinaryIO
@@ -27,6 +27,7 @@ from .arrow import Arrow, Columns
 from .csv_cells import Cells, Cut, Texts
 from .decimals import BEFORE
 from .frame import Frame, OnFile, other_delimiter
+from .reading import require_utf8
 
 __all__ = ["read_table"]
 
@@ -155,7 +156,7 @@ class _File:
         Raises DataError for what is wrong with the file, at its end; bytes that are no UTF-8 first.
         """
         with self._open() as file:
-            _require_utf8(self.origin, file)
+            require_utf8(self.origin, file)
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
             reader = csv.reader(text, delimiter=self._delimiter, strict=True)
             names, line, blank, wrong = list[str](), 1, 0, ""
@@ -366,24 +367,3 @@ def _longer(matrix: Floats, length: int) -> Floats:
     longer = np.empty((length, matrix.shape[1]), order="C" if matrix.flags.c_contiguous else "F")
     longer[: len(matrix)] = matrix
     return longer
-
-
-def _require_utf8(origin: str, file: BinaryIO) -> None:
-    """DataError for the first byte that is no UTF-8; the file is at its beginning again."""
-    line, decoder = 1, getincrementaldecoder("utf-8")()
-    while True:
-        chunk = file.read(BLOCK)
-        held = decoder.getstate()[0]  # the beginning of a character
-        try:
-            decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            data = held + chunk
-            line += data.count(b"\n", 0, error.start)
-            raise DataError(
-                f"{origin}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 text; "
-                "save the file as UTF-8"
-            ) from error
-        if not chunk:
-            break
-        line += chunk.count(b"\n")
-    file.seek(0)

@@ -351,8 +351,7 @@ class Encoder:
             attempts.append(partial(column.encode, frame, tell, x[:, at : at + width]))
             at += width
         codes = [part for part in together(frame.origin, attempts) if part is not None]
-        inputs = [x] if x.shape[1] else []
-        return [*inputs, np.stack(codes, axis=1)] if codes else inputs
+        return [x] * (x.shape[1] > 0) + [np.stack(codes, axis=1) for _ in codes[:1]]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
