@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from typing import Any
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,42 +16,46 @@ __all__ = ["Arrow", "Columns"]
 Floats = NDArray[np.float64]
 
 
+@dataclass
 class Columns:
-    """Rows that pyarrow has read."""
+    """Rows that pyarrow has read, from `length` bytes."""
 
-    def __init__(self, arrays: list[Floats], texts: dict[int, Any], rows: int) -> None:
-        self._arrays, self._texts, self._rows = arrays, texts, rows
+    arrays: list[Floats]
+    texts: dict[int, Any]
+    rows: int
+    length: int
 
     def __len__(self) -> int:
-        return self._rows
+        return self.rows
 
     def numbers(self, columns: Sequence[int], out: Floats) -> set[int]:
         """As those of `Cut`; no cell is anything else."""
-        for i, array in enumerate(self._arrays):
+        for i, array in enumerate(self.arrays):
             out[i] = array
         return set()
 
-    def raw(self, j: int) -> Iterator[str]:
-        """The cells of a column of texts."""
-        different = self._texts[j].dictionary.to_pylist()
-        return map(different.__getitem__, _values(self._texts[j].indices, np.int32).tolist())
+    def raw(self, j: int) -> tuple[list[str], NDArray[np.int32]]:
+        """The different cells of a column of texts, and which of them stands in each row."""
+        return self.texts[j].dictionary.to_pylist(), _values(self.texts[j].indices, np.int32)
 
 
 class Arrow:
-    """Reads blocks of numbers and unquoted texts twice as fast as NumPy, and nothing else."""
+    """Reads blocks of numbers and unquoted texts faster than NumPy, and nothing else."""
 
     def __init__(
         self, pyarrow: Any, width: int, numeric: list[int], texts: list[int], delimiter: str
     ) -> None:
         names, self._delimiter = [str(j) for j in range(width)], delimiter.encode()
-        self._buffer, self._read = pyarrow.BufferReader, pyarrow.csv.read_csv
+        self._reader, self._read = pyarrow.BufferReader, pyarrow.csv.read_csv
         self._error, options = pyarrow.ArrowInvalid, pyarrow.csv
         self._numeric, self._texts = numeric, texts
+        self._all = len(numeric) + len(texts) == width
+        self._buffer = bytearray()  # one for all blocks, for new memory costs more than a copy
         self.release = pyarrow.default_memory_pool().release_unused  # once all is read
         types = {names[j]: pyarrow.float64() for j in numeric}
         coded = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
         types |= {names[j]: coded for j in texts}
-        self._reading = options.ReadOptions(column_names=names)
+        self._reading = options.ReadOptions(column_names=names, use_threads=False)
         self._parsing = options.ParseOptions(
             delimiter=delimiter, quote_char=False, ignore_empty_lines=False
         )
@@ -71,33 +77,44 @@ class Arrow:
             return None
         return cls(pyarrow, width, numeric, texts, delimiter)
 
-    def block(self, data: bytes, start: int, end: int) -> Columns | None:
-        """Whole rows; None: not surely such as Python's reader would read them."""
+    def block(self, file: BinaryIO, size: int) -> Columns | None:
+        """Whole rows from where the file stands; None: not surely such as Python's reader finds."""
+        if len(self._buffer) != size:
+            self._buffer = bytearray(size)
+        data = self._buffer
+        end = data.rfind(b"\n", 0, file.readinto(data)) + 1  # type: ignore[attr-defined]
         half = csv.field_size_limit() // 2
-        windows = (data[i : i + half] for i in range(start, end - half, half))
-        short = all(b"\n" in window or self._delimiter in window for window in windows)
-        blank = data.startswith(b"\n", start) or b"\n\n" in data  # to pyarrow rows of empty cells
-        if blank or not short or not data.isascii() or b'"' in data or b"\r" in data:
+        starts = range(0, end - half, half)
+        borders = b"\n", self._delimiter
+        short = all(any(data.find(x, i, i + half) >= 0 for x in borders) for i in starts)
+        odd = any(data.find(x, 0, end) >= 0 for x in (b'"', b"\r"))
+        if not end or not short or odd or data.startswith(BOM_UTF8):  # which pyarrow leaves out
             return None
-        rows = self._buffer(memoryview(data)[start:end])
-        self._reading.block_size = end - start + 1
+        self._reading.block_size = end + 1
         try:
-            table = self._read(rows, self._reading, self._parsing, self._converting)
-        except self._error:
+            rows = memoryview(data)[:end]
+            if not self._all:  # pyarrow looks at those alone that it reads
+                str(rows, "utf-8")
+            table = self._read(self._reader(rows), self._reading, self._parsing, self._converting)
+        except (self._error, UnicodeDecodeError):
             return None
-        columns = [column.combine_chunks() for column in table.columns]
+        columns = [column.chunk(0) for column in table.columns]
+        numbers, texts = columns[: len(self._numeric)], columns[len(self._numeric) :]
+        if all(column.null_count for column in numbers) and (
+            data.startswith(b"\n") or data.find(b"\n\n", 0, end) >= 0
+        ):  # a blank line is to pyarrow a row of empty cells
+            return None
         arrays = []
-        for column in columns[: len(self._numeric)]:
+        for column in numbers:
             array = _values(column, np.float64)
             if column.null_count:
                 bits = np.frombuffer(column.buffers()[0], np.uint8)
                 there = np.unpackbits(bits, bitorder="little")[: len(array)]
                 array = np.where(there, array, np.nan)
-            if np.isfinite(array).sum() + column.null_count != len(array):
+            if np.count_nonzero(np.isfinite(array)) + column.null_count != len(array):
                 return None
             arrays.append(array)
-        texts = dict(zip(self._texts, columns[len(arrays) :], strict=True))
-        return Columns(arrays, texts, table.num_rows)
+        return Columns(arrays, dict(zip(self._texts, texts, strict=True)), table.num_rows, end)
 
 
 def _values(array: Any, dtype: type) -> NDArray[Any]:

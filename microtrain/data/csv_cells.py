@@ -34,10 +34,10 @@ class Cut:
     def __len__(self) -> int:
         return len(self._at[0])
 
-    def raw(self, j: int) -> Iterator[bytes]:
-        """The cells of a column as they stand in the file."""
+    def raw(self, j: int) -> tuple[Iterator[bytes], None]:
+        """The cells of a column as they stand in the file, each for a row."""
         starts, _, ends = (array[:, j].tolist() for array in self._at)
-        return (self._data[start:end] for start, end in zip(starts, ends, strict=True))
+        return (self._data[start:end] for start, end in zip(starts, ends, strict=True)), None
 
     def numbers(self, columns: Sequence[int], out: Floats) -> set[int]:
         """Cells as float64 into `out` of shape (columns, rows), NaN for no value.
@@ -78,9 +78,9 @@ class Cells:
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def raw(self, j: int) -> Sequence[str]:
-        """The cells of a column."""
-        return self._columns[j]
+    def raw(self, j: int) -> tuple[Sequence[str], None]:
+        """As that of `Cut`."""
+        return self._columns[j], None
 
     def numbers(self, columns: Sequence[int], out: Floats) -> set[int]:
         """As those of `Cut`."""
@@ -94,26 +94,45 @@ class Cells:
         return bad
 
 
-class Texts(dict[bytes | str, str]):
-    """A column of texts, equal ones kept once as long as there are few."""
+class Texts(dict[bytes | str, int]):
+    """A column of texts: which of the different ones stands in each row.
+
+    Equal ones are kept once as long as there are few.
+    """
 
     def __init__(self, decimal: str) -> None:
         super().__init__()
-        self.cells, self._decimal = list[str](), decimal
+        self._different, self._places, self._decimal = list[str](), dict[str, int](), decimal
+        self._which = [np.empty(0, np.int32)]
 
-    def add(self, raw: Iterable[bytes | str]) -> None:
-        self.cells += [self[cell] for cell in raw]
+    def coded(self) -> tuple[Array, NDArray[np.int32]]:
+        """The texts, in the order in which they come, and which of them stands in each row."""
+        self._which = [np.concatenate(self._which)]
+        return np.array(self._different, object), self._which[0]
 
-    def __missing__(self, raw: bytes | str) -> str:
+    def cells(self) -> Array:
+        """A text for each row."""
+        different, which = self.coded()
+        return different[which]
+
+    def add(self, raw: Iterable[bytes | str], which: NDArray[np.int32] | None = None) -> None:
+        """More cells, which[i] of `raw` in row i."""
+        found = np.fromiter(map(self.__getitem__, raw), np.int32)
+        self._which.append(found if which is None else found[which])
+
+    def __missing__(self, raw: bytes | str) -> int:
         cell = raw
         if isinstance(cell, bytes):
             if cell[:1] == b'"':
                 cell = cell[1:-1].replace(b'""', b'"')
             cell = cell.decode()
         text = _text(cell, self._decimal)
+        place = self._places.get(text, len(self._different))
+        if place == len(self._different):
+            self._different.append(text)
         if len(self) < FEW:
-            self[raw] = text
-        return text
+            self[raw] = self._places[text] = place
+        return place
 
 
 def _text(cell: str, decimal: str) -> str:

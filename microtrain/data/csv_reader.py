@@ -13,7 +13,7 @@ import csv
 import io
 import itertools
 import os
-from codecs import BOM_UTF8, getincrementaldecoder
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, BinaryIO
@@ -27,14 +27,16 @@ from .arrow import Arrow, Columns
 from .csv_cells import Cells, Cut, Texts
 from .decimals import BEFORE
 from .frame import Frame, OnFile, other_delimiter
+from .reading import require_utf8
 
 __all__ = ["read_table"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+_Asks = Callable[[str], bool]  # by the name of a column
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
-ARROW_BLOCK = 4 * BLOCK
+ARROW_BLOCK = 16 * BLOCK
 _WORTH = 60  # blocks of a file for which pyarrow's import pays: 16 MB
 _ROWS = 10_000  # of a block from Python's reader
 _AT_ONCE = 2_000_000  # cells whose texts are read again together
@@ -46,7 +48,8 @@ def read_table(
     delimiter: str = ",",
     decimal: str = ".",
     texts: Collection[str] = (),
-    wanted: Callable[[str], bool] | None = None,
+    wanted: _Asks = lambda name: True,
+    inputs: _Asks = lambda name: False,
 ) -> Frame:
     """The table in a CSV file, white space around cells left out.
 
@@ -56,7 +59,9 @@ def read_table(
         delimiter: the one character between cells.
         decimal: with "," a cell such as 1.234,5 is read as 1234.5.
         texts: names of columns to keep as texts at once, whatever their cells look like.
-        wanted: which columns to keep, by name; None: all. Others stay in the file.
+        wanted: which columns to keep, by name. Others stay in the file.
+        inputs: which of them, if they are numbers, to lay side by side as a model takes them. The
+            others lie one behind another, for they are asked for one by one.
 
     Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
     different lengths; ConfigError for a delimiter that is none.
@@ -66,7 +71,7 @@ def read_table(
             f"delimiter must be one character, got {delimiter!r}; "
             r'a tab is written "\t", in double quotes'
         )
-    return _File(origin, opening, delimiter, decimal).frame({*texts}, wanted or (lambda name: True))
+    return _File(origin, opening, delimiter, decimal).frame({*texts}, wanted, inputs)
 
 
 class _OddError(Exception):
@@ -80,57 +85,70 @@ class _File:
         self.origin, self._opening = str(origin), opening
         self._delimiter, self._decimal = delimiter, decimal
         self._stamp: tuple[int, ...] | None = None
-        self._rows, self._again = 0, dict[int, Array]()
+        self._rows, self._again = 0, dict[int, Texts]()
         self._spans_lines = False  # some row may have several
         self._arrow: Arrow | None = None
         self._read_back: list[int] = []
         self.names, self._start, self._first_line = self._header()
 
-    def frame(self, texts: Collection[str], is_wanted: Callable[[str], bool]) -> Frame:
+    def frame(self, texts: Collection[str], is_wanted: _Asks, is_input: _Asks) -> Frame:
         """The table; read twice where a column does not go on as it began."""
         count = len(self.names)
         wanted = [j for j in range(count) if is_wanted(self.names[j])]
         kept = {j: Texts(self._decimal) for j in wanted if self.names[j] in texts}
         numeric = [j for j in wanted if j not in kept]
-        changed = set[int]()
-        matrix = np.empty((len(numeric), 0))  # a column in a row: they are asked for one by one
+        changed, finite = set[int](), True
+        parts, matrices = list[list[int]](), list[Floats]()
         for block, share in self._blocks():
             end = self._rows + len(block)
-            if not self._rows:
-                values = np.empty((len(numeric), end))
-                bad = block.numbers(numeric, values)  # what they hold is what they begin with
+            values = np.empty((len(numeric), len(block)))
+            bad = block.numbers(numeric, values)
+            if self._rows:
+                changed |= {numeric[i] for i in bad}
+            else:  # what they hold is what they begin with
                 kept |= {numeric[i]: Texts(self._decimal) for i in bad}
                 numeric = [j for j in numeric if j not in kept]
-                matrix = _longer(np.delete(values, [*bad], axis=0), int(end / share * 1.02))
+                values = np.delete(values, [*bad], axis=0)
+                beside = [is_input(self.names[j]) for j in numeric]
+                parts = [[i for i, x in enumerate(beside) if x is each] for each in (True, False)]
+                matrices = [np.empty((0, len(parts[0]))), np.empty((0, len(parts[1])), order="F")]
+                matrices = [_longer(each, int(end / share * 1.02)) for each in matrices]
                 if share * _WORTH < 1:
                     self._arrow = Arrow.of(count, numeric, [*kept], self._delimiter, self._decimal)
-            else:
-                if end > matrix.shape[1]:
-                    matrix = _longer(matrix, end + end // 8)
-                bad = block.numbers(numeric, matrix[:, self._rows : end])
-                changed |= {numeric[i] for i in bad}
+            if end > len(matrices[0]):
+                matrices = [_longer(each, end + end // 8) for each in matrices]
+            for matrix, part in zip(matrices, parts, strict=True):
+                matrix[self._rows : end] = values[part].T
+            finite &= bool(np.isfinite(values).all())
             for j, column in kept.items():
-                column.add(block.raw(j))
+                column.add(*block.raw(j))
             self._rows = end
         if self._arrow:
             self._arrow.release()
         self._arrow = None
         if not self._rows:
             raise DataError(f"{self.origin} has a header but no rows: the data set is empty")
-        matrix.flags.writeable = False
-        found = {j: np.array(kept.pop(j).cells, object) for j in [*kept]}
-        found |= self._texts(sorted(changed))
-        numbers = {j: row[: self._rows] for j, row in zip(numeric, matrix, strict=True)}
-        numbers = {j: row for j, row in numbers.items() if j not in changed}
+        found = kept | self._texts(sorted(changed))
+        numbers = dict[int, Floats]()
+        for matrix, part in zip(matrices, parts, strict=True):
+            columns = np.broadcast_to(matrix, matrix.shape)[: self._rows].T  # read only
+            numbers |= zip([numeric[i] for i in part], columns, strict=True)
         self._read_back = [j for j in range(count) if j not in found]
-        columns = (
-            found[j] if j in found else OnFile(self._rows, partial(self._column, j), numbers.get(j))
-            for j in range(count)
-        )  # fmt: skip
         lines: Sequence[int] = range(self._first_line, self._first_line + self._rows)
         if self._spans_lines:
             lines = _Lines(self)
-        return Frame(self.origin, self.names, columns, lines)
+        return Frame(
+            self.origin,
+            self.names,
+            (
+                OnFile(self._rows, found[j].cells, coded=found[j].coded)
+                if j in found
+                else OnFile(self._rows, partial(self._column, j), numbers.get(j), finite)
+                for j in range(count)
+            ),
+            lines,
+            ([self.names[numeric[i]] for i in parts[0] if not changed], matrices[0][: self._rows]),
+        )
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """The line and the cells of each row, the header first, as Python's reader finds them.
@@ -138,7 +156,7 @@ class _File:
         Raises DataError for what is wrong with the file, at its end; bytes that are no UTF-8 first.
         """
         with self._open() as file:
-            _require_utf8(self.origin, file)
+            require_utf8(self.origin, file)
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
             reader = csv.reader(text, delimiter=self._delimiter, strict=True)
             names, line, blank, wrong = list[str](), 1, 0, ""
@@ -228,11 +246,18 @@ class _File:
         with self._open() as file:
             size = file.seek(0, io.SEEK_END) - self._start
             file.seek(self._start)
-            rest, last = b"", False
+            at, rest, by_hand, last = self._start, b"", 0, False
             while not last:
-                length = BLOCK if self._arrow is None else ARROW_BLOCK
-                chunk = file.read(length)
-                last = len(chunk) < length
+                if self._arrow and at >= by_hand:
+                    file.seek(at)
+                    if block := self._arrow.block(file, ARROW_BLOCK):
+                        at += block.length
+                        yield block, 0.0
+                        continue
+                    rest, by_hand = b"", at + ARROW_BLOCK
+                    file.seek(at)
+                chunk = file.read(BLOCK)
+                last = len(chunk) < BLOCK
                 data = b"".join((b"0" * BEFORE, rest, chunk))
                 if last:  # blank lines at the end are no rows
                     data = data.rstrip(b"\r\n")
@@ -244,8 +269,8 @@ class _File:
                 if rest and (last or len(rest) > 64 * BLOCK):
                     raise _OddError
                 if end:
-                    block = self._arrow and self._arrow.block(data, BEFORE, end)
-                    yield block or self._cut(data, end), min(1.0, (end - BEFORE) / size)
+                    at += end - BEFORE
+                    yield self._cut(data, end), min(1.0, (end - BEFORE) / size)
 
     def _end_of_rows(self, data: bytes) -> int:
         """Where the last row ends that is whole; 0: none is."""
@@ -303,13 +328,13 @@ class _File:
         at = (starts.reshape(shape), points.reshape(shape), ends.reshape(shape))
         return Cut(data, at, bool(len(quotes)), self._decimal)
 
-    def _texts(self, columns: Sequence[int]) -> dict[int, Array]:
+    def _texts(self, columns: Sequence[int]) -> dict[int, Texts]:
         """Columns as texts."""
         found = {j: Texts(self._decimal) for j in columns}
         for block, _ in self._blocks() if columns else ():
             for j, column in found.items():
-                column.add(block.raw(j))
-        return {j: np.array(column.cells, object) for j, column in found.items()}
+                column.add(*block.raw(j))
+        return found
 
     def _column(self, j: int) -> Array:
         """The texts of a column that were not kept; they and those of the next ones stay here."""
@@ -317,7 +342,7 @@ class _File:
             at = self._read_back.index(j)
             self._again = {}
             self._again = self._texts(self._read_back[at : at + max(1, _AT_ONCE // self._rows)])
-        return self._again[j]
+        return self._again[j].cells()
 
 
 class _Lines(Sequence[int]):
@@ -339,27 +364,6 @@ class _Lines(Sequence[int]):
 
 def _longer(matrix: Floats, length: int) -> Floats:
     """The same rows in a matrix with room for more; memory that is not used takes none."""
-    longer = np.empty((len(matrix), max(length, matrix.shape[1])))
-    longer[:, : matrix.shape[1]] = matrix
+    longer = np.empty((length, matrix.shape[1]), order="C" if matrix.flags.c_contiguous else "F")
+    longer[: len(matrix)] = matrix
     return longer
-
-
-def _require_utf8(origin: str, file: BinaryIO) -> None:
-    """DataError for the first byte that is no UTF-8; the file is at its beginning again."""
-    line, decoder = 1, getincrementaldecoder("utf-8")()
-    while True:
-        chunk = file.read(BLOCK)
-        held = decoder.getstate()[0]  # the beginning of a character
-        try:
-            decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            data = held + chunk
-            line += data.count(b"\n", 0, error.start)
-            raise DataError(
-                f"{origin}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 text; "
-                "save the file as UTF-8"
-            ) from error
-        if not chunk:
-            break
-        line += chunk.count(b"\n")
-    file.seek(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -74,8 +74,9 @@ def csv(
     kept = None if features is None else {*features, target, weight}
     left = {*(drop or ()), *(name for name, kind in kinds.items() if kind == "id")} - {target}
     frame = read_csv(
-        Path(path), delimiter, decimal, texts,
-        lambda name: name not in left if kept is None else name in kept,
+        Path(path), delimiter, decimal, texts=texts,
+        wanted=lambda name: name not in left if kept is None else name in kept,
+        inputs=lambda name: not columns and name not in (target, weight),
     )  # fmt: skip
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(
@@ -182,11 +183,10 @@ def read_csv(
     path: Path,
     delimiter: str = ",",
     decimal: str = ".",
-    texts: Collection[str] = (),
-    wanted: Callable[[str], bool] | None = None,
+    **others: Any,
 ) -> Frame:
     """The table in a CSV file; see `read_table`, which raises more than that it cannot be read."""
-    return read_table(path, partial(reading, path), delimiter, decimal, texts, wanted)
+    return read_table(path, partial(reading, path), delimiter, decimal, **others)
 
 
 def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:

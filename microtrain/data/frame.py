@@ -30,18 +30,22 @@ _NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
 
 @dataclass
 class OnFile:
-    """A column that stays in its file.
+    """A column of a file of texts, which are made when they are asked for.
 
     Attributes:
         rows: how many there are.
-        texts: reads its cells, an object array of shape (rows,).
+        texts: its cells, an object array of shape (rows,).
         numbers: the cells as float64, NaN for what stands for no value; None: not all are such, or
             nobody has looked.
+        finite: there is no NaN among the numbers; False: perhaps.
+        coded: what `Frame.coded` returns; None: the texts stayed in the file.
     """
 
     rows: int
     texts: Callable[[], Array]
     numbers: NDArray[np.float64] | None = None
+    finite: bool = False
+    coded: Callable[[], tuple[Array, Array]] | None = None
 
     def __len__(self) -> int:
         return self.rows
@@ -56,6 +60,8 @@ class Frame:
         columns: anything that NumPy makes an array of, or `OnFile`.
         lines: the line of a text file on which each row starts; a text in it may be a number. None:
             rows count from 0, and a text is no number.
+        inputs: names of columns that lie side by side in an array, and that array, for the one who
+            reads no column after it.
 
     Raises DataError for columns of another shape, or of different lengths.
     """
@@ -66,8 +72,9 @@ class Frame:
         names: Iterable[object],
         columns: Iterable[Any],
         lines: Sequence[int] | None = None,
+        inputs: tuple[list[str], Array] | None = None,
     ) -> None:
-        self.origin, self.lines = str(origin), lines
+        self.origin, self.lines, self.inputs = str(origin), lines, inputs
         self.names = [str(name) for name in names]
         arrays = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
         if len({len(array) for array in arrays}) > 1:
@@ -116,6 +123,13 @@ class Frame:
         column = self._one(name)
         return column.texts() if isinstance(column, OnFile) else column
 
+    def coded(self, name: str) -> tuple[Array, Array]:
+        """Values of a column, equal texts perhaps once, and which of them stands in each row."""
+        column = self._one(name)
+        if isinstance(column, OnFile) and column.coded:
+            return column.coded()
+        return self.column(name), np.arange(len(self))
+
     def floats(self, name: str) -> NDArray[np.float64] | None:
         """A column of a file that was read as numbers, NaN for no value; None of all others."""
         column = self._one(name)
@@ -157,8 +171,9 @@ class Frame:
 
         Raises DataError naming the first value that is not one.
         """
-        found = self.floats(name)
-        if found is not None and np.isfinite(found).all():
+        column, found = self._one(name), self.floats(name)
+        sure = isinstance(column, OnFile) and column.finite
+        if found is not None and (sure or np.isfinite(found).all()):
             return found
         array = self.column(name)
         text = "_" if self.lines is None else "".join(array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +12,7 @@ from ..errors import DataError, install
 from ..files import open_plain
 from ..spelling import did_you_mean
 
-__all__ = ["library", "reading"]
+__all__ = ["library", "reading", "require_utf8"]
 
 
 @contextlib.contextmanager
@@ -45,3 +46,24 @@ def library(name: str, path: Path, extra: str) -> Any:
             f"{path} is read by {name}, which cannot be imported ({error}); install it with "
             f"{install(extra)}"
         ) from error
+
+
+def require_utf8(origin: str, file: BinaryIO) -> None:
+    """DataError for the first byte that is no UTF-8; the file is at its beginning again."""
+    line, decoder = 1, getincrementaldecoder("utf-8")()
+    while True:
+        chunk = file.read(1 << 18)
+        held = decoder.getstate()[0]  # the beginning of a character
+        try:
+            decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            data = held + chunk
+            line += data.count(b"\n", 0, error.start)
+            raise DataError(
+                f"{origin}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 text; "
+                "save the file as UTF-8"
+            ) from error
+        if not chunk:
+            break
+        line += chunk.count(b"\n")
+    file.seek(0)

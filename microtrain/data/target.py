@@ -34,11 +34,10 @@ def read_target(
         _require_whole(frame, name, np.flatnonzero(~exact).tolist())
         whole, inverse = np.unique(found, return_inverse=True)
         return inverse.astype(np.int64), tuple(str(int(x)) for x in whole)
-    array = frame.column(name)
-    which = np.arange(len(array))
+    array, which = frame.coded(name)
     if {*map(type, array.tolist())} == {str}:  # each different text is looked at once
         place = {cell: i for i, cell in enumerate(dict.fromkeys(array.tolist()))}
-        which = np.fromiter(map(place.__getitem__, array.tolist()), np.intp, len(array))
+        which = np.fromiter(map(place.__getitem__, array.tolist()), np.intp, len(array))[which]
         array = np.array([*place], object)
     each = Frame(frame.origin, [name], [array], frame.lines)
     values = each.values(name)

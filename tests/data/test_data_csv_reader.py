@@ -188,3 +188,31 @@ def test_memory_is_at_most_two_and_a_half_times_the_numbers(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 2.5
+
+
+def test_inputs_lie_side_by_side_whoever_has_read_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_reader, "BLOCK", 16)
+    monkeypatch.setattr(csv_reader, "ARROW_BLOCK", 64)
+    rows = [f"{i}.5,{'é' if i % 3 else 'b '},{i}" for i in range(40)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,y,c", *rows[:20], '"-1.5",b,7', *rows[20:], ""]), "utf-8")
+    numbers = [[i + 0.5, i] for i in range(40)]
+    numbers.insert(20, [-1.5, 7])
+    for worth in (0, 10**9):  # NumPy alone; pyarrow but for the row in quotes
+        monkeypatch.setattr(csv_reader, "_WORTH", worth)
+        data = csv(path, "y")
+        assert data.inputs[0].tolist() == numbers
+        assert data.inputs[0].flags.c_contiguous and data.inputs[0].flags.writeable
+        assert data.classes == ("b", "é")
+        assert data.target.tolist() == [int(i % 3 > 0) for i in [*range(20), 0, *range(20, 40)]]
+        assert csv(path, "y", features=["c", "a"]).inputs[0].tolist() == [x[::-1] for x in numbers]
+
+
+def test_a_byte_order_mark_where_a_block_begins_is_a_text(monkeypatch):
+    monkeypatch.setattr(csv_reader, "BLOCK", 8)
+    monkeypatch.setattr(csv_reader, "ARROW_BLOCK", 10)
+    for worth in (0, 10**9):
+        monkeypatch.setattr(csv_reader, "_WORTH", worth)
+        frame = parse_csv("t.csv", b"a,b\n" + b"1,22222\n" + b"\xef\xbb\xbf1,2\n" * 3)
+        assert frame.floats("a") is None
+        assert frame.column("a").tolist() == ["1"] + ["\ufeff1"] * 3
