@@ -332,8 +332,7 @@ class Encoder:
     @property
     def categories(self) -> tuple[int, ...]:
         """For each embedded column its number of categories, one more for all that are unknown."""
-        embedded = [c for c in self.columns if c.column.encode == "embedding"]
-        return tuple(1 + len(column.categories) for column in embedded)
+        return tuple(1 + len(c.categories) for c in self.columns if c.column.encode == "embedding")
 
     def encode(self, frame: Frame, note: Note | None = None) -> list[Array]:
         """The inputs: float64 of shape (n, features), and for embedded columns int64 codes of shape
