@@ -54,7 +54,7 @@ class Listener(Protocol):
         """After a pass: make the gradients global."""
 
     def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Any:
-        """For a captured step: what does all of this at the end of a pass; None: nothing may."""
+        """For a captured step: see `compile.bookkeeping.Pass`."""
 
     def cancel(self) -> None:
         """The pass failed."""

@@ -134,8 +134,9 @@ class Pass(Host):
 
     Attributes:
         listener: whose it is.
-        whole: at the beginning: what does all of this at the end of a pass that makes a step by
-            itself, with no other gradients there; None: it is not such a pass.
+        whole: at the beginning: what gives a function that does all of this at the end of a pass
+            which makes a step by itself, where no gradient was there before and, as its argument
+            says, all are afterwards. None: it is not such a pass.
     """
 
     def __init__(

@@ -71,19 +71,22 @@ def _join_marks(program: Program) -> None:
 def _join_passes(program: Program) -> None:
     """Note a pass that makes a step by itself at its end, all at once."""
     clean: set[Any] = set()  # storages without gradients
+    marked: set[Any] = set()  # the places of gradients that are there
     told: dict[Any, list[Pass]] = {}
     for line in program.lines:
         if isinstance(line, Clear):
             clean.add(line.storage)
         elif isinstance(line, Mark):
+            marked |= {*line.slots}
             clean -= {slot.buffer.storage() for slot in line.slots}
         elif isinstance(line, Pass):
             parts = told.setdefault(line.listener, [])
             parts.append(line)
             if len(parts) == 2 and line.listener.storage not in clean:
                 line.whole = None
-    for parts in told.values():
+    for listener, parts in told.items():
         if len(parts) == 3 and parts[1].whole is not None:
-            whole = Host(f"{parts[1].label}: {parts[2].label}", parts[1].whole, parts[2].where)
-            lines = [whole if line is parts[2] else line for line in program.lines]
+            whole = parts[1].whole(marked.issuperset(listener.storage.slots))
+            last = Host(f"{parts[1].label}: {parts[2].label}", whole, parts[2].where)
+            lines = [last if line is parts[2] else line for line in program.lines]
             program.lines[:] = [x for x in lines if x is not parts[0] and x is not parts[1]]

@@ -8,12 +8,12 @@ part, because float32 has 24 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..optim.flat import LANE
 
-__all__ = ["SILENT", "Totals", "pack", "unpack"]
+__all__ = ["SILENT", "Totals", "pack", "pack_loss", "totals_of", "unpack"]
 
 _NOTES = 7  # the place of the first
 SILENT = (0.0,) * (LANE - _NOTES)  # notes that say nothing
@@ -42,11 +42,27 @@ def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[f
     return [*divmod(rows, 4096), *_split(loss), not_scalar, *_split(weight), *notes, *used]
 
 
+def pack_loss(rows: int) -> Callable[[float, Sequence[float], Sequence[bool]], list[float]]:
+    """`pack` of one pass over so many rows from a scalar, by its loss: the rest is known before."""
+    high, low, _, _, scalar, weight, rest = pack(Totals(rows, float(rows), 0.0, 0), (), ())
+
+    def packed(loss: float, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
+        return [high, low, *_split(loss), scalar, weight, rest, *notes, *used]
+
+    return packed
+
+
 def unpack(lane: list[float]) -> tuple[Totals, list[float], list[float]]:
     """Totals, notes and uses out of a sum of lanes; a parameter that any rank used is above 0."""
-    high, low, loss, rest, not_scalar, weight, more, *_ = lane
-    totals = Totals(int(high) * 4096 + int(low), weight + more, loss + rest, int(not_scalar))
-    return totals, lane[_NOTES:LANE], lane[LANE:]
+    totals, notes = totals_of(lane)
+    return Totals(*totals), notes, lane[LANE:]
+
+
+def totals_of(lane: list[float]) -> tuple[tuple[int, float, float, int], list[float]]:
+    """What totals have, and notes."""
+    high, low, loss, rest, not_scalar, weight, more = lane[:_NOTES]
+    totals = int(high) * 4096 + int(low), weight + more, loss + rest, int(not_scalar)
+    return totals, lane[_NOTES:LANE]
 
 
 def _split(value: float) -> tuple[float, float]:

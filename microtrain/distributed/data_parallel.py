@@ -34,7 +34,7 @@ from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
 from .connection import world
-from .control_lane import SILENT, Totals
+from .control_lane import SILENT
 from .denominators import Denominators, correction, find
 from .passes import Passes
 from .reducer import AtOnce
@@ -432,20 +432,24 @@ class DataParallel(Module):
             return None
         if type(reducer) is not AtOnce or len(roots) != 1 or roots[0]._array.size != 1:
             return None
-        n, root = rows, roots[0]._array
+        root = roots[0]._array
 
-        def whole() -> None:
-            if STRUCTURE[0] != passes.structure:
-                self._refuse_new_parameters()
-            if passes.open:  # by passes that zero_grad() has discarded
-                reducer.discard()
-                self._reset()
-            passes.forwards.clear()
-            started = time.perf_counter()
-            own = Totals(n, 0.0 + n, 0.0 + n * float(root.item()), 0)
-            totals, noted = reducer.added_up(own, self.notes)
-            self.communicated(started)
-            self._finish(totals, noted)
+        def whole(complete: bool) -> Callable[[], None]:
+            reduce = reducer.single(rows, complete)
+
+            def note() -> None:
+                if STRUCTURE[0] != passes.structure:
+                    self._refuse_new_parameters()
+                if passes.open:  # by passes that zero_grad() has discarded
+                    reducer.discard()
+                    self._reset()
+                passes.forwards.clear()
+                started = time.perf_counter()
+                totals, noted = reduce(0.0 + rows * float(root.item()), self.notes)
+                self.communicated(started)
+                self._finish(*totals, noted)
+
+            return note
 
         return whole
 
@@ -477,14 +481,16 @@ class DataParallel(Module):
         if reduced is not None:
             if self.reducer.communicates:
                 self.communicated(started)
-            self._finish(*reduced)
+            totals, noted = reduced
+            self._finish(*totals, noted)
             self._reset()
 
-    def _finish(self, totals: Totals, noted: Sequence[float]) -> None:
+    def _finish(
+        self, rows: int, weight: float, loss: float, not_scalar: int, noted: Sequence[float]
+    ) -> None:
         """The gradients are summed: divide them, and publish the loss."""
-        passes = self.passes
+        passes, mean = self.passes, self.reduction == "mean"
         passes.made += 1
-        mean, weight = self.reduction == "mean", totals.weight
         if mean and weight:
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
@@ -493,11 +499,11 @@ class DataParallel(Module):
             for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        share = totals.loss / weight if weight else math.nan
+        share = loss / weight if weight else math.nan
         # Not by assignment, for which a Module looks at what the value is.
         own = self.__dict__
-        own["loss"] = None if totals.not_scalar else share if mean else totals.loss
-        own["samples"] = totals.rows if passes.counted else None
+        own["loss"] = None if not_scalar else share if mean else loss
+        own["samples"] = rows if passes.counted else None
         own["weight"], own["noted"] = weight, noted
 
     def _set_aside(self) -> list[Any] | None:
