@@ -43,6 +43,8 @@ YIELDS_OF_FEW: Final = 10
 PLACE: Final = "/dev/shm"
 ORDERED: Final = ("x86_64", "AMD64")
 _LAST: Final = 2**31 - 1  # after this call they are counted from 0 again
+_PLANS: Final = 64  # that are kept: one of many ranks can take a megabyte
+_FAILED: Final = 0  # instead of a call's tag, which is never 0
 _FUTEX, _WAIT, _WAKE = 202, 0, 1  # a system call of Linux on x86-64
 _NAP: Final = (ctypes.c_long * 2)(0, 1_000_000)  # 1 ms: a rank that was not woken looks by itself
 _COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -55,7 +57,10 @@ def create(size: int) -> str:
     """The name of a new file for `size` ranks; empty: there can be none here."""
     if os.uname().machine not in ORDERED or not os.access(PLACE, os.W_OK):
         return ""
-    handle, name = tempfile.mkstemp(prefix="microtrain-", dir=PLACE)
+    try:
+        handle, name = tempfile.mkstemp(prefix="microtrain-", dir=PLACE)
+    except OSError:
+        return ""
     try:
         os.posix_fallocate(handle, 0, _length(size))  # a page without room would end the process
     except OSError:
@@ -109,29 +114,38 @@ class SharedMemory:
     def all_reduce(self, array: Array, op: Op) -> None:
         """Combine arrays of at most `MOST` bytes over the ranks, in place.
 
-        Raises RuntimeError on every rank where dtypes, sizes or ops differ.
+        Raises RuntimeError on every rank of a host where dtypes, sizes or ops differ in it.
         """
         key = array.dtype.num, array.size, op
         plans = self._plans.get(key)
         if plans is None:
+            if len(self._plans) == _PLANS:
+                self._plans.clear()
             plans = self._plans[key] = _Plan(self, 0, array, op), _Plan(self, 1, array, op)
         call = self._calls = (self._calls + 1) & _LAST
         plan, words = plans[call & 1], self._words
-        flat = array if array.ndim == 1 else array.reshape(-1)
+        usual = array.ndim == 1 and type(array) is np.ndarray
+        flat = array if usual else np.asarray(array).reshape(-1)  # a mask is none of MPI's business
         plan.mine[...] = flat
         word = call << 32 | plan.tag
         self._say(plan.my_word, word)
-        for other in plan.waits_for:
-            if words[other] != word:
-                self._wait(other, word)
-        if plan.steps is None:
+        try:
+            for other in plan.waits_for:
+                if words[other] != word:
+                    self._wait(other, word)
+            if self._between is None:
+                self._quietly.run(plan.combine, flat)
+                return
+            if plan.steps is not None:
+                plan.result[...] = flat
+                self._quietly.run(plan.combine, plan.result)
+                self._between(plan.result, op)
+                self._say(plan.result_word, word)
             flat[...] = plan.result
-            return
-        self._quietly.run(plan.combine, flat)
-        if self._between is not None:
-            self._between(flat, op)
-            plan.result[...] = flat
-            self._say(plan.result_word, word)
+        except BaseException:
+            if self._between is not None and plan.steps is not None:
+                self._say(plan.result_word, call << 32 | _FAILED)
+            raise
 
     def _say(self, place: int, word: int) -> None:
         """Write a word, and wake those that sleep until it is there."""
@@ -145,6 +159,10 @@ class SharedMemory:
         """Until another rank has written this word."""
         words, yields = self._words, self._yields
         while (found := words[place]) != word:
+            if found == word >> 32 << 32 | _FAILED:
+                raise RuntimeError(
+                    "all_reduce: it failed on the first rank of this host, whose error says why"
+                )
             if found >> 32 == word >> 32:
                 raise RuntimeError(
                     f"all_reduce: the ranks are not at the same call: {_told(word)} here, "
@@ -172,7 +190,8 @@ class _Plan:
     """
 
     def __init__(self, shared: SharedMemory, turn: int, array: Array, op: Op) -> None:
-        size, rank, dtype = shared._size, shared._rank, array.dtype
+        size, rank = shared._size, shared._rank
+        dtype = np.dtype(array.dtype.str)  # of several of the same numbers one (long, long long)
         self.tag = array.size << 8 | dtype.num << 2 | OPS.index(op)
         first = turn * (size + 1)
         words = [(first + n) * LINE // 8 for n in range(size + 1)]

@@ -137,10 +137,10 @@ class Board:
         size = RECORD * (node.size + 1)  # the last line is the time of the file of this machine
         name = ""
         if node.rank == 0:
-            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            handle, name = tempfile.mkstemp(prefix="microtrain-", dir=memory)
-            os.truncate(handle, size)
-            os.close(handle)
+            try:
+                name = _zeros("/dev/shm", size)
+            except OSError:  # there is none, or it is full
+                name = _zeros(None, size)
         name = node.broadcast_object(name)
         with open(name, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), size)
@@ -453,6 +453,18 @@ class Watchdog:
         here = self.are_here(self.alike(self.board.elsewhere(0.0) | self.board.here()))
         text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{here}"
         abort.end_process(1, self.kill, text)
+
+
+def _zeros(directory: str | None, size: int) -> str:
+    """The name of a new file, written, for a page without room would end the process."""
+    handle, name = tempfile.mkstemp(prefix="microtrain-", dir=directory)
+    try:
+        with open(handle, "wb") as file:
+            file.write(bytes(size))
+    except OSError:
+        os.unlink(name)
+        raise
+    return name
 
 
 def _digest(stacks: str) -> str:

@@ -7,6 +7,7 @@ and MPI's own sums are the truth.
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -167,6 +168,41 @@ def test_other_calls_are_an_error_on_every_rank(made: Make) -> None:
         assert f"{mine} here, {other} on another rank" in str(error)
 
 
+def test_two_names_of_one_type_are_the_same_call(made: Make) -> None:
+    """`long` and `long long` are both int64."""
+
+    def work(rank: int, memory: SharedMemory) -> list[int]:
+        array = np.full(2, rank + 1, "q" if rank else "l")
+        memory.all_reduce(array, "sum")
+        return [int(x) for x in array]
+
+    def another(rank: int, memory: SharedMemory) -> None:
+        memory.all_reduce(np.zeros(rank + 1, "q"), "sum")
+
+    assert on_all(made(2), work) == [[3, 3]] * 2
+    assert "sum of 1 int64 here" in str(on_all(made(2), another)[0])
+
+
+def test_a_mask_stays_as_it_is(made: Make) -> None:
+    def work(rank: int, memory: SharedMemory) -> tuple[list[float], list[bool]]:
+        array = np.ma.masked_array([1.0, 2.0], [False, True])
+        memory.all_reduce(array, "sum")
+        return array.data.tolist(), array.mask.tolist()
+
+    assert on_all(made(2), work) == [([2.0, 4.0], [False, True])] * 2
+
+
+def test_arrays_of_any_size_keep_no_memory_each(made: Make) -> None:
+    def work(rank: int, memory: SharedMemory) -> int:
+        for count in range(3 * shared_memory._PLANS):
+            array = np.full(count, rank, "f4")
+            memory.all_reduce(array, "sum")
+            assert (array == 1).all()
+        return len(memory._plans)
+
+    assert on_all(made(2), work) == [shared_memory._PLANS] * 2
+
+
 def test_what_overflows_warns_nobody(made: Make) -> None:
     def work(rank: int, memory: SharedMemory) -> list[float]:
         most = np.finfo("f4").max
@@ -208,8 +244,44 @@ def test_hosts_combine_what_their_ranks_have(made: Make, sizes: tuple[int, ...])
     assert on_all(ranks, work) == [truth] * count
 
 
+@pytest.mark.parametrize("fails", ["between", "first", "other"])
+def test_a_failure_reaches_all_ranks_of_its_host(made: Make, fails: str) -> None:
+    """Also where it is told to the first one alone; then the ranks may go on."""
+
+    def between(array: Any, op: str) -> None:
+        if fails == "between" and array.size == 2:
+            raise RuntimeError("the network is down")
+
+    def work(rank: int, memory: SharedMemory) -> str:
+        odd = rank == {"between": -1, "first": 0, "other": 1}[fails]
+        with pytest.raises(RuntimeError) as caught:
+            memory.all_reduce(np.zeros(3 if odd else 2), "sum")
+        array = np.ones(4)
+        memory.all_reduce(array, "sum")
+        assert (array == 3).all()
+        return str(caught.value)
+
+    first, *others = on_all(made(3, between=between), work)
+    assert ("the network is down" if fails == "between" else "not at the same call") in first
+    assert all("it failed on the first rank of this host" in each for each in others)
+
+
+def test_hosts_combine_what_lies_at_any_address(made: Make) -> None:
+    """MPI takes no such array."""
+    found: list[bool] = []
+
+    def work(rank: int, memory: SharedMemory) -> list[float]:
+        array = np.zeros(17, np.uint8)[1:].view("f8")
+        memory.all_reduce(array, "sum")
+        return [*map(float, array)]
+
+    ranks = made(2, between=lambda array, op: found.append(array.flags.aligned))
+    assert on_all(ranks, work) == [[0.0, 0.0]] * 2
+    assert found == [True]
+
+
 def test_where_there_can_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(handle: int, start: int, length: int) -> None:
+    def full(*args: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
     before = {*os.listdir(shared_memory.PLACE)}
@@ -218,6 +290,9 @@ def test_where_there_can_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
         assert create(4) == ""
     mine = {n for n in {*os.listdir(shared_memory.PLACE)} - before if n.startswith("microtrain-")}
     assert not any(os.path.getsize(f"{shared_memory.PLACE}/{name}") == 0 for name in mine)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", full)  # as where a quota of files is used up
+        assert create(4) == ""
     monkeypatch.setattr(shared_memory, "ORDERED", ("riscv64",))
     assert create(4) == ""
     with pytest.raises(OSError, match="No such file"):

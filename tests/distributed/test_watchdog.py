@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,3 +266,20 @@ def test_other_tensors_are_no_drift(comm: Communicator) -> None:
     named = [("a" if comm.rank else "b", mt.ones(comm.rank + 1))]
     with pytest.raises(RuntimeError, match="compares other tensors"):
         mt.distributed.check_replicas(named, comm)
+
+
+@pytest.mark.parametrize("lacks", ["room", "files"])
+def test_the_board_does_without_a_full_dev_shm(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory would end the process at the first write where the file system has no page."""
+    make = tempfile.mkstemp
+
+    def full(prefix: str, dir: str | None) -> tuple[int, str]:
+        if dir is None:
+            return make(prefix=prefix)
+        if lacks == "files":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.open("/dev/full", os.O_RDWR), make(prefix=prefix)[1]
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    board = watchdog.Board(mt.distributed.world())
+    assert board._memory[:] == bytes(len(board._memory))
