@@ -61,7 +61,7 @@ class Guard:
             raise NotFinite
         if self.clip_norm is None:
             for buffer in self.model.storage.buffers:
-                square = XP[type(buffer.grad)].dot(buffer.grad, buffer.grad).item()
+                square = buffer.grad.dot(buffer.grad).item()
                 if not math.isfinite(square):
                     break
             else:

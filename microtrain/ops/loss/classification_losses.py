@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import numpy as np
+
 from ...backend import MODES, float16, float32, int64
 from ...tensor import Tensor
 from ..coercion import cast, examine
@@ -221,7 +223,8 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
 
     def check(target: Any) -> None:
         nonlocal found
-        low, high = (target.min(), target.max()) if target.size else (0, -1)
+        least, largest = np.minimum.reduce, np.maximum.reduce  # as min() and max(), begun sooner
+        low, high = (least(target, None), largest(target, None)) if target.size else (0, -1)
         found = bool(low <= ignore_index <= high)
         if low >= 0 and high < classes:
             return
