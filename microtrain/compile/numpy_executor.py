@@ -151,8 +151,7 @@ class Text:
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
         f = getattr(xp.module, name, None)
         if name == "copyto":
-            copy = self.called("copyto", xp.copyto)
-            text = f"{copy}({args[0]}, {args[1]}{extra})"
+            text = self.copied(args[0], args[1], line.args[1], extra)
         elif name == "setitem":
             text = f"{args[0]}[{args[1]}] = {args[2]}"
         elif name == "scatter_add":
@@ -163,8 +162,9 @@ class Text:
             start = "draw[0] + " if attrs["fresh"] else ""
             text = f"{out}[...] = {words}({args[0]}, {start}{', '.join(args[1:])})"
         elif name == "where":
+            unsafe = ", casting='unsafe'"
+            self.emit(self.copied(out, args[2], line.args[2], unsafe), self.about(line))
             copy = self.called("copyto", xp.copyto)
-            self.emit(f"{copy}({out}, {args[2]}, casting='unsafe')", self.about(line))
             text = f"{copy}({out}, {args[1]}, casting='unsafe', where={args[0]})"
         elif name in REDUCTIONS:
             axis = attrs.get("axis", line.args[1] if len(line.args) > 1 else None)
@@ -178,6 +178,7 @@ class Text:
             f = getattr(xp, name)
             if name == "dot":
                 args = [self.whole(a, arg) for a, arg in zip(line.args, args, strict=True)]
+                f = type(line.out).dot  # the same, without looking for others that compute it
             text = f"{self.called(name, f)}({', '.join(args)}{extra}, out={out})"
         elif name == "getitem":
             text = f"{out}[...] = {args[0]}[{args[1]}]"
@@ -197,9 +198,15 @@ class Text:
         axis = line.attrs.get("axis", more[0] if more else None)
         size = x.size if axis is None else x.shape[axis]
         top = self.called("largest", np.maximum.reduce)
-        call = f"{self.called('take', np.take)}({args}, {axis}, {out}"
+        call = f"{self.called('take', np.ndarray.take)}({args}, {axis}, {out}"
         unsigned = self.array(index.view(np.uint64))  # what is negative is large
         return f"{call}, 'clip') if {top}({unsigned}, None) < {size} else {call})"
+
+    def copied(self, to: str, name: str, value: Any, extra: str) -> str:
+        """A copy of `value`; of a whole array by assignment, with which NumPy begins sooner."""
+        if "where" not in extra and (type(value) in LIBRARIES or (type(value), value) == (int, 0)):
+            return f"{to}[...] = {name}"
+        return f"{self.called('copyto', self.program.xp.copyto)}({to}, {name}{extra})"
 
     def whole(self, array: Any, name: str) -> str:
         """What `dot` copies because it is in pieces is copied into memory that is there already."""
@@ -208,7 +215,7 @@ class Text:
         xp = self.program.xp
         copy = xp.empty(array.shape, array.dtype)
         to = self.named("b", copy, id(copy))
-        self.emit(f"{self.called('copyto', xp.copyto)}({to}, {name})", "in one piece")
+        self.emit(self.copied(to, name, array, ""), "in one piece")
         return to
 
     def about(self, line: Line) -> str:

@@ -70,6 +70,10 @@ class MicroBatches(Sequence[Batch]):
         begin_batch(batch.offset, self.position, rows=len(batch[0]), ranks=self.ranks)
         return batch
 
+    def __iter__(self) -> Iterator[Batch]:
+        # A Sequence's own asks for one more, and an IndexError ends it: at every step.
+        return map(self.__getitem__, range(len(self._batches)))
+
 
 class DataLoader:
     """Iterates over this rank's share of each global batch.
@@ -353,7 +357,8 @@ class DataLoader:
             elif order is None:
                 batch = Batch([wrap(array[rows]) for array in arrays])
             else:
-                batch = Batch([wrap(array.take(order[rows], 0)) for array in arrays])
+                places = order[rows]
+                batch = Batch([wrap(array.take(places, 0)) for array in arrays])
             batch.offset, batch.global_size = first, micro_size
             batches.append(batch)
         return batches

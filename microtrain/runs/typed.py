@@ -6,6 +6,7 @@ once, where it is read.
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Annotated, Any, TypeVar
 
@@ -20,10 +21,20 @@ Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
 
 def typed(kind: type[T], content: Any) -> T:
     """`content`, which is JSON, as a `kind`; ValueError naming the first key that is of no use."""
-    from pydantic import TypeAdapter, ValidationError  # where runs are read, not where they train
+    from pydantic import ValidationError  # where runs are read, not where they train
 
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(content), strict=True)
+        adapter: Any = _adapter(kind)  # type: ignore[arg-type]
+        found: T = adapter.validate_json(json.dumps(content), strict=True)
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    """What checks a `kind`: made once, which takes longer than to check with it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -27,6 +27,7 @@ from ..runs.members import Result
 from ..runs.provenance import params_sha256
 from ..train.executor import Execution
 from ..train.model_state import load_model_arrays, model_arrays
+from ..train.observers import RowWriter
 from ..train.output import Output
 from ..train.results import Results
 from ..train.state import Ending, Event, Observer, Parts
@@ -47,9 +48,10 @@ _LEFT_OUT = {
         "train.observers:Timeline", "train.console:Summary",
     )
 }  # fmt: skip
-_CHECKPOINTS, _RESULTS = (
+_CHECKPOINTS, _RESULTS, _ROWS = (
     "microtrain.train.checkpointing:Checkpoints",
     "microtrain.train.results:Results",
+    "microtrain.train.observers:RowWriter",
 )
 
 
@@ -135,6 +137,13 @@ class Trained(Trainer):
             self._execute = self.execution
 
 
+class UnseenRows(RowWriter):
+    """Keeps rows, which nobody sees."""
+
+    def show(self, values: dict[str, float]) -> None:
+        """Members have no rows on the terminal."""
+
+
 class KeepBest(Observer):
     """Copies the model where it is the best so far, as checkpoints of a run do."""
 
@@ -206,7 +215,9 @@ def sharing() -> Iterator[None]:
 @functools.cache
 def _class_of(kind: Any) -> Any:
     """The class of a member's run: the configured Trainer, with other observers."""
-    instead: dict[Any, list[Any]] = {_CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured]}
+    instead: dict[Any, list[Any]] = {
+        _CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured], _ROWS: [UnseenRows]
+    }  # fmt: skip
     observers: list[Any] = []
     for each in kind.observer_types:
         observers += [] if each in _LEFT_OUT else instead.get(each, [each])

@@ -27,7 +27,7 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
-from .data_cache import cached, read
+from .data_cache import cached, prepared, read
 from .divergence import Guard, Skips
 from .fit import check_fit
 from .losses import balance
@@ -236,7 +236,7 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
         return load_data(config) if found is None else load_data(config, found=found)
 
     if config.data.cache is None:
-        return load_once(config, comm, load)
+        return prepared(config, lambda: load_once(config, comm, load))
     load = cached(config, load, data_hash)
     if comm.size > comm.node().size:
         with settled(comm):  # once, where all hosts see one directory

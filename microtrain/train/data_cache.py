@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..config.components import build, is_import_path, load, parameters
+from ..config.components import build, import_paths, is_import_path, load, parameters
 from ..config.resolved import as_yaml
 from ..config.schema import Config, Data
 from ..data import Prepared
@@ -16,7 +16,7 @@ from ..data.cache import find, keep, key_of, opened, stamps
 from ..errors import DataError
 from ..words import size
 
-__all__ = ["cached", "read", "reading_once"]
+__all__ = ["cached", "prepared", "read", "reading_once"]
 
 
 def cached(
@@ -70,7 +70,8 @@ def _key(config: Config) -> tuple[str, list[Any]]:
 def reading_once() -> Iterator[None]:
     """Runs that are built in this block, one after the other, share the rows that they name alike.
 
-    Not those of the user's own components, which may hand out what they change later.
+    Of rows as they are trained on, those of the run before. Not those of the user's own components,
+    which may hand out what they change later.
     """
     _ROWS.append({})
     try:
@@ -80,14 +81,31 @@ def reading_once() -> Iterator[None]:
 
 
 _ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own
+_PREPARED = "prepared"  # names those of the last run
 
 
 def read(data: Data, seed: int) -> Any:
     """The rows of a data component."""
     if not _ROWS or is_import_path(data.type) or data.instance is not None:
         return build(data, seed=seed)
-    own = {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}
-    name = f"{data.type} {as_yaml(own | data.arguments)}"
+    name = f"{data.type} {as_yaml(_seed_of(data, seed) | data.arguments)}"
     if name not in _ROWS[-1]:
         _ROWS[-1][name] = build(data, seed=seed)
     return _ROWS[-1][name]
+
+
+def prepared(config: Config, prepare: Callable[[], tuple[Prepared, str]]) -> tuple[Prepared, str]:
+    """What `prepare()` gives: the rows that the configuration names as they are trained on."""
+    if not _ROWS or import_paths(config) or config.data.instance is not None:
+        return prepare()
+    name = repr((config.data, config.dtype, _seed_of(config.data, config.seed)))
+    if _PREPARED not in _ROWS[-1] or _ROWS[-1][_PREPARED][0] != name:
+        _ROWS[-1].pop(_PREPARED, None)  # there need not be room for both
+        _ROWS[-1][_PREPARED] = name, prepare()
+    found: tuple[Prepared, str] = _ROWS[-1][_PREPARED][1]
+    return found
+
+
+def _seed_of(data: Data, seed: int) -> dict[str, int]:
+    """The seed, where the component takes one."""
+    return {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}

@@ -13,6 +13,7 @@ predictions and targets of all ranks at once, in the order of the data.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -370,8 +371,9 @@ class MetricSet:
 
     def values(self, vector: Array, comm: Communicator) -> dict[str, Any]:
         """The values that belong to a sum of `vector()`s, then a fresh start; collective."""
-        ends = np.cumsum([self._loss.size, *(sums.size for sums in self._sums)])
-        means, *sums = np.split(vector, ends[:-1])
+        sizes = [self._loss.size, *(sums.size for sums in self._sums)]
+        ends = zip(sizes, itertools.accumulate(sizes), strict=True)
+        means, *sums = [vector[end - size : end] for size, end in ends]
         values = {}
         if self._has_loss:
             totals, counts = means.reshape(-1, 2).T.tolist()

@@ -164,9 +164,12 @@ class RowWriter(Observer):
             values["lr"] = lr
         if run.monitor == "train/loss":
             run.state.note_best(values)
-        shown = {"step": run.step, "epoch": row["epoch"], **values, **speed}
-        run.output.say(self._rows.row(shown, best=run.state.at_best))
+        self.show({"step": run.step, "epoch": row["epoch"], **values, **speed})
         return loss
+
+    def show(self, values: dict[str, float]) -> None:
+        """Print a row."""
+        self.run.output.say(self._rows.row(values, best=self.run.state.at_best))
 
 
 class Bar(Observer):

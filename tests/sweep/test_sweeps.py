@@ -19,6 +19,7 @@ from microtrain.runs.directory import RunDirectory
 from microtrain.runs.members import member_arrays, read_members
 from microtrain.runs.provenance import params_sha256
 from microtrain.runs.record import Run, newest_run
+from microtrain.train.assembly import load_data
 
 BASE = """\
 data: {type: sklearn, name: iris, standardize: true, split: {train: 0.8, test: 0.2, stratify: true}}
@@ -126,6 +127,25 @@ def test_the_table_says_what_became_of_each_and_of_each_setting(place, capsys):
     assert not (path / "members").exists()
     assert main(["resume", str(path), "--trust"]) == 0
     assert "nothing is left to do" in capsys.readouterr().out
+
+
+def test_rows_are_prepared_once_for_members_that_differ_in_the_seed(place, monkeypatch):
+    (place / "one.yaml").write_text(BASE.replace("./net.py:net", "mlp"))
+    asked = []
+
+    def load(config):
+        asked.append((config.data.split.fold, config.data.standardize))
+        return load_data(config)
+
+    monkeypatch.setattr("microtrain.train.assembly.load_data", load)
+    text = "sweep: {seeds: 3, folds: 2, grid: {data.standardize: [true, false]}}\n"
+    (place / "s.yaml").write_text((place / "one.yaml").read_text() + text)
+    assert main(["train", "s.yaml"]) == 0
+    assert asked == [(0, True), (1, True), (0, False), (1, False)]
+    asked.clear()
+    (place / "s.yaml").write_text(BASE + text)  # its own model may change what it is given
+    assert main(["train", "s.yaml"]) == 0
+    assert len(asked) == 12
 
 
 def test_members_that_diverge_end_alone(place, capsys):
