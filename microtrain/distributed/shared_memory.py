@@ -39,7 +39,7 @@ LINE: Final = 64  # bytes of a cache line: no two ranks write into one
 # How often a rank yields its core before it sleeps: a process that yields may be the next to run
 # all the same (as in Linux 6.18), and where cores are few that keeps another rank from running.
 YIELDS: Final = 10_000
-YIELDS_OF_FEW: Final = 10
+YIELDS_OF_FEW: Final = 20
 PLACE: Final = "/dev/shm"
 ORDERED: Final = ("x86_64", "AMD64")
 _LAST: Final = 2**31 - 1  # after this call they are counted from 0 again
