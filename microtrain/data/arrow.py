@@ -6,7 +6,7 @@ import csv
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,12 +77,12 @@ class Arrow:
             return None
         return cls(pyarrow, width, numeric, texts, delimiter)
 
-    def block(self, file: BinaryIO, size: int) -> Columns | None:
+    def block(self, file: Any, size: int) -> Columns | None:
         """Whole rows from where the file stands; None: not surely such as Python's reader finds."""
         if len(self._buffer) != size:
             self._buffer = bytearray(size)
         data = self._buffer
-        end = data.rfind(b"\n", 0, file.readinto(data)) + 1  # type: ignore[attr-defined]
+        end = data.rfind(b"\n", 0, file.readinto(data)) + 1
         half = csv.field_size_limit() // 2
         starts = range(0, end - half, half)
         borders = b"\n", self._delimiter

@@ -23,9 +23,9 @@ def typed(kind: type[T], content: Any) -> T:
     """`content`, which is JSON, as a `kind`; ValueError naming the first key that is of no use."""
     from pydantic import ValidationError  # where runs are read, not where they train
 
+    hashable: Any = kind
     try:
-        adapter: Any = _adapter(kind)  # type: ignore[arg-type]
-        found: T = adapter.validate_json(json.dumps(content), strict=True)
+        found: T = _adapter(hashable).validate_json(json.dumps(content), strict=True)
         return found
     except ValidationError as error:
         first = error.errors()[0]

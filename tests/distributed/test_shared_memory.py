@@ -146,17 +146,37 @@ def test_calls_are_counted_from_0_again(made: Make) -> None:
 def test_a_rank_that_waits_sleeps_and_is_woken(
     made: Make, few_cores: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It yields so many times and no more, sleeps, and the one that comes late wakes it."""
     monkeypatch.setattr(shared_memory, "YIELDS", 50)
+    early, late = made(2, few_cores)
+    yields, calls, asleep = list[int](), list[tuple[int, int]](), threading.Event()
 
-    def work(rank: int, memory: SharedMemory) -> float:
+    def counted(rank: int, memory: SharedMemory) -> None:
+        call = memory._system_call
+
+        def system_call(number: int, place: int, what: int, *rest: Any) -> int:
+            calls.append((rank, what))
+            if what == shared_memory._WAIT:
+                asleep.set()
+            return int(call(number, place, what, *rest))
+
+        memory._system_call = system_call
+
+    counted(0, early)
+    counted(1, late)
+    give_way = early._yield
+    early._yield = lambda: yields.append(0) or give_way()
+
+    def work(rank: int, memory: SharedMemory) -> list[float]:
         if rank == 1:
-            time.sleep(0.3)
-        began = time.thread_time()
-        memory.all_reduce(np.ones(3), "sum")
-        return time.thread_time() - began
+            assert asleep.wait(30)
+        array = np.ones(3)
+        memory.all_reduce(array, "sum")
+        return array.tolist()
 
-    used = on_all(made(2, few_cores), work)
-    assert used[0] < 0.15, "it kept its core while it waited"
+    assert on_all([early, late], work) == [[2.0] * 3] * 2
+    assert len(yields) == (shared_memory.YIELDS_OF_FEW if few_cores else 50)
+    assert (0, shared_memory._WAIT) in calls and (1, shared_memory._WAKE) in calls
 
 
 def test_other_calls_are_an_error_on_every_rank(made: Make) -> None:
