@@ -134,9 +134,8 @@ class Pass(Host):
 
     Attributes:
         listener: whose it is.
-        whole: at the beginning: what gives a function that does all of this at the end of a pass
-            which makes a step by itself, where no gradient was there before and, as its argument
-            says, all are afterwards. None: it is not such a pass.
+        whole: at the beginning: how all of this is done at the end of a pass which makes a step by
+            itself, where no gradient was there before. None: it is not such a pass.
     """
 
     def __init__(
@@ -144,6 +143,25 @@ class Pass(Host):
     ) -> None:
         super().__init__(label, function, where)
         self.listener, self.whole = listener, whole
+
+
+class WholePass(Host):
+    """All that is noted of a pass which makes a step by itself.
+
+    Args:
+        first, last: its beginning and its end.
+        complete: whether all gradients are there then.
+    """
+
+    def __init__(self, first: Pass, last: Pass, complete: bool) -> None:
+        label = f"{first.label}: {last.label}"
+        super().__init__(label, first.whole.by_python(complete), last.where)
+        self.whole, self.complete = first.whole, complete
+
+    def native(self) -> Host:
+        """The same with native code, where that can do it."""
+        found = self.whole.by_native_code(self.complete)
+        return Host(f"{self.label}, by native code", found, self.where) if found else self
 
 
 def skip(count: int) -> None:

@@ -261,6 +261,37 @@ def instructions() -> Any:
         return types.void(*[types.int64] * 3), compiled
 
     @intrinsic
+    def acquire(_: Any, place: Any) -> Any:
+        """The word at an address; what another process wrote before it is seen by then."""
+
+        def compiled(_: Any, builder: Any, __: Any, args: Any) -> Any:
+            return builder.load_atomic(builder.inttoptr(args[0], word.as_pointer()), "seq_cst", 8)
+
+        return types.int64(types.int64), compiled
+
+    @intrinsic
+    def release(_: Any, place: Any, value: Any) -> Any:
+        """Set the word at an address, after all that was written before."""
+
+        def compiled(context: Any, builder: Any, _: Any, args: Any) -> Any:
+            target = builder.inttoptr(args[0], word.as_pointer())
+            builder.store_atomic(args[1], target, "seq_cst", 8)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), compiled
+
+    @intrinsic
+    def invoke(_: Any, code: Any, args: Any) -> Any:
+        """Call a function of C by its address, with a tuple of words."""
+
+        def compiled(_: Any, builder: Any, __: Any, values: Any) -> Any:
+            given = cgutils.unpack_tuple(builder, values[1])
+            kind = ir.FunctionType(word, [word] * len(given)).as_pointer()
+            return builder.call(builder.inttoptr(values[0], kind), given)
+
+        return types.int64(types.int64, args), compiled
+
+    @intrinsic
     def done(_: Any) -> Any:
         """The end of a turn: what follows may not be moved before what came, nor the reverse.
 
@@ -275,5 +306,6 @@ def instructions() -> Any:
 
     return python_types.SimpleNamespace(
         address=address, pointer=pointer, get=get, put=put, gemm=gemm, gemv=gemv, ahead=ahead,
-        apply=apply, call=call, copy=copy, done=done,
+        apply=apply, call=call, copy=copy, done=done, acquire=acquire, release=release,
+        invoke=invoke,
     )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 from ..backend import owner_of
 from . import fusion
 from .arrival import Arrival, places_of
+from .bookkeeping import WholePass
 from .elements import DTYPES, converted, literal
 from .fusion import Call, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .loops import Applied, Loop, text_of_applied, text_of_loop, with_loops
@@ -64,7 +65,8 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
         if not native:
             for unit in members:
                 assert isinstance(unit, Call)
-                text.host(unit.host) if unit.host is not None else text.line(unit.lines[0])
+                host = unit.host.native() if type(unit.host) is WholePass else unit.host
+                text.line(unit.lines[0]) if host is None else text.host(host)
             continue
         for piece in pieces([table.written(unit) for unit in members]):
             body = _compiled(table.function("", piece))

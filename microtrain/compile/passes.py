@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ..backend import LIBRARIES, owner_of
-from .bookkeeping import Clear, Mark, Pass
+from .bookkeeping import Clear, Mark, Pass, WholePass
 from .program import DRAWS, Host, Line, Program
 
 
@@ -86,7 +86,7 @@ def _join_passes(program: Program) -> None:
                 line.whole = None
     for listener, parts in told.items():
         if len(parts) == 3 and parts[1].whole is not None:
-            whole = parts[1].whole(marked.issuperset(listener.storage.slots))
-            last = Host(f"{parts[1].label}: {parts[2].label}", whole, parts[2].where)
+            complete = marked.issuperset(listener.storage.slots)
+            last = WholePass(parts[1], parts[2], complete)
             lines = [last if line is parts[2] else line for line in program.lines]
             program.lines[:] = [x for x in lines if x is not parts[0] and x is not parts[1]]

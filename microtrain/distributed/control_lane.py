@@ -8,16 +8,19 @@ part, because float32 has 24 bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..optim.flat import LANE
 
-__all__ = ["SILENT", "Totals", "pack", "pack_loss", "totals_of", "unpack"]
+__all__ = [
+    "SILENT", "Outcome", "Totals", "outcome_of", "pack", "pack_loss", "split", "totals_of",
+    "unpack",
+]  # fmt: skip
 
-_NOTES = 7  # the place of the first
-SILENT = (0.0,) * (LANE - _NOTES)  # notes that say nothing
-_LARGE = 1e290  # from here on float32 has no numbers, and the product below may have none
+NOTES = 7  # the place of the first
+SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing
 
 
 class Totals(NamedTuple):
@@ -36,10 +39,27 @@ class Totals(NamedTuple):
     not_scalar: int
 
 
+class Outcome(NamedTuple):
+    """What a step has come to, as the attributes of a `DataParallel` say it."""
+
+    loss: float | None = None
+    samples: int | None = None
+    weight: float = 0.0
+    noted: Sequence[float] = SILENT
+
+
+def outcome_of(
+    rows: int, weight: float, loss: float, not_scalar: int, noted: Sequence[float]
+) -> Outcome:
+    """That of a step whose totals these are; its objective is a mean."""
+    mean = loss / weight if weight else math.nan
+    return Outcome(None if not_scalar else mean, rows, weight, noted)
+
+
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
     """The lane of a rank; `used`: of each parameter whether it has a gradient."""
     rows, weight, loss, not_scalar = totals
-    return [*divmod(rows, 4096), *_split(loss), not_scalar, *_split(weight), *notes, *used]
+    return [*divmod(rows, 4096), *split(loss), not_scalar, *split(weight), *notes, *used]
 
 
 def pack_loss(rows: int) -> Callable[[float, Sequence[float], Sequence[bool]], list[float]]:
@@ -47,7 +67,7 @@ def pack_loss(rows: int) -> Callable[[float, Sequence[float], Sequence[bool]], l
     high, low, _, _, scalar, weight, rest = pack(Totals(rows, float(rows), 0.0, 0), (), ())
 
     def packed(loss: float, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
-        return [high, low, *_split(loss), scalar, weight, rest, *notes, *used]
+        return [high, low, *split(loss), scalar, weight, rest, *notes, *used]
 
     return packed
 
@@ -60,17 +80,18 @@ def unpack(lane: list[float]) -> tuple[Totals, list[float], list[float]]:
 
 def totals_of(lane: list[float]) -> tuple[tuple[int, float, float, int], list[float]]:
     """What totals have, and notes."""
-    high, low, loss, rest, not_scalar, weight, more = lane[:_NOTES]
+    high, low, loss, rest, not_scalar, weight, more = lane[:NOTES]
     totals = int(high) * 4096 + int(low), weight + more, loss + rest, int(not_scalar)
-    return totals, lane[_NOTES:LANE]
+    return totals, lane[NOTES:LANE]
 
 
-def _split(value: float) -> tuple[float, float]:
+def split(value: float) -> tuple[float, float]:
     """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest.
 
-    T. Dekker, "A floating-point technique for extending the available precision", 1971.
+    Native code has this text too (native_step.py). T. Dekker, "A floating-point technique for
+    extending the available precision", 1971.
     """
-    if not -_LARGE < value < _LARGE:
+    if not -1e290 < value < 1e290:  # float32 has no such numbers, and the product may have none
         return value, 0.0
     scaled = value * 2199023255553.0  # 2**41 + 1
     high = scaled - (scaled - value)

@@ -15,7 +15,6 @@ not average over rows (denominators.py).
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import time
 import warnings
@@ -34,12 +33,12 @@ from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
 from .connection import world
-from .control_lane import SILENT
+from .control_lane import SILENT, Outcome, outcome_of
 from .denominators import Denominators, correction, find
 from .passes import Passes
-from .reducer import AtOnce
 from .replicas import difference, take_values_of_rank_0
 from .strategy import check_options, strategy
+from .whole_pass import Whole, whole
 
 __all__ = ["DataParallel"]
 
@@ -138,11 +137,8 @@ class DataParallel(Module):
         self.module = module
         self.comm = world() if comm is None else comm
         self.reduction = reduction
-        self.loss: float | None = None
-        self.samples: int | None = None
-        self.weight = 0.0
         self.notes: Sequence[float] = SILENT
-        self.noted: Sequence[float] = SILENT
+        self._outcome: Any = Outcome()
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
         options = {
@@ -345,13 +341,12 @@ class DataParallel(Module):
                 "number of samples is unknown; call model.count(n) before backward"
             )
         if STRUCTURE[0] != passes.structure:
-            self._refuse_new_parameters()
+            self.refuse_new_parameters()
         reducer, storage = self.reducer, self.storage
         if passes.open and (
             passes.cleared != storage.cleared or (reducer.in_place and not storage.any_present())
         ):
-            reducer.discard()
-            self._reset()  # zero_grad() has discarded the passes that waited to be reduced
+            self.discard()
         if weights is not None:
             passes.alone = passes.sync and not passes.open and reducer.in_place
         if not passes.open:
@@ -397,7 +392,13 @@ class DataParallel(Module):
 
         self._note("shares of the loss", add)
 
-    def _refuse_new_parameters(self) -> None:
+    def discard(self) -> None:
+        """zero_grad() has discarded the passes that waited to be reduced."""
+        self.reducer.discard()
+        self._reset()
+
+    def refuse_new_parameters(self) -> None:
+        """RuntimeError for parameters that the model got since it was wrapped."""
         for name, parameter in self.module.named_parameters():
             if parameter._rg and parameter not in self.members:
                 raise RuntimeError(
@@ -419,39 +420,14 @@ class DataParallel(Module):
         begin = functools.partial(self.begin, roots, create_graph, weights)
         return f"a backward pass over {self.passes.samples} samples", begin
 
-    def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Any:
-        """For replays: what notes a pass at its end, from the rows of its forward call on.
+    def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Whole | None:
+        """For replays: how to note a pass at its end, from the rows of its forward call on.
 
         None where more is to be noted. The step must have cleared the gradients before, and tell of
         this one forward call and this one pass.
         """
-        passes, rows, reducer = self.passes, self.passes.pending, self.reducer
-        if not rows or passes.given is not None or not passes.sync or passes.open:
-            return None
-        if weights is not None or create_graph or self.reduction != "mean":
-            return None
-        if type(reducer) is not AtOnce or len(roots) != 1 or roots[0]._array.size != 1:
-            return None
-        root = roots[0]._array
-
-        def whole(complete: bool) -> Callable[[], None]:
-            reduce = reducer.single(rows, complete)
-
-            def note() -> None:
-                if STRUCTURE[0] != passes.structure:
-                    self._refuse_new_parameters()
-                if passes.open:  # by passes that zero_grad() has discarded
-                    reducer.discard()
-                    self._reset()
-                passes.forwards.clear()
-                started = time.perf_counter()
-                totals, noted = reduce(0.0 + rows * float(root.item()), self.notes)
-                self.communicated(started)
-                self._finish(*totals, noted)
-
-            return note
-
-        return whole
+        usual = weights is None and not create_graph and len(roots) == 1
+        return whole(self, roots[0]._array) if usual else None
 
     def ending(self) -> tuple[str, Any]:
         """What `end` is going to do, likewise; the step itself may have called `no_sync`."""
@@ -482,10 +458,10 @@ class DataParallel(Module):
             if self.reducer.communicates:
                 self.communicated(started)
             totals, noted = reduced
-            self._finish(*totals, noted)
+            self.finish(*totals, noted)
             self._reset()
 
-    def _finish(
+    def finish(
         self, rows: int, weight: float, loss: float, not_scalar: int, noted: Sequence[float]
     ) -> None:
         """The gradients are summed: divide them, and publish the loss."""
@@ -499,12 +475,39 @@ class DataParallel(Module):
             for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        share = loss / weight if weight else math.nan
+        outcome = outcome_of(rows, weight, loss, not_scalar, noted)
+        if not mean and not not_scalar:
+            outcome = outcome._replace(loss=loss)
+        self.publish(outcome if passes.counted else outcome._replace(samples=None))
+
+    def publish(self, outcome: Outcome | Callable[[], Outcome]) -> None:
+        """What a step has come to, or what finds that out where somebody asks."""
         # Not by assignment, for which a Module looks at what the value is.
-        own = self.__dict__
-        own["loss"] = None if not_scalar else share if mean else loss
-        own["samples"] = rows if passes.counted else None
-        own["weight"], own["noted"] = weight, noted
+        self.__dict__["_outcome"] = outcome
+
+    @property
+    def outcome(self) -> Outcome:
+        """`loss`, `samples`, `weight` and `noted` of the last synchronised step."""
+        found = self._outcome
+        if type(found) is not Outcome:
+            self.publish(found := found())
+        return found  # type: ignore[no-any-return]
+
+    @property
+    def loss(self) -> float | None:
+        return self.outcome.loss
+
+    @property
+    def samples(self) -> int | None:
+        return self.outcome.samples
+
+    @property
+    def weight(self) -> float:
+        return self.outcome.weight
+
+    @property
+    def noted(self) -> Sequence[float]:
+        return self.outcome.noted
 
     def _set_aside(self) -> list[Any] | None:
         """Gradients of earlier steps, taken away: they are global and not to be reduced again."""

@@ -138,6 +138,11 @@ class MpiCommunicator(Communicator):
             os.unlink(name)
         return shared if everywhere else None
 
+    def memory_for(self, array: Array) -> SharedMemory | None:
+        """As in the base class."""
+        compared, small = self._control is not None, array.nbytes <= MOST
+        return self._shared if self.num_nodes == 1 and small and not compared else None
+
     @watched
     def _all_reduce(self, array: Array, op: Op) -> Array:
         # MPI has no maximum of booleans; as bytes, 0 and 1 have one.

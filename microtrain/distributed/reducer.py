@@ -6,14 +6,14 @@ A `Reducer` is told when a backward pass begins and ends. Two others are in file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..backend import Staging
 from ..optim.flat import FlatStorage
 from .communicator import Communicator
 from .compression import Compressor
-from .control_lane import pack, pack_loss, totals_of, unpack
+from .control_lane import pack, unpack
 from .passes import Passes
 
 __all__ = ["AtOnce", "Reducer"]
@@ -113,28 +113,16 @@ class AtOnce(Reducer):
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class."""
-        return self._added_up(pack(passes.totals(), notes, self.cleared())) if last else None
+        return self.added_up(pack(passes.totals(), notes, self.cleared())) if last else None
 
-    def single(self, rows: int, complete: bool) -> Callable[[float, Sequence[float]], Summed]:
-        """`reduce` of one pass over so many rows from a scalar, by what is counted of its loss.
+    @property
+    def plain(self) -> bool:
+        """Whether all there is to add up is one array in the host's memory."""
+        wide = self.storage.buffers[0].wide
+        return len(self._staged) == 1 and self._staged[0].host is wide and not self._compressors
 
-        A small step takes as long as what Python does around it, so the usual case is short here:
-        one buffer, in the host's memory, of which all gradients are there (`complete`).
-        """
-        packed, lane, all_reduce = pack_loss(rows), self._lane, self.comm.all_reduce
-        wide, every = self.storage.buffers[0].wide, (True,) * len(self.storage.slots)
-
-        def reduce(loss: float, notes: Sequence[float]) -> Summed:
-            lane[...] = packed(loss, notes, every)
-            all_reduce(wide)
-            return totals_of(lane.tolist())
-
-        alone = len(self._staged) == 1 and self._staged[0].host is wide
-        if complete and alone and not self._compressors:
-            return reduce
-        return lambda loss, notes: self._added_up(packed(loss, notes, self.cleared()))
-
-    def _added_up(self, lane: list[float] | None) -> Summed:
+    def added_up(self, lane: list[float] | None) -> Summed:
+        """The sums of gradients and lanes over all ranks, collective."""
         for number, staged in enumerate(self._staged):
             self._all_reduce(number, staged, lane)
             lane = None

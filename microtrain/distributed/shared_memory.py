@@ -24,7 +24,7 @@ import ctypes
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import Any, Final
 
@@ -45,8 +45,9 @@ ORDERED: Final = ("x86_64", "AMD64")
 _LAST: Final = 2**31 - 1  # after this call they are counted from 0 again
 _PLANS: Final = 64  # that are kept: one of many ranks can take a megabyte
 _FAILED: Final = 0  # instead of a call's tag, which is never 0
-_FUTEX, _WAIT, _WAKE = 202, 0, 1  # a system call of Linux on x86-64
+FUTEX, WAIT, WAKE = 202, 0, 1  # a system call of Linux on x86-64
 _NAP: Final = (ctypes.c_long * 2)(0, 1_000_000)  # 1 ms: a rank that was not woken looks by itself
+NAPS: Final = 20  # of native code, before Python may handle a signal
 _COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 Step = tuple[Any, tuple[Array, ...], Array | None]
@@ -147,13 +148,54 @@ class SharedMemory:
                 self._say(plan.result_word, call << 32 | _FAILED)
             raise
 
+    def turns(self, array: Array, head: Sequence[int]) -> list[tuple[_Plan, Array]]:
+        """For `run`, of sums of `array`: a plan for each of the two turns, and its table.
+
+        That begins with `head`. Then: where this rank writes its numbers, and its call; sched_yield
+        and syscall; how long a nap is; how many yields and naps; how many words it waits for, and
+        these; how many steps, and for each of them what is added, to what (0: it is copied), and
+        where to. All but numbers are addresses.
+        """
+        libc, at = ctypes.CDLL(None), self._address
+        calls = (ctypes.cast(f, ctypes.c_void_p).value for f in (libc.sched_yield, libc.syscall))
+        fixed = *calls, ctypes.addressof(_NAP), self._yields, NAPS
+        found = []
+        for plan in (_Plan(self, turn, array, "sum") for turn in (0, 1)):
+            steps: list[int] = []
+            for _, arrays, to in plan.steps or ():
+                rows = [np.atleast_2d(a) for a in (*arrays, array if to is None else to)]
+                for *given, goal in zip(*rows, strict=True):
+                    one, other = [a.ctypes.data for a in given] + [0] * (2 - len(given))
+                    steps += one, other, goal.ctypes.data
+            words = [at + 8 * place for place in plan.waits_for]
+            table = *head, plan.mine.ctypes.data, at + 8 * plan.my_word, *fixed
+            table = *table, len(words), *words, len(steps) // 3, *steps
+            found.append((plan, np.array(table, np.int64)))
+        return found
+
+    def run(self, code: Callable[[int, int, int], int], turns: Sequence[tuple[_Plan, int]]) -> None:
+        """An all_reduce by native code; `turns` with the addresses of the tables.
+
+        `code(table, word, first)` returns 0 when it is done, else it has to wait: for a rank that
+        is late, or at another call. Raises as `all_reduce` does.
+        """
+        call = self._calls = (self._calls + 1) & _LAST
+        plan, table = turns[call & 1]
+        word = call << 32 | plan.tag
+        first = 1
+        while code(table, word, first):
+            first = 0
+            for other in plan.waits_for:
+                if self._words[other] != word:
+                    self._wait(other, word)
+
     def _say(self, place: int, word: int) -> None:
         """Write a word, and wake those that sleep until it is there."""
         words = self._words
         words[place] = word
         if words[place + 1]:
             words[place + 1] = 0
-            self._system_call(_FUTEX, self._address + 8 * place + 4, _WAKE, _LAST, None)
+            self._system_call(FUTEX, self._address + 8 * place + 4, WAKE, _LAST, None)
 
     def _wait(self, place: int, word: int) -> None:
         """Until another rank has written this word."""
@@ -175,7 +217,7 @@ class SharedMemory:
             else:  # unless its upper half, the call, is another one by now
                 words[place + 1] = 1
                 half = self._address + 8 * place + 4
-                self._system_call(_FUTEX, half, _WAIT, found >> 32, ctypes.addressof(_NAP))
+                self._system_call(FUTEX, half, WAIT, found >> 32, ctypes.addressof(_NAP))
 
 
 class _Plan:

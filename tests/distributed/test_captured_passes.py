@@ -161,6 +161,12 @@ def forgotten_forward(training: Training, i: int) -> None:
         training.model(batch(training.comm, 100, 5)[0])
 
 
+def forward_before_each(training: Training, i: int) -> None:
+    """A forward call outside the step, from some step on before every one."""
+    if i > 4:
+        forgotten_forward(training, 5)
+
+
 STEPS = {
     "cleared_first": True, "cleared_last": False, "never_cleared": False, "two_passes": False,
     "cleared_between": False, "micro_batches": False, "two_forwards": False, "counted": False,
@@ -169,7 +175,9 @@ STEPS = {
 
 
 CASES = [(name, nothing) for name in STEPS]
-CASES += [("cleared_first", waiting_pass), ("cleared_first", forgotten_forward)]
+CASES += [
+    ("cleared_first", each) for each in (waiting_pass, forgotten_forward, forward_before_each)
+]
 
 
 @pytest.mark.parametrize("name, between", CASES)
@@ -180,14 +188,16 @@ def test_replays_leave_what_eager_steps_leave(
     replayed, step = trained(comm, name, mt.compile, between)
     np.testing.assert_equal(replayed, eager)
     if between is nothing:
-        assert (AT_ONCE in step.source()) == (STEPS[name] and comm.size > 1)
+        assert (AT_ONCE in step.source()) == STEPS[name]
 
 
 def test_native_code_notes_at_once(comm: Communicator, native_code: None) -> None:
     pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
     eager, _ = trained(comm, "cleared_first", lambda step: step, nothing)
     replayed, step = trained(comm, "cleared_first", partial(mt.compile, executor="numba"), nothing)
-    assert (AT_ONCE in step.source()) == (comm.size > 1)
+    assert AT_ONCE in step.source()
+    small = getattr(comm, "_shared", None) is not None
+    assert (f"{AT_ONCE}, by native code" in step.source()) == small
     for mine, theirs in zip(replayed, eager, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             if isinstance(b, np.ndarray | float):  # other sums than NumPy's

@@ -156,7 +156,7 @@ def test_a_rank_that_waits_sleeps_and_is_woken(
 
         def system_call(number: int, place: int, what: int, *rest: Any) -> int:
             calls.append((rank, what))
-            if what == shared_memory._WAIT:
+            if what == shared_memory.WAIT:
                 asleep.set()
             return int(call(number, place, what, *rest))
 
@@ -176,7 +176,7 @@ def test_a_rank_that_waits_sleeps_and_is_woken(
 
     assert on_all([early, late], work) == [[2.0] * 3] * 2
     assert len(yields) == (shared_memory.YIELDS_OF_FEW if few_cores else 50)
-    assert (0, shared_memory._WAIT) in calls and (1, shared_memory._WAKE) in calls
+    assert (0, shared_memory.WAIT) in calls and (1, shared_memory.WAKE) in calls
 
 
 def test_other_calls_are_an_error_on_every_rank(made: Make) -> None:

@@ -1,0 +1,105 @@
+"""A backward pass that makes a step by itself, as a replay notes it: at its end, all at once.
+
+A small step takes as long as what Python does around it, and ranks that share a core pay for that
+several times: each begins with cold caches. So the usual case is short here. One forward call and
+one pass from a scalar make the step, and gradients are reduced at once, when the pass is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..backend import STRUCTURE
+from .control_lane import pack_loss, totals_of
+from .native_step import native_step
+from .reducer import AtOnce, Reducer
+
+__all__ = ["Whole", "whole"]
+
+
+def whole(parallel: Any, root: Any) -> Whole | None:
+    """How to note the next pass of a `DataParallel`, from the array `root`; None: step by step."""
+    passes = parallel.passes
+    if not passes.pending or passes.given is not None or not passes.sync or passes.open:
+        return None
+    if type(parallel.reducer) not in (Reducer, AtOnce):
+        return None
+    if parallel.reduction != "mean" or root.size != 1:
+        return None
+    return Whole(parallel, root, passes.pending)
+
+
+class Whole:
+    """Functions that note a pass.
+
+    Args:
+        parallel: the `DataParallel`.
+        root: the array of the value that the pass starts from, a mean over
+        rows: so many.
+    """
+
+    def __init__(self, parallel: Any, root: Any, rows: int) -> None:
+        self.parallel, self.root, self.rows = parallel, root, rows
+
+    def by_python(self, complete: bool) -> Callable[[], None]:
+        """With NumPy; `complete`: all gradients are there by then."""
+        parallel, root, rows = self.parallel, self.root, self.rows
+        if not parallel.reducer.communicates:
+            return self._noting(
+                lambda: parallel.finish(
+                    rows, float(rows), 0.0 + rows * float(root.item()), 0, parallel.notes
+                )
+            )
+        storage, reducer, packed = parallel.storage, parallel.reducer, pack_loss(rows)
+        lane, all_reduce, wide = reducer.lane(), parallel.comm.all_reduce, storage.buffers[0].wide
+        every = (True,) * len(storage.slots)
+        short = complete and reducer.plain
+
+        def share() -> None:
+            started = time.perf_counter()
+            loss, notes = 0.0 + rows * float(root.item()), parallel.notes
+            if short:
+                lane[...] = packed(loss, notes, every)
+                all_reduce(wide)
+                totals, noted = totals_of(lane.tolist())
+            else:
+                totals, noted = reducer.added_up(packed(loss, notes, reducer.cleared()))
+            parallel.communicated(started)
+            parallel.finish(*totals, noted)
+
+        return self._noting(share)
+
+    def by_native_code(self, complete: bool) -> Callable[[], None] | None:
+        """With native code for all but the checks; None: there is none for this."""
+        parallel = self.parallel
+        if not complete or type(parallel.reducer) is not AtOnce or not parallel.reducer.plain:
+            return None
+        reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
+        if reduce is None:
+            return None
+        passes, outcome = parallel.passes, reduce.outcome
+
+        def share() -> None:
+            started = time.perf_counter()
+            reduce(parallel.notes)
+            parallel.communicated(started)
+            passes.made += 1
+            parallel.publish(outcome)
+
+        return self._noting(share)
+
+    def _noting(self, share: Callable[[], None]) -> Callable[[], None]:
+        parallel, passes = self.parallel, self.parallel.passes
+
+        def note() -> None:
+            if STRUCTURE[0] != passes.structure:
+                parallel.refuse_new_parameters()
+            if passes.open:  # by passes that zero_grad() has discarded
+                parallel.discard()
+            passes.pending = None  # what was counted before the step is counted in `rows`
+            passes.forwards.clear()
+            share()
+
+        return note

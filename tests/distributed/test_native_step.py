@@ -1,0 +1,199 @@
+"""The reduction of a captured step by native code: what Python does for it, bit for bit.
+
+Ranks are threads here, each with a mapping of its own of one file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.distributed import shared_memory
+from microtrain.distributed.communicator import Array, alone
+from microtrain.distributed.control_lane import LANE, outcome_of, pack_loss, totals_of
+from microtrain.distributed.native_step import native_step
+from microtrain.distributed.shared_memory import SharedMemory, create
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.optim.flat import FlatStorage
+
+pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
+pytestmark = [
+    pytest.mark.skipif(
+        os.uname().machine not in shared_memory.ORDERED or not os.path.isdir(shared_memory.PLACE),
+        reason="needs x86-64 and /dev/shm",
+    ),
+    pytest.mark.usefixtures("native_code"),
+]
+ROWS = 12_345_678
+
+
+class Rank(SingleCommunicator):
+    """A rank that has nothing but memory in common with others."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self.memory = memory
+
+    def memory_for(self, array: Array) -> SharedMemory | None:
+        return self.memory
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., list[SharedMemory]]]:
+    """Makes the memory of some ranks."""
+    names: list[str] = []
+
+    def make(size: int) -> list[SharedMemory]:
+        names.append(create(size))
+        return [SharedMemory(names[-1], rank, size, rank % 2 == 0, None) for rank in range(size)]
+
+    yield make
+    for name in names:
+        os.unlink(name)
+
+
+def on_all(work: Callable[[int], Any], size: int) -> list[Any]:
+    """`work(rank)` in a thread each: what it returned, or raised."""
+    found: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = work(rank)
+        except RuntimeError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return found
+
+
+def storage_of(dtype: str) -> FlatStorage:
+    layer = mt.nn.Linear(3, 11, dtype=getattr(mt, dtype))
+    return FlatStorage.of(layer.parameters(), "test", layer)
+
+
+def gradients(rank: int, call: int, storage: FlatStorage) -> Array:
+    rng = np.random.default_rng([rank, call])
+    size = storage.buffers[0].grad.size
+    return rng.standard_normal(size) * 10.0 ** rng.integers(-30, 30, size)
+
+
+def python_step(memory: SharedMemory, storage: FlatStorage, root: Array) -> Any:
+    """As in `Whole.by_python`."""
+    wide, grad = storage.buffers[0].wide, storage.buffers[0].grad
+    packed, every = pack_loss(ROWS), (True,) * len(storage.slots)
+
+    def step(notes: Any) -> Any:
+        with np.errstate(all="ignore"):
+            wide[grad.size :] = packed(0.0 + ROWS * float(root.item()), notes, every)
+            memory.all_reduce(wide, "sum")
+            totals, noted = totals_of(wide[grad.size :].tolist())
+            if totals[1]:
+                np.divide(grad, totals[1], out=grad)
+        return outcome_of(*totals, noted)
+
+    return step
+
+
+LOSSES = [0.1, -7.25e-12, 3e30, 1e37, 1e300, np.inf, np.nan, -0.0, 5e-324]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 13])
+@pytest.mark.parametrize("real", ["float32", "float64"])
+@pytest.mark.parametrize("loss", ["float32", "float64"])
+def test_bits_are_those_of_python(made: Any, size: int, real: str, loss: str) -> None:
+    """Also where a rank is in native code while another one is in Python."""
+    memories = made(size)
+
+    def work(rank: int, native: Callable[[int, int], bool]) -> list[Any]:
+        storage, root = storage_of(real), np.zeros((1, 1), loss)
+        comm = Rank(memories[rank])
+        compiled = native_step(comm, storage, root, ROWS)
+        assert compiled is not None
+        python = python_step(memories[rank], storage, root)
+        found = []
+        for call, value in enumerate(LOSSES * 3):
+            with np.errstate(all="ignore"):
+                root[...] = value * (1 + rank / 7)
+                storage.buffers[0].grad[...] = gradients(rank, call, storage)
+            notes = (float(rank), call / 8, 0.0)
+            if native(rank, call):
+                compiled(notes)
+                outcome = compiled.outcome()
+            else:
+                outcome = python(notes)
+            found.append((storage.buffers[0].wide.tobytes(), repr(outcome)))
+        return found
+
+    truth = on_all(lambda rank: work(rank, lambda *_: False), size)
+    assert len({str(each) for each in truth}) == 1
+    assert on_all(lambda rank: work(rank, lambda *_: True), size) == truth
+    assert on_all(lambda rank: work(rank, lambda r, c: (r + c) % 3 > 0), size) == truth
+
+
+def test_a_rank_that_is_late_is_waited_for_in_python(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many yields and naps, so that signals are handled."""
+    for name in ("YIELDS", "YIELDS_OF_FEW", "NAPS"):
+        monkeypatch.setattr(shared_memory, name, 2)
+    memories, asleep = made(2), threading.Event()
+    wait = memories[0]._wait
+
+    def told(place: int, word: int) -> None:
+        asleep.set()
+        wait(place, word)
+
+    memories[0]._wait = told
+
+    def work(rank: int) -> str:
+        storage, root = storage_of("float32"), np.full((), rank + 1.0)
+        step = native_step(Rank(memories[rank]), storage, root, 4)
+        assert step is not None
+        if rank == 1:
+            assert asleep.wait(30)
+        step((0.0, 0.0, 1.0))
+        return repr(step.outcome())
+
+    expected = repr(outcome_of(8, 8.0, 12.0, 0, [0.0, 0.0, 2.0]))
+    assert on_all(work, 2) == [expected] * 2
+
+
+def test_another_call_is_an_error_on_every_rank(made: Any) -> None:
+    memories = made(2)
+
+    def work(rank: int) -> None:
+        if rank:
+            memories[rank].all_reduce(np.zeros(3), "max")
+        else:
+            step = native_step(Rank(memories[0]), storage_of("float32"), np.zeros(()), 4)
+            assert step is not None
+            step((0.0,) * 3)
+
+    mine, other = "sum of 56 float32", "max of 3 float64"
+    first, second = map(str, on_all(work, 2))
+    assert f"{mine} here, {other} on another rank" in first
+    assert f"{other} here, {mine} on another rank" in second
+    assert LANE + 44 + 2 == 56
+
+
+def test_what_this_rank_does_alone_does_not_wait(made: Any) -> None:
+    step = native_step(Rank(made(2)[0]), storage_of("float32"), np.zeros(()), 4)
+    assert step is not None
+    with alone("only this rank looks"), pytest.raises(RuntimeError, match="only this rank looks"):
+        step((0.0,) * 3)
+
+
+def test_what_it_is_not_for(made: Any) -> None:
+    storage, comm = storage_of("float32"), Rank(made(2)[0])
+    assert native_step(comm, storage, np.zeros((), "f2"), 4) is None
+    assert native_step(SingleCommunicator(), storage, np.zeros(()), 4) is None
