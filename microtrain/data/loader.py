@@ -258,29 +258,30 @@ class DataLoader:
         count = len(self)
         cuts = {size: self._cut(size, micro_batches) for size in self._sizes(count)}
         before = place()
-        ahead = None
+        reader: Gathered | ReadAhead[list[Batch]] | None = None
         try:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
                 gathered = self._gathered(epoch, cuts)
                 order = None if gathered is not None else self._order(epoch, cuts)
-                ahead = self._read_ahead(order, cuts)
+                ahead = self._read_ahead(order, cuts, range(begin, count))
+                reader = gathered or ahead
                 for number in range(begin, count):
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
                     if ahead is None:
                         batches = self._take(order, start, cuts[global_size], gathered)
                     else:
-                        batches = ahead(number)
+                        batches = next(ahead)
                     self.offset, self.global_size = batches[0].offset, global_size
                     yield MicroBatches(batches, (epoch, number), self.comm.size)
                 begin = 0
-                if ahead is not None:
-                    ahead.close()
+                if reader is not None:
+                    reader.close()
         finally:
-            if ahead is not None:
-                ahead.close()
+            if reader is not None:
+                reader.close()
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
@@ -297,7 +298,7 @@ class DataLoader:
         return Ahead(order, self.batch_size, [(first, last) for first, last, _ in whole])
 
     def _read_ahead(
-        self, order: Any, cuts: dict[int, list[tuple[int, int, int]]]
+        self, order: Any, cuts: dict[int, list[tuple[int, int, int]]], numbers: range
     ) -> ReadAhead[list[Batch]] | None:
         """What reads the batches of an epoch while others are used; None: nothing does."""
         if self._arrays is not None or not getattr(self.dataset, "read_ahead", False):
@@ -307,7 +308,7 @@ class DataLoader:
             start = number * self.batch_size
             return self._take(order, start, cuts[min(self.batch_size, len(self.dataset) - start)])
 
-        return ReadAhead(read, len(self))
+        return ReadAhead(map(read, numbers))
 
     def _gathered(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Gathered | None:
         """What reads the rows of many batches at once; None: each is read on its own."""

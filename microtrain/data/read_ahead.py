@@ -1,43 +1,44 @@
-"""The next batch of a slow source is read by a thread while a step computes with this one."""
+"""What comes next from a slow source is read by a thread while a step computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 __all__ = ["ReadAhead"]
 
 T = TypeVar("T")
+_END = object()
 
 
-class ReadAhead(Generic[T]):
-    """Reads batches by their numbers, each after the one before, and one more than was asked for.
+class ReadAhead(Iterator[T]):
+    """The items of an iterator, of which one more is made than was asked for.
 
-    At most one batch waits. What goes wrong in reading it is raised where it is asked for. No
-    process is forked, for that breaks MPI.
+    At most one item waits. What goes wrong in making it is raised where it is asked for. No process
+    is forked, for that breaks MPI.
 
     Args:
-        read: gives the batch of a number. One thread calls it, at a time.
-        count: the number of batches.
+        items: one thread asks it for items.
     """
 
-    def __init__(self, read: Callable[[int], T], count: int) -> None:
-        self._read, self._count = read, count
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
         self._thread = ThreadPoolExecutor(1, "microtrain read ahead")
-        self._next: tuple[int, Future[T]] | None = None
+        self._next: Future[T] | None = None
 
-    def __call__(self, number: int) -> T:
-        """The batch of this number; the next one is begun."""
+    def __next__(self) -> T:
+        """The next item; the one after it is begun."""
         waiting, self._next = self._next, None
-        if waiting is not None and waiting[0] == number:
-            batch = waiting[1].result()
-        else:
-            batch = self._thread.submit(self._read, number).result()
-        if number + 1 < self._count:
-            self._next = number + 1, self._thread.submit(self._read, number + 1)
-        return batch
+        item = (waiting or self._begun()).result()
+        if item is _END:
+            raise StopIteration
+        self._next = self._begun()
+        return item
+
+    def _begun(self) -> Future[T]:
+        return self._thread.submit(next, self._items, _END)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """End the thread, when it has read what it is reading."""
+        """End the thread, when it has made what it is making."""
         self._thread.shutdown(cancel_futures=True)

@@ -106,9 +106,9 @@ def test_a_chunk_is_decoded_once_for_a_window(monkeypatch):
     assert 2 * chunks <= len(loads) <= 2 * (chunks + 6)
 
 
-def test_the_first_batch_is_read_alone(monkeypatch):
+def test_the_first_batch_is_read_alone(tmp_path, monkeypatch):
     read = []
-    source = in_chunks([])
+    source = mapped(tmp_path)
     monkeypatch.setattr(
         source, "read", lambda rows, old=source.read: read.append(rows) or old(rows)
     )

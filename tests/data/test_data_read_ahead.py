@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microtrain.data import DataLoader, FunctionSource
+from microtrain.data import BlockShuffle, DataLoader, FunctionSource
+from microtrain.data.mapped import Stored
+from microtrain.data.stores import Chunked
+from microtrain.errors import DataError
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)
 
@@ -49,6 +52,32 @@ def test_one_batch_is_read_ahead_by_one_thread() -> None:
     passes.close()  # type: ignore[attr-defined]
     assert begun == [0, 10]
     assert len(threads) == 1
+    assert not names()
+
+
+def test_rows_in_chunks_are_read_while_others_are_used() -> None:
+    """A window of them, until a row that cannot be read is asked for."""
+    loads: list[int] = []
+    second = threading.Event()
+
+    def load(first: int, stop: int) -> Any:
+        loads.append(first)
+        if len(loads) > 6:
+            raise DataError(f"row {first} is gone")
+        if len(loads) == 6:
+            second.set()
+        return X[first:stop]
+
+    column = Chunked("x", X.shape, X.dtype, [*range(0, 101, 10)], load)
+    shuffle = BlockShuffle(block=10, window=3)
+    batches = iter(DataLoader(Stored([column]), 10, shuffle=shuffle))
+    first = next(batches)[0].numpy()
+    assert second.wait(30)  # without being asked for
+    assert len(names()) == 1
+    seen = np.concatenate([first, *(next(batches)[0].numpy() for _ in range(5))])
+    assert sorted({*map(int, seen[:, 0] // 30)}) == sorted(n // 10 for n in loads[:6])
+    with pytest.raises(DataError, match="is gone"):
+        next(batches)
     assert not names()
 
 
