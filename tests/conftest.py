@@ -147,6 +147,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["MICROTRAIN_REPORT"] = "off"  # but for tests with `reports`
+    # How long an example takes is the machine's business.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
     if not UNDER_MPIRUN:
         return
     world()
