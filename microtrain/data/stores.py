@@ -24,7 +24,7 @@ from .source import Source
 from .table import Table
 from .target import read_target
 
-__all__ = ["Chunked", "hdf5", "hdf5_arrays", "parquet_rows", "zarr", "zarr_arrays"]
+__all__ = ["Chunked", "ParquetRows", "hdf5", "hdf5_arrays", "parquet_rows", "zarr", "zarr_arrays"]
 
 Array = NDArray[Any]
 
@@ -280,62 +280,85 @@ def parquet_rows(
 
     Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
     """
-    pyarrow = library("pyarrow", path, "data")
-    parquet = library("pyarrow.parquet", path, "data")
-    with reading(path):
-        pass
-    try:
-        stored = parquet.ParquetFile(path, memory_map=True)
-    except Exception as error:
-        raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
-    schema = stored.schema_arrow
-    empty = Frame(path, schema.names, [[]] * len(schema.names))
-    features = [*Table(empty, target, features=features, drop=drop, weight=weight).columns]
-    kinds = pyarrow.types
-    for name in features + ([] if weight is None else [weight]):
-        empty.column(name)  # DataError where there are two of that name
-        kind = schema.field(name).type
-        if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
-            raise DataError(
-                f'{path}, column "{name}": expected numbers, found {kind}; drop it, or read the '
-                "file into memory (without in_memory: false), where columns may hold other things"
-            )
-    groups = [stored.metadata.row_group(i).num_rows for i in range(stored.num_row_groups)]
-    bounds = np.cumsum([0, *groups])
-    if not bounds[-1]:
-        raise DataError(f"{path} has no rows: the data set is empty")
-
-    def group(first: int, wanted: Sequence[str]) -> Any:
-        number = int(np.searchsorted(bounds, first, "right")) - 1
-        try:
-            return stored.read_row_group(number, columns=list(wanted))
-        except Exception as error:
-            raise DataError(f"{path}: row group {number} cannot be read: {error!s:.300}") from error
-
-    def numbers(wanted: Sequence[str]) -> Callable[[int, int], Array]:
-        def load(first: int, stop: int) -> Array:
-            table = group(first, wanted)
-            columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
-            return np.stack(columns, axis=1)  # an empty cell is NaN, which the pass refuses
-
-        return load
-
-    kind, classes = schema.field(target).type, None
-    n, float64 = int(bounds[-1]), np.dtype(np.float64)
-    if not categorical and (kinds.is_integer(kind) or kinds.is_floating(kind)):
-        columns = [Chunked(str(path), (n, 1), float64, bounds, numbers([target]), path)]
+    stored = ParquetRows(path)
+    features = [*Table(stored.empty, target, features=features, drop=drop, weight=weight).columns]
+    inputs, classes = stored.numbers(features), None
+    if not categorical and stored.has_numbers(target):
+        wanted = stored.numbers([target])
     else:  # what is a class shows in all rows alone: this one column is read whole
         whole, classes = read_target(column(), target, categorical)
-        columns = [Chunked(str(path), whole.shape, whole.dtype, [0, n], lambda first, stop: whole)]
-    columns.insert(
-        0, Chunked(str(path), (n, len(features)), float64, bounds, numbers(features), path)
-    )
-    if weight is not None:
-        load = numbers([weight])
-        columns.append(
-            Chunked(str(path), (n,), float64, bounds, lambda a, b: load(a, b)[:, 0], path)
-        )
+        wanted = stored.of(whole)
+    columns = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
     return Stored(
         columns, feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
     )  # fmt: skip
+
+
+class ParquetRows:
+    """Columns of numbers of a Parquet file, of which rows are read by row groups.
+
+    Attributes:
+        empty: the table without its rows.
+
+    Raises DataError for a file that cannot be read, or has no rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._kinds = library("pyarrow", path, "data").types
+        parquet = library("pyarrow.parquet", path, "data")
+        with reading(path):
+            pass
+        try:
+            self._file = parquet.ParquetFile(path, memory_map=True)
+        except Exception as error:
+            raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
+        self._path, self._schema = path, self._file.schema_arrow
+        groups = range(self._file.num_row_groups)
+        counts = [self._file.metadata.row_group(group).num_rows for group in groups]
+        self._bounds = np.cumsum([0, *counts])
+        if not self._bounds[-1]:
+            raise DataError(f"{path} has no rows: the data set is empty")
+        self.empty = Frame(path, self._schema.names, [[]] * len(self._schema.names))
+
+    def has_numbers(self, name: str) -> bool:
+        """Whether a column holds integers or floats."""
+        kind = self._schema.field(name).type
+        return bool(self._kinds.is_integer(kind) or self._kinds.is_floating(kind))
+
+    def numbers(self, names: str | Sequence[str]) -> Chunked:
+        """Columns as float64 of shape (n, columns), or one of shape (n,).
+
+        Raises DataError for one that is missing, or there twice, or holds something else.
+        """
+        wanted = [names] if isinstance(names, str) else list(names)
+        for name in wanted:
+            self.empty.column(name)
+            kind = self._schema.field(name).type
+            if not (self.has_numbers(name) or self._kinds.is_boolean(kind)):
+                raise DataError(
+                    f'{self._path}, column "{name}": expected numbers, found {kind}; drop it, or '
+                    "read the file into memory (without in_memory: false), where columns may hold "
+                    "other things"
+                )
+
+        def load(first: int, stop: int) -> Array:
+            number = int(np.searchsorted(self._bounds, first, "right")) - 1
+            try:
+                table = self._file.read_row_group(number, columns=wanted)
+            except Exception as error:
+                raise DataError(
+                    f"{self._path}: row group {number} cannot be read: {error!s:.300}"
+                ) from error
+            columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
+            # An empty cell is NaN, which the pass refuses.
+            return columns[0] if isinstance(names, str) else np.stack(columns, axis=1)
+
+        shape = () if isinstance(names, str) else (len(wanted),)
+        length, float64 = int(self._bounds[-1]), np.dtype(np.float64)
+        return Chunked(str(self._path), (length, *shape), float64, self._bounds, load, self._path)
+
+    def of(self, whole: Array) -> Chunked:
+        """A column that is in memory."""
+        bounds = [0, len(whole)]
+        return Chunked(str(self._path), whole.shape, whole.dtype, bounds, lambda a, b: whole)

@@ -14,11 +14,13 @@ from ..data import ArrayDataset, Column
 from ..data.checks import cast
 from ..data.columns import texts
 from ..data.files import parse_csv, read_csv, read_npz, read_parquet
-from ..data.frame import Frame, number, shortened
+from ..data.frame import Frame
+from ..data.mapped import Stored
+from ..data.stores import ParquetRows
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from .model import TrainedModel
-from .stored import array_names, stored_inputs
+from .stored import array_names, by_row_groups, codes_of, stored_inputs
 
 __all__ = ["check_suffix", "read_dataset", "read_inputs"]
 
@@ -56,6 +58,7 @@ def read_inputs(
     `model.take_columns`. Raises DataError for all that is wrong with the file, ConfigError for a
     name or a delimiter that is none.
     """
+    inputs: list[Any]
     stored = stored_inputs(path, model)
     if keep and (stored is not None or Path(path).suffix.lower() == ".npz"):
         raise ConfigError(f"--keep {keep[0]}: {path} has arrays, not columns")
@@ -66,13 +69,17 @@ def read_inputs(
         arrays = read_npz(Path(path), names, optional=[target])
         inputs, unused, kept = [arrays[name] for name in names], [target] * (target in arrays), {}
     else:
-        table = _read_table(path, model, delimiter)
+        rows = ParquetRows(Path(path)) if by_row_groups(path, model) else None
+        table = _read_table(path, model, delimiter) if rows is None else rows.empty
         encoder = model.signature.table
         ids = [name for name in (encoder.ids if encoder else ()) if name in table.names]
         table.require(keep)
         wanted = dict.fromkeys([*ids, *keep])
-        kept = {name: np.array(texts(table, name, Column(type="id"))) for name in wanted}
+        others = table if rows is None else read_parquet(Path(path), [*wanted])
+        kept = {name: np.array(texts(others, name, Column(type="id"))) for name in wanted}
         inputs = (take or model.take_columns)(table, note, wanted)
+        if rows is not None:  # of columns without rows, so far
+            inputs = [Stored([rows.numbers(model.feature_names or ())])]
         unused = [name for name in model.target_names or () if name in table.names]
         unused = [name for name in unused if name not in kept]
     if unused:
@@ -102,7 +109,7 @@ def read_dataset(path: str, model: TrainedModel, note: Note) -> ArrayDataset:
         if model.classes is None:
             truth = cast(table.matrix(targets), model.config.dtype, path)
         else:
-            truth = _codes(table, targets[0], model)
+            truth = codes_of(table, targets[0], model)
         weights = None if weight is None else cast(table.numbers(weight), model.config.dtype, path)
         dataset = ArrayDataset(*model.prepare(*raw), truth, classes=model.classes, weights=weights)
     except (DataError, ValueError) as error:
@@ -135,23 +142,3 @@ def _target_table(path: str, name: str, array: Array, model: TrainedModel) -> Fr
     if array.ndim == 1 or model.classes is not None:
         return Frame(path, [name], [array])
     return Frame(path, [f"{name}_{i}" for i in range(array.shape[1])], np.moveaxis(array, 1, 0))
-
-
-def _codes(table: Frame, name: str, model: TrainedModel) -> Array:
-    """The codes of the classes in a column, as the model has them."""
-    codes = {label: code for code, label in enumerate(model.classes or ())}
-    cells = table.texts(name)
-    if model.labels.dtype == np.int64:  # 3, 3.0 and 03 are one class
-        cells = [_whole(cell) for cell in cells]
-    for row, cell in enumerate(cells):
-        if cell not in codes:
-            raise DataError(
-                f'{table.location(row, name)}: "{shortened(cell)}" is none of the {len(codes)} '
-                f"classes of the model{did_you_mean(cell, codes)}"
-            )
-    return np.array([codes[cell] for cell in cells], np.int64)
-
-
-def _whole(cell: str) -> str:
-    value = number(cell)
-    return cell if value is None or not value.is_integer() else str(int(value))

@@ -294,6 +294,11 @@ class TrainedModel:
         data = self.config.data
         return data.arguments if data.type in ("csv", "parquet") else {}
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether it was trained with `in_memory: false`."""
+        return self.config.data.arguments.get("in_memory") is False
+
     def take_columns(
         self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
     ) -> list[Array]:

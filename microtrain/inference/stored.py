@@ -1,7 +1,8 @@
-"""Arrays in files for a trained model: `.npy`, HDF5 and Zarr, whose rows are read as they are used.
+"""Files for a trained model whose rows are read as they are used: `.npy`, HDF5 and Zarr.
 
-They are named by one path, or, as under `data` of a configuration, by keys: `{inputs: x.npy,
-target: y.npy}`. What is not named is called as it was where the model was trained.
+NPZ and Parquet are among them where the model was trained with `in_memory: false`. Arrays are named
+by one path, or, as under `data` of a configuration, by keys: `{inputs: x.npy, target: y.npy}`. What
+is not named is called as it was where the model was trained.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from ..data import Source
-from ..data.mapped import Column, Mapped, Stored
-from ..data.stores import hdf5_arrays, zarr_arrays
+from ..data.files import read_parquet
+from ..data.frame import Frame, number, shortened
+from ..data.mapped import Column, Mapped, Stored, map_npz
+from ..data.stores import ParquetRows, hdf5_arrays, zarr_arrays
 from ..data.view import layout
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from .model import TrainedModel
 
-__all__ = ["array_names", "stored_inputs", "stored_rows"]
+__all__ = ["array_names", "by_row_groups", "codes_of", "stored_inputs", "stored_rows"]
+
+Array = NDArray[Any]
 
 KEYS = ("path", "inputs", "target", "weight")
 STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays}
@@ -58,6 +65,8 @@ def stored_rows(text: str, model: TrainedModel) -> Source | None:
     Raises ConfigError for keys that are none or missing, DataError for files, names, shapes and
     dtypes that are wrong.
     """
+    if by_row_groups(text, model):
+        return _table_rows(text, model)
     place = _place(text, "--data", model)
     if place is None:
         return None
@@ -96,6 +105,54 @@ def stored_rows(text: str, model: TrainedModel) -> Source | None:
     return source
 
 
+def by_row_groups(path: str, model: TrainedModel) -> bool:
+    """Whether a table is read by rows, as the model's own was."""
+    return model.by_rows and Path(path).suffix.lower() == ".parquet"
+
+
+def _table_rows(path: str, model: TrainedModel) -> Source:
+    """Inputs, target and perhaps weights of a Parquet file."""
+    stored, target, weight = (
+        ParquetRows(Path(path)),
+        model.signature.target_name,
+        model.of_table.get("weight"),
+    )
+    assert target is not None and model.feature_names is not None
+    stored.empty.require([*model.feature_names, target])
+    if model.classes is None and stored.has_numbers(target):
+        wanted = stored.numbers([target])
+    else:
+        table = read_parquet(Path(path), [target])
+        classes = model.classes is not None
+        wanted = stored.of(codes_of(table, target, model) if classes else table.matrix([target]))
+    columns = [stored.numbers(model.feature_names), wanted]
+    return Stored(
+        columns + ([] if weight is None else [stored.numbers(weight)]),
+        feature_names=model.feature_names, target_name=target, classes=model.classes,
+        weighted=weight is not None,
+    )  # fmt: skip
+
+
+def codes_of(table: Frame, name: str, model: TrainedModel) -> Array:
+    """The codes of the classes in a column, as the model has them; DataError for another class."""
+    codes = {label: code for code, label in enumerate(model.classes or ())}
+    cells = table.texts(name)
+    if model.labels.dtype == np.int64:  # 3, 3.0 and 03 are one class
+        cells = [_whole(cell) for cell in cells]
+    for row, cell in enumerate(cells):
+        if cell not in codes:
+            raise DataError(
+                f'{table.location(row, name)}: "{shortened(cell)}" is none of the {len(codes)} '
+                f"classes of the model{did_you_mean(cell, codes)}"
+            )
+    return np.array([codes[cell] for cell in cells], np.int64)
+
+
+def _whole(cell: str) -> str:
+    value = number(cell)
+    return cell if value is None or not value.is_integer() else str(int(value))
+
+
 def array_names(model: TrainedModel) -> tuple[list[str], str]:
     """What the inputs and the target are called in a file of arrays."""
     data, count = model.config.data, len(model.signature.inputs)
@@ -113,11 +170,13 @@ def _place(text: str, option: str, model: TrainedModel) -> Place | None:
         names = keys["inputs"], keys.get("target"), keys.get("weight")
         return Place(lambda name: Mapped.of_files(Path(name)), *names)
     suffix, trained = Path(path).suffix.lower(), model.config.data
-    if suffix in READ_WHOLE or path == "-":
+    mapped = suffix == ".npz" and model.by_rows
+    if path == "-" or (suffix in READ_WHOLE and not mapped):
         if text.startswith("{"):
             raise ConfigError(f"{option} {text}: keys name arrays in .npy, HDF5 and Zarr files")
         return None
-    if (opener := STORES.get(suffix, OF_TYPE.get(trained.type))) is None:
+    opener = _npz_arrays if mapped else STORES.get(suffix, OF_TYPE.get(trained.type))
+    if opener is None:
         return None  # a name that is said to be none
     inputs, target = array_names(model)
     weight = trained.arguments.get("weight") if trained.type in OF_TYPE else None
@@ -127,6 +186,10 @@ def _place(text: str, option: str, model: TrainedModel) -> Place | None:
         keys.get("target", target),
         keys.get("weight", weight),
     )
+
+
+def _npz_arrays(path: Path) -> Callable[[str], Column]:
+    return lambda name: map_npz(path, [name])[0]
 
 
 def _keys(text: str, option: str) -> dict[str, Any]:

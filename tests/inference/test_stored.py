@@ -1,5 +1,6 @@
 """Runs on .npy, HDF5 and Zarr files in use: what reads rows as they are used, on other files."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def write_zarr(name, x, y):
     group["x"], group["y"] = x, y
 
 
+def write_npz(name, x, y):
+    np.savez(f"{name}.npz", x=x, y=y)
+
+
+def write_parquet(name, x, y):
+    table = dict(zip("abc", x.T, strict=False)) | {"y": y.reshape(-1)}
+    pyarrow = pytest.importorskip("pyarrow")
+    importlib.import_module("pyarrow.parquet").write_table(
+        pyarrow.table(table), f"{name}.parquet", row_group_size=32
+    )
+
+
 # How it is written, data of the configuration, and what names the rows of other files.
 KINDS = {
     "npy": (
@@ -61,6 +74,18 @@ KINDS = {
         "type: zarr, path: train.zarr, split: {train: 0.8, test: 0.2, val: val.zarr}",
         "val.zarr",
     ),
+    "npz": (
+        write_npz,
+        "type: npz, path: train.npz, in_memory: false, "
+        "split: {train: 0.8, test: 0.2, val: val.npz}",
+        "val.npz",
+    ),
+    "parquet": (
+        write_parquet,
+        "type: parquet, path: train.parquet, target: y, in_memory: false, "
+        "split: {train: 0.8, test: 0.2, val: val.parquet}",
+        "val.parquet",
+    ),
 }
 
 
@@ -78,6 +103,8 @@ def rows(count, seed):
 def trained(kind, model="linear_regression", loss="mse", target=lambda y: y):
     """Train a run, and give the rows of validation."""
     write, data, _ = kind
+    if write is write_parquet and loss == "cross_entropy":
+        data = f"{data}, categorical: true"
     write("train", *(part(a) for part, a in zip((np.asarray, target), rows(300, 0), strict=True)))
     x, y = rows(70, 1)
     write("val", x, target(y))
@@ -143,9 +170,13 @@ def test_classes_and_their_probabilities(kind, monkeypatch, capsysbinary):
     wrong = kind[2].replace("val", "wrong")
     assert main(["evaluate", "runs/run", "--data", kind[2]]) == 0
     assert main(["evaluate", "runs/run", "--data", wrong]) == 3
-    assert b"row 0 is 2, expected a code from 0 to 1" in capsysbinary.readouterr().err
+    message = b"row 0 is 2, expected a code from 0 to 1"
+    if wrong.endswith(".parquet"):
+        message = b'row 0, column "y": "2" is none of the 2 classes of the model'
+    assert message in capsysbinary.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["npy", "hdf5", "zarr", "npz"], indirect=True)
 def test_what_is_wrong_with_other_files(kind, capsys):
     x, y = trained(kind)
     capsys.readouterr()
@@ -173,9 +204,48 @@ def test_what_is_wrong_with_other_files(kind, capsys):
         refused(val.replace("inputs", "imputs"), "did you mean inputs?", code=2)
         refused(val.replace("x_val", "x_no").replace("val/x", "no/x"), "no")
     else:
-        refused("no.zarr", "there is no file no.zarr")
-        refused("{path: val.zarr, inputs: z}", 'has no array "z"')
+        suffix = Path(val).suffix
+        refused(f"no{suffix}", f"there is no file no{suffix}")
+        refused(f"{{path: {val}, inputs: z}}", 'has no array "z"')
     assert not [*Path().glob("*o.csv*")]
+
+
+@pytest.mark.parametrize("kind", ["parquet"], indirect=True)
+def test_columns_by_row_groups_are_found_by_name(kind, capsys):
+    """And kept, told of and refused as those of a table that is read whole."""
+    x, y = trained(kind)
+    table = pytest.importorskip("pyarrow").table
+    write = importlib.import_module("pyarrow.parquet").write_table
+    columns = dict(zip("cba", x.T[::-1], strict=True))
+    names = [f"row {i}" for i in range(len(x))]
+    write(table(columns | {"name": names, "y": y[:, 0]}), "other.parquet", row_group_size=16)
+    options = ["runs/run", "--input", "other.parquet", "--output", "o.csv"]
+    assert main(["predict", *options, "--keep", "name", "--keep", "y"]) == 0
+    assert "columns that the model does not use" not in capsys.readouterr().err
+    rows = Path("o.csv").read_text().splitlines()
+    expected = mt.load("runs/run").predict(x)
+    assert rows[0] == "name,y,predicted_y"
+    assert [float(row.split(",")[2]) for row in rows[1:]] == pytest.approx(expected.tolist())
+    assert [row.split(",")[0] for row in rows[1:]] == names
+    assert main(["predict", *options, "--force"]) == 0
+    said = capsys.readouterr().err
+    assert "columns that the model does not use: name" in said
+    assert 'the target "y" is there too' in said
+    assert main(["evaluate", "runs/run", "--data", "other.parquet"]) == 0
+    for change, message in [
+        ({"a": None}, 'has no column "a"'),
+        ({"b": names}, 'column "b": expected numbers, found string'),
+        ({"c": np.where(np.arange(70) == 5, np.nan, x[:, 2])}, "row 5, column"),
+    ]:
+        changed = {
+            name: a for name, a in {**columns, "y": y[:, 0], **change}.items() if a is not None
+        }
+        write(table(changed), "wrong.parquet", row_group_size=16)
+        for command, option in [("evaluate", "--data"), ("predict", "--input")]:
+            more = ["--output", "p.csv"] if command == "predict" else []
+            assert main([command, "runs/run", option, "wrong.parquet", *more]) == 3
+            assert message in capsys.readouterr().err
+    assert not Path("p.csv").exists()
 
 
 @pytest.mark.parametrize("kind", ["npy"], indirect=True)
