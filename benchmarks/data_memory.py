@@ -12,8 +12,8 @@ processes is added up every 50 ms. What the large one has beyond the small one i
     python benchmarks/data_memory.py --ranks 4 --json FILE     # one row, and its numbers
 
 With --file 4 a .npy file of 4 GB is trained on instead, 100 inputs of float32, whose ranks may each
-ask for 512 MB (RLIMIT_DATA, maps of files apart). The file is sparse: of 16 blocks one has numbers,
-the others are zeros that no disk holds. Told of the rank that has most, by looks every 20 ms:
+ask for 512 MB (RLIMIT_DATA, maps of files apart). Told of the rank that has most, by looks every
+20 ms:
 
     anonymous     the most memory that no file backs
     of the data   what it has beyond the same job on 1,000 rows
@@ -124,6 +124,7 @@ def measure(ranks: int, rows: int) -> dict[str, float]:
 
 
 COLUMNS = 100
+BLOCK = 10_000  # rows, 4 MB, that are written at once
 LIMIT = 512 * 2**20  # bytes that a rank may ask for
 OF_DATA = 120e6  # bytes beyond the small job, of the rank with most
 ROUNDS = 5  # of all loaders, one after another
@@ -215,17 +216,16 @@ print((number - 10) * 256 / took)
 
 
 def write_file(directory: str, rows: int) -> None:
-    """x.npy and y.npy, sparse, by blocks."""
-    x, y = (
-        np.lib.format.open_memmap(f"{directory}/{name}.npy", "w+", np.float32, (rows, columns))
-        for name, columns in (("x", COLUMNS), ("y", 1))
-    )
-    block = 10_000  # 4 MB
+    """x.npy and y.npy, by blocks, as a program writes what does not fit in memory."""
     rng = np.random.default_rng(0)
-    for first in range(0, rows, 16 * block):
-        numbers = rng.standard_normal((min(block, rows - first), COLUMNS), np.float32)
-        x[first : first + block] = numbers
-        y[first : first + block] = numbers[:, :1] - numbers[:, 1:2]
+    with open(f"{directory}/x.npy", "wb") as x, open(f"{directory}/y.npy", "wb") as y:
+        for file, columns in ((x, COLUMNS), (y, 1)):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)}
+            np.lib.format.write_array_header_1_0(file, header)
+        for first in range(0, rows, BLOCK):
+            numbers = rng.standard_normal((min(BLOCK, rows - first), COLUMNS), np.float32)
+            numbers.tofile(x)
+            (numbers[:, :1] - numbers[:, 1:2]).tofile(y)
 
 
 def anonymous(process: int) -> int:

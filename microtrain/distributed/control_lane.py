@@ -15,8 +15,7 @@ from typing import NamedTuple
 from ..optim.flat import LANE
 
 __all__ = [
-    "SILENT", "Outcome", "Totals", "outcome_of", "pack", "pack_loss", "split", "totals_of",
-    "unpack",
+    "NOTHING", "SILENT", "Outcome", "Totals", "pack", "pack_loss", "split", "totals_of", "unpack",
 ]  # fmt: skip
 
 NOTES = 7  # the place of the first
@@ -39,21 +38,43 @@ class Totals(NamedTuple):
     not_scalar: int
 
 
-class Outcome(NamedTuple):
-    """What a step has come to, as the attributes of a `DataParallel` say it."""
+class Outcome:
+    """What a step has come to; the attributes are those of a `DataParallel`.
 
-    loss: float | None = None
-    samples: int | None = None
-    weight: float = 0.0
-    noted: Sequence[float] = SILENT
+    They are worked out where somebody asks: a small step takes as long as the Python around it.
+
+    Args:
+        values: sums over all ranks: rows, weight, loss, how many losses were not scalar, and notes.
+        mean: whether the loss is the mean, or the sum as it is.
+        counted: whether the rows of all are known.
+    """
+
+    __slots__ = ("_counted", "_mean", "_values")
+
+    def __init__(self, values: Sequence[float], mean: bool = True, counted: bool = True) -> None:
+        self._values, self._mean, self._counted = values, mean, counted
+
+    @property
+    def loss(self) -> float | None:
+        _, weight, loss, not_scalar, *_ = self._values
+        if not_scalar:
+            return None
+        return loss if not self._mean else loss / weight if weight else math.nan
+
+    @property
+    def samples(self) -> int | None:
+        return int(self._values[0]) if self._counted else None
+
+    @property
+    def weight(self) -> float:
+        return self._values[1]
+
+    @property
+    def noted(self) -> Sequence[float]:
+        return self._values[4:]
 
 
-def outcome_of(
-    rows: int, weight: float, loss: float, not_scalar: int, noted: Sequence[float]
-) -> Outcome:
-    """That of a step whose totals these are; its objective is a mean."""
-    mean = loss / weight if weight else math.nan
-    return Outcome(None if not_scalar else mean, rows, weight, noted)
+NOTHING = Outcome((0, 0.0, 0.0, 1, *SILENT), counted=False)  # before the first step
 
 
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:

@@ -33,7 +33,7 @@ from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
 from .connection import world
-from .control_lane import SILENT, Outcome, outcome_of
+from .control_lane import NOTHING, SILENT, Outcome
 from .denominators import Denominators, correction, find
 from .passes import Passes
 from .replicas import difference, take_values_of_rank_0
@@ -138,7 +138,7 @@ class DataParallel(Module):
         self.comm = world() if comm is None else comm
         self.reduction = reduction
         self.notes: Sequence[float] = SILENT
-        self._outcome: Any = Outcome()
+        self._outcome = NOTHING
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
         options = {
@@ -475,39 +475,28 @@ class DataParallel(Module):
             for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        outcome = outcome_of(rows, weight, loss, not_scalar, noted)
-        if not mean and not not_scalar:
-            outcome = outcome._replace(loss=loss)
-        self.publish(outcome if passes.counted else outcome._replace(samples=None))
+        self.publish(Outcome((rows, weight, loss, not_scalar, *noted), mean, passes.counted))
 
-    def publish(self, outcome: Outcome | Callable[[], Outcome]) -> None:
-        """What a step has come to, or what finds that out where somebody asks."""
+    def publish(self, outcome: Outcome) -> None:
+        """Say what a step has come to."""
         # Not by assignment, for which a Module looks at what the value is.
         self.__dict__["_outcome"] = outcome
 
     @property
-    def outcome(self) -> Outcome:
-        """`loss`, `samples`, `weight` and `noted` of the last synchronised step."""
-        found = self._outcome
-        if type(found) is not Outcome:
-            self.publish(found := found())
-        return found  # type: ignore[no-any-return]
-
-    @property
     def loss(self) -> float | None:
-        return self.outcome.loss
+        return self._outcome.loss
 
     @property
     def samples(self) -> int | None:
-        return self.outcome.samples
+        return self._outcome.samples
 
     @property
     def weight(self) -> float:
-        return self.outcome.weight
+        return self._outcome.weight
 
     @property
     def noted(self) -> Sequence[float]:
-        return self.outcome.noted
+        return self._outcome.noted
 
     def _set_aside(self) -> list[Any] | None:
         """Gradients of earlier steps, taken away: they are global and not to be reduced again."""

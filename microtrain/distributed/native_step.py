@@ -9,19 +9,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..optim.flat import LANE, FlatStorage
 from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
-from .control_lane import NOTES, SILENT, Outcome, Totals, outcome_of, pack, split
+from .control_lane import NOTES, SILENT, Outcome, Totals, pack, split
 from .shared_memory import FUTEX, WAIT, WAKE, SharedMemory
 
 __all__ = ["NativeStep", "native_step"]
 
 # `table`: the addresses of the gradients, of the loss, of the lane without it (control_lane.py) and
-# of where sums go: rows, weight, loss, how many were not scalar, notes from `NOTES` on. Then how
-# many gradients, how many numbers in the lane, the rows; the rest is from `SharedMemory.turns`.
+# of where sums go, in the order of `Outcome`. Then how many gradients, how many numbers in the
+# lane, the rows; the rest is from `SharedMemory.turns`.
 SOURCE = """\
 from numba import float32, float64, int64, njit
 
@@ -84,7 +85,7 @@ def step(table, word, first):
     sums = ahead(wide, size)
     found = pointer(table, 3, float64)
     for n in range({notes}, {lane}):
-        put(found, n, float64(get(sums, n, "")), "")
+        put(found, n - {notes} + 4, float64(get(sums, n, "")), "")
     weight = float64(get(sums, 5, "")) + float64(get(sums, 6, ""))
     put(found, 0, float64(get(sums, 0, "")) * 4096 + float64(get(sums, 1, "")), "")
     put(found, 1, weight, "")
@@ -123,9 +124,10 @@ class NativeStep:
         wide, size = storage.buffers[0].wide, storage.buffers[0].grad.size
         used = (True,) * len(storage.slots)
         self._lane = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
-        self._notes = self._lane[NOTES:LANE]
-        self._found = np.zeros(LANE)
-        arrays = wide, root, self._lane, self._found
+        found = np.zeros(4 + LANE - NOTES)
+        views: Any = self._lane[NOTES:LANE].data, found.data  # faster than arrays
+        self._notes, self._found = views
+        arrays = wide, root, self._lane, found
         places = [array.ctypes.data for array in arrays]
         turns = memory.turns(wide, [*places, size, len(self._lane), rows])
         self._turns = [(plan, table.ctypes.data) for plan, table in turns]
@@ -133,10 +135,11 @@ class NativeStep:
         self._comm, self._run, self._code = comm, memory.run, code
         self._doing = "all_reduce", (wide,)
 
-    def __call__(self, notes: Sequence[float]) -> None:
+    def __call__(self, notes: Sequence[float]) -> Outcome:
         if FORBIDDEN:
             refuse_alone("all_reduce")
-        self._notes[...] = notes
+        place = self._notes
+        place[0], place[1], place[2] = notes
         comm = self._comm
         comm._doing = self._doing  # for the watchdog
         try:
@@ -144,11 +147,7 @@ class NativeStep:
         finally:
             comm._doing = None
         comm._done += 1
-
-    def outcome(self) -> Outcome:
-        """What the last call came to."""
-        rows, weight, loss, not_scalar = self._found[:4].tolist()
-        return outcome_of(int(rows), weight, loss, not_scalar, self._found[NOTES:].tolist())
+        return Outcome(self._found.tolist())
 
 
 def native_step(

@@ -79,11 +79,11 @@ class Whole:
         reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
         if reduce is None:
             return None
-        passes, outcome = parallel.passes, reduce.outcome
+        passes = parallel.passes
 
         def share() -> None:
             started = time.perf_counter()
-            reduce(parallel.notes)
+            outcome = reduce(parallel.notes)
             parallel.communicated(started)
             passes.made += 1
             parallel.publish(outcome)

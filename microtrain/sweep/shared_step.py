@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..config.components import is_import_path
-from ..distributed.control_lane import Outcome
+from ..distributed.control_lane import NOTHING
 from ..ensemble import _arrays, _kind
 from ..nn import Module, Parameter
 from ..nn.module import PLAIN
@@ -143,7 +143,7 @@ def _lend(held: _Step, parts: Parts) -> None:
         group.update({name: value for name, value in new.items() if name != "params"})
     optimizer.set_history(parts.optimizer.history())
     held.guard.clip_norm, held.guard.norm = parts.guard.clip_norm, None
-    held.model.publish(Outcome())
+    held.model.publish(NOTHING)
     if parts.rates is not None:
         parts.rates = Rates(parts.rates.schedule, optimizer.param_groups)
     if parts.skips is not None:

@@ -206,6 +206,35 @@ def test_native_code_notes_at_once(comm: Communicator, native_code: None) -> Non
                 assert a == b
 
 
+def test_a_replay_that_fails_leaves_the_loss_of_the_step_before(
+    comm: Communicator, executor: str
+) -> None:
+    """A callback that raises; and what was asked for before does not change what it sees."""
+    if comm.size == 1:
+        return  # nothing is reduced, and nobody called back
+    training = Training(comm)
+    step = mt.compile(training.cleared_first, executor=executor)
+    losses: list[float | None] = []
+    for i in range(5):
+        step(*batch(comm, i, 4))
+        losses.append(training.model.loss)
+    step(*batch(comm, 5, 4))
+    seen: list[float | None] = []
+
+    def look(*_: Any) -> None:
+        seen.append(training.model.loss)
+        if len(seen) == 3:
+            raise OSError("the disk is full")
+
+    training.model.on_reduced = look
+    for i in range(2):
+        step(*batch(comm, i, 4))
+    with pytest.raises(OSError, match="the disk is full"):
+        step(*batch(comm, 3, 4))
+    assert training.model.loss == seen[2]
+    assert len({*losses, *seen}) == 8
+
+
 def test_ranks_without_rows_meet_those_that_note_at_once(comm: Communicator) -> None:
     def run(wrap: Callable[[Any], Any]) -> list[Any]:
         training = Training(comm)

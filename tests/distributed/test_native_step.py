@@ -16,7 +16,7 @@ import pytest
 import microtrain as mt
 from microtrain.distributed import shared_memory
 from microtrain.distributed.communicator import Array, alone
-from microtrain.distributed.control_lane import LANE, outcome_of, pack_loss, totals_of
+from microtrain.distributed.control_lane import LANE, Outcome, pack_loss, totals_of
 from microtrain.distributed.native_step import native_step
 from microtrain.distributed.shared_memory import SharedMemory, create
 from microtrain.distributed.single import SingleCommunicator
@@ -99,9 +99,13 @@ def python_step(memory: SharedMemory, storage: FlatStorage, root: Array) -> Any:
             totals, noted = totals_of(wide[grad.size :].tolist())
             if totals[1]:
                 np.divide(grad, totals[1], out=grad)
-        return outcome_of(*totals, noted)
+        return Outcome([*totals, *noted])
 
     return step
+
+
+def told(outcome: Outcome) -> str:
+    return repr((outcome.loss, outcome.samples, outcome.weight, outcome.noted))
 
 
 LOSSES = [0.1, -7.25e-12, 3e30, 1e37, 1e300, np.inf, np.nan, -0.0, 5e-324]
@@ -126,12 +130,8 @@ def test_bits_are_those_of_python(made: Any, size: int, real: str, loss: str) ->
                 root[...] = value * (1 + rank / 7)
                 storage.buffers[0].grad[...] = gradients(rank, call, storage)
             notes = (float(rank), call / 8, 0.0)
-            if native(rank, call):
-                compiled(notes)
-                outcome = compiled.outcome()
-            else:
-                outcome = python(notes)
-            found.append((storage.buffers[0].wide.tobytes(), repr(outcome)))
+            outcome = (compiled if native(rank, call) else python)(notes)
+            found.append((storage.buffers[0].wide.tobytes(), told(outcome)))
         return found
 
     truth = on_all(lambda rank: work(rank, lambda *_: False), size)
@@ -149,11 +149,11 @@ def test_a_rank_that_is_late_is_waited_for_in_python(
     memories, asleep = made(2), threading.Event()
     wait = memories[0]._wait
 
-    def told(place: int, word: int) -> None:
+    def waits(place: int, word: int) -> None:
         asleep.set()
         wait(place, word)
 
-    memories[0]._wait = told
+    memories[0]._wait = waits
 
     def work(rank: int) -> str:
         storage, root = storage_of("float32"), np.full((), rank + 1.0)
@@ -161,10 +161,9 @@ def test_a_rank_that_is_late_is_waited_for_in_python(
         assert step is not None
         if rank == 1:
             assert asleep.wait(30)
-        step((0.0, 0.0, 1.0))
-        return repr(step.outcome())
+        return told(step((0.0, 0.0, 1.0)))
 
-    expected = repr(outcome_of(8, 8.0, 12.0, 0, [0.0, 0.0, 2.0]))
+    expected = told(Outcome([8, 8.0, 12.0, 0, 0.0, 0.0, 2.0]))
     assert on_all(work, 2) == [expected] * 2
 
 
@@ -183,7 +182,7 @@ def test_another_call_is_an_error_on_every_rank(made: Any) -> None:
     first, second = map(str, on_all(work, 2))
     assert f"{mine} here, {other} on another rank" in first
     assert f"{other} here, {mine} on another rank" in second
-    assert LANE + 44 + 2 == 56
+    assert 44 + LANE + 2 == 56
 
 
 def test_what_this_rank_does_alone_does_not_wait(made: Any) -> None:
@@ -191,6 +190,16 @@ def test_what_this_rank_does_alone_does_not_wait(made: Any) -> None:
     assert step is not None
     with alone("only this rank looks"), pytest.raises(RuntimeError, match="only this rank looks"):
         step((0.0,) * 3)
+
+
+@pytest.mark.parametrize("notes", [(1.0,), (1.0,) * 4, 5.0, None, "123"])
+def test_notes_that_are_not_three_numbers(made: Any, notes: Any) -> None:
+    memory = made(2)[0]
+    step = native_step(Rank(memory), storage_of("float32"), np.zeros(()), 4)
+    assert step is not None
+    with pytest.raises((TypeError, ValueError)):
+        step(notes)
+    assert memory._calls == 0  # nobody waits for this rank in vain
 
 
 def test_what_it_is_not_for(made: Any) -> None:
