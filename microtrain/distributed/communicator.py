@@ -12,13 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from .shared_memory import SharedMemory
 
 Op = Literal["sum", "max", "min"]
 Array = NDArray[Any]
@@ -180,8 +177,8 @@ class Communicator(ABC):
         assert self._node is not None
         return self._node
 
-    def memory_for(self, array: Array) -> SharedMemory | None:
-        """What sums of `array` over all ranks go through, where native code may use that too."""
+    def memory_for(self, array: Array) -> Any:
+        """The `SharedMemory` that sums of `array` go through, if native code may use it; or None."""
         return None
 
     def any(self, flag: bool) -> bool:
