@@ -178,7 +178,7 @@ class Communicator(ABC):
         return self._node
 
     def memory_for(self, array: Array) -> Any:
-        """The `SharedMemory` that sums of `array` go through, if native code may use it; or None."""
+        """The `SharedMemory` of sums of `array` if native code may use it, else None."""
         return None
 
     def any(self, flag: bool) -> bool:
