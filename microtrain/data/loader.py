@@ -27,6 +27,7 @@ from .order import BlockShuffle
 from .read_ahead import ReadAhead
 from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
 from .source import Source
+from .stores import KEPT
 from .view import Rows, is_lazy
 
 if TYPE_CHECKING:
@@ -312,17 +313,11 @@ class DataLoader:
 
     def _gathered(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Gathered | None:
         """What reads the rows of many batches at once; None: each is read on its own."""
-        chunked: bool | None = getattr(self.dataset, "chunked", None)
-        if self._arrays is not None or chunked is None or not self.shuffle:
+        at_once = self._at_once()
+        if at_once is None:
             return None
-        window = None
-        if chunked and isinstance(self.shuffle, BlockShuffle):
-            window = self.shuffle.block * self.shuffle.window
-        at_once = OF_MAPS if not chunked else OF_CHUNKS if window is None else OF_WINDOW
-        head = self.dataset.read(slice(0, 0))
-        row = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
+        chunked, window, _, most = at_once
         length = min(len(self.dataset), len(self) * self.batch_size)
-        most = at_once // max(row, 1)
         read, numbers = self._read, None
         if isinstance(self.dataset, Rows):  # of its rows as many are looked up at once as of ours
             read, numbers = partial(self._read, by=self.dataset.read_at), self.dataset.positions
@@ -330,6 +325,35 @@ class DataLoader:
             read, self._order(epoch, {}), length, self.batch_size, cuts, most, window, chunked,
             numbers,
         )  # fmt: skip
+
+    def _at_once(self) -> tuple[bool, int | None, int, int] | None:
+        """Whether rows are in chunks, positions of a window, bytes of a row, rows read at once."""
+        chunked: bool | None = getattr(self.dataset, "chunked", None)
+        if self._arrays is not None or chunked is None or not self.shuffle:
+            return None
+        window = None
+        if chunked and isinstance(self.shuffle, BlockShuffle):
+            window = self.shuffle.block * self.shuffle.window
+        at_once = OF_MAPS if not chunked else OF_CHUNKS if window is None else OF_WINDOW
+        row = sum(array.itemsize * math.prod(array.shape[1:]) for array in self._head())
+        return chunked, window, row, at_once // max(row, 1)
+
+    def _head(self) -> Sequence[NDArray[Any]]:
+        """The arrays without rows."""
+        return self.dataset.read(slice(0, 0))
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that reading rows in chunks takes, about: what is read, what comes next, chunks."""
+        at_once = self._at_once()
+        if at_once is None or not at_once[0]:
+            return 0
+        _, window, row, most = at_once
+        rows = len(self.dataset)
+        positions = rows if window is None else min(rows, window)
+        chunks = (array.itemsize * math.prod(array.shape[1:]) * rows for array in self._head())
+        kept = sum(min(KEPT, size) for size in chunks)
+        return kept + 2 * row * min(most, -(-positions // self.comm.size))
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""

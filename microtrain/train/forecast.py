@@ -74,6 +74,7 @@ def memory(run: TrainingRun) -> Memory:
         "data": sum(a.nbytes for d in data if isinstance(d, ArrayDataset) for a in d.arrays),
     }
     coming = {
+        "rows read": run.loader.buffered,
         "gradients": gradients,
         "shards": 0 if run.shards is None else gradients * run.shards // run.comm.size,
         "optimizer": optimizer,
@@ -90,7 +91,7 @@ def memory(run: TrainingRun) -> Memory:
     return Memory(there | coming, peak)
 
 
-ON_HOST: Final = ("checkpoint copy",)  # of a run on a GPU
+ON_HOST: Final = ("checkpoint copy", "rows read")  # of a run on a GPU
 
 
 def sizes(run: TrainingRun, needed: Memory) -> dict[str, str]:

@@ -106,6 +106,21 @@ def test_a_chunk_is_decoded_once_for_a_window(monkeypatch):
     assert 2 * chunks <= len(loads) <= 2 * (chunks + 6)
 
 
+def test_what_reading_in_chunks_takes(tmp_path):
+    """All chunks, for they are few, and the rows of a window twice: in use, and read ahead."""
+    row, window = 16, BlockShuffle(block=50, window=4)
+    for source, shuffle, expected in [
+        (in_chunks([]), window, N * row + 2 * 200 * row),
+        (in_chunks([]), True, N * row + 2 * N * row),
+        (in_chunks([]), False, 0),
+        (mapped(tmp_path), window, 0),
+        (ArrayDataset(X, Y), window, 0),
+    ]:
+        assert DataLoader(source, 32, shuffle=shuffle).buffered == expected
+    halves = DataLoader(in_chunks([]), 32, shuffle=window, comm=OneOf(0, 2))
+    assert halves.buffered == N * row + 2 * 100 * row
+
+
 def test_the_first_batch_is_read_alone(tmp_path, monkeypatch):
     read = []
     source = mapped(tmp_path)
