@@ -152,6 +152,7 @@ class Gathered:
                     spans.append((low, high))
         every: Any = slice(first, end)
         if here < end - first:
-            every = np.concatenate([np.arange(*span) for span in spans])
+            # None where a small window is all of other ranks.
+            every = np.concatenate([np.arange(*span) for span in spans or [(0,)]])
         rows = self._order[every]
         return at, rows if self._numbers is None else self._numbers(rows), end

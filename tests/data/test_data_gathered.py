@@ -106,6 +106,13 @@ def test_a_chunk_is_decoded_once_for_a_window(monkeypatch):
     assert 2 * chunks <= len(loads) <= 2 * (chunks + 6)
 
 
+@pytest.mark.parametrize("rank", range(4))
+def test_a_window_may_be_all_of_other_ranks(rank):
+    how = {"batch_size": 64, "shuffle": BlockShuffle(block=3, window=2), "comm": OneOf(rank, 4)}
+    found, expected = (steps_of(each, **how) for each in (in_chunks([]), ArrayDataset(X, Y)))
+    np.testing.assert_equal(found, expected)
+
+
 def test_what_reading_in_chunks_takes(tmp_path):
     """All chunks, for they are few, and the rows of a window twice: in use, and read ahead."""
     row, window = 16, BlockShuffle(block=50, window=4)
