@@ -13,7 +13,7 @@ from ..spelling import did_you_mean
 from ..words import listed
 from .frame import missing
 from .mapped import Stored
-from .source import RowNumbers, Source
+from .source import RowNumbers, Source, location_in
 from .view import layout
 
 __all__ = ["alike"]
@@ -56,6 +56,10 @@ class Alike(Source):
     def location(self, row: int) -> str:
         """Where the source has the row."""
         return self._source.location(row)
+
+    def location_in(self, array: int, row: int) -> str:
+        """Where the source has the row of an array."""
+        return location_in(self._source, array, row)
 
     def __repr__(self) -> str:
         return repr(self._source)

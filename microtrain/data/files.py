@@ -122,7 +122,8 @@ def parquet(
     if not in_memory:
         if columns:
             raise ConfigError(
-                f"{path}: columns are fitted in memory; in_memory: false reads columns of numbers"
+                f"{path}: what columns describe is fitted to rows in memory; with in_memory: false "
+                "leave columns out, then all that are used must be numbers"
             )
         check_features(path, target, features)
         return parquet_rows(

@@ -153,6 +153,6 @@ class Gathered:
         every: Any = slice(first, end)
         if here < end - first:
             # None where a small window is all of other ranks.
-            every = np.concatenate([np.arange(*span) for span in spans or [(0,)]])
+            every = np.concatenate([np.arange(*span) for span in spans or [(0, 0)]])
         rows = self._order[every]
         return at, rows if self._numbers is None else self._numbers(rows), end

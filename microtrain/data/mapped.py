@@ -132,6 +132,10 @@ class Stored(Source):
         """The file of each array and the row in it."""
         return " and ".join(dict.fromkeys(column.location(row) for column in self._columns))
 
+    def location_in(self, array: int, row: int) -> str:
+        """The file of an array and the row in it."""
+        return self._columns[array].location(row)
+
     def __repr__(self) -> str:
         return listed([*dict.fromkeys(self.names)])
 
@@ -201,9 +205,11 @@ class Mapped:
         return min(int(np.searchsorted(self._starts, row, "right")) - 1, len(self._arrays) - 1)
 
     def location(self, row: int) -> str:
-        """The file, and the row in it."""
+        """The file, perhaps what in it, and the row."""
         file = self._file_of(row)
-        return f"{self._paths[file]}, row {row - self._starts[file]}"
+        path = str(self._paths[file])
+        where = self.name if self.name.startswith(path) else path
+        return f"{where}, row {row - self._starts[file]}"
 
     def look(self) -> None:
         """Raise DataError where a file was replaced, or written to, or is no longer there."""
@@ -288,7 +294,7 @@ def map_npz(path: Path, names: Sequence[str]) -> list[Mapped]:
             if info.compress_type != zipfile.ZIP_STORED:
                 raise DataError(
                     f'{path}: array "{name}" is compressed and cannot be mapped; save it by '
-                    "numpy.savez or numpy.save, or leave out in_memory: false"
+                    "numpy.savez or numpy.save, or train without in_memory: false"
                 )
             file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
             name_bytes, extra = struct.unpack("<HH", file.read(4))

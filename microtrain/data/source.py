@@ -73,6 +73,12 @@ class Source(Protocol):
         return f"row {row}"
 
 
+def location_in(source: Source, array: int, row: int) -> str:
+    """Where the row of one array of a source comes from: array -1 is its last."""
+    find = getattr(source, "location_in", None)  # of those whose arrays are in several places
+    return source.location(row) if find is None else find(array, row)
+
+
 class FunctionSource(Source):
     """Rows that a function makes or reads.
 

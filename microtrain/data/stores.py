@@ -122,7 +122,8 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
             pass  # says what there is beside it
     try:
         group = reader.open_group(str(path), mode="r")
-        existing = [name for name, _ in group.arrays()]
+        members = group.members(max_depth=None)
+        existing = [name for name, each in members if isinstance(each, reader.Array)]
     except Exception as error:  # of zarr, or of its stores
         raise DataError(f"{path} is not a readable Zarr group: {error!s:.300}") from error
 
@@ -338,8 +339,7 @@ class ParquetRows:
             if not (self.has_numbers(name) or self._kinds.is_boolean(kind)):
                 raise DataError(
                     f'{self._path}, column "{name}": expected numbers, found {kind}; drop it, or '
-                    "read the file into memory (without in_memory: false), where columns may hold "
-                    "other things"
+                    "train without in_memory: false, where columns may hold other things"
                 )
 
         def load(first: int, stop: int) -> Array:

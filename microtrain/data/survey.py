@@ -165,15 +165,16 @@ def _check_codes_and_weights(
     if part.classes is not None:
         bad = np.flatnonzero((target < 0) | (target >= len(part.classes)))
         if len(bad):
+            where = part.location_in(-1 - part.weighted, first + int(bad[0]))
             raise DataError(
-                f"{origin}: target at {part.location(first + int(bad[0]))} is {target[bad[0]]}, "
+                f"{origin}: target at {where} is {target[bad[0]]}, "
                 f"expected a code from 0 to {len(part.classes) - 1}, of {len(part.classes)} classes"
             )
     if part.weighted and (weights < 0).any():
         row = int(np.flatnonzero(weights < 0)[0])
         raise DataError(
-            f"{origin}: weight at {part.location(first + row)} is {weights[row]}, expected a "
-            "number of at least 0"
+            f"{origin}: weight at {part.location_in(-1, first + row)} is {weights[row]}, "
+            "expected a number of at least 0"
         )
 
 
@@ -187,10 +188,12 @@ def _refuse_value(part: Rows, first: int, arrays: Sequence[Array], at: int, orig
     column = ""
     if at == 0 and part.feature_names is not None and len(rest) == 1:
         column = f', column "{part.feature_names[rest[0]]}"'
+    elif name == "target" and part.feature_names is not None and part.target_name is not None:
+        column = f', column "{part.target_name}"'
     elif rest:
         column = f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
+    where = f"{part.location_in(at, first + row)}{column}"
     raise DataError(
-        f"{origin}: {name} at {part.location(first + row)}{column} is {array[(row, *rest)]}, "
-        "expected a finite number\n"
+        f"{origin}: {name} at {where} is {array[(row, *rest)]}, expected a finite number\n"
         "hint: rows count from 0; fill such values in or leave the rows out"
     )

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from .dataset import ArrayDataset
 from .preprocessing import Preprocessing
-from .source import RowNumbers, Source, blocks, read_checked
+from .source import RowNumbers, Source, blocks, location_in, read_checked
 
 __all__ = [
     "Known", "Rows", "TargetSurvey", "apart", "as_trained", "in_memory", "is_lazy",
@@ -130,6 +130,10 @@ class Rows(Source):
         """Where the source has the row."""
         positions = self.positions(np.array([row], np.intp))
         return self.source.location(int(positions[0]))
+
+    def location_in(self, array: int, row: int) -> str:
+        """Where the source has the row of an array."""
+        return location_in(self.source, array, int(self.positions(np.array([row], np.intp))[0]))
 
     @property
     def digest(self) -> str:

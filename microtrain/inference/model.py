@@ -20,7 +20,7 @@ from ..creation import from_numpy
 from ..data import Source
 from ..data.checks import as_source, cast, check_finite
 from ..data.frame import Frame, shortened
-from ..data.source import BLOCK, read_checked
+from ..data.source import BLOCK, location_in, read_checked
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
@@ -237,10 +237,11 @@ class TrainedModel:
                 :count
             ]
 
-            def location(row: int, first: int = first) -> str:
-                return source.location(first + row)
-
             for i, array in enumerate(arrays):
+
+                def location(row: int, array: int = i, first: int = first) -> str:
+                    return location_in(source, array, first + row)
+
                 columns = None if i else self.feature_names
                 check_finite(array, f"{self._name(i)} at", columns, location)
             yield first, arrays

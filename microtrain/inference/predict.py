@@ -76,21 +76,34 @@ def predict_file(
         arrays = kept | ({"classes": first.labels} if proba and first.classes is not None else {})
         content = _npz(arrays, made, lambda: len(inputs[0]))
     else:
-        content = _csv(
-            _columns(first, *made_of_block, output, kept)
-            for made_of_block in blocks(
-                lambda each: (
-                    model.decide(each, threshold),
-                    model.spread(each, threshold) if isinstance(model, TrainedEnsemble) else None,
-                    model.probabilities(each) if proba else None,
-                )
+        made_of_blocks = blocks(
+            lambda each: (
+                model.decide(each, threshold),
+                model.spread(each, threshold) if isinstance(model, TrainedEnsemble) else None,
+                model.probabilities(each) if proba else None,
             )
         )
+        content = _csv(_tables(first, made_of_blocks, output, kept))
     if output == "-":
         _to_stdout(content)
     else:
         write_output(Path(output), content)
     return len(inputs[0])
+
+
+def _tables(
+    model: TrainedModel,
+    blocks: Iterable[tuple[Any, Any, Any]],
+    output: str,
+    kept: Mapping[str, Array],
+) -> Iterator[dict[str, Array]]:
+    """The columns of each block, with its rows of those that are kept."""
+    start = 0
+    for prediction, spread, chance in blocks:
+        stop = start + len(prediction)
+        rows = {name: column[start:stop] for name, column in kept.items()}
+        yield _columns(model, prediction, spread, chance, output, rows)
+        start = stop
 
 
 def _csv(blocks: Iterable[dict[str, Array]]) -> Iterator[bytes]:

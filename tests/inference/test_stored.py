@@ -211,9 +211,11 @@ def test_what_is_wrong_with_other_files(kind, capsys):
 
 
 @pytest.mark.parametrize("kind", ["parquet"], indirect=True)
-def test_columns_by_row_groups_are_found_by_name(kind, capsys):
+def test_columns_by_row_groups_are_found_by_name(kind, capsys, monkeypatch):
     """And kept, told of and refused as those of a table that is read whole."""
     x, y = trained(kind)
+    monkeypatch.setattr(inference, "ROWS", 32)  # in several blocks
+    monkeypatch.setattr(inference, "BLOCK", 1)
     table = pytest.importorskip("pyarrow").table
     write = importlib.import_module("pyarrow.parquet").write_table
     columns = dict(zip("cba", x.T[::-1], strict=True))
@@ -235,7 +237,7 @@ def test_columns_by_row_groups_are_found_by_name(kind, capsys):
     for change, message in [
         ({"a": None}, 'has no column "a"'),
         ({"b": names}, 'column "b": expected numbers, found string'),
-        ({"c": np.where(np.arange(70) == 5, np.nan, x[:, 2])}, "row 5, column"),
+        ({"c": np.where(np.arange(70) == 5, np.nan, x[:, 2])}, 'row 5, column "c"'),
     ]:
         changed = {
             name: a for name, a in {**columns, "y": y[:, 0], **change}.items() if a is not None
@@ -285,3 +287,31 @@ def test_a_source_and_a_memory_map_are_read_by_blocks(kind, monkeypatch):
     np.testing.assert_array_equal(model.predict(mapped), expected)
     with pytest.raises(DataError, match=r"the input has shape \(70, 1\)"):
         model.predict(FunctionSource(lambda numbers: (x[numbers, :1],), len(x)))
+
+
+@pytest.mark.parametrize("kind", ["npy", "hdf5", "npz", "parquet"], indirect=True)
+def test_a_value_that_is_none_is_named_where_it_stands(kind, capsys):
+    """Not where the row of the other array is."""
+    write, _, val = kind
+    x, y = trained(kind)
+    for name, at in [("input", 1), ("target", 0)]:
+        arrays = [x.copy(), y.copy()]
+        arrays[name == "target"][7, at] = np.nan
+        write(f"no_{name}", *arrays)
+        assert main(["evaluate", "runs/run", "--data", val.replace("val", f"no_{name}")]) == 3
+        said = capsys.readouterr().err.splitlines()[0]
+        assert f"{name} at " in said and said.count("row 7") == 1
+        place = {write_npy: "xy"[at == 0], write_parquet: 'column "' + "by"[at == 0]}
+        assert place.get(write, "xy"[at == 0]) in said
+
+
+def test_arrays_in_groups_of_a_store_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    group = pytest.importorskip("zarr").open_group("a.zarr", mode="w")
+    group.create_group("fields")["velocity"] = np.ones((20, 3))
+    group["fields"]["drag"] = np.ones((20, 1))
+    data = "type: zarr, path: a.zarr, inputs: fields/velocit, target: fields/drag"
+    Path("run.yaml").write_text(RUN.format(data=data, model="linear_regression", loss="mse"))
+    assert main(["train", "run.yaml"]) == 3
+    said = capsys.readouterr().err
+    assert "fields/velocity" in said and "fields/drag" in said
