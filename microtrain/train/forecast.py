@@ -183,11 +183,13 @@ def dry_run(
         settle: learns what other ranks have met; collective.
     """
     plan, needed = run.plan, memory(run)
-    began, times = time.perf_counter(), []
+    began, times, waited = time.perf_counter(), [], 0.0
+    ended = began
     with np.errstate(all="ignore"), default_dtype(run.config.dtype):
         most = min(STEPS, plan.total or STEPS)
         for micro_batches in islice(run.loader.steps(passes=None), most):
             started = time.perf_counter()
+            waited += started - ended
             with suppress(NotFinite):  # a run would say so
                 take_step(micro_batches)
             state.step += 1
@@ -197,12 +199,13 @@ def dry_run(
                 enough = time.perf_counter() - began > SECONDS and state.step >= 8
                 if run.comm.any(enough):
                     break
-    # Steps that are recorded and compiled take longer, and are few.
-    typical = statistics.median(times[len(times) // 2 :])
+            ended = time.perf_counter()
+    # Steps that are recorded and compiled take longer, and are few. Rows come many at once.
+    typical = statistics.median(times[len(times) // 2 :]) + waited / len(times)
     facts = sizes(run, needed)
     total = plan.total  # None where a clock ends the run
     if total:
-        seconds = max(0, total - len(times)) * typical + sum(times)
+        seconds = max(0, total - len(times)) * typical + sum(times) + waited
         step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
         facts["time"] = (
             f"{elapsed(seconds)} without evaluations, {step} per step: {len(times):,} of "

@@ -146,6 +146,23 @@ def test_a_dry_run_takes_steps_and_writes_nothing(tmp_path, more):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_counts_what_rows_take(tmp_path):
+    (tmp_path / "slow.py").write_text("""
+import time, numpy as np, microtrain as mt
+
+def rows(numbers):
+    if len(numbers) == 25:  # a batch
+        time.sleep(0.05)
+    return np.ones((len(numbers), 20)), np.ones((len(numbers), 3))
+
+def slow():
+    return mt.data.FunctionSource(rows, 800)
+""")
+    source = f"data={{type: {tmp_path}/slow.py:slow}}"
+    (line,) = trainer_of(tmp_path, source, "train.batch_size=25").dry_run()[2:3]
+    assert float(re.search(r"([\d.]+) s per step", line)[1]) >= 0.05
+
+
 def test_a_dry_run_of_several_ranks_ends_together(tmp_path):
     def on_rank(comm):
         said.append(trainer_of(tmp_path, comm=comm).dry_run()[0])
