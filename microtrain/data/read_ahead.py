@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["ReadAhead"]
 
 T = TypeVar("T")
-_END = object()
+_END: Any = object()
 
 
 class ReadAhead(Iterator[T]):
@@ -37,7 +37,7 @@ class ReadAhead(Iterator[T]):
         return item
 
     def _begun(self) -> Future[T]:
-        return self._thread.submit(next, self._items, _END)  # type: ignore[arg-type]
+        return self._thread.submit(next, self._items, _END)
 
     def close(self) -> None:
         """End the thread, when it has made what it is making."""
