@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_threads import on_all
 
 import microtrain as mt
 from microtrain.distributed import shared_memory
@@ -55,25 +56,6 @@ def made() -> Iterator[Callable[..., list[SharedMemory]]]:
     yield make
     for name in names:
         os.unlink(name)
-
-
-def on_all(work: Callable[[int], Any], size: int) -> list[Any]:
-    """`work(rank)` in a thread each: what it returned, or raised."""
-    found: list[Any] = [None] * size
-
-    def run(rank: int) -> None:
-        try:
-            found[rank] = work(rank)
-        except RuntimeError as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return found
 
 
 def storage_of(dtype: str) -> FlatStorage:
@@ -134,10 +116,10 @@ def test_bits_are_those_of_python(made: Any, size: int, real: str, loss: str) ->
             found.append((storage.buffers[0].wide.tobytes(), told(outcome)))
         return found
 
-    truth = on_all(lambda rank: work(rank, lambda *_: False), size)
+    truth = on_all(size, lambda rank: work(rank, lambda *_: False))
     assert len({str(each) for each in truth}) == 1
-    assert on_all(lambda rank: work(rank, lambda *_: True), size) == truth
-    assert on_all(lambda rank: work(rank, lambda r, c: (r + c) % 3 > 0), size) == truth
+    assert on_all(size, lambda rank: work(rank, lambda *_: True)) == truth
+    assert on_all(size, lambda rank: work(rank, lambda r, c: (r + c) % 3 > 0)) == truth
 
 
 def test_a_rank_that_is_late_is_waited_for_in_python(
@@ -164,7 +146,7 @@ def test_a_rank_that_is_late_is_waited_for_in_python(
         return told(step((0.0, 0.0, 1.0)))
 
     expected = told(Outcome([8, 8.0, 12.0, 0, 0.0, 0.0, 2.0]))
-    assert on_all(work, 2) == [expected] * 2
+    assert on_all(2, work) == [expected] * 2
 
 
 def test_another_call_is_an_error_on_every_rank(made: Any) -> None:
@@ -179,7 +161,7 @@ def test_another_call_is_an_error_on_every_rank(made: Any) -> None:
             step((0.0,) * 3)
 
     mine, other = "sum of 56 float32", "max of 3 float64"
-    first, second = map(str, on_all(work, 2))
+    first, second = map(str, on_all(2, work))
     assert f"{mine} here, {other} on another rank" in first
     assert f"{other} here, {mine} on another rank" in second
     assert 44 + LANE + 2 == 56

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import in_threads
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -48,21 +49,7 @@ def made() -> Iterator[Make]:
 
 def on_all(ranks: list[SharedMemory], work: Callable[[int, SharedMemory], Any]) -> list[Any]:
     """`work(rank, memory)` of every rank, in threads; what each returned or raised."""
-    found: list[Any] = [None] * len(ranks)
-
-    def run(rank: int) -> None:
-        try:
-            found[rank] = work(rank, ranks[rank])
-        except RuntimeError as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(ranks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return found
+    return in_threads.on_all(len(ranks), lambda rank: work(rank, ranks[rank]))
 
 
 def doubled(arrays: list[Any], op: str) -> Any:
