@@ -107,16 +107,13 @@ def stored_rows(text: str, model: TrainedModel) -> Source | None:
 
 def by_row_groups(path: str, model: TrainedModel) -> bool:
     """Whether a table is read by rows, as the model's own was."""
-    return model.by_rows and Path(path).suffix.lower() == ".parquet"
+    return model.by_rows("parquet") and Path(path).suffix.lower() == ".parquet"
 
 
 def _table_rows(path: str, model: TrainedModel) -> Source:
     """Inputs, target and perhaps weights of a Parquet file."""
-    stored, target, weight = (
-        ParquetRows(Path(path)),
-        model.signature.target_name,
-        model.of_table.get("weight"),
-    )
+    stored, target = ParquetRows(Path(path)), model.signature.target_name
+    weight = model.of_table.get("weight")
     assert target is not None and model.feature_names is not None
     stored.empty.require([*model.feature_names, target])
     if model.classes is None and stored.has_numbers(target):
@@ -170,7 +167,7 @@ def _place(text: str, option: str, model: TrainedModel) -> Place | None:
         names = keys["inputs"], keys.get("target"), keys.get("weight")
         return Place(lambda name: Mapped.of_files(Path(name)), *names)
     suffix, trained = Path(path).suffix.lower(), model.config.data
-    mapped = suffix == ".npz" and model.by_rows
+    mapped = suffix == ".npz" and model.by_rows("npz")
     if path == "-" or (suffix in READ_WHOLE and not mapped):
         if text.startswith("{"):
             raise ConfigError(f"{option} {text}: keys name arrays in .npy, HDF5 and Zarr files")

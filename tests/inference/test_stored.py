@@ -315,3 +315,18 @@ def test_arrays_in_groups_of_a_store_are_told(tmp_path, monkeypatch, capsys):
     assert main(["train", "run.yaml"]) == 3
     said = capsys.readouterr().err
     assert "fields/velocity" in said and "fields/drag" in said
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"], indirect=True)
+def test_files_of_the_other_kind_are_read_whole(kind, capsys):
+    """A run on arrays knows no columns; of one on columns an npz file may be compressed."""
+    x, y = trained(kind)
+    if kind[0] is write_npz:
+        write_parquet("other", x, y)
+        assert main(["predict", "runs/run", "--input", "other.parquet", "--output", "o.csv"]) == 3
+        assert "was trained on arrays without column names" in capsys.readouterr().err
+    else:
+        np.savez_compressed("other.npz", x=x)
+        assert main(["predict", "runs/run", "--input", "other.npz", "--output", "o.npz"]) == 0
+        expected = mt.load("runs/run").predict(x)
+        np.testing.assert_array_equal(np.load("o.npz")["prediction"], expected)
