@@ -8,17 +8,12 @@ from typing import Any
 from ..creation import empty, zeros
 from ..ops.nn.dropout import dropout as drop
 from ..ops.pointwise.elementwise import where
-from ..tensor import Tensor, wrap
+from ..tensor import Tensor
 from . import functional as F
 from . import init
 from .linear import Linear
 from .module import Module
 from .parameter import Parameter
-
-
-def _projection(outputs: int, inputs: int, dtype: Any) -> Parameter:
-    """An (outputs, inputs) weight stored as Linear's: transposed, for a faster product."""
-    return Parameter(wrap(empty(inputs, outputs, dtype=dtype)._array.T))
 
 
 class MultiheadAttention(Module):
@@ -66,9 +61,9 @@ class MultiheadAttention(Module):
         one_weight = self.kdim == self.vdim == embed_dim
         shapes = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
         for name, size in shapes.items():
-            weight = None if one_weight else _projection(embed_dim, size, dtype)
+            weight = None if one_weight else Parameter(empty(embed_dim, size, dtype=dtype))
             setattr(self, f"{name}_proj_weight", weight)
-        whole = _projection(3 * embed_dim, embed_dim, dtype) if one_weight else None
+        whole = Parameter(empty(3 * embed_dim, embed_dim, dtype=dtype)) if one_weight else None
         self.in_proj_weight: Parameter | None = whole
         self.in_proj_bias = Parameter(zeros(3 * embed_dim, dtype=dtype)) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..creation import empty
-from ..tensor import Tensor, wrap
+from ..tensor import Tensor
 from . import init
 from .functional import bilinear, linear
 from .module import Module
@@ -17,8 +17,7 @@ class Linear(Module):
     """`x @ weight.T + bias`: (..., in_features) to (..., out_features).
 
     Weight (out_features, in_features) and bias (out_features,) start uniform in
-    +-1/sqrt(in_features), as in PyTorch. The weight is stored as the transposed view of an
-    (in, out) block, which makes the forward product faster; its shape and values do not show it.
+    +-1/sqrt(in_features), as in PyTorch.
 
     Args:
         in_features: size of the last input dimension, at least 0.
@@ -41,8 +40,7 @@ class Linear(Module):
             )
         self.in_features = in_features
         self.out_features = out_features
-        block = empty(in_features, out_features, dtype=dtype)
-        self.weight = Parameter(wrap(block._array.T))
+        self.weight = Parameter(empty(out_features, in_features, dtype=dtype))
         self.bias = Parameter(empty(out_features, dtype=dtype)) if bias else None
         self.reset_parameters()
 

@@ -133,7 +133,7 @@ def share_arrays(comm: Communicator, model: Module, optimizer: Optimizer | None)
     for name, array in held:
         if not _comes_later(name, array):
             continue
-        # A weight is the transposed view of its memory, which is laid out alike on all ranks.
+        # A parameter may be the transposed view of its memory, alike on all ranks.
         memory = array if array.flags.c_contiguous or name in buffers else array.T
         host = np.ascontiguousarray(to_host(memory))
         comm.broadcast(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -146,3 +147,55 @@ def test_unpooling_brings_maxima_back() -> None:
     np.testing.assert_array_equal(back.detach().numpy(), np.where(given % 2, given, 0))
     (g,) = mt.autograd.grad((back * back).sum(), [x])
     np.testing.assert_array_equal(g.numpy(), 2 * back.detach().numpy())
+
+
+WITH_WEIGHTS: dict[str, Callable[[], nn.Module]] = {
+    "Linear": lambda: nn.Linear(3, 5),
+    "Bilinear": lambda: nn.Bilinear(2, 3, 4),
+    "Embedding": lambda: nn.Embedding(5, 3),
+    "EmbeddingBag": lambda: nn.EmbeddingBag(5, 3),
+    "Conv1d": lambda: nn.Conv1d(4, 6, 3),
+    "Conv2d": lambda: nn.Conv2d(4, 6, 3, groups=2),
+    "Conv3d": lambda: nn.Conv3d(2, 3, 2),
+    "ConvTranspose2d": lambda: nn.ConvTranspose2d(4, 6, 3),
+    "LayerNorm": lambda: nn.LayerNorm((2, 3)),
+    "RNN": lambda: nn.RNN(3, 4),
+    "LSTM": lambda: nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2),
+    "GRU": lambda: nn.GRU(3, 4),
+    "LSTMCell": lambda: nn.LSTMCell(3, 4),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(4, 2),
+    "MultiheadAttention, three weights": lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=5),
+    "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(4, 2, 8),
+    "TransformerDecoderLayer": lambda: nn.TransformerDecoderLayer(4, 2, 8),
+}
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["alone", "with an optimizer"])
+@pytest.mark.parametrize("layer", WITH_WEIGHTS)
+def test_a_flat_weight_is_a_view_of_the_weight(layer: str, owned: bool) -> None:
+    made = WITH_WEIGHTS[layer]()
+    copied, loaded = copy.deepcopy(made), WITH_WEIGHTS[layer]()
+    loaded.load_state_dict(made.state_dict())
+    for net in (made, copied, loaded):
+        if owned:
+            mt.optim.SGD(net.parameters(), lr=0.1)
+        for name, weight in net.named_parameters():
+            for k, flat in enumerate((weight.data.flatten(), weight.data.reshape(-1))):
+                flat[-1] = k + 5.0
+                assert weight.view(-1)[-1] == k + 5.0, name
+            (weight.flatten() * mt.arange(weight.numel())).sum().backward()
+            assert weight.grad is not None
+            assert weight.grad.view(-1).tolist() == list(range(weight.numel())), name
+
+
+def test_a_transposed_parameter_keeps_its_memory_order() -> None:
+    start = mt.randn(2, 3).T
+    weight = nn.Parameter(start.clone())
+    optimizer = mt.optim.SGD([weight], lr=0.5)
+    (mt.arange(15.0).reshape(5, 3) @ weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.stride() == weight.grad.stride() == (1, 3)
+    optimizer.step()
+    assert optimizer.storage.buffers[0].data.tolist() == weight.T.reshape(6).tolist()
+    expected = start - 0.5 * mt.tensor([[30.0], [35.0], [40.0]])
+    assert mt.allclose(weight.detach(), expected.expand(3, 2))

@@ -162,11 +162,7 @@ def _linear_input(g, weight):
 
 
 def _linear_weight(g, input, out):
-    g, input = _matrix(g), _matrix(input)
-    if out is None:  # as (in, out), the memory order of nn.Linear's weight: see `_mm`
-        return mm_matrices(input.T, g).T
-    _mm(XP[type(g)], input.T, g, out.T)
-    return out
+    return mm_into(_matrix(g).T, _matrix(input), out)
 
 
 def _linear_bias(g, out):
