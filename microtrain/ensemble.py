@@ -25,6 +25,7 @@ from .compile.scan import Scan, scannable
 from .compile.structure import _look_at
 from .data.loader import DataLoader
 from .distributed.communicator import Communicator
+from .distributed.connection import ranks_of
 from .distributed.single import SingleCommunicator
 from .optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .optim.optimizer import Optimizer
@@ -90,12 +91,12 @@ class Ensemble:
         members: int | Sequence[Any],
         *,
         executor: str = "auto",
-        comm: Communicator | None = None,
+        comm: Communicator | Any = None,
     ) -> None:
         self.members = [*range(members)] if isinstance(members, int) else [*members]
         if not self.members:
             raise ValueError("Ensemble: there are no members")
-        self.comm = SingleCommunicator() if comm is None else comm
+        self.comm = SingleCommunicator() if comm is None else ranks_of(comm)
         self.mine = [*range(self.comm.rank, len(self.members), self.comm.size)]
         self.active = np.ones(len(self.members), bool)
         self.diverged: dict[int, tuple[int, int]] = {}

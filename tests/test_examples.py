@@ -68,6 +68,19 @@ def test_the_custom_loop_says_that_it_was_done_before(mpirun, tmp_path):
     assert again.stderr.count(told) == 1
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_program_with_mpi_of_its_own_learns_the_same_on_every_number_of_ranks(
+    mpirun, tmp_path, ranks
+):
+    job = mpirun(ranks, ROOT / "examples" / "own_mpi.py", cwd=tmp_path)
+    assert (job.returncode, job.stderr) == (0, "")
+    (found,) = losses(job.stdout)
+    assert found == pytest.approx(0.0695, abs=2e-4)
+    again = mpirun(ranks % 4 + 1, ROOT / "examples" / "own_mpi.py", cwd=tmp_path)
+    assert (again.returncode, losses(again.stdout)) == (0, [found])
+    assert again.stderr.count("restored surrogate/step-000010, step 10") == 1
+
+
 # The word language model --------------------------------------------------------------------------
 
 

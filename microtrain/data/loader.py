@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import as_dtype
-from ..distributed import world
+from ..distributed.connection import ranks_of
 from ..distributed.shards import local_shards
 from ..errors import ConfigError
 from ..random import begin_batch, place
@@ -91,7 +91,8 @@ class DataLoader:
             order of the rows. Batches are then read-only views of the data set; shuffled ones are
             copies.
         drop_last: leave out the last batch where it would be smaller than `batch_size`.
-        comm: who shares the batch; None is `microtrain.distributed.world()`.
+        comm: who shares the batch, a communicator of microtrain or mpi4py; None is
+            `microtrain.distributed.world()`.
         accumulate: the number of micro-batches that `steps()` cuts a global batch into.
         shards: cut every (micro-)batch into this many slices whatever the number of ranks, which
             must divide it; a rank gets consecutive ones, each a batch of its own (see
@@ -122,7 +123,7 @@ class DataLoader:
         seed: int = 0,
         shuffle: bool | BlockShuffle = True,
         drop_last: bool = False,
-        comm: Communicator | None = None,
+        comm: Communicator | Any = None,
         accumulate: int = 1,
         shards: int | None = None,
     ) -> None:
@@ -138,7 +139,7 @@ class DataLoader:
         self.shuffle = shuffle if isinstance(shuffle, BlockShuffle) else _flag("shuffle", shuffle)
         self.drop_last = _flag("drop_last", drop_last)
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
-        self.comm = world() if comm is None else comm
+        self.comm = ranks_of(comm)
         self.shards = self.comm.size if shards is None else _whole_number("shards", shards, least=1)
         self._each = local_shards(self.shards, self.comm)
         self.offset = self.global_size = 0

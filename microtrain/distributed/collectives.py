@@ -23,7 +23,7 @@ from ..ops.pointwise.comparison import eq
 from ..ops.shape.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
 from .communicator import Array, Communicator, Op, check_root
-from .connection import world
+from .connection import ranks_of
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"]
 
@@ -100,10 +100,10 @@ class Extremum(Function):
 
 
 def _apply(
-    call: str, tensor: Any, comm: Communicator | None, op: Op = "sum", root: int = 0
+    call: str, tensor: Any, comm: Communicator | Any, op: Op = "sum", root: int = 0
 ) -> Tensor:
     _check(call, tensor)
-    comm = world() if comm is None else comm
+    comm = ranks_of(comm)
     linear = op == "sum"
     found: Tensor = (Collective if linear else Extremum).apply(
         tensor, call, comm, root if linear else op
@@ -119,7 +119,7 @@ def _check(call: str, tensor: Any) -> None:
         )
 
 
-def all_reduce(tensor: Tensor, op: Op = "sum", comm: Communicator | None = None) -> Tensor:
+def all_reduce(tensor: Tensor, op: Op = "sum", comm: Communicator | Any = None) -> Tensor:
     """The sum (max, min) of the ranks' Tensors, element by element: a new Tensor, on every rank.
 
     Its gradient is the sum of the ranks' gradients; under max and min it goes to the rank with the
@@ -139,7 +139,7 @@ def all_reduce(tensor: Tensor, op: Op = "sum", comm: Communicator | None = None)
     return _apply("all_reduce", tensor, comm, op)
 
 
-def all_gather(tensor: Tensor, comm: Communicator | None = None) -> Tensor:
+def all_gather(tensor: Tensor, comm: Communicator | Any = None) -> Tensor:
     """The ranks' Tensors, of equal shape and dtype, stacked: shape (size, *shape), on every rank.
 
     For rows of different numbers see `gather`. Collective, and so is its backward pass, which adds
@@ -150,7 +150,7 @@ def all_gather(tensor: Tensor, comm: Communicator | None = None) -> Tensor:
     return _apply("all_gather", tensor, comm)
 
 
-def reduce_scatter(tensor: Tensor, op: Op = "sum", comm: Communicator | None = None) -> Tensor:
+def reduce_scatter(tensor: Tensor, op: Op = "sum", comm: Communicator | Any = None) -> Tensor:
     """Row `rank` of the sum (max, min) of the ranks' Tensors.
 
     Collective, and so is its backward pass. The gradient as in `all_reduce`.
@@ -166,7 +166,7 @@ def reduce_scatter(tensor: Tensor, op: Op = "sum", comm: Communicator | None = N
     return _apply("reduce_scatter", tensor, comm, op)
 
 
-def all_to_all(tensor: Tensor, comm: Communicator | None = None) -> Tensor:
+def all_to_all(tensor: Tensor, comm: Communicator | Any = None) -> Tensor:
     """Row r goes to rank r; row r of the result came from rank r. Shape (size, *shape) on all.
 
     Collective, and so is its backward pass, which sends every row's gradient back.
@@ -176,7 +176,7 @@ def all_to_all(tensor: Tensor, comm: Communicator | None = None) -> Tensor:
     return _apply("all_to_all", tensor, comm)
 
 
-def broadcast(tensor: Tensor, root: int = 0, comm: Communicator | None = None) -> Tensor:
+def broadcast(tensor: Tensor, root: int = 0, comm: Communicator | Any = None) -> Tensor:
     """The Tensor of rank `root`, on every rank; what others pass gives shape and dtype only.
 
     Collective, and so is its backward pass: the root's gradient is the sum of the ranks' gradients,
@@ -188,7 +188,7 @@ def broadcast(tensor: Tensor, root: int = 0, comm: Communicator | None = None) -
 
 
 def gather(
-    tensor: Tensor, comm: Communicator | None = None, root: int | None = None
+    tensor: Tensor, comm: Communicator | Any = None, root: int | None = None
 ) -> Tensor | None:
     """The rows of all ranks in rank order, which is the order of the samples; collective.
 
@@ -211,7 +211,7 @@ def gather(
         ...     predictions = [mt.distributed.gather(model(x)) for x, y in loader]
     """
     _check("gather", tensor)
-    comm = world() if comm is None else comm
+    comm = ranks_of(comm)
     if MODES.recorder is not None:
         raise CaptureError(
             "gather: how many rows the other ranks have may change from call to call; gather "

@@ -36,6 +36,7 @@ class Communicator(ABC):
 
     rank, size: this process among all, 0 <= rank < size. local_rank, local_size: among those of
     its machine. node_rank, num_nodes: its machine among all. backend: none, threads or mpi.
+    concurrent: whether threads may be in calls of several communicators at the same time.
 
     >>> comm = microtrain.distributed.world()
     >>> total = comm.all_reduce(np.array([comm.rank + 1.0]))  # 1 + 2 + ... + size on every rank
@@ -48,6 +49,7 @@ class Communicator(ABC):
     local_size: int
     node_rank: int
     num_nodes: int
+    concurrent = True
     _node: Communicator | None = None
     # What the watchdog sees: the call that this rank is in, and how many it has done.
     _doing: tuple[str, tuple[Any, ...]] | None = None

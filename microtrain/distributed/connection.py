@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from .. import threads
 from ..errors import ConfigError, LaunchError
+from ..optim.flat import owner
 from . import mpi
 from .communicator import Communicator
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
 
-__all__ = ["BACKENDS", "connect", "world"]
+__all__ = ["BACKENDS", "connect", "ranks_of", "world"]
 
 BACKENDS: Final = ("auto", "none", "mpi", "nccl")
 _CONNECTING: Final = threading.Lock()
@@ -33,6 +34,33 @@ def world() -> Communicator:
     ranks: 1, machines: 1
     """
     return THIS_THREAD.communicator or connect()
+
+
+def ranks_of(comm: Any, *parts: Any) -> Communicator:
+    """The communicator that a call was given as `comm`, one of ours or of mpi4py.
+
+    None: that of the first of `parts` (models, optimizers, loaders) that has one, else `world()`.
+    The first call with a communicator of mpi4py is collective over its ranks. Raises TypeError and
+    ValueError for what is none, or has no place for this rank; LaunchError as `world`.
+    """
+    if comm is None:
+        return next(filter(None, map(_has_ranks, parts)), None) or world()
+    if isinstance(comm, Communicator):
+        return comm
+    with _CONNECTING:
+        adopted = mpi.adopt(threads.LAUNCH, comm)
+        threads.limit_late(threads.LAUNCH.local_size or adopted.local_size)
+    return adopted
+
+
+def _has_ranks(part: Any) -> Communicator | None:
+    """Those of a wrapper or loader, or of the wrapper of the parameters of a model or optimizer."""
+    storage = getattr(part, "storage", None)
+    if storage is None and hasattr(part, "parameters"):
+        storage = next(filter(None, map(owner, part.parameters())), None)
+    holders = [] if storage is None else [alive() for _, alive in storage.holders if alive]
+    found = (getattr(each, "comm", None) for each in (part, *holders))
+    return next((comm for comm in found if isinstance(comm, Communicator)), None)
 
 
 def connect(backend: str = "auto") -> Communicator:

@@ -32,7 +32,7 @@ from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .batch_norm import Across
 from .communicator import Communicator
-from .connection import world
+from .connection import ranks_of
 from .control_lane import NOTHING, SILENT, Outcome
 from .denominators import Denominators, correction, find
 from .passes import Passes
@@ -64,7 +64,8 @@ class DataParallel(Module):
 
     Args:
         module: the model; `state_dict` names are its own.
-        comm: who takes part; None is `microtrain.distributed.world()`.
+        comm: who takes part, a communicator of this package or of mpi4py; None is
+            `microtrain.distributed.world()`.
         overlap: "on" reduces gradients in buckets, beside the backward pass, in a thread of its
             own; "off" all at once after it; "auto" decides from the number of buckets and the free
             cores, and `overlap` says how and why.
@@ -121,7 +122,7 @@ class DataParallel(Module):
     def __init__(
         self,
         module: Module,
-        comm: Communicator | None = None,
+        comm: Communicator | Any = None,
         reduction: Literal["mean", "sum"] = "mean",
         *,
         overlap: Literal["auto", "on", "off"] = "auto",
@@ -135,7 +136,7 @@ class DataParallel(Module):
         super().__init__()
         check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm, backend)
         self.module = module
-        self.comm = world() if comm is None else comm
+        self.comm = ranks_of(comm)
         self.reduction = reduction
         self.notes: Sequence[float] = SILENT
         self._outcome = NOTHING

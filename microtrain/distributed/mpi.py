@@ -103,6 +103,7 @@ class MpiCommunicator(Communicator):
         self._in_place = MPI.IN_PLACE
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self.rank, self.size = self._comm.rank, self._comm.size
+        self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = node.rank, node.size
         # Machines are numbered by their first rank.
@@ -121,10 +122,10 @@ class MpiCommunicator(Communicator):
             return None
         between = None
         if self.num_nodes > 1:
-            first = self._comm.Split(self._MPI.UNDEFINED if node.rank else 0)
+            self._first = self._comm.Split(self._MPI.UNDEFINED if node.rank else 0)
 
             def between(array: Array, op: Op) -> None:
-                first.Allreduce(self._in_place, array, self._ops[op])
+                self._first.Allreduce(self._in_place, array, self._ops[op])
 
         name = create(node.size) if node.rank == 0 else ""
         names, allowed = zip(*node.allgather((name, allowed_cores())), strict=True)
@@ -225,6 +226,15 @@ class MpiCommunicator(Communicator):
     def abort(self, code: int) -> NoReturn:
         abort.end_process(code, kill)
 
+    def end(self, why: str) -> None:
+        """Free what MPI has of it: from now on RuntimeError for what needs MPI. Collective."""
+        for name in ("_comm", "_first", "_control"):
+            own = vars(self).get(name)
+            if own is not None and type(own) is not Ended:
+                if own != self._MPI.COMM_NULL:
+                    own.Free()
+                setattr(self, name, Ended(f"{self!r}: {why}"))
+
     def _compare(self) -> None:
         """RuntimeError on every rank unless all are at the same call."""
         assert self._doing is not None and self._control is not None
@@ -237,6 +247,16 @@ class MpiCommunicator(Communicator):
             found.setdefault(one, []).append(rank)
         lines = (f"  {ranks_named(ranks)}: {call} at {at}" for (call, at), ranks in found.items())
         raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
+
+
+class Ended:
+    """Stands for a communicator of MPI that is no more: whatever is asked of it, RuntimeError."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(self._why)
 
 
 def _bytes(array: Array) -> Array:
@@ -314,7 +334,7 @@ def connect(launch: Launch) -> MpiCommunicator:
     """
     abort_on_failure(launch)
     watchdog.configure(*watchdog.LIMITS)
-    try:
+    with _beginning(launch):
         MPI = _load(launch)
         _check_library(launch, MPI)
         if _place(launch)[1] != 1:
@@ -322,22 +342,97 @@ def connect(launch: Launch) -> MpiCommunicator:
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        _limit("in the first collectives after MPI_Init")
-        _check_world(launch, MPI)
-        _check_settings(MPI.COMM_WORLD)
-        comm = MpiCommunicator(MPI, MPI.COMM_WORLD.Dup())
-        if comm.size > 1:
-            watchdog.start(comm, ALIVE, kill)
-        warden.tell(limit=None, over=comm.size == 1)
+        return _joined(launch, MPI, MPI.COMM_WORLD)
+
+
+def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
+    """The communicator over a duplicate of `comm`, which is one of mpi4py; collective over it.
+
+    The same one at every call, until `comm` is freed. Of other ranks nothing is needed. Raises
+    TypeError and ValueError for what is no group of ranks with this one in it, RuntimeError where
+    MPI does not run, LaunchError as `connect`.
+    """
+    MPI = sys.modules.get("mpi4py.MPI")
+    kind = f"{type(comm).__module__}.{type(comm).__qualname__}"
+    if MPI is None or not isinstance(comm, MPI.Comm):
+        raise TypeError(
+            "comm: expected a communicator of mpi4py (MPI.COMM_WORLD, or what its Split returned), "
+            f"or of microtrain.distributed (world(), or what its split returned), found {kind}"
+        )
+    if running() is None:
+        raise RuntimeError(
+            f"comm: {kind} of an MPI that has been finalized"
+            if MPI.Is_finalized()
+            else f"comm: {kind} of an MPI that has not been initialized; call MPI.Init(), or "
+            "microtrain.distributed.world(), on every rank before"
+        )
+    if comm == MPI.COMM_NULL:
+        raise ValueError(
+            "comm: this is MPI.COMM_NULL: the communicator has been freed, or this rank is in no "
+            "group of the Split that returned it; such a rank has no part in what its group does"
+        )
+    if comm.Is_inter():
+        raise TypeError(
+            "comm: this is an inter-communicator, of two groups of ranks; pass the communicator of "
+            "one group, or comm.Merge() for the ranks of both"
+        )
+    if comm.size > 1 and comm.Get_attr(_key(MPI)) is None:
+        abort_on_failure(launch)
+        warden.start(*_place(launch))
+    with _beginning(launch):
+        _check_library(launch, MPI)
+        return _joined(launch, MPI, comm)
+
+
+@contextlib.contextmanager
+def _beginning(launch: Launch) -> Iterator[None]:
+    """Let an error be told by one rank, and the warden know when all have found each other."""
+    try:
+        yield
     except BaseException as error:
         # Whoever catches it may leave as it likes.
-        warden.tell(limit=None, over=True)
+        warden.tell(limit=None, over=not watchdog.watches())
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
         if launch.rank != 0 and isinstance(error, LaunchError):
             time.sleep(0.5)
         raise
-    return comm
+    warden.tell(limit=None, over=not watchdog.watches())
+
+
+def _joined(launch: Launch, MPI: ModuleType, comm: Any) -> MpiCommunicator:
+    """What was made of a communicator of MPI, now or before; collective where it is made now."""
+    known: MpiCommunicator | None = comm.Get_attr(_key(MPI))
+    if known is not None:
+        return known
+    _limit("in the first collectives of a communicator")
+    _check_world(launch, MPI)
+    _check_settings(comm)
+    made = MpiCommunicator(MPI, comm.Dup())
+    everyone = made.size == MPI.COMM_WORLD.size
+    # Where the ranks of several communicators are watched already, they stay so.
+    if made.size > 1 and made.any(everyone or not watchdog.watches()):
+        watchdog.start(made, ALIVE, kill, everyone)
+    comm.Set_attr(_key(MPI), made)
+    return made
+
+
+@cache
+def _key(MPI: ModuleType) -> int:
+    """Under which communicators of MPI keep what was made of them: they are freed together."""
+
+    def freed(comm: Any, key: int, made: MpiCommunicator) -> None:
+        made.end("the mpi4py communicator that it was made from has been freed")
+
+    def finalized(comm: Any, key: int, _: object) -> None:
+        for made in list(ALIVE):
+            made.end("MPI has been finalized")
+
+    # MPI_Finalize begins with freeing the attributes of COMM_SELF.
+    end = MPI.Comm.Create_keyval(delete_fn=finalized)
+    MPI.COMM_SELF.Set_attr(end, True)
+    key: int = MPI.Comm.Create_keyval(delete_fn=freed)
+    return key
 
 
 def _limit(where: str) -> None:

@@ -18,7 +18,7 @@ from ..backend import XP, to_host
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Communicator, ranks_named
-from .connection import world
+from .connection import ranks_of
 
 __all__ = ["all_equal", "check_replicas", "difference", "take_values_of_rank_0"]
 
@@ -60,7 +60,7 @@ def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStora
 
 
 def check_replicas(
-    tensors: Any, comm: Communicator | None = None, name: str = "check_replicas"
+    tensors: Any, comm: Communicator | Any = None, name: str = "check_replicas"
 ) -> None:
     """Compare the bits of `tensors` over the ranks. Collective.
 
@@ -69,7 +69,7 @@ def check_replicas(
     Args:
         tensors: a model (its parameters are compared), or pairs of a name and a Tensor, the same
             names on all ranks.
-        comm: who takes part; None is `microtrain.distributed.world()`.
+        comm: who takes part; None: the ranks of the model, else `microtrain.distributed.world()`.
         name: what the message calls this comparison.
 
     Raises:
@@ -79,7 +79,7 @@ def check_replicas(
         >>> model = mt.nn.Linear(2, 1)
         >>> mt.distributed.check_replicas(model)
     """
-    comm = world() if comm is None else comm
+    comm = ranks_of(comm, tensors)
     if comm.size == 1:
         return
     named = list(tensors.named_parameters() if hasattr(tensors, "named_parameters") else tensors)

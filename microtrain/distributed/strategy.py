@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 
+from ..errors import LaunchError
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Communicator
@@ -42,6 +43,14 @@ def strategy(
         on, why = False, "gradients on a GPU are staged at once"
     elif overlap == "auto":
         on, why = worth(comm, storage, bucket)
+    if on and not comm.all(comm.concurrent):
+        if overlap == "on":
+            raise LaunchError(
+                'DataParallel: overlap="on" calls MPI in a thread of its own, and this program has '
+                "initialized MPI without MPI_THREAD_MULTIPLE; ask for it (mpi4py does unless "
+                "mpi4py.rc.thread_level is set), or let overlap be auto or off"
+            )
+        on, why = False, "MPI was initialized without MPI_THREAD_MULTIPLE"
     reducer: Reducer
     if shards is not None:
         reducer = Shards(comm, storage, shards, module)

@@ -81,20 +81,29 @@ def share(directory: Path | None) -> None:
         _WATCHDOG[0].board.directory = directory
 
 
+def watches() -> bool:
+    """Whether this process is watched."""
+    return bool(_WATCHDOG)
+
+
 def start(
-    comm: Communicator, communicators: Iterable[Communicator], kill: Callable[[int], None]
+    comm: Communicator,
+    communicators: Iterable[Communicator],
+    kill: Callable[[int], None],
+    everyone: bool = True,
 ) -> None:
-    """Watch the ranks of `comm`, which is `world()`, from now on. Collective.
+    """Watch the ranks of `comm` from now on, in place of those that were watched. Collective.
 
     The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or `LIMITS`.
 
     Args:
-        comm: all ranks.
+        comm: all ranks, or those that use microtrain.
         communicators: those of this process that are in use; they come and go.
         kill: ends all ranks with an exit code.
+        everyone: whether the job has no other ranks, for which MPI_Finalize would wait.
     """
-    watchdog = Watchdog(comm, communicators, kill)
-    _WATCHDOG.append(watchdog)
+    watchdog = Watchdog(comm, communicators, kill, everyone)
+    _WATCHDOG[:] = [watchdog]
     configure(*LIMITS)
     # Of the hooks of atexit, what is registered last runs first: this one when the threads have
     # ended, so before those that the program registers from now on.
@@ -225,8 +234,10 @@ class Watchdog:
         comm: Communicator,
         communicators: Iterable[Communicator],
         kill: Callable[[int], None],
+        everyone: bool = True,
     ) -> None:
         self.comm, self.communicators, self.kill = comm, communicators, kill
+        self.everyone = everyone
         self.warn_s = self.timeout_s = math.inf
         self.board = Board(comm)
         self.watched = threading.current_thread()
@@ -246,9 +257,9 @@ class Watchdog:
         self.board.write(self.record(""))
 
     def watch(self) -> None:
-        """Look again and again, for as long as the process lives."""
+        """Look again and again, for as long as the process lives or another one does so."""
         before = time.monotonic()
-        while True:
+        while self in _WATCHDOG:
             time.sleep(self.period())
             now = time.monotonic()
             # A job that was suspended as a whole has not waited meanwhile.
@@ -287,7 +298,7 @@ class Watchdog:
                 pause = min(2 * pause, 0.02)
         finally:
             warden.tell(over=True)
-            if self.comm.num_nodes == 1:
+            if self.everyone and self.comm.num_nodes == 1:
                 self.limit("an atexit hook or MPI_Finalize does not return, here or elsewhere")
 
     def record(self, doing: str) -> Record:

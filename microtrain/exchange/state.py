@@ -42,7 +42,7 @@ def save(obj: Any, path: Place) -> None: ...
 @overload
 def save(
     directory: Place, step: int, *, model: Module, optimizer: Optimizer | None = None,
-    state: Mapping[str, Any] | None = None, keep: int = 2, comm: Communicator | None = None,
+    state: Mapping[str, Any] | None = None, keep: int = 2, comm: Communicator | Any = None,
 ) -> None: ...  # fmt: skip
 
 

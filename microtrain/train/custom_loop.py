@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..distributed import world
 from ..distributed.agreement import settled
+from ..distributed.connection import ranks_of
 from ..random import set_rng_state
 from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
 from ..runs.keeper import prune
@@ -44,7 +44,7 @@ def save(
     optimizer: Optimizer | None = None,
     state: Mapping[str, Any] | None = None,
     keep: int = 2,
-    comm: Communicator | None = None,
+    comm: Communicator | Any = None,
 ) -> None:
     """Write a checkpoint of a training loop; collective: rank 0 writes, of a large state all do.
 
@@ -58,7 +58,8 @@ def save(
         optimizer: its state and options are kept.
         state: whatever else the loop needs, as JSON has it.
         keep: how many of the newest stay.
-        comm: the ranks of the loop.
+        comm: the ranks of the loop, a communicator of microtrain or mpi4py; None: those of the
+            model, else all.
 
     Raises LaunchError where the file system refuses, TypeError for a state (or an extra state of a
     module) that is no JSON; on every rank.
@@ -66,7 +67,7 @@ def save(
     Example:
         >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
     """
-    ranks = world() if comm is None else comm
+    ranks = ranks_of(comm, model, optimizer)
     contents = shared_of(step, model, optimizer)
     names, places = [*contents["model"]], writers(size_of(contents), ranks.size)
     with settled(ranks):
@@ -90,7 +91,7 @@ def restore(
     model: Module,
     optimizer: Optimizer | None = None,
     loader: DataLoader | None = None,
-    comm: Communicator | None = None,
+    comm: Communicator | Any = None,
 ) -> dict[str, Any] | None:
     """Take up a training loop where `save` left it; collective.
 
@@ -101,7 +102,8 @@ def restore(
         directory: what `save` was given.
         model, optimizer: of the same kind, freshly made; their values are replaced.
         loader: where the state has an `epoch`, the pass that was done, it goes on with the next.
-        comm: the ranks of the loop.
+        comm: the ranks of the loop, a communicator of microtrain or mpi4py; None: those of the
+            model, else all.
 
     Returns:
         The state given to `save`, with `step`; None where there is no checkpoint yet.
@@ -112,7 +114,7 @@ def restore(
         >>> state = mt.restore("checkpoints", model=model, optimizer=optimizer, loader=loader)
         >>> start = state["epoch"] + 1 if state else 0
     """
-    ranks = world() if comm is None else comm
+    ranks = ranks_of(comm, model, optimizer, loader)
 
     def read() -> Checkpoint | None:
         if not list_checkpoints(Path(directory)):

@@ -27,8 +27,9 @@ from ..config.components import load
 from ..config.library import library_config
 from ..config.schema import Config
 from ..data.view import layout
-from ..distributed import warden, watchdog, world
+from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, settled
+from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
 from ..tensor import TENSORS, Tensor
 from .assembly import build_run
@@ -67,7 +68,8 @@ class Trainer(TrainingRun):
             in the YAML.
         loss: a callable of prediction and target, or a name such as `mse`.
         optimizer: a function of the parameters that makes one, or a component as in the YAML.
-        comm: the ranks of the run; all that the launcher started by default.
+        comm: the ranks of the run, a communicator of microtrain or mpi4py; all that the launcher
+            started by default.
         output: where lines go; standard output by default.
         trace: write a timeline of every rank into the run directory.
         resume: `auto` or the directory of a run to go on with; None begins one.
@@ -115,7 +117,7 @@ class Trainer(TrainingRun):
         *,
         loss: Any,
         optimizer: Any,
-        comm: Communicator | None = None,
+        comm: Communicator | Any = None,
         output: Output | None = None,
         trace: bool = False,
         resume: str | os.PathLike[str] | None = None,
@@ -124,7 +126,7 @@ class Trainer(TrainingRun):
         if isinstance(model, Config):
             raise TypeError("Trainer: a configuration is taken by Trainer.from_config(config)")
         parts = {"model": model, "data": data, "loss": loss, "optimizer": optimizer}
-        ranks = world() if comm is None else comm
+        ranks = ranks_of(comm)
         config = library_config(ranks, {"name": "run", **parts, **settings})
         place, message, code = choose_run(config, resume, ranks)
         output = output or Output(ranks.rank)
@@ -137,7 +139,7 @@ class Trainer(TrainingRun):
     def from_config(
         cls,
         config: Config,
-        comm: Communicator | None = None,
+        comm: Communicator | Any = None,
         output: Output | None = None,
         *,
         trace: bool = False,
@@ -160,7 +162,7 @@ class Trainer(TrainingRun):
         if config.sweep is not None:
             raise ConfigError("a configuration with `sweep` is of many runs: microtrain train")
         trainer = cls.__new__(cls)
-        ranks = world() if comm is None else comm
+        ranks = ranks_of(comm)
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
         return trainer
 

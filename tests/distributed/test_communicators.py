@@ -5,6 +5,7 @@ The tests that take `comm` run on a single process, on threads and, under mpirun
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import microtrain as mt
 from microtrain.distributed import Communicator, in_process, mpi, world
 
 REDUCIBLE = ["f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
@@ -430,3 +432,214 @@ def test_in_process_leaves_no_thread() -> None:
 def test_in_process_needs_a_rank() -> None:
     with pytest.raises(ValueError, match="at least 1 rank, found 0"):
         in_process.run(0, print)
+
+
+# Communicators of a program that has MPI of its own ----------------------------------------------
+
+TAKEN = """
+import numpy as np
+from mpi4py import MPI
+
+import microtrain as mt
+from microtrain.distributed.connection import ranks_of
+
+world = MPI.COMM_WORLD
+group = world.Split(world.rank % 2, world.rank)
+rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+if world.rank % 2 == 0:  # the others know nothing of it
+    mt.manual_seed(0)
+    model = mt.distributed.DataParallel(mt.nn.Linear(2, 1), group)
+    optimizer = mt.optim.SGD(model.parameters(), lr=1e-3)
+    loader = mt.data.DataLoader(mt.data.ArrayDataset(rows), 6, shuffle=False, comm=group)
+    for (x,) in loader:
+        (model(x) ** 2).mean().backward()
+        optimizer.step()
+    mt.save("kept", 1, model=model, optimizer=optimizer)
+    mt.save("net", 1, model=model.module)
+    before = model.module.weight.tolist()
+    assert mt.restore("kept", model=model, optimizer=optimizer)["step"] == 1
+    assert mt.restore("kept", model=model.module, optimizer=optimizer)["step"] == 1
+    assert model.module.weight.tolist() == before
+    mt.distributed.check_replicas(model)
+    total = mt.distributed.all_reduce(mt.ones(1), comm=group).item()
+    made = mt.Ensemble(lambda seed: (lambda net: (net, mt.optim.SGD(net.parameters(), lr=1.0)))(
+        mt.nn.Linear(2, 1)), lambda net, o, x: net(x).mean(), 4, comm=group)
+    assert {ranks_of(group), loader.comm, made.comm} == {model.comm}
+    assert total == group.size and len(made.mine) * group.size in (4, 2)
+    print(f"loss {model.loss:.6f} samples {model.samples}", flush=True)
+else:
+    x = rows[:, :1]
+    trainer = mt.train.Trainer(
+        mt.nn.Linear(1, 1), (x, x), loss="mse", optimizer={"type": "sgd", "lr": 1e-3},
+        duration="1 epoch", batch_size=6, comm=group)
+    assert (trainer.train(), trainer.model.comm.size) == (0, group.size)
+world.Barrier()
+group.Free()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 4])
+def test_a_communicator_of_mpi4py_is_taken_as_it_is(
+    mpirun: Any, tmp_path: Path, ranks: int
+) -> None:
+    job = mpirun(ranks, TAKEN, cwd=tmp_path)
+    assert job.returncode == 0, job.stderr
+    found = {line for line in job.stdout.splitlines() if line.startswith("loss")}
+    assert len(found) == 1
+    assert found.pop().endswith("samples 6")
+
+
+REFUSED = """
+import os
+
+from mpi4py import MPI
+
+import microtrain as mt
+
+world = MPI.COMM_WORLD
+rank = world.rank
+say = lambda text: os.write(1, f"{text}\\n".encode())  # in one piece
+gone = world.Dup()
+gone.Free()
+group = world.Split(world.rank % 2 or MPI.UNDEFINED, world.rank)  # only odd ranks are in it
+half = world.Split(world.rank % 2, world.rank)
+between = half.Create_intercomm(0, world, 1 - world.rank % 2)
+wrong = {"freed": gone, "between": between, "group": world.Get_group(), "number": 3}
+if world.rank % 2 == 0:
+    wrong["outside"] = group
+calls = {
+    "DataParallel": lambda comm: mt.distributed.DataParallel(mt.nn.Linear(1, 1), comm),
+    "save": lambda comm: mt.save("kept", 1, model=mt.nn.Linear(1, 1), comm=comm),
+}
+for name, comm in wrong.items():
+    for call, function in calls.items():
+        try:
+            function(comm)
+        except (TypeError, ValueError) as error:
+            say(f"rank {rank} {name} {call} {type(error).__name__} {error}")
+
+model = mt.distributed.DataParallel(mt.nn.Linear(300, 300), half)
+if world.rank % 2:
+    assert mt.distributed.DataParallel(mt.nn.Linear(1, 1), group).comm.size == group.size
+alone = mt.distributed.DataParallel(mt.nn.Linear(1, 1), MPI.COMM_SELF)
+assert alone.comm.size == 1
+half.Free()  # before its last use
+try:
+    (model(mt.ones(1, 300)) ** 2).mean().backward()
+    assert model.comm.size == 1
+    model.comm.barrier()
+except RuntimeError as error:
+    say(f"rank {rank} used {error}")
+other = mt.distributed.DataParallel(mt.nn.Linear(300, 300), world)
+assert mt.distributed.world() is other.comm
+MPI.Finalize()
+for comm in (world, None):
+    try:
+        mt.distributed.DataParallel(mt.nn.Linear(1, 1), comm)
+    except RuntimeError as error:
+        say(f"rank {rank} ended {error}")
+"""
+
+
+def test_what_is_no_group_with_this_rank_in_it_is_one_clear_error(mpirun: Any) -> None:
+    job = mpirun(2, REFUSED)
+    assert job.returncode == 0, job.stderr
+    lines = job.stdout.splitlines()
+    for name, kind, words in (
+        ("freed", "ValueError", "has been freed"),
+        ("outside", "ValueError", "this rank is in no group of the Split"),
+        ("between", "TypeError", r"comm.Merge\(\)"),
+        ("group", "TypeError", "found mpi4py.MPI.Group"),
+        ("number", "TypeError", "expected a communicator of mpi4py .* found builtins.int"),
+    ):
+        found = [line for line in lines if re.search(f" {name} .* {kind} comm: .*{words}", line)]
+        assert len(found) == (2 if name == "outside" else 4), (name, lines)
+    used = [line for line in lines if " used " in line]
+    assert len(used) == 2
+    assert all("that it was made from has been freed" in line for line in used)
+    ended = [line for line in lines if " ended " in line]
+    assert len(ended) == 4
+    assert all("MPI has been finalized" in line or "an MPI that has been" in line for line in ended)
+
+
+THREAD_LEVEL = """
+import mpi4py
+
+mpi4py.rc.thread_level = "{level}"
+from mpi4py import MPI
+
+import microtrain as mt
+
+net = mt.nn.Sequential(*[mt.nn.Linear(30, 30) for _ in range(3)])
+for overlap in ("auto", "on"):
+    try:
+        model = mt.distributed.DataParallel(net, MPI.COMM_WORLD, overlap=overlap, bucket_mb=1e-3)
+        (model(mt.ones(2, 30)) ** 2).mean().backward()
+        print(model.overlap, flush=True)
+    except mt.errors.LaunchError as error:
+        print(error, flush=True)
+    model = None
+"""
+
+
+@pytest.mark.parametrize("level", ["single", pytest.param("multiple", marks=pytest.mark.slow)])
+def test_overlap_needs_the_thread_level_that_the_program_asked_of_mpi(mpirun: Any, level: str):
+    job = mpirun(2, THREAD_LEVEL.format(level=level))
+    assert job.returncode == 0, job.stderr
+    lines = job.stdout.splitlines()
+    if level == "single":
+        assert sum('overlap="on" calls MPI in a thread of its own' in line for line in lines) == 2
+    else:
+        assert lines.count("on: asked for") == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm: mt.distributed.DataParallel(mt.nn.Linear(1, 1), comm),
+        lambda comm: mt.data.DataLoader(mt.data.ArrayDataset(np.ones((2, 1))), 1, comm=comm),
+        lambda comm: mt.save("kept", 1, model=mt.nn.Linear(1, 1), comm=comm),
+        lambda comm: mt.restore("kept", model=mt.nn.Linear(1, 1), comm=comm),
+        lambda comm: mt.distributed.check_replicas(mt.nn.Linear(1, 1), comm),
+        lambda comm: mt.distributed.all_reduce(mt.ones(1), comm=comm),
+        lambda comm: mt.distributed.gather(mt.ones(1), comm=comm),
+        lambda comm: mt.Ensemble(lambda seed: None, lambda: None, 2, comm=comm),
+        lambda comm: mt.train.Trainer(
+            mt.nn.Linear(1, 1), (np.ones((2, 1)),) * 2, loss="mse", optimizer="sgd", comm=comm
+        ),
+    ],
+)
+@pytest.mark.parametrize("wrong", [0, "world", [None], np.zeros(1)])
+def test_what_is_no_communicator_is_one_clear_error(
+    call: Any, wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=r"comm: expected a communicator of mpi4py .* found \w+"):
+        call(wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_a_group_is_saved_and_restored_by_its_group(tmp_path: Path) -> None:
+    def work(comm: Communicator) -> list[int] | None:
+        group = comm.split(None if comm.rank == 1 else 0)
+        if group is None:
+            return None  # it takes no part in what follows
+        model = mt.distributed.DataParallel(mt.nn.Linear(2, 1), group)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1)
+        loader = mt.data.DataLoader(mt.data.ArrayDataset(np.ones((4, 2))), 4, comm=group)
+        for number, parts in enumerate(
+            [
+                {"model": model, "optimizer": optimizer},
+                {"model": model},
+                {"model": model.module},  # its parameters are those of the wrapper
+                {"model": model.module, "optimizer": optimizer},
+            ]
+        ):
+            mt.save(tmp_path / str(number), 1, state={"epoch": 0}, **parts)
+            assert mt.restore(tmp_path / str(number), loader=loader, **parts) is not None
+        mt.distributed.check_replicas(model)
+        # A net of its own on every rank, whose loader says who they are.
+        mt.restore(tmp_path / "1", model=mt.nn.Linear(2, 1), loader=loader)
+        return group.all_gather_object(comm.rank)
+
+    assert in_process.run(3, work) == [[0, 2], None, [0, 2]]
