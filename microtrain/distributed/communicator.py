@@ -308,6 +308,15 @@ def described(name: str, args: tuple[Any, ...]) -> str:
     return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
 
 
+def by_rank(values: Sequence[str]) -> str:
+    """What the ranks have, as messages name it: 'a' on rank 0 and 'b' on ranks 1-3."""
+    holders: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        holders.setdefault(value, []).append(rank)
+    *most, last = [f"{value} on {ranks_named(ranks)}" for value, ranks in holders.items()]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def ranks_named(ranks: Sequence[int]) -> str:
     """Ranks, in order, as messages name them: rank 1; ranks 1, 2; ranks 0-3, 7."""
     runs: list[list[int]] = []

@@ -1,9 +1,9 @@
 """What travels behind the gradients: the rows, the loss, notes, and which parameters were used.
 
-    [ rows rows  nl nl  non-scalar roots  n n  notes ... | used(param 0) ... ]
+    [ rows rows  nl nl  non-scalar roots  n n  notes ...  mark | used(param 0) ... ]
 
 The ranks' lanes are added up with the gradients. Counts and the loss travel as a high and a low
-part, because float32 has 24 bits.
+part, because float32 has 24 bits. The mark (alike.py) is the last of the notes of a rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 NOTES = 7  # the place of the first
-SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing
+SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing, and a mark that does not
 
 
 class Totals(NamedTuple):
@@ -71,7 +71,11 @@ class Outcome:
 
     @property
     def noted(self) -> Sequence[float]:
-        return self._values[4:]
+        return self._values[4:7]
+
+    @property
+    def mark(self) -> float:
+        return self._values[7]
 
 
 NOTHING = Outcome((0, 0.0, 0.0, 1, *SILENT), counted=False)  # before the first step

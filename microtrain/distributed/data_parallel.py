@@ -26,10 +26,10 @@ from typing import Any, Literal, Self
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..nn.module import LoadedKeys, Module
-from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
+from .alike import BATCH_NORMS, Alike
 from .batch_norm import Across
 from .communicator import Communicator
 from .connection import ranks_of
@@ -42,7 +42,6 @@ from .whole_pass import Whole, whole
 
 __all__ = ["DataParallel"]
 
-_BATCH_NORMS = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 MOST = 64  # forward calls between two backward passes that are told apart
 
 
@@ -95,6 +94,7 @@ class DataParallel(Module):
         weight: what it is the mean over: as many, or the global sum of the weights of its loss.
         notes: three numbers that travel with the next reduction, at no cost; set on any rank.
         noted: for each of them the sum over ranks (and shards), as of the last reduction.
+        alike: what has to stay the same on all ranks.
         local_batch_norm: whether there are batch norm layers that see this rank's rows only.
         comm_seconds: time this rank has spent in gradient reductions so far (with buckets, in
             waiting for them) and in the collectives of batch norm layers.
@@ -105,7 +105,8 @@ class DataParallel(Module):
         overlap: whether reductions run beside the backward pass, and why, as text.
 
     Raises:
-        RuntimeError: the ranks' models differ, or a parameter is wrapped already.
+        RuntimeError: the ranks' models differ, or a parameter is wrapped already. In a backward
+            pass, on all ranks: they have become different, in a buffer or in `requires_grad`.
         ValueError: an unknown option, options that do not go together, or a model without
             parameters.
         ConfigError: the number of ranks does not divide `shards`; NCCL for gradients on the CPU.
@@ -138,7 +139,7 @@ class DataParallel(Module):
         self.module = module
         self.comm = ranks_of(comm)
         self.reduction = reduction
-        self.notes: Sequence[float] = SILENT
+        self.notes: Sequence[float] = SILENT[:-1]
         self._outcome = NOTHING
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
@@ -167,6 +168,7 @@ class DataParallel(Module):
             self.comm, self.storage, module, overlap, bucket_mb, compression, shards, backend
         )
         self._synchronise_batch_norms(sync_batchnorm)
+        self.alike = Alike(self.comm, module, self.storage, self.reducer.in_place)
         self.members = frozenset(self.storage.params)
         self.passes = Passes()
         self._reset()
@@ -174,7 +176,7 @@ class DataParallel(Module):
 
     def _synchronise_batch_norms(self, sync: bool) -> None:
         """Let batch norm layers take the statistics of all ranks; warn where they do not."""
-        layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, _BATCH_NORMS)]
+        layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, BATCH_NORMS)]
         several = self.comm.size > 1 and self.reducer.in_place
         across = Across(self) if sync and several else None
         for _, layer in layers:
@@ -406,6 +408,7 @@ class DataParallel(Module):
                     f"DataParallel: the model did not have the parameter {name} when it was "
                     "wrapped, so its gradient would be this rank's own; change models before"
                 )
+        self.alike.look()
         self.passes.structure = STRUCTURE[0]
 
     def readiness(self, edges: Any) -> Any:
@@ -454,11 +457,13 @@ class DataParallel(Module):
                     slot.array[...] = 0 if before is None else before
             passes.empty = None
         started = time.perf_counter()
-        reduced = self.reducer.reduce(passes, self.notes, passes.sync)
+        notes = *self.notes, self.alike.mark(passes.made) if passes.sync else 0.0
+        reduced = self.reducer.reduce(passes, notes, passes.sync)
         if reduced is not None:
             if self.reducer.communicates:
                 self.communicated(started)
             totals, noted = reduced
+            self.alike.check(noted[-1])
             self.finish(*totals, noted)
             self._reset()
 

@@ -29,7 +29,7 @@ from ..errors import ConfigError, LaunchError, install
 from ..frames import outwards, user_place
 from ..threads import Launch, allowed_cores, processor_quota
 from . import abort, warden, watchdog
-from .communicator import Array, Communicator, Op, T, described, ranks_named
+from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
@@ -499,16 +499,11 @@ def _check_world(launch: Launch, MPI: ModuleType) -> None:
 
 def _check_settings(world: Any) -> None:
     """LaunchError on every rank unless all have the same settings in their environments."""
-    everyone = world.allgather({name: os.environ.get(name, "") for name in _SETTINGS})
+    mine = {name: repr(os.environ.get(name) or "not set") for name in _SETTINGS}
+    everyone = world.allgather(mine)
     for name in _SETTINGS:
-        holders: dict[str, list[int]] = {}
-        for rank, settings in enumerate(everyone):
-            holders.setdefault(settings[name], []).append(rank)
-        if len(holders) > 1:
-            found = ", ".join(
-                f"{repr(value) if value else 'not set'} on {ranks_named(ranks)}"
-                for value, ranks in holders.items()
-            )
+        if len({settings[name] for settings in everyone}) > 1:
+            found = by_rank([settings[name] for settings in everyone])
             raise LaunchError(
                 f"the environments of the ranks differ: {name} is {found}\n"
                 "the ranks would not do the same; set it for all of them, or for none (Open MPI's "

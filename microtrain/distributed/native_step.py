@@ -135,11 +135,12 @@ class NativeStep:
         self._comm, self._run, self._code = comm, memory.run, code
         self._doing = "all_reduce", (wide,)
 
-    def __call__(self, notes: Sequence[float]) -> Outcome:
+    def __call__(self, notes: Sequence[float], mark: float) -> Outcome:
         if FORBIDDEN:
             refuse_alone("all_reduce")
         place = self._notes
         place[0], place[1], place[2] = notes
+        place[3] = mark
         comm = self._comm
         comm._doing = self._doing  # for the watchdog
         try:

@@ -25,9 +25,10 @@ __all__ = ["all_equal", "check_replicas", "difference", "take_values_of_rank_0"]
 
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
     """The first difference between the ranks' options or tensors, as text; collective."""
-    named = [*module.named_parameters(), *module.named_buffers()]
+    params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     mine = [f"{name}={value!r}" for name, value in options.items()]
-    mine += [f"{name}: {t.dtype.name}{list(t.shape)}" for name, t in named]
+    mine += [f"{n}: {t.dtype.name}{list(t.shape)}" for n, t in (params | buffers).items()]
+    mine += [f"requires_grad of {name}: {param._rg}" for name, param in params.items()]
     if comm.size == 1:
         return ""
     if all_equal(comm, hashlib.blake2b("\n".join(mine).encode(), digest_size=16).digest()):

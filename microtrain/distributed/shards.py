@@ -178,6 +178,8 @@ class Shards(Reducer):
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: keep what the pass left; after those of all shards add them up."""
         used = self.used()
+        if not (last and (self.passes + 1) % self.each == 0):
+            notes = *notes[:-1], 0.0  # a rank has one mark in a step
         self._leave(pack(passes.totals(), notes, used), passes.current, used)
         passes.clear_totals()
         if not (last and self.complete):

@@ -53,13 +53,15 @@ class Whole:
                 )
             )
         storage, reducer, packed = parallel.storage, parallel.reducer, pack_loss(rows)
+        alike, passes = parallel.alike, parallel.passes
         lane, all_reduce, wide = reducer.lane(), parallel.comm.all_reduce, storage.buffers[0].wide
         every = (True,) * len(storage.slots)
         short = complete and reducer.plain
 
         def share() -> None:
             started = time.perf_counter()
-            loss, notes = 0.0 + rows * float(root.item()), parallel.notes
+            loss = 0.0 + rows * float(root.item())
+            notes = *parallel.notes, alike.mark(passes.made)
             if short:
                 lane[...] = packed(loss, notes, every)
                 all_reduce(wide)
@@ -67,6 +69,7 @@ class Whole:
             else:
                 totals, noted = reducer.added_up(packed(loss, notes, reducer.cleared()))
             parallel.communicated(started)
+            alike.check(noted[-1])
             parallel.finish(*totals, noted)
 
         return self._noting(share)
@@ -79,12 +82,15 @@ class Whole:
         reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
         if reduce is None:
             return None
-        passes = parallel.passes
+        passes, alike = parallel.passes, parallel.alike
 
         def share() -> None:
             started = time.perf_counter()
-            outcome = reduce(parallel.notes)
+            mark = alike.mark(passes.made) if alike.watching else 0.0
+            outcome = reduce(parallel.notes, mark)
             parallel.communicated(started)
+            if mark or outcome.mark:
+                alike.check(outcome.mark)
             passes.made += 1
             parallel.publish(outcome)
 

@@ -34,13 +34,13 @@ def test_rows_are_counted_exactly(rows: list[int]) -> None:
 
 def test_notes_and_uses_are_added_up() -> None:
     lanes = [
-        pack(Totals(2, 2.0, 1.5, 0), (1.0, 0.0, 0.0), [True, False, False]),
-        pack(Totals(3, 3.0, 0.25, 1), (1.0, 0.0, 2.0), [True, True, False]),
+        pack(Totals(2, 2.0, 1.5, 0), (1.0, 0.0, 0.0, 16.0), [True, False, False]),
+        pack(Totals(3, 3.0, 0.25, 1), (1.0, 0.0, 2.0, 4.0), [True, True, False]),
     ]
     assert [len(lane) for lane in lanes] == [LANE + 3] * 2
     totals, notes, used = unpack(added(lanes))
     assert totals == Totals(5, 5.0, 1.75, 1)
-    assert notes == [2.0, 0.0, 2.0]
+    assert notes == [2.0, 0.0, 2.0, 20.0]
     assert [bool(count) for count in used] == [True, True, False]
 
 

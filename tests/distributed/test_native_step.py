@@ -74,9 +74,9 @@ def python_step(memory: SharedMemory, storage: FlatStorage, root: Array) -> Any:
     wide, grad = storage.buffers[0].wide, storage.buffers[0].grad
     packed, every = pack_loss(ROWS), (True,) * len(storage.slots)
 
-    def step(notes: Any) -> Any:
+    def step(notes: Any, mark: float) -> Any:
         with np.errstate(all="ignore"):
-            wide[grad.size :] = packed(0.0 + ROWS * float(root.item()), notes, every)
+            wide[grad.size :] = packed(0.0 + ROWS * float(root.item()), (*notes, mark), every)
             memory.all_reduce(wide, "sum")
             totals, noted = totals_of(wide[grad.size :].tolist())
             if totals[1]:
@@ -87,7 +87,7 @@ def python_step(memory: SharedMemory, storage: FlatStorage, root: Array) -> Any:
 
 
 def told(outcome: Outcome) -> str:
-    return repr((outcome.loss, outcome.samples, outcome.weight, outcome.noted))
+    return repr((outcome.loss, outcome.samples, outcome.weight, outcome.noted, outcome.mark))
 
 
 LOSSES = [0.1, -7.25e-12, 3e30, 1e37, 1e300, np.inf, np.nan, -0.0, 5e-324]
@@ -112,7 +112,7 @@ def test_bits_are_those_of_python(made: Any, size: int, real: str, loss: str) ->
                 root[...] = value * (1 + rank / 7)
                 storage.buffers[0].grad[...] = gradients(rank, call, storage)
             notes = (float(rank), call / 8, 0.0)
-            outcome = (compiled if native(rank, call) else python)(notes)
+            outcome = (compiled if native(rank, call) else python)(notes, 3.0 * call + rank)
             found.append((storage.buffers[0].wide.tobytes(), told(outcome)))
         return found
 
@@ -143,9 +143,9 @@ def test_a_rank_that_is_late_is_waited_for_in_python(
         assert step is not None
         if rank == 1:
             assert asleep.wait(30)
-        return told(step((0.0, 0.0, 1.0)))
+        return told(step((0.0, 0.0, 1.0), 5.0 + rank))
 
-    expected = told(Outcome([8, 8.0, 12.0, 0, 0.0, 0.0, 2.0]))
+    expected = told(Outcome([8, 8.0, 12.0, 0, 0.0, 0.0, 2.0, 11.0]))
     assert on_all(2, work) == [expected] * 2
 
 
@@ -158,20 +158,20 @@ def test_another_call_is_an_error_on_every_rank(made: Any) -> None:
         else:
             step = native_step(Rank(memories[0]), storage_of("float32"), np.zeros(()), 4)
             assert step is not None
-            step((0.0,) * 3)
+            step((0.0,) * 3, 0.0)
 
-    mine, other = "sum of 56 float32", "max of 3 float64"
+    mine, other = "sum of 57 float32", "max of 3 float64"
     first, second = map(str, on_all(2, work))
     assert f"{mine} here, {other} on another rank" in first
     assert f"{other} here, {mine} on another rank" in second
-    assert 44 + LANE + 2 == 56
+    assert 44 + LANE + 2 == 57
 
 
 def test_what_this_rank_does_alone_does_not_wait(made: Any) -> None:
     step = native_step(Rank(made(2)[0]), storage_of("float32"), np.zeros(()), 4)
     assert step is not None
     with alone("only this rank looks"), pytest.raises(RuntimeError, match="only this rank looks"):
-        step((0.0,) * 3)
+        step((0.0,) * 3, 0.0)
 
 
 @pytest.mark.parametrize("notes", [(1.0,), (1.0,) * 4, 5.0, None, "123"])
@@ -180,7 +180,7 @@ def test_notes_that_are_not_three_numbers(made: Any, notes: Any) -> None:
     step = native_step(Rank(memory), storage_of("float32"), np.zeros(()), 4)
     assert step is not None
     with pytest.raises((TypeError, ValueError)):
-        step(notes)
+        step(notes, 0.0)
     assert memory._calls == 0  # nobody waits for this rank in vain
 
 
