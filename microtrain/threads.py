@@ -248,6 +248,15 @@ def blas_threads() -> int:
     return max((lib["num_threads"] for lib in libraries if lib["user_api"] == "blas"), default=0)
 
 
+def blas_kernel() -> str:
+    """For which processor NumPy's BLAS computes, as in "openblas Haswell"; "" for none."""
+    import threadpoolctl
+
+    libraries = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
+    own = [lib for lib in libraries if "numpy" in lib["filepath"]] or libraries
+    return ", ".join(sorted(f"{lib['internal_api']} {lib.get('architecture')}" for lib in own))
+
+
 NUMPY_CAME_FIRST: Final = "numpy" in sys.modules
 LAUNCH: Final = launch_environment()
 CHOSEN_BY_USER: Final = limit_in_environment(LAUNCH)

@@ -6,9 +6,12 @@ neither MPI nor CuPy. Under a launcher only rank 0 speaks.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -40,7 +43,8 @@ COMMANDS = {
 
 
 # What ranks do together. All else is done by rank 0: under a launcher the others leave at once.
-COLLECTIVE = ("train", "resume", "evaluate", "doctor")
+ALIKE = ("train", "resume", "evaluate")  # and with the same arguments
+COLLECTIVE = (*ALIKE, "doctor")
 
 
 class _Commands(click.Group):
@@ -86,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not speaks and not (words and words[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(words)):
         return 0
     try:
+        _compare(words)
         result = cli.main(words, prog_name="microtrain", standalone_mode=False)
         return _leave(result) if isinstance(result, int) and result else 0
     except click.ClickException as error:
@@ -108,6 +113,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if speaks:
             click.echo(f"error: {error}", err=True)
         return _leave(error.exit_code)
+
+
+def _compare(words: Sequence[str]) -> None:
+    """ConfigError on all ranks of a job unless all were given the same words and files."""
+    launch = launch_environment()
+    if not launch.parallel or not words or words[0] not in ALIKE or {"-h", "--help"} & {*words}:
+        return
+    from ..distributed import world
+    from ..distributed.agreement import same
+    from .train import beginning
+
+    given = {"the ranks were given different arguments": shlex.join(words)}
+    for name in filter(Path.is_file, map(Path, words)):
+        if name.suffix in (".yaml", ".yml"):
+            digest = hashlib.blake2b(name.read_bytes(), digest_size=6).hexdigest()
+            given[f"the ranks have different files {name}"] = f"one with the hash {digest}"
+    with beginning():
+        same(world(), given, "all ranks of a run have the same settings; start them with one line")
 
 
 def _connected() -> bool:

@@ -89,7 +89,7 @@ def train(
     options["scale"] = _scale(options["dry_run"], options.pop("ranks"), given)
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
-    with _beginning():
+    with beginning():
         settings = load_sweep_everywhere(world(), config, overrides, trust=trust or None)
     return train_run(settings, **options)
 
@@ -121,7 +121,7 @@ def train_run(
 ) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
     settings = given.config
-    with _beginning():
+    with beginning():
         ranks = world()
         kind: Any = Trainer
         if settings.trainer is not None:
@@ -150,7 +150,7 @@ def train_run(
 
 
 @contextlib.contextmanager
-def _beginning() -> Iterator[None]:
+def beginning() -> Iterator[None]:
     """Say of a Ctrl-C in here that nothing has happened; later the run says how to go on."""
     try:
         yield

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..distributed.agreement import from_root
+from ..distributed.agreement import from_root, same
 from ..errors import ConfigError
 from .components import GIVEN
 from .schema import COMPONENTS, LISTS, OWN_KEYS, Config, Train
@@ -32,7 +32,7 @@ def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Config:
     """The whole configuration of a run; collective.
 
     Args:
-        comm: the ranks of the run; the first one checks for all.
+        comm: the ranks of the run, which give the same settings; the first one checks for all.
         settings: the keys of the YAML. Components are names, dicts with a `type`, or objects. Keys
             of `train` may stand at the top, and `split`, `standardize` and `cache`, which are
             `data`'s.
@@ -40,6 +40,8 @@ def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Config:
     Raises ConfigError with all problems at once, on every rank.
     """
     values, objects = _apart(settings)
+    given = {f"{NAME}: {key} differs": repr(value) for key, value in values.items()}
+    same(comm, given, "all ranks of a run have the same settings")
     config = from_root(comm, lambda: _checked(values))
     for (key, number), value in objects.items():
         component = vars(config)[key]

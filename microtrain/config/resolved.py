@@ -6,6 +6,8 @@ It is written into the run directory, it is itself a configuration that `load_co
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import re
@@ -21,6 +23,7 @@ from .schema import LISTS, OWN_KEYS, Component, Config, Split
 AS_SEED = "as seed"  # origin of the split's seed in a run of before it had one of its own
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
+_CODE = re.compile(r"[^\s\"']+\.py(?=:\w)")
 _WORDS = ("null", "true", "false")
 
 
@@ -32,6 +35,23 @@ def resolved_yaml(config: Config) -> str:
     return "# Every value of this run; the comments say where each came from.\n" + "".join(
         f"{line}\n" for line in lines
     )
+
+
+def compared(config: Config) -> dict[str, str]:
+    """What ranks of one run have in common: the lines without origins, and files of code by hash.
+
+    A file that this rank cannot read is left out.
+    """
+    lines = [text for text, _ in _rows("", config, config.origins)]
+    found = {
+        f"line {n} of the ranks' configurations differs": text.strip()
+        for n, text in enumerate(lines)
+    }
+    for name in _CODE.findall("\n".join(lines)):
+        with contextlib.suppress(OSError):
+            digest = hashlib.blake2b(Path(name).read_bytes(), digest_size=6).hexdigest()
+            found[f"the ranks have different files {name}"] = f"one with the hash {digest}"
+    return found
 
 
 def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:

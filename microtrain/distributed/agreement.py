@@ -8,16 +8,17 @@ objects travel only with a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import UserError
-from .communicator import Communicator
+from ..errors import ConfigError, UserError
+from .communicator import Communicator, by_rank
 
-__all__ = ["agreed", "first_word", "from_root", "settled", "together"]
+__all__ = ["agreed", "all_equal", "first_word", "from_root", "same", "settled", "together"]
 
 T = TypeVar("T")
 E = TypeVar("E", bound=UserError)
@@ -70,6 +71,29 @@ def from_root(comm: Communicator, function: Callable[[], T]) -> T:
     if failure is not None:
         raise agreed(failure)
     return result  # type: ignore[no-any-return]
+
+
+def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:
+    """ConfigError on all ranks, with what is where, unless they have the same settings. Collective.
+
+    What a rank has no value of, it may have as the others do.
+    """
+    if comm.size == 1 or all_equal(
+        comm, hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=16).digest()
+    ):
+        return
+    everyone = comm.all_gather_object(dict(settings))
+    for name in dict.fromkeys(name for theirs in everyone for name in theirs):
+        found = {rank: theirs[name] for rank, theirs in enumerate(everyone) if name in theirs}
+        if len({*found.values()}) > 1:
+            raise agreed(ConfigError(f"{name}: {by_rank(found)}\nhint: {hint}"))
+
+
+def all_equal(comm: Communicator, digest: bytes) -> bool:
+    """Whether all ranks have the same 16 bytes: their least and greatest are one. Collective."""
+    words = np.frombuffer(digest, "u8")
+    bounds = comm.all_reduce(np.concatenate([words, ~words]), "max")
+    return bool((bounds[:2] == ~bounds[2:]).all())
 
 
 def agreed(error: E) -> E:

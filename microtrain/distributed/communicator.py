@@ -9,7 +9,7 @@ when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Final, Literal, NoReturn, TypeVar
@@ -308,13 +308,12 @@ def described(name: str, args: tuple[Any, ...]) -> str:
     return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
 
 
-def by_rank(values: Sequence[str]) -> str:
-    """What the ranks have, as messages name it: 'a' on rank 0 and 'b' on ranks 1-3."""
+def by_rank(values: Sequence[str] | Mapping[int, str]) -> str:
+    """What the ranks have, as messages name it: 'a' on rank 0, 'b' on ranks 1-3."""
     holders: dict[str, list[int]] = {}
-    for rank, value in enumerate(values):
+    for rank, value in values.items() if isinstance(values, Mapping) else enumerate(values):
         holders.setdefault(value, []).append(rank)
-    *most, last = [f"{value} on {ranks_named(ranks)}" for value, ranks in holders.items()]
-    return f"{', '.join(most)} and {last}" if most else last
+    return ", ".join(f"{value} on {ranks_named(ranks)}" for value, ranks in holders.items())
 
 
 def ranks_named(ranks: Sequence[int]) -> str:

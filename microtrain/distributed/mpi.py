@@ -25,9 +25,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from .. import version
 from ..errors import ConfigError, LaunchError, install
 from ..frames import outwards, user_place
-from ..threads import Launch, allowed_cores, processor_quota
+from ..threads import Launch, allowed_cores, blas_kernel, processor_quota
 from . import abort, warden, watchdog
 from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
@@ -497,18 +498,42 @@ def _check_world(launch: Launch, MPI: ModuleType) -> None:
         raise LaunchError(_mismatch(launch, found, library))
 
 
-def _check_settings(world: Any) -> None:
-    """LaunchError on every rank unless all have the same settings in their environments."""
-    mine = {name: repr(os.environ.get(name) or "not set") for name in _SETTINGS}
-    everyone = world.allgather(mine)
+def _check_settings(comm: Any) -> None:
+    """LaunchError on every rank unless all have the same settings and versions; collective.
+
+    Rank 0 warns where their BLAS libraries compute by the code of different processors.
+    """
+    if comm.size == 1:
+        return
+    environment = {
+        name: repr(value) if (value := os.environ.get(name)) else "not set" for name in _SETTINGS
+    }
+    versions = {"microtrain": version.__version__, "NumPy": np.__version__}
+    everyone = comm.allgather((environment, versions, blas_kernel()))
+    settings, installed, kernels = zip(*everyone, strict=True)
     for name in _SETTINGS:
-        if len({settings[name] for settings in everyone}) > 1:
-            found = by_rank([settings[name] for settings in everyone])
+        if len({each[name] for each in settings}) > 1:
             raise LaunchError(
-                f"the environments of the ranks differ: {name} is {found}\n"
+                f"the environments of the ranks differ: {name} is "
+                f"{by_rank([each[name] for each in settings])}\n"
                 "the ranks would not do the same; set it for all of them, or for none (Open MPI's "
                 f"mpirun hands it to other hosts with -x {name}, as microtrain launch does)"
             )
+    for name in versions:
+        if len({each[name] for each in installed}) > 1:
+            raise LaunchError(
+                f"the ranks run different versions of {name}: "
+                f"{by_rank([each[name] for each in installed])}\n"
+                "they would not compute the same; install one version on all machines (microtrain "
+                "doctor in each place says which Python and package it is)"
+            )
+    if len({*kernels}) > 1 and comm.rank == 0:
+        warnings.warn(
+            f"BLAS computes by different code: {by_rank(kernels)}. Results are right, but their "
+            "last digits depend on which rank computes a row, also with reproducible: world; "
+            "processors differ, or OPENBLAS_CORETYPE is set for some ranks (set one for all)",
+            stacklevel=2,
+        )
 
 
 def _mismatch(launch: Launch, found: str, library: str) -> str:

@@ -17,10 +17,11 @@ import numpy as np
 from ..backend import XP, to_host
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
+from .agreement import all_equal
 from .communicator import Communicator, ranks_named
 from .connection import ranks_of
 
-__all__ = ["all_equal", "check_replicas", "difference", "take_values_of_rank_0"]
+__all__ = ["check_replicas", "difference", "take_values_of_rank_0"]
 
 
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
@@ -89,13 +90,6 @@ def check_replicas(
         return
     found = comm.all_gather_object([(n, d) for (n, _), d in zip(named, digests, strict=True)])
     raise RuntimeError(f"{name}: {_difference(found)}")
-
-
-def all_equal(comm: Communicator, digest: bytes) -> bool:
-    """Whether all ranks have the same 16 bytes: their least and greatest are one. Collective."""
-    words = np.frombuffer(digest, "u8")
-    bounds = comm.all_reduce(np.concatenate([words, ~words]), "max")
-    return bool((bounds[:2] == ~bounds[2:]).all())
 
 
 def _digest(tensor: Any) -> bytes:

@@ -61,7 +61,8 @@ class Whole:
         def share() -> None:
             started = time.perf_counter()
             loss = 0.0 + rows * float(root.item())
-            notes = *parallel.notes, alike.mark(passes.made)
+            mark = alike.mark(passes.made) if alike.watching else 0.0
+            notes = *parallel.notes, mark
             if short:
                 lane[...] = packed(loss, notes, every)
                 all_reduce(wide)
@@ -69,7 +70,8 @@ class Whole:
             else:
                 totals, noted = reducer.added_up(packed(loss, notes, reducer.cleared()))
             parallel.communicated(started)
-            alike.check(noted[-1])
+            if mark or noted[-1]:
+                alike.check(noted[-1])
             parallel.finish(*totals, noted)
 
         return self._noting(share)

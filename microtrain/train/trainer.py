@@ -25,10 +25,11 @@ import numpy as np
 from ..backend import MODES, default_dtype
 from ..config.components import load
 from ..config.library import library_config
+from ..config.resolved import compared
 from ..config.schema import Config
 from ..data.view import layout
 from ..distributed import warden, watchdog
-from ..distributed.agreement import agreed, settled
+from ..distributed.agreement import agreed, same, settled
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
 from ..tensor import TENSORS, Tensor
@@ -163,6 +164,7 @@ class Trainer(TrainingRun):
             raise ConfigError("a configuration with `sweep` is of many runs: microtrain train")
         trainer = cls.__new__(cls)
         ranks = ranks_of(comm)
+        same(ranks, compared(config), "all ranks of a run have the same settings and files of code")
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
         return trainer
 

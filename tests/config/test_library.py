@@ -230,3 +230,33 @@ def test_data_whose_ranks_wait_for_each_other_are_not_begun_without_a_device(
     monkeypatch.setattr(assembly, "load_data", load_together)
     with pytest.raises(LaunchError, match="no GPU here"):
         in_process.run(2, lambda comm: made(tmp_path, comm=comm, device="cuda"))
+
+
+def test_other_settings_on_one_rank_are_an_error_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caught: dict[int, str] = {}
+
+    def settle(comm: Any, make: Any) -> None:
+        with pytest.raises(ConfigError) as error:
+            make(comm)
+        assert error.value.agreed
+        caught[comm.rank] = str(error.value)
+
+    def from_python(comm: Any) -> None:
+        rate = {"type": "sgd", "lr": 0.1 if comm.rank != 1 else 0.2}
+        Trainer(mt.nn.Linear(2, 1), (X, Y), loss="mse", optimizer=rate, comm=comm)
+
+    def from_yaml(comm: Any) -> None:
+        config = mt.train.load_config("line.yaml", [f"seed={comm.rank % 2}"])
+        Trainer.from_config(config, comm)
+
+    in_process.run(3, settle, from_python)
+    assert "optimizer differs: {'type': 'sgd', 'lr': 0.1} on ranks 0, 2" in caught[0]
+    assert len({*caught.values()}) == 1
+    assert "'lr': 0.2} on rank 1" in caught[0]
+    (tmp_path / "line.yaml").write_text(YAML)
+    in_process.run(3, settle, from_yaml)
+    assert "configurations differs: seed: 0 on ranks 0, 2, seed: 1 on rank 1" in caught[0]
+    assert not (tmp_path / "runs").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from microtrain.distributed import Communicator
-from microtrain.distributed.agreement import from_root, settled, together
+from microtrain.distributed.agreement import from_root, same, settled, together
 from microtrain.errors import ConfigError, DataError, UserError
 
 
@@ -62,3 +62,15 @@ def test_what_is_no_mistake_of_a_user_is_not_settled(comm: Communicator) -> None
     with pytest.raises(ZeroDivisionError), settled(comm):
         _ = 1 / 0
     comm.barrier()  # no rank waits at the end of the block
+
+
+def test_settings_of_one_rank_that_are_others_are_an_error_on_all(comm: Communicator) -> None:
+    last = comm.size - 1
+    same(comm, {"lr": "0.1", "path": "here"}, "say it to all")
+    # What a rank has no value of is as the others have it.
+    same(comm, {"lr": "0.1"} | ({"file": "abc"} if comm.rank == last else {}), "say it to all")
+    if comm.size > 1:
+        found = rf"^lr: 0.1 on rank.* 0.*, 0.2 on rank {last}\nhint: say it to all$"
+        with pytest.raises(ConfigError, match=found) as caught:
+            same(comm, {"lr": "0.2" if comm.rank == last else "0.1"}, "say it to all")
+        assert caught.value.agreed

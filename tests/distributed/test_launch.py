@@ -259,3 +259,58 @@ def test_a_broken_suite_under_mpirun_ends_and_tells_why_it_failed(
         assert output.count(" of 3: call of ") == 1
     else:  # pytest-timeout leaves at once: its words or the launcher's kill may come first
         assert job.returncode != 0
+
+
+# One rank has other settings ---------------------------------------------------------------------
+
+ARGUMENTS = {
+    "a setting": ("train line.yaml optimizer.lr=0.1", "train line.yaml optimizer.lr=0.2"),
+    "an override more": ("train line.yaml", "train line.yaml seed=3"),
+    "an option that there is not": ("train line.yaml", "train line.yaml --no-such"),
+    "another command": ("train line.yaml", "evaluate runs/line"),
+    "another file": ("train line.yaml", "train other.yaml"),
+    "how to resume": ("train line.yaml", "train line.yaml --resume auto"),
+}
+LINE = """\
+name: line
+data: {type: synthetic_linear, samples: 64, weights: [2], split: {train: 1}}
+model: linear_regression
+loss: mse
+optimizer: {type: sgd, lr: 0.1}
+train: {duration: 2 steps, batch_size: 16}
+"""
+
+
+@pytest.mark.parametrize("case", daily(ARGUMENTS, "a setting", "an option that there is not"))
+def test_one_ranks_other_arguments_are_an_error_that_names_both(
+    mpirun: Callable[..., mpi_run.Job], tmp_path: Path, case: str
+) -> None:
+    (tmp_path / "line.yaml").write_text(LINE)
+    first, second = ARGUMENTS[case]
+    command = ["-m", "microtrain", *first.split()]
+    other = [":", "-n", "2", sys.executable, "-m", "microtrain", *second.split()]
+    job = mpirun(1, *command, *other, cwd=tmp_path)
+    found = f"different arguments: {first} on rank 0, {second} on ranks 1, 2\n"
+    assert (job.returncode, job.stderr.count(found)) == (2, 1), job.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_ranks_other_file_of_settings_or_code_is_an_error(
+    mpirun: Callable[..., mpi_run.Job], tmp_path: Path
+) -> None:
+    """As on a machine with a disk of its own; a rank that has none takes rank 0's settings."""
+    places = [tmp_path / name for name in ("a", "b", "none")]
+    for place in places:
+        place.mkdir()
+    (places[0] / "line.yaml").write_text(LINE)
+    (places[1] / "line.yaml").write_text(LINE.replace("0.1", "0.2"))
+
+    def start(other: Path) -> mpi_run.Job:
+        command = ["-m", "microtrain", "train", "line.yaml"]
+        more = [":", "-n", "1", "-wdir", str(other), sys.executable, *command]
+        return mpirun(1, *command, *more, cwd=places[0])
+
+    assert start(places[2]).returncode == 0
+    job = start(places[1])
+    assert job.returncode == 2
+    assert job.stderr.count("the ranks have different files line.yaml: one with the hash") == 1

@@ -5,6 +5,7 @@ The limit of the jobs here is `LIMIT` seconds, and each may take ten times as lo
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from pace import daily
 
 from microtrain.cli.mpirun import mpiruns
+from microtrain.threads import blas_kernel
 
 Mpirun = Callable[..., mpi_run.Job]
 LIMIT = 2.0
@@ -102,6 +104,31 @@ def test_other_environments_are_told_apart(mpirun: Mpirun, variable: str, size: 
         f"environments of the ranks differ: {variable} is {found} on {others}, '{odd}' on rank 1"
     )
     assert job.stderr.count(words) == 1, job.stderr
+
+
+VERSIONS = {
+    "microtrain": "import microtrain.version as m; m.__version__ = '0.0.9'",
+    "NumPy": "np.__version__ = '0.0.9'",
+}
+
+
+@pytest.mark.parametrize("package", VERSIONS)
+def test_another_version_on_one_rank_is_an_error(mpirun: Mpirun, package: str) -> None:
+    job = mpirun(2, f"{START}import numpy as np\nif odd: {VERSIONS[package]}\n{WORLD}", timeout=50)
+    assert job.returncode == 5, job
+    told = rf"different versions of {package}: \S+ on rank 0, 0.0.9 on rank 1\n"
+    assert len(re.findall(told, job.stderr)) == 1, job.stderr
+
+
+def test_blas_code_of_another_processor_on_one_rank_is_a_warning(mpirun: Mpirun) -> None:
+    """OpenBLAS takes the name of a processor when it is loaded, so before NumPy is imported."""
+    script = f"{START}if odd: os.environ['OPENBLAS_CORETYPE'] = 'Prescott'\n{WORLD}"
+    if not blas_kernel().startswith("openblas") or platform.machine() != "x86_64":
+        pytest.skip("NumPy has another BLAS")
+    job = mpirun(2, script, env={"OPENBLAS_CORETYPE": None}, timeout=50)
+    assert job.returncode == 0, job
+    told = r"BLAS computes by different code: openblas \w+ on rank 0, openblas \w+ on rank 1"
+    assert len(re.findall(told, job.stderr)) == 1, job.stderr
 
 
 # ----------------------------------------------------------------------------- a rank that vanishes
