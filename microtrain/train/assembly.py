@@ -18,10 +18,10 @@ from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, p
 from ..data.shared import share
 from ..data.view import Rows, layout
 from ..distributed import watchdog
-from ..distributed.agreement import agreed, first_word, settled, together
+from ..distributed.agreement import agreed, all_equal, first_word, settled, together
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
-from ..distributed.replicas import all_equal, difference
+from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
 from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
