@@ -27,6 +27,7 @@ from .data import ArrayDataset, DataLoader
 from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install
 from .random import get_rng_state, manual_seed, set_rng_state
+from .train.class_metrics import LogOdds
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -275,6 +276,15 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
         scores = from_numpy(self._scores(self._rows(X)))
         chances: Array = nn.functional.softmax(scores, 1).numpy()
         return chances
+
+    def decision_function(self, X: Any) -> Array:
+        """How likely each class is against all others, log(p / (1 - p)), (n, classes); of two
+        classes that of the second, (n,). Rankings use it, for probabilities near 1 are equal.
+        """
+        odds = LogOdds(self._scores(self._rows(X)))
+        if len(self.classes_) <= 2:
+            return odds[1]
+        return np.stack([odds[k] for k in range(len(self.classes_))], axis=1)
 
     def predict(self, X: Any) -> Array:
         """The label of each row, (n,)."""

@@ -92,6 +92,29 @@ def test_the_step_is_that_of_a_loop_of_ones_own(iris) -> None:
         assert mt.equal(value, expected[name])
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scorers_rank_rows_whose_probabilities_are_all_one(classes: int) -> None:
+    scorer = sklearn.metrics.get_scorer("roc_auc" if classes == 2 else "average_precision")
+    x = np.linspace(1, 2, 60)[:, None]
+    y = np.arange(60) * classes // 60
+    net = mt.sklearn.Classifier(module=mt.nn.Linear, max_iter=1, random_state=0).fit(x, y)
+    weight = np.array([[0.0], [400.0], [500.0]][:classes])
+    with mt.no_grad():
+        net.module_.weight.copy_(mt.tensor(weight, dtype=mt.float64))
+        net.module_.bias.zero_()
+    chances = net.predict_proba(x)
+    assert (chances[:, -1] == 1).all()
+    assert net.decision_function(x).shape == ((60,) if classes == 2 else (60, 3))
+    assert (net.predict(x) == classes - 1).all()
+    if classes == 2:
+        assert scorer(net, x, y) == 1.0
+    else:
+        codes = np.eye(3)[y]
+        expected = [sklearn.metrics.average_precision_score(codes[:, k], s * x[:, 0])
+                    for k, s in enumerate((-500, -100, 100))]  # fmt: skip
+        assert scorer(net, x, y) == pytest.approx(np.mean(expected), rel=1e-12)
+
+
 def test_early_stopping_keeps_the_best_weights(iris) -> None:
     x, y = iris
     net = mt.sklearn.Classifier(

@@ -175,14 +175,17 @@ class TrainedEnsemble:
 
     def value(self, i: int, arrays: list[Array], first: int) -> Array:
         """What the `i`-th says of rows that are prepared for it: what is averaged."""
-        member = self.members[i]
-        try:
-            scores = member.scores(arrays, first)
-        except DataError as error:
-            raise DataError(f"member {self.numbers[i]}: {error}") from error
+        member, scores = self.members[i], self.scores(i, arrays, first)
         if member.link == "softmax":
             return member.probabilities(scores)
         return scores if member.classes is not None else member.decide(scores)
+
+    def scores(self, i: int, arrays: list[Array], first: int) -> Array:
+        """What the module of the `i`-th gives."""
+        try:
+            return self.members[i].scores(arrays, first)
+        except DataError as error:
+            raise DataError(f"member {self.numbers[i]}: {error}") from error
 
     def pool(self, values: Iterable[Array]) -> Pooled:
         """Mean and deviation of values that come one by one, by Welford's method."""

@@ -160,12 +160,13 @@ def _scored(ensemble: TrainedEnsemble, sources: Sources) -> ArrayDataset:
             raise ConfigError(
                 "members have other rows or targets; there is nothing all can be measured on"
             )
-        values = (
-            ensemble.value(i, list(own[:count]), first)
+        given = (
+            ensemble.scores(i, list(own[:count]), first)
             for group, (_, own) in zip(ensemble.groups, parts, strict=True)
             for i in group
         )
-        scores.append(_as_scores(ensemble, ensemble.pool(values).mean, arrays[count]))
+        mean = _mean_scores(ensemble, given)
+        scores.append(mean if ensemble.first.classes else mean.reshape(arrays[count].shape))
         rest.append(arrays[count:])
     target, *weights = (np.concatenate(column) for column in zip(*rest, strict=True))
     return ArrayDataset(
@@ -180,12 +181,17 @@ def _blocks_of(source: Source) -> Iterator[tuple[int, tuple[Array, ...]]]:
         yield first, source.read(slice(first, min(first + 4096, len(source))))
 
 
-def _as_scores(ensemble: TrainedEnsemble, mean: Array, target: Array) -> Array:
-    """What a model would give that says this: logits of mean probabilities."""
-    with np.errstate(divide="ignore"):
-        if ensemble.first.link == "softmax":
-            mean = np.log(mean)
-        elif ensemble.first.link == "sigmoid":
-            mean = np.log(mean) - np.log1p(-mean)
-    shape = mean.shape if ensemble.first.classes is not None else target.shape
-    return mean.reshape(shape).astype(ensemble.first.config.dtype)
+def _mean_scores(ensemble: TrainedEnsemble, given: Iterator[Array]) -> Array:
+    """What a model would give that says what all say: logits of their mean probabilities.
+
+    These are added up as logarithms, so that none of them rounds to 0 or 1.
+    """
+    link = ensemble.first.link
+    if link is None:
+        return ensemble.pool(given).mean.astype(ensemble.first.config.dtype)
+    total: Any = -np.inf
+    for scores in given:
+        wide = scores.astype(np.float64)
+        pair = wide if link == "softmax" else np.stack([np.zeros_like(wide), wide], axis=1)
+        total = np.logaddexp(total, pair - np.logaddexp.reduce(pair, axis=1, keepdims=True))
+    return np.asarray(total if link == "softmax" else total[:, 1] - total[:, 0])

@@ -14,6 +14,7 @@ from ..creation import from_numpy
 from ..data import Prepared
 from ..data.view import apart
 from ..runs.record import ClassCounts
+from ..train.class_metrics import ClassMetric, LogOdds
 from ..train.evaluation import evaluating
 from ..train.models import learned_line
 from ..train.outputs import one_prediction
@@ -107,19 +108,13 @@ def predict_rows(
         classes = data.classes
         if classes is None or len(classes) != prediction.shape[1]:
             classes = tuple(str(code) for code in range(prediction.shape[1]))
-        scores, guess = prediction, prediction.argmax(axis=1)
-        if loss == "cross_entropy":
-            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-            scores /= scores.sum(axis=1, keepdims=True)
-        told = "probability" if loss == "cross_entropy" else "score"
-        return _classified((rows, named), truth, guess, (told, scores), classes, given)
+        guess, sure = prediction.argmax(axis=1), loss == "cross_entropy"
+        return _classified((rows, named), truth, guess, prediction, sure, classes, given)
     if truth.ndim != 2 or prediction.shape != truth.shape:
         return None
     if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
         truth, guess = truth[:, 0].astype(np.int64), (prediction[:, 0] > 0).astype(np.int64)
-        one = 1 / (1 + np.exp(-prediction))
-        chances = "probability", np.hstack([1 - one, one])
-        return _classified((rows, named), truth, guess, chances, ("0", "1"), given)
+        return _classified((rows, named), truth, guess, prediction, True, ("0", "1"), given)
     values, target = (truth[:, 0], prediction[:, 0]), dataset.target_name or "target"
     if len(inputs) > 1 or data.in_features != 1 or truth.shape[1] != 1:
         if truth.shape[1] > 1:
@@ -138,24 +133,31 @@ def _classified(
     about: tuple[str, str],
     truth: Array,
     guess: Array,
-    scores: tuple[str, Array],
+    scores: Array,
+    are_logits: bool,
     classes: Sequence[str],
     given: Given,
 ) -> Predictions:
-    """Of class codes, those that were guessed, and the scores (n, classes) with their name."""
+    """Of class codes, those that were guessed, and the scores, perhaps logits of probabilities."""
     known = (truth >= 0) & (truth < len(classes))
-    sure = scores[1][np.arange(len(guess)), guess]
+    at = np.arange(len(guess)), guess
+    if are_logits:  # ranked by what does not round to 1
+        sure, chances = LogOdds(scores)[guess], ClassMetric().chances(scores)[at]
+        kind, shown = "probability", [f"{chance:.0%}" for chance in chances]
+    else:
+        sure = scores[at]
+        kind, shown = "score", [number(score) for score in sure]
     told = {
         "truth": [
             classes[code] if ok else "" for code, ok in zip(truth.tolist(), known, strict=True)
         ],
         "predicted": [classes[code] for code in guess.tolist()],
-        scores[0]: [
-            f"{score:.0%}" if scores[0] == "probability" else number(score) for score in sure
-        ],
+        kind: shown,
     }
     mistakes = worst(
-        np.where(known & (guess != truth), 1 + sure.argsort().argsort(), 0), told, given
+        np.where(known & (guess != truth), 1 + sure.argsort(kind="stable").argsort(), 0),
+        told,
+        given,
     )
     return Predictions(*about, confusion(truth, guess, classes), mistakes=mistakes)
 

@@ -4,7 +4,8 @@ A model's raw outputs come in two forms, and all metrics here take both: a score
 (n, classes), with one integer class a row (the loss `cross_entropy`), and one score a row, (n, 1),
 with targets 0.0 and 1.0 (the loss `bce`). Probabilities are the softmax of the first and the
 sigmoid of the second, in float64. The predicted class is that of the highest score, the lower of
-equal ones; of one score it is 1 where its probability is at least 0.5.
+equal ones; of one score it is 1 where its probability is at least 0.5. Rankings are by the log-odds
+of a class, which do not run into 1 as probabilities do.
 
 Values are scikit-learn's. A row of weight 0 is not there.
 """
@@ -26,7 +27,8 @@ from .metrics import Metric, ratio
 
 __all__ = [
     "F1", "Accuracy", "AveragePrecision", "BalancedAccuracy", "Brier", "CalibrationError",
-    "ClassMetric", "Confusion", "LogLoss", "Precision", "Recall", "RocAuc", "TopK", "sigmoid",
+    "ClassMetric", "Confusion", "LogLoss", "LogOdds", "Precision", "Recall", "RocAuc", "TopK",
+    "sigmoid",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -42,6 +44,36 @@ def sigmoid(scores: Array) -> Sums:
     small = np.exp(-np.abs(wide))
     result: Sums = np.where(wide >= 0, 1, small) / (1 + small)
     return result
+
+
+class LogOdds:
+    """How likely each class is against all others: score - log(sum of exp(other scores)).
+
+    `odds[k]` is that of class k, or of a class for each row, float64 of shape (n,). Rows that
+    differ by what is added to all scores, or by which of the other classes has which score, give
+    the same. Of two classes it is the difference of their scores; one score a row is that against
+    0. nan for scores that are no numbers.
+    """
+
+    def __init__(self, scores: Array) -> None:
+        wide = scores.astype(np.float64, order="C")
+        if wide.shape[1] == 1:
+            wide = np.hstack([np.zeros_like(wide), wide])
+        self._scores, ranked = wide, np.sort(wide, axis=1)  # so that sums have one order
+        self._second, self._first = ranked[:, -2:].T
+        with np.errstate(invalid="ignore"):
+            # Of all but the highest, and of all but the highest two, against the highest of them.
+            self._below_first = np.exp(ranked[:, :-1] - self._first[:, None]).sum(axis=1)
+            self._below_second = np.exp(ranked[:, :-2] - self._second[:, None]).sum(axis=1)
+
+    def __getitem__(self, k: int | Codes) -> Sums:
+        score = self._scores[np.arange(len(self._scores)), k]
+        highest = score == self._first
+        with np.errstate(invalid="ignore"):
+            ahead = score - np.where(highest, self._second, self._first)
+            rest = self._below_first - np.exp(score - self._first)
+            beside = np.log(1 + np.where(highest, self._below_second, rest))
+            return np.asarray(np.where(np.isinf(ahead), ahead, ahead - beside))
 
 
 class ClassMetric(Metric):
@@ -380,13 +412,12 @@ class CalibrationError(ClassMetric):
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         prediction, target, weight = _counted(prediction, target, weight)
-        codes, chances = self.codes(prediction, target), self.chances(prediction)
-        highest = chances.max(axis=1)
+        codes, highest = self.codes(prediction, target), self.chances(prediction).max(axis=1)
         if np.isnan(highest).any():
             return np.full(3 * self.bins, np.nan)
         place = np.clip(np.ceil(highest * self.bins).astype(np.int64) - 1, 0, self.bins - 1)
         one = np.ones(len(codes)) if weight is None else weight
-        right = one * (chances.argmax(axis=1) == codes)
+        right = one * (self.predicted(prediction, None) == codes)
         each = (one, one * highest, right)
         return np.concatenate([np.bincount(place, what, self.bins) for what in each])
 
@@ -399,7 +430,7 @@ class CalibrationError(ClassMetric):
 
 
 class RocAuc(ClassMetric):
-    """Area under the receiver operating characteristic curve.
+    """Area under the receiver operating characteristic curve, rows ranked by `LogOdds`.
 
     Two classes: of the second. More: the mean of one-vs-rest, over the classes for which it is
     defined; it is not for a class without rows, or with all of them. nan where no class is left.
@@ -417,23 +448,21 @@ class RocAuc(ClassMetric):
 
     def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
         """The metric of all rows."""
-        codes, chances = self.codes(prediction, target), self.chances(prediction)
+        prediction, target, weight = _counted(prediction, target, weight)
+        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
         if self.positive is not None:
-            wanted: Sequence[int] = [self.index(self.positive, chances.shape[1])]
+            wanted: Sequence[int] = [self.index(self.positive, classes)]
         else:
-            wanted = [1] if chances.shape[1] == 2 else range(chances.shape[1])
-        one = np.ones(len(codes)) if weight is None else weight
-        there = one > 0
-        if np.isnan(chances[there]).any():
+            wanted = [1] if classes == 2 else range(classes)
+        one, odds = np.ones(len(codes)) if weight is None else weight, LogOdds(prediction)
+        if np.isnan(odds[wanted[0]]).any():
             return float("nan")
-        values = [
-            self.area(*_curve(chances[there, k], codes[there] == k, one[there])) for k in wanted
-        ]
+        values = [self.area(*_curve(odds[k], codes == k, one)) for k in wanted]
         defined = [value for value in values if not np.isnan(value)]
         return float(np.mean(defined)) if defined else float("nan")
 
     def area(self, yes: Sums, no: Sums) -> float:
-        """Of the weights of rows of the class, and of others, down to each probability."""
+        """Of the weights of rows of the class, and of others, down to each rank."""
         if not yes[-1:].any() or not no[-1:].any():
             return float("nan")
         heights = np.concatenate([[0.0], yes / yes[-1]])
@@ -458,12 +487,12 @@ class AveragePrecision(RocAuc):
         return float(np.sum(np.diff(yes / yes[-1], prepend=0.0) * yes / (yes + no)))
 
 
-def _curve(chances: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
-    """For each probability that occurs, highest first: the weight down to it, of the class and of
+def _curve(odds: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
+    """For each rank that occurs, highest first: the weight down to it, of the class and of
     others."""
-    order = np.argsort(-chances, kind="stable")
-    ends = np.flatnonzero(np.diff(chances[order], append=-1.0))
-    is_it, weight = is_it[order], weight[order]
+    order = np.argsort(-odds, kind="stable")
+    odds, is_it, weight = odds[order], is_it[order], weight[order]
+    ends = np.flatnonzero(np.append(odds[1:] != odds[:-1], [True] * (len(odds) > 0)))
     return np.cumsum(weight * is_it)[ends], np.cumsum(weight * ~is_it)[ends]
 
 

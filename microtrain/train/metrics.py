@@ -198,7 +198,7 @@ class ExplainedVariance(Metric):
     """1 - variance(target - prediction) / variance(target); 1 is perfect. As `r2`, but for a
     constant error, which costs nothing.
 
-    Several targets, and targets that do not vary: as in `r2`. Fewer than two rows: nan.
+    Several targets, and targets that do not vary: as in `r2`; of a single row it is 1.
     """
 
     name = "explained_variance"
@@ -209,12 +209,12 @@ class ExplainedVariance(Metric):
         columns = [_residual(self.name, prediction, target), _columns(target)]
         if weight is not None:
             columns, weight = [each[weight > 0] for each in columns], weight[weight > 0]
-        if len(columns[0]) < 2:
+        if not len(columns[0]):
             return float("nan")
         unexplained, total = (
             # The computed mean of a constant may differ from it in the last digit.
             np.where(
-                each.min(axis=0) == each.max(axis=0),
+                np.ptp(each, axis=0) == 0,
                 0.0,
                 np.average(np.square(each - np.average(each, 0, weight)), 0, weight),
             )
@@ -434,7 +434,7 @@ def _weighed(values: Sums, weight: Sums | None) -> Sums:
 
 def _explained(unexplained: Sums, total: Sums, constant: Array) -> float:
     """The mean over targets of the share of `total` that is explained."""
-    share = np.where(constant, unexplained != 0, unexplained / np.where(constant, 1.0, total))
+    share = np.where(constant, np.sign(unexplained), unexplained / np.where(constant, 1.0, total))
     return float(np.mean(1.0 - share))
 
 

@@ -194,6 +194,39 @@ def test_members_are_evaluated_the_same_on_two_ranks(flowers, mpirun, capsys, me
     assert two == one
 
 
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+def test_the_ranking_of_all_members_does_not_round_to_one(loss, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 1)) * 100, rng.integers(0, 2, 60)
+    learned, column = x[:, 0] > 0, (-1, 1) if loss == "bce" else (-1,)
+    kind = float if loss == "bce" else int
+    np.savez(tmp_path / "near.npz", x=x, y=learned.reshape(column).astype(kind))
+    x += 3000
+    np.savez(tmp_path / "far.npz", x=x, y=y.reshape(column).astype(kind))
+    text = (
+        f"data: {{type: npz, path: {tmp_path}/near.npz, split: {{train: 0.5, test: 0.5}}}}\n"
+        f"model: {{type: mlp, hidden: []}}\nloss: {loss}\nmetrics: [roc_auc]\n"
+        "optimizer: {type: sgd, lr: 0.02}\ntrain: {duration: 4 steps, batch_size: 30}\n"
+        "sweep: {seeds: 3}\n"
+    )
+    sweep = train(tmp_path, "far", text)
+    members = mt.load(sweep, member="all").members
+    scores = [next(member.outputs(x)).astype(np.longdouble) for member in members]
+    if loss == "cross_entropy":
+        scores = [(each[:, 1] - each[:, 0])[:, None] for each in scores]
+    assert min(each.min() for each in scores) > 40
+    below = np.mean([1 / (1 + np.exp(each)) for each in scores], axis=0)
+    above = np.mean([1 / (1 + np.exp(-each)) for each in scores], axis=0)
+    odds, wanted = (np.log(above) - np.log(below))[:, 0], y == 1
+    expected = np.mean(
+        [1.0 if a > b else 0.5 * (a == b) for a in odds[wanted] for b in odds[~wanted]]
+    )
+    capsys.readouterr()
+    command = ["--data", str(tmp_path / "far.npz"), "--member", "all"]
+    assert main(["evaluate", str(sweep), *command]) == 0
+    assert f"roc_auc {expected:.5f}" in capsys.readouterr().out
+
+
 def test_export_writes_one_member(flowers, tmp_path):
     output = tmp_path / "m.npz"
     command = ["export", str(flowers), "--to", "npz", "--output", str(output), "--member", "3"]

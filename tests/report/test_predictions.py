@@ -192,6 +192,22 @@ def test_wrong_classes_stand_with_their_probability_the_surest_first():
     assert predict_rows(Scores(2, 2), right).mistakes is None
 
 
+@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
+def test_mistakes_that_are_all_sure_stand_by_their_scores(loss):
+    class Scores(mt.nn.Linear):
+        def forward(self, x):
+            return x
+
+    x = np.array([[60.0], [90.0], [120.0], [-70.0], [100.0], [-80.0]], np.float32)
+    y = np.array([[0.0], [0.0], [0.0], [1.0], [1.0], [1.0]])
+    if loss == "cross_entropy":
+        x, y = np.hstack([0 * x, x]), y[:, 0].astype(int)
+    data = prepare(ArrayDataset(x, y), split={"train": 1.0}, dtype=np.float32)
+    rows = predict_rows(Scores(1, 1), data, loss=loss).mistakes.rows
+    assert [row[2] for row in rows] == ["100%"] * 5
+    assert [float(row[-1]) for row in rows] == [120, 90, -80, -70, 60]
+
+
 def test_rows_of_pixels_are_drawn_as_they_were_before_standardisation():
     pytest.importorskip("PIL")  # comes with matplotlib
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pace import daily
 
@@ -25,6 +25,7 @@ from microtrain.train.class_metrics import (
     CalibrationError,
     Confusion,
     LogLoss,
+    LogOdds,
     Precision,
     Recall,
     RocAuc,
@@ -65,8 +66,31 @@ def metrics_for(classes: int) -> list[Any]:
     return made
 
 
+def ranked(scores: np.ndarray) -> np.ndarray:
+    """Rows by how likely each class is against all others: equal ranks for equal odds."""
+    wide = scores.astype(np.float64)
+    if wide.shape[1] == 1:
+        wide = np.hstack([np.zeros_like(wide), wide])
+    ranks = np.empty(wide.shape, int)
+    for k in range(wide.shape[1]):
+        others = np.sort(np.delete(wide, k, axis=1), axis=1).astype(np.longdouble)
+        highest = others[:, -1]
+        odds = wide[:, k] - highest - np.log(np.exp(others - highest[:, None]).sum(axis=1))
+        order = np.argsort(odds, kind="stable")
+        gaps = np.diff(odds[order])
+        least = 4e-15 * np.abs(odds[order][1:]).clip(1)
+        assume(not ((gaps > least / 100) & (gaps < least)).any())  # a tie, or rounded to one
+        ranks[order, k] = np.append(0, np.cumsum(gaps > least))
+    return ranks
+
+
 def in_scikit_learn(
-    metric: Any, chances: np.ndarray, named: np.ndarray, codes: np.ndarray, weight: Any
+    metric: Any,
+    chances: np.ndarray,
+    ranks: np.ndarray,
+    named: np.ndarray,
+    codes: np.ndarray,
+    weight: Any,
 ) -> float:
     """The same number from scikit-learn; nan where it is not defined there."""
     from sklearn import metrics as reference
@@ -82,7 +106,7 @@ def in_scikit_learn(
         warnings.simplefilter("ignore")  # what is not defined there
         match metric:
             case CalibrationError():
-                return calibration_error(metric.bins, chances, codes, weight)
+                return calibration_error(metric.bins, chances, named == codes, weight)
             case Brier():
                 return reference.brier_score_loss(codes, y_proba=chances, labels=labels, **given)
             case LogLoss():
@@ -93,7 +117,7 @@ def in_scikit_learn(
                     score = reference.average_precision_score
                 wanted = [one] if positive is not None or classes == 2 else labels
                 values = [
-                    score(codes == k, chances[:, k], **given)
+                    score(codes == k, ranks[:, k], **given)
                     for k in wanted
                     if (codes == k).any()
                     and (isinstance(metric, AveragePrecision) or (codes != k).any())
@@ -115,10 +139,10 @@ def in_scikit_learn(
                 )
 
 
-def calibration_error(bins: int, chances: np.ndarray, codes: np.ndarray, weight: Any) -> float:
+def calibration_error(bins: int, chances: np.ndarray, right: np.ndarray, weight: Any) -> float:
     """The definition of C. Guo et al., written out."""
-    highest, right = chances.max(axis=1), chances.argmax(axis=1) == codes
-    one = np.ones(len(codes)) if weight is None else weight
+    highest = chances.max(axis=1)
+    one = np.ones(len(right)) if weight is None else weight
     total = 0.0
     for m in range(1, bins + 1):
         inside = ((m - 1) < highest * bins) & (highest * bins <= m)
@@ -192,7 +216,8 @@ def compare_with_scikit_learn(table: Any, where: Any) -> None:
     weight = None if weight is None else weight[there]
     for metric in metrics_for(classes):
         seen = places if type(metric) is TopK else named
-        expected = in_scikit_learn(metric, chances[there], seen[there], codes[there], weight)
+        arrays = [each[there] for each in (chances, ranked(scores), seen, codes)]
+        expected = in_scikit_learn(metric, *arrays, weight)
         assert found[metric.name] == pytest.approx(expected, rel=1e-12, abs=1e-12, nan_ok=True), (
             metric.name
         )
@@ -233,6 +258,68 @@ def test_values_of_numbers_are_scikit_learns(table: Any, where: Any) -> None:
         expected = function(target, prediction, sample_weight=weight)
         assert found[name] == pytest.approx(expected, rel=1e-12, abs=1e-12), name
     assert found["rmse"] == pytest.approx(math.sqrt(found["mse"]), rel=1e-14)
+
+
+SURE = np.array([98.1, 98.5, 98.1145, 98.2, 97.6, 98.9, 99.3])  # a sigmoid is 1 from 37 on
+IS_IT = np.array([0, 1, 1, 1, 1, 1, 1])
+
+
+def forms_of(scores: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Scores and targets of rows of which class 1 is that of IS_IT, in each form there is."""
+    zero, codes = np.zeros_like(scores), IS_IT.astype(np.int64)
+    far = zero - 1000
+    return {
+        "one score": (scores[:, None], IS_IT[:, None].astype(float)),
+        "two scores": (np.stack([zero, scores], 1), codes),
+        "the first for the second": (np.stack([-scores, zero], 1), codes),
+        "three scores": (np.stack([zero, scores, far], 1), codes),
+        "one that cannot be": (np.stack([zero, scores, zero - np.inf], 1), codes),
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("form", forms_of(SURE))
+def test_scores_of_which_all_probabilities_are_equal_are_ranked(form, sign, dtype) -> None:
+    scores, target = forms_of(sign * SURE)[form]
+    pairs = SURE[1:] - SURE[0]
+    expected = np.mean(pairs * sign > 0)  # of pairs of a row of each class those in order
+    for positive in ("0", "1"):  # the same pairs, the other way round
+        found = RocAuc(positive).of_rows(scores.astype(dtype), target)
+        assert found == pytest.approx(expected, rel=1e-14)
+    order = IS_IT[np.argsort(-sign * SURE)]
+    gains = (np.cumsum(order) / np.arange(1, 8))[order == 1]
+    found = AveragePrecision("1").of_rows(scores.astype(dtype), target)
+    assert found == pytest.approx(gains.mean(), rel=1e-14)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_rows_whose_other_classes_are_exchanged_are_ties(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    scores = (rng.normal(size=classes) * 20).astype(np.float32).astype(np.float64)
+    rows = np.stack([np.append(scores[:1], rng.permutation(scores[1:])) for _ in range(50)])
+    rows += rng.integers(-1000, 1000, (50, 1))
+    assert len(set(LogOdds(rows)[0].tolist())) == 1
+    assert RocAuc("0").of_rows(rows, np.arange(50) % 2) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target", "weight", "expected"),
+    [
+        ([3.0], [5.0], None, 1.0),
+        ([3.0, 4], [5.0, 9], [1.0, 0], 1.0),
+        ([3.0, 3], [5.0, 5], None, 1.0),
+        ([3.0, 4], [5.0, 5], None, 0.0),
+        ([math.nan], [5.0], None, math.nan),
+        ([math.nan, 4], [5.0, 5], None, math.nan),
+        ([math.inf], [5.0], None, math.nan),
+    ],
+)
+def test_what_is_explained_of_a_variance_of_nothing(prediction, target, weight, expected) -> None:
+    arrays = np.array(prediction)[:, None], np.array(target)[:, None]
+    with np.errstate(invalid="ignore"):
+        found = ExplainedVariance().of_rows(*arrays, None if weight is None else np.array(weight))
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 @given(table=st.one_of(class_tables(), number_tables()), seed=st.integers(0, 99))
