@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from ..config.resolved import as_yaml
-from ..data.describe import Proposal, guess_target, propose
+from ..data.describe import CODE, Proposal, guess_target, propose
 from ..data.files import read_csv, read_parquet
-from ..data.frame import Frame, has_decimal_comma, shortened
+from ..data.frame import GROUPS, Frame, number, shortened
 from ..data.target import read_target
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason
@@ -86,7 +86,9 @@ def _read(path: Path) -> tuple[Frame, dict[str, str]]:
     frame = read_csv(path, **given)
     for name in dict.fromkeys(frame.names):
         cells = [cell for cell in frame.column(name).tolist() if cell]
-        if cells and 2 * sum(map(has_decimal_comma, cells)) > len(cells):
+        commas = [cell for cell in cells if number(cell) is None is not number(cell, ",")]
+        # Where each might be of thousands it is for people to say.
+        if 2 * len(commas) > len(cells) and not all(map(GROUPS["."].fullmatch, commas)):
             given["decimal"] = ","
             return read_csv(path, **given), given
     return frame, given
@@ -95,7 +97,9 @@ def _read(path: Path) -> tuple[Frame, dict[str, str]]:
 def _target(frame: Frame, name: str) -> tuple[bool, bool, str]:
     """Whether the target is classes, whether that must be said, and what it holds."""
     values, classes = read_target(frame, name)
-    categorical = classes is None and len(set(frame.texts(name))) <= _FEW_CLASSES
+    cells = set(frame.texts(name)) if classes is None else set[str]()
+    coded = any(map(CODE.fullmatch, cells))  # 007 is no number
+    categorical = classes is None and (coded or len(cells) <= _FEW_CLASSES)
     if categorical and (values % 1 == 0).all():
         values, classes = read_target(frame, name, categorical=True)
     if classes is None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
-from .frame import missing
+from .frame import Codes, missing
 from .mapped import Stored
 from .source import RowNumbers, Source, location_in
 from .view import layout
@@ -79,8 +79,8 @@ def alike(other: Source, data: Source, origin: str) -> Source:
         columns = [names.index(name) for name in known]
     floats, expected = (layout(each)[1].dtype.kind == "f" for each in (other, data))
     if data.classes is not None and other.classes is not None:
-        code_of = {name: code for code, name in enumerate(data.classes)}
-        if strange := [name for name in other.classes if name not in code_of]:
+        code_of = Codes(data.classes)
+        if strange := [name for name in other.classes if code_of[name] < 0]:
             raise DataError(
                 f"{origin}: the training data have no class {listed(strange)}"
                 f"{did_you_mean(strange[0], data.classes)}; they have {listed(data.classes)}"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .frame import Frame, number
+from .frame import Frame, is_nothing, number
 
 __all__ = [
     "NO_VALUE",
@@ -192,33 +192,16 @@ def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 
 def texts(frame: Frame, name: str, column: Column) -> list[str]:
     """The cells as texts, empty where there is no value; DataError where that may not be."""
-    array = frame.column(name)
-    if array.dtype.kind == "M":
-        array = array.astype("datetime64[us]").astype(object)  # nanoseconds would become integers
-    cells = [_text(cell) for cell in array.tolist()]
+    cells = frame.texts(name)
     empty = [row for row, cell in enumerate(cells) if not cell]
     if empty and column.missing is None and column.is_input:
         raise frame.refusal(name, empty, "expected a category")
     return cells
 
 
-def _text(cell: Any) -> str:
-    """A cell as a text: whole numbers without a point, as in a file of text."""
-    if isinstance(cell, float) and cell.is_integer():
-        return f"{cell:.0f}"
-    return "" if _is_nothing(cell) else str(cell).strip()
-
-
 def _is_empty(cell: Any) -> bool:
     """Whether a cell has no number or date."""
-    return cell.casefold() in NO_VALUE if isinstance(cell, str) else _is_nothing(cell)
-
-
-def _is_nothing(cell: Any) -> bool:
-    """Whether a cell is None, NaN, or what pandas has for those."""
-    if isinstance(cell, float):
-        return bool(np.isnan(cell))
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return cell.casefold() in NO_VALUE if isinstance(cell, str) else is_nothing(cell)
 
 
 def _days(cell: Any, form: str | None) -> Any:
@@ -230,7 +213,7 @@ def _days(cell: Any, form: str | None) -> Any:
             cell = datetime.strptime(cell, form) if form else datetime.fromisoformat(cell)
         except ValueError:
             return None
-    if _is_nothing(cell):  # NaT is a datetime
+    if is_nothing(cell):  # NaT is a datetime
         return None
     if isinstance(cell, date) and not isinstance(cell, datetime):
         cell = datetime.combine(cell, time())

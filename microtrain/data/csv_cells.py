@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +19,6 @@ __all__ = ["Cells", "Cut", "Texts"]
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 FEW = 10_000  # different texts of a column that are kept once
-_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")  # 1234,5 or 1.234,5
 
 
 class Cut:
@@ -57,11 +55,11 @@ class Cut:
         values[empty] = math.nan
         odd = np.flatnonzero(~(fine | empty))
         pairs = zip(starts[odd].tolist(), ends[odd].tolist(), strict=True)
-        texts = [_text(self._data[start:end].decode(), self._decimal) for start, end in pairs]
+        texts = [self._data[start:end].decode().strip() for start, end in pairs]
         bad = set[int]()
-        found = _floats(texts)
+        found = _floats(texts, self._decimal)
         if found is None:
-            each = [_value(text) for text in texts]
+            each = [_value(text, self._decimal) for text in texts]
             bad = {i % len(columns) for i, x in zip(odd.tolist(), each, strict=True) if x is None}
             found = np.array(each, np.float64)  # of None NaN
         values[odd] = found
@@ -86,7 +84,7 @@ class Cells:
         """As those of `Cut`."""
         bad = set[int]()
         for i, j in enumerate(columns):
-            found = _floats([_text(cell, self._decimal) for cell in self._columns[j]])
+            found = _floats([cell.strip() for cell in self._columns[j]], self._decimal)
             if found is None:
                 bad.add(i)
             else:
@@ -100,9 +98,9 @@ class Texts(dict[bytes | str, int]):
     Equal ones are kept once as long as there are few.
     """
 
-    def __init__(self, decimal: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._different, self._places, self._decimal = list[str](), dict[str, int](), decimal
+        self._different, self._places = list[str](), dict[str, int]()
         self._which = [np.empty(0, np.int32)]
 
     def coded(self) -> tuple[Array, NDArray[np.int32]]:
@@ -126,7 +124,7 @@ class Texts(dict[bytes | str, int]):
             if cell[:1] == b'"':
                 cell = cell[1:-1].replace(b'""', b'"')
             cell = cell.decode()
-        text = _text(cell, self._decimal)
+        text = cell.strip()
         place = self._places.get(text, len(self._different))
         if place == len(self._different):
             self._different.append(text)
@@ -135,29 +133,21 @@ class Texts(dict[bytes | str, int]):
         return place
 
 
-def _text(cell: str, decimal: str) -> str:
-    """A cell without white space around it, and a number with a decimal point."""
-    cell = cell.strip()
-    if decimal == "," and _COMMA.fullmatch(cell):
-        return cell.replace(".", "").replace(",", ".")
-    return cell
-
-
-def _floats(texts: Sequence[str]) -> Floats | None:
+def _floats(texts: Sequence[str], decimal: str) -> Floats | None:
     """Numbers, NaN for no value; None where a text is neither."""
     joined = "".join(texts)
-    if joined.isascii() and "_" not in joined:
+    if decimal == "." and joined.isascii() and "_" not in joined:
         with contextlib.suppress(ValueError):
             found = np.array([*map(float, texts)])
             if np.isfinite(found).all():
                 return found
-    values = [_value(text) for text in texts]
+    values = [_value(text, decimal) for text in texts]
     return None if None in values else np.array(values, np.float64)
 
 
-def _value(text: str) -> float | None:
+def _value(text: str, decimal: str) -> float | None:
     """A finite number, NaN for a text that stands for no value, None for all else."""
-    value = number(text)
+    value = number(text, decimal)
     if value is not None and math.isfinite(value):
         return value
     return math.nan if text.casefold() in NO_VALUE else None

@@ -57,7 +57,7 @@ def read_table(
         origin: what names the file in errors.
         opening: opens it; more than once where texts are asked for that were not kept.
         delimiter: the one character between cells.
-        decimal: with "," a cell such as 1.234,5 is read as 1234.5.
+        decimal: with "," the number 1234.5 is written 1234,5 or 1.234,5. Texts stay as they are.
         texts: names of columns to keep as texts at once, whatever their cells look like.
         wanted: which columns to keep, by name. Others stay in the file.
         inputs: which of them, if they are numbers, to lay side by side as a model takes them. The
@@ -95,7 +95,7 @@ class _File:
         """The table; read twice where a column does not go on as it began."""
         count = len(self.names)
         wanted = [j for j in range(count) if is_wanted(self.names[j])]
-        kept = {j: Texts(self._decimal) for j in wanted if self.names[j] in texts}
+        kept = {j: Texts() for j in wanted if self.names[j] in texts}
         numeric = [j for j in wanted if j not in kept]
         changed, finite = set[int](), True
         parts, matrices = list[list[int]](), list[Floats]()
@@ -106,7 +106,7 @@ class _File:
             if self._rows:
                 changed |= {numeric[i] for i in bad}
             else:  # what they hold is what they begin with
-                kept |= {numeric[i]: Texts(self._decimal) for i in bad}
+                kept |= {numeric[i]: Texts() for i in bad}
                 numeric = [j for j in numeric if j not in kept]
                 values = np.delete(values, [*bad], axis=0)
                 beside = [is_input(self.names[j]) for j in numeric]
@@ -148,6 +148,7 @@ class _File:
             ),
             lines,
             ([self.names[numeric[i]] for i in parts[0] if not changed], matrices[0][: self._rows]),
+            self._decimal,
         )
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -330,7 +331,7 @@ class _File:
 
     def _texts(self, columns: Sequence[int]) -> dict[int, Texts]:
         """Columns as texts."""
-        found = {j: Texts(self._decimal) for j in columns}
+        found = {j: Texts() for j in columns}
         for block, _ in self._blocks() if columns else ():
             for j, column in found.items():
                 column.add(*block.raw(j))

@@ -15,15 +15,16 @@ import numpy as np
 from ..errors import DataError
 from ..words import plural
 from .columns import NO_VALUE, Column, dates, texts
-from .frame import Frame, number, shortened
+from .frame import Frame, number, other_notation, shortened
 
-__all__ = ["Proposal", "advice", "guess_target", "propose"]
+__all__ = ["CODE", "Proposal", "advice", "guess_target", "propose"]
 
 MOST_CATEGORIES = 30  # that become an input each
 _FORMATS = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y")
 _ID = re.compile(
     r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^(id|uuid|guid|index)([_ .-]|$)|[a-z]I[dD]$"
 )
+CODE = re.compile(r"0[0-9]+")
 _TARGET = re.compile(
     r"^(target|label|class|y|outcome|response|churn(ed)?|default(ed)?|survived|species|diagnosis|"
     r"fraud|converted|price|is_\w+)$",
@@ -50,10 +51,21 @@ class Proposal:
 
 def propose(frame: Frame, name: str) -> Proposal:
     """What a column seems to hold."""
+    if name in frame.index:
+        return Proposal(name, "drop", "the index of a pandas data frame")
     cells = texts(frame, name, Column(type="category", missing="none"))
     filled = [cell for cell in cells if cell.casefold() not in NO_VALUE]
-    numeric = [x for x in map(number, filled) if x is not None and np.isfinite(x)]
-    is_number = bool(numeric) and 2 * len(numeric) >= len(filled)
+    strange, numeric = list[str](), list[float]()
+    for cell in filled:
+        x = number(cell, frame.decimal)
+        if x is None or not np.isfinite(x):
+            strange.append(cell)
+        else:
+            numeric.append(x)
+    meant = sum(bool(other_notation(cell, frame.decimal)) for cell in strange)
+    is_number = 2 * (len(numeric) + meant) >= len(filled) > 0
+    is_code = all(map(str.isdigit, filled)) and any(map(CODE.fullmatch, filled))
+    is_number &= not is_code
     form = _date_format(filled) if filled and not is_number else None
     if not is_number and form is None:  # "none" may be a category
         filled = [c for c in cells if c and c.casefold() not in ("nan", "na", "n/a", "?")]
@@ -72,9 +84,9 @@ def propose(frame: Frame, name: str) -> Proposal:
     if distinct == 1:
         return Proposal(name, "drop", f'"{shortened(filled[0])}" in every row', 1)
     if is_number:
-        if strange := len(filled) - len(numeric):
-            wrong = next(c for c in filled if number(c) is None or not np.isfinite(float(c)))
-            why = f'{plural(strange, "cell")} such as "{shortened(wrong)}" no number: correct them'
+        if strange:
+            wrong = shortened(strange[0])
+            why = f'{plural(len(strange), "cell")} such as "{wrong}" no number: correct them'
             return proposal("number", why, "median")
         whole = all(x.is_integer() for x in numeric)
         if whole and distinct == len(filled) and distinct > 1 and _is_id(name, numeric):
@@ -99,7 +111,7 @@ def propose(frame: Frame, name: str) -> Proposal:
         return proposal("id", "another text in every row")
     shown = ", ".join(shortened(each) for each in sorted(set(filled))[:4])
     more = ", ..." if distinct > 4 else ""
-    why = f"{distinct:,} texts: {shown}{more}"
+    why = f"{distinct:,} texts: {shown}{more}" + ", codes with leading zeros" * is_code
     if distinct <= MOST_CATEGORIES:
         return proposal("category", why, "none")
     if distinct <= len(filled) // 5:
@@ -113,10 +125,11 @@ def propose(frame: Frame, name: str) -> Proposal:
 
 def guess_target(frame: Frame) -> tuple[str, str]:
     """The column that is most likely to be predicted, and why."""
-    likely = [name for name in frame.names if _TARGET.match(name)]
+    names = [name for name in frame.names if name not in frame.index] or frame.names
+    likely = [name for name in names if _TARGET.match(name)]
     if likely:
         return likely[-1], "by its name"
-    return frame.names[-1], "the last column"
+    return names[-1], "the last column"
 
 
 def advice(frame: Frame, names: Iterable[str]) -> str:

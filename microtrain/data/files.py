@@ -16,7 +16,7 @@ from ..errors import ConfigError, DataError
 from .columns import Columns, as_columns
 from .csv_reader import read_table
 from .dataset import ArrayDataset
-from .frame import Frame, missing
+from .frame import Frame, missing, pandas_index
 from .mapped import Stored, map_npz
 from .reading import library, reading
 from .source import Source
@@ -50,9 +50,12 @@ def csv(
         target: the name of the target column.
         features: the names of the input columns, in order; None takes all others of the file.
         delimiter: the one character between cells.
-        decimal: what stands before the decimals of a number.
-        categorical: read the target as classes whatever its cells look like: whole numbers are
-            classes in numerical order, anything else in that of its text.
+        decimal: what stands before the decimals of a number. With "," a point is read between
+            groups of three digits (1.234,5) and refused elsewhere (0.5). What is not read as a
+            number, a category, a class, an id, stays as it is.
+        categorical: read the target as classes whatever its cells look like, each text a class:
+            007 is not 7. Whole numbers are classes in numerical order, unless one is written in
+            another way (01, 1.0, 1e3); then, and of anything else, it is the order of the texts.
         columns: what columns hold that are no plain numbers: category, date, id, or more of it,
             such as {missing: median}. They are fitted on the training part.
         drop: columns to leave out.
@@ -71,6 +74,7 @@ def csv(
     with contextlib.suppress(ConfigError):  # told when the file has been read
         kinds = {name: column.type for name, column in as_columns(columns).items()}
     texts = {name for name, kind in kinds.items() if kind in ("category", "date")}
+    texts |= {target} if categorical else set()
     kept = None if features is None else {*features, target, weight}
     left = {*(drop or ()), *(name for name, kind in kinds.items() if kind == "id")} - {target}
     frame = read_csv(
@@ -103,7 +107,8 @@ def parquet(
     Args:
         path: a .parquet file.
         target: the name of the target column.
-        features: the names of the input columns, in order; None takes all others of the file.
+        features: the names of the input columns, in order; None takes all others of the file but
+            the index that pandas stores.
         categorical: read the target as classes, numbers too.
         columns: what columns hold that are no plain numbers: category, date, id, or more of it,
             such as {missing: median}. They are fitted on the training part.
@@ -249,4 +254,4 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
             raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
     if columns and not table.num_rows:
         raise DataError(f"{path} has no rows: the data set is empty")
-    return Frame(path, table.column_names, columns)
+    return Frame(path, table.column_names, columns, index=pandas_index(table.schema))

@@ -8,9 +8,12 @@ guessed: a value is a finite number, or, in a target column, a name.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -22,10 +25,21 @@ from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
 
-__all__ = ["Frame", "OnFile", "has_decimal_comma", "missing", "number", "shortened", "together"]
+__all__ = [
+    "GROUPS", "Codes", "Frame", "OnFile", "is_nothing", "missing", "number", "other_notation",
+    "pandas_index", "shortened", "text_of", "together",
+]  # fmt: skip
 
 Array = NDArray[Any]
+_INDEX = re.compile("__index_level_[0-9]+__")  # what pandas calls one without a name
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)\.0+")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 _NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
+# Digits in groups of thousands, before a decimal comma, and before a decimal point.
+GROUPS = {
+    ",": re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+(,[0-9]*)?"),
+    ".": re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"),
+}
 
 
 @dataclass
@@ -60,6 +74,8 @@ class Frame:
         columns: anything that NumPy makes an array of, or `OnFile`.
         lines: the line of a text file on which each row starts; a text in it may be a number. None:
             rows count from 0, and a text is no number.
+        decimal: what stands before the decimals of a number in a text file.
+        index: names of columns that only say which row it is, as a data frame's index does.
         inputs: names of columns that lie side by side in an array, and that array, for the one who
             reads no column after it.
 
@@ -73,8 +89,11 @@ class Frame:
         columns: Iterable[Any],
         lines: Sequence[int] | None = None,
         inputs: tuple[list[str], Array] | None = None,
+        decimal: str = ".",
+        index: Collection[str] = (),
     ) -> None:
         self.origin, self.lines, self.inputs = str(origin), lines, inputs
+        self.decimal, self.index = decimal, index
         self.names = [str(name) for name in names]
         arrays = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
         if len({len(array) for array in arrays}) > 1:
@@ -113,7 +132,8 @@ class Frame:
             names = getattr(value, attribute, None) if names is None else names
         if names is None or isinstance(value, type):
             return None
-        return cls("the table", names, (value[name] for name in names))
+        index = pandas_index(getattr(value, "schema", None))
+        return cls("the table", names, (value[name] for name in names), index=index)
 
     def __len__(self) -> int:
         return self._rows
@@ -143,13 +163,8 @@ class Frame:
         return column
 
     def texts(self, name: str) -> list[str]:
-        """A column as texts: whole numbers without a point, no value as an empty text."""
-        array = self.column(name)
-        if array.dtype.kind == "b":
-            array = array.astype(int)
-        if array.dtype.kind == "f" and np.isfinite(array).all() and (array % 1 == 0).all():
-            return [str(int(value)) for value in array]
-        return ["" if value is None else str(value).strip() for value in array.tolist()]
+        """A column as `text_of` writes it."""
+        return [*map(text_of, as_cells(self.column(name)))]
 
     def values(self, name: str) -> list[float | None]:
         """A column as floats, see `value`."""
@@ -158,7 +173,9 @@ class Frame:
     def value(self, cell: Any) -> float | None:
         """A cell as a float: None for a text that is no number, NaN for what is neither."""
         if isinstance(cell, str):
-            return None if self.lines is None else number(cell) if cell else math.nan
+            if self.lines is None:
+                return None
+            return number(cell, self.decimal) if cell else math.nan
         if isinstance(cell, np.timedelta64) or not isinstance(cell, _NUMBERS):
             return math.nan
         try:
@@ -176,7 +193,7 @@ class Frame:
         if found is not None and (sure or np.isfinite(found).all()):
             return found
         array = self.column(name)
-        text = "_" if self.lines is None else "".join(array)
+        text = "_" if self.lines is None or self.decimal != "." else "".join(array)
         if array.dtype.kind in "biuf" or (text.isascii() and "_" not in text):
             with contextlib.suppress(ValueError):
                 fast: NDArray[np.float64] = array.astype(np.float64)
@@ -208,8 +225,7 @@ class Frame:
             shown, hint = "an empty cell", "fill it in or leave the row out"
         elif value is None:
             shown = f"the text {shown}"
-            if has_decimal_comma(cell):
-                hint = "numbers are written with a decimal point, not a comma"
+            hint = other_notation(cell, self.decimal) or hint
         elif not math.isfinite(value):
             hint = "fill such values in or leave the rows out"
         more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
@@ -224,7 +240,7 @@ class Frame:
         absent = [name for name in names if name not in self._columns]
         if not absent:
             return
-        if self.names and all(number(name) is not None for name in self.names):
+        if self.names and all(number(name, self.decimal) is not None for name in self.names):
             raise DataError(
                 f"{self.origin}: the first line holds numbers ({shortened(', '.join(self.names))}),"
                 f" expected the names of the columns: {listed(names)}"
@@ -232,6 +248,15 @@ class Frame:
         other = other_delimiter(self.names)
         hint = f'\nhint: are its cells separated by "{other}"? Set the delimiter' if other else ""
         raise DataError(missing(self.origin, "column", absent, self.names) + hint)
+
+
+def pandas_index(schema: Any) -> list[str]:
+    """The columns of a pyarrow schema that were the index of a pandas data frame."""
+    found: list[Any] = []
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        found = [*json.loads(schema.metadata[b"pandas"])["index_columns"]]
+    names = [name for name in getattr(schema, "names", ()) if isinstance(name, str)]
+    return [name for name in names if name in found or _INDEX.fullmatch(name)]
 
 
 def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:
@@ -261,20 +286,111 @@ def missing(origin: object, kind: str, absent: Sequence[str], existing: Collecti
     return f"{origin} {text}\n{kind}s: {listed([*existing]) or 'none'}"
 
 
-def number(text: str) -> float | None:
+def number(text: str, decimal: str = ".") -> float | None:
     """The number, perhaps NaN or infinite, that a text holds, or None.
 
-    Python's float() also takes "1_000", and digits of other scripts; a table that says so means
-    something else.
+    Before a decimal comma digits may stand in groups of thousands, 1.234,5; a point anywhere else
+    is no part of a number. Python's float() also takes "1_000", and digits of other scripts; a
+    table that says so means something else.
     """
+    if decimal == ",":
+        if "." in text:
+            if not GROUPS[","].fullmatch(text):
+                return None
+            text = text.replace(".", "")
+        text = text.replace(",", ".")
     try:
         return float(text) if "_" not in text and text.isascii() else None
     except ValueError:
         return None
 
 
-def has_decimal_comma(text: str) -> bool:
-    return text.count(",") == 1 and number(text.replace(",", ".")) is not None
+def other_notation(text: str, decimal: str) -> str:
+    """A hint for what is a number, but not with this mark before its decimals; else empty."""
+    if number(text, decimal) is not None:
+        return ""
+    if decimal == ",":
+        if number(text) is None and not GROUPS["."].fullmatch(text):
+            return ""
+        return (
+            'with decimal: "," a point stands between groups of three digits, as in 1.234,5; '
+            'a file where it stands before decimals is of decimal: "."'
+        )
+    grouped = GROUPS["."].fullmatch(text)
+    mark = 'numbers are written with a decimal point, not a comma; decimal: "," reads a comma as it'
+    if number(text, ",") is None:
+        return "numbers are written without thousands separators" if grouped else ""
+    if grouped:
+        return (
+            f"numbers are written without thousands separators: is it {text.replace(',', '')}, "
+            f'or {text.replace(",", ".")}? decimal: "," reads it as the latter'
+        )
+    return mark
+
+
+def as_cells(array: Array) -> list[Any]:
+    """The values of a column, as they are written: a float32 keeps its few digits."""
+    if array.dtype.kind == "M":  # nanoseconds would become integers
+        array = array.astype("datetime64[us]").astype(object)
+    if array.dtype.kind == "f" and array.dtype != np.float64:
+        return [*map(float, map(str, array))]
+    return array.tolist()
+
+
+def text_of(cell: Any) -> str:
+    """A cell as a text, as a file of text has it, empty where it has no value.
+
+    Whole numbers are without a point, and days without a time of day.
+    """
+    if isinstance(cell, str):
+        return cell.strip()
+    if isinstance(cell, np.generic):
+        cell = as_cells(np.array([cell]))[0]
+    if isinstance(cell, bytes):
+        cell = cell.decode(errors="backslashreplace")
+    if is_nothing(cell):
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return f"{cell + 0.0:.0f}"
+    if isinstance(cell, datetime):
+        return str(cell).removesuffix(" 00:00:00")
+    return str(cell).strip()
+
+
+def is_nothing(cell: Any) -> bool:
+    """Whether a cell is None, NaN, or what pandas has for those."""
+    if isinstance(cell, float):
+        return math.isnan(cell)
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+
+
+class Codes(dict[str, int]):
+    """Codes of texts, from `first` on, and -1 or what stands for others.
+
+    Files of another kind write the same value in other ways: 1.0 for 1, 2024-01-01T00:00 for
+    2024-01-01, true for True. Such a text has the code of the one that it may be; 01 is never 1.
+    """
+
+    def __init__(self, texts: Iterable[str], first: int = 0) -> None:
+        super().__init__((text, code) for code, text in enumerate(texts, start=first))
+        self._none = first - 1
+        self._plain: dict[str, int] = {}
+        for text, code in self.items():
+            plain = _plainly(text)
+            self._plain[plain] = self._none if plain in self._plain else code
+
+    def __missing__(self, text: str) -> int:
+        return self._plain.get(_plainly(text), self._none)
+
+
+def _plainly(text: str) -> str:
+    """A text that all ways to write its value have in common."""
+    if _WHOLE.fullmatch(text):
+        return text.partition(".")[0]
+    if _TIME.fullmatch(text):
+        with contextlib.suppress(ValueError):
+            return text_of(datetime.fromisoformat(text))
+    return text.capitalize() if text.casefold() in ("true", "false") else text
 
 
 def other_delimiter(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..words import listed
-from .frame import Frame, missing
+from .frame import Frame, missing, pandas_index
 from .mapped import Column, Mapped, Stored, changed, sign_of
 from .reading import library, reading
 from .source import Source
@@ -320,7 +320,8 @@ class ParquetRows:
         self._bounds = np.cumsum([0, *counts])
         if not self._bounds[-1]:
             raise DataError(f"{path} has no rows: the data set is empty")
-        self.empty = Frame(path, self._schema.names, [[]] * len(self._schema.names))
+        names, index = self._schema.names, pandas_index(self._schema)
+        self.empty = Frame(path, names, [[]] * len(names), index=index)
 
     def has_numbers(self, name: str) -> bool:
         """Whether a column holds integers or floats."""

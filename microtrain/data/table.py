@@ -20,7 +20,7 @@ from ..errors import ConfigError, DataError, install
 from ..words import listed, plural
 from .columns import STATISTICS, Column, Specification, as_columns, dates, numbers, texts
 from .dataset import ArrayDataset
-from .frame import Frame, shortened, together
+from .frame import Codes, Frame, shortened, together
 from .preprocessing import Preprocessing
 from .target import read_target
 
@@ -44,7 +44,8 @@ class Table:
         columns: what columns hold that are no plain numbers, by name: `category`, `date`, `id`, or
             a `Column` (or a dict of its arguments).
         features: the names of the input columns, in order; None takes all but the target, the
-            weight, those of `drop`, and ids.
+            weight, those of `drop`, ids, and the index that pandas stored in a file or pyarrow
+            table, unless `columns` has it.
         drop: columns to leave out.
         categorical: read the target as classes whatever its values look like.
         weight: a column of numbers that say how much each row counts.
@@ -92,7 +93,7 @@ class Table:
         if both := sorted({*drop} & {*given, *(features or ()), *named["weight"]}):
             raise ConfigError(f"{frame.origin}: {listed(both)} in drop and used")
         if features is None:
-            left_out = {target, weight, *drop}
+            left_out = {target, weight, *drop, *({*frame.index} - {*given})}
             features = [name for name in frame.names if name not in left_out]
             if "" in features and "" not in given:
                 raise DataError(
@@ -262,7 +263,7 @@ class Fitted:
             cells = np.array(texts(frame, self.name, self.column))
             empty = cells == ""
             cells = np.where(empty, str(self.fill), cells)
-            codes = np.array([self._code.get(cell, 0) for cell in cells.tolist()], np.int64)
+            codes = np.array([self._code[cell] for cell in cells.tolist()], np.int64)
             self._tell(frame, np.where(empty, "", cells), codes, note)
             known = np.arange(1, 1 + len(self.categories))
             embedded = self.column.encode == "embedding"
@@ -280,8 +281,8 @@ class Fitted:
         return codes if embedded else None
 
     @cached_property
-    def _code(self) -> dict[str, int]:
-        return {category: code for code, category in enumerate(self.categories, start=1)}
+    def _code(self) -> Codes:
+        return Codes(self.categories, first=1)
 
     def _tell(self, frame: Frame, cells: Array, codes: Array, note: Note) -> None:
         """Refuse unknown categories, or say that there are some."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .frame import Frame, has_decimal_comma, shortened
+from .frame import Frame, other_notation, shortened
 
 __all__ = ["read_target"]
 
 Array = NDArray[Any]
+_PLAIN = re.compile(r"0|-?[1-9][0-9]*")  # a whole number, as it is written
 
 
 def read_target(
@@ -29,17 +30,12 @@ def read_target(
     found = frame.floats(name)
     if found is not None and np.isfinite(found).any() and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
-    if found is not None and np.isfinite(found).all():
-        exact = (found % 1 == 0) & (np.abs(found) < 2**53)  # beyond it two codes are one float
-        _require_whole(frame, name, np.flatnonzero(~exact).tolist())
-        whole, inverse = np.unique(found, return_inverse=True)
-        return inverse.astype(np.int64), tuple(str(int(x)) for x in whole)
     array, which = frame.coded(name)
     if {*map(type, array.tolist())} == {str}:  # each different text is looked at once
         place = {cell: i for i, cell in enumerate(dict.fromkeys(array.tolist()))}
         which = np.fromiter(map(place.__getitem__, array.tolist()), np.intp, len(array))[which]
         array = np.array([*place], object)
-    each = Frame(frame.origin, [name], [array], frame.lines)
+    each = Frame(frame.origin, [name], [array], frame.lines, decimal=frame.decimal)
     values = each.values(name)
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
@@ -50,18 +46,17 @@ def read_target(
         for i, (x, cell) in enumerate(zip(values, cells, strict=True))
         if not cell
         or (x is not None and not math.isfinite(x))
-        or (not categorical and has_decimal_comma(cell))
+        or (not categorical and other_notation(cell, frame.decimal))
     ]
     if bad:
         rows = np.flatnonzero(np.isin(which, bad)).tolist()
         raise frame.refusal(name, rows, "expected a number or a name")
     if len(finite) == len(cells):
-        exact = [x.is_integer() and abs(x) < 2**53 for x in finite]
-        _require_whole(frame, name, np.flatnonzero(~np.array(exact)[which]).tolist())
-        cells = [str(int(x)) for x in finite]
-        labels = sorted(set(cells), key=int)
-    else:
-        labels = sorted(set(cells))
+        fractions = [not x.is_integer() for x in finite]
+        if rows := np.flatnonzero(np.array(fractions)[which]).tolist():
+            raise frame.refusal(name, rows, "expected a whole number as the code of a class")
+    in_order = all(map(_PLAIN.fullmatch, cells))  # 007 is a text as others are
+    labels = sorted(set(cells), key=int if in_order else None)
     # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
     if not categorical and len(labels) > max(20, len(which) // 2):
         raise DataError(
@@ -70,9 +65,3 @@ def read_target(
         )
     codes = {label: code for code, label in enumerate(labels)}
     return np.array([codes[cell] for cell in cells], np.int64)[which], tuple(labels)
-
-
-def _require_whole(frame: Frame, name: str, fractions: Sequence[int]) -> None:
-    """DataError for rows whose codes of classes are no whole numbers."""
-    if len(fractions):
-        raise frame.refusal(name, fractions, "expected a whole number as the code of a class")

@@ -139,6 +139,8 @@ def _target_table(path: str, name: str, array: Array, model: TrainedModel) -> Fr
     """The target of an npz file as a table; of a regression it may have several columns."""
     if array.ndim == 0:
         raise DataError(f"{path}: the target is one number; expected one for each row")
+    if array.dtype.kind == "b" and model.labels.dtype == np.int64:
+        array = array.astype(np.int64)  # what an array of truths is trained on
     if array.ndim == 1 or model.classes is not None:
         return Frame(path, [name], [array])
     return Frame(path, [f"{name}_{i}" for i in range(array.shape[1])], np.moveaxis(array, 1, 0))

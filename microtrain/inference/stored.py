@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..data import Source
 from ..data.files import read_parquet
-from ..data.frame import Frame, number, shortened
+from ..data.frame import Codes, Frame, shortened
 from ..data.mapped import Column, Mapped, Stored, map_npz
 from ..data.stores import ParquetRows, hdf5_arrays, zarr_arrays
 from ..data.view import layout
@@ -132,22 +132,14 @@ def _table_rows(path: str, model: TrainedModel) -> Source:
 
 def codes_of(table: Frame, name: str, model: TrainedModel) -> Array:
     """The codes of the classes in a column, as the model has them; DataError for another class."""
-    codes = {label: code for code, label in enumerate(model.classes or ())}
-    cells = table.texts(name)
-    if model.labels.dtype == np.int64:  # 3, 3.0 and 03 are one class
-        cells = [_whole(cell) for cell in cells]
-    for row, cell in enumerate(cells):
-        if cell not in codes:
-            raise DataError(
-                f'{table.location(row, name)}: "{shortened(cell)}" is none of the {len(codes)} '
-                f"classes of the model{did_you_mean(cell, codes)}"
-            )
-    return np.array([codes[cell] for cell in cells], np.int64)
-
-
-def _whole(cell: str) -> str:
-    value = number(cell)
-    return cell if value is None or not value.is_integer() else str(int(value))
+    known, cells = Codes(model.classes or ()), table.texts(name)
+    codes = np.array([known[cell] for cell in cells], np.int64)
+    for row in np.flatnonzero(codes < 0)[:1].tolist():
+        raise DataError(
+            f'{table.location(row, name)}: "{shortened(cells[row])}" is none of the {len(known)} '
+            f"classes of the model{did_you_mean(cells[row], known)}"
+        )
+    return codes
 
 
 def array_names(model: TrainedModel) -> tuple[list[str], str]:

@@ -73,10 +73,49 @@ def test_decimal_commas_are_seen(capsys):
     Path("new.csv").write_text("a;b\n0,5;1\n")
     Path("point.csv").write_text("a;b\n0.5;1\n")
     capsys.readouterr()
-    for file in ("new.csv", "point.csv"):
-        assert main(["predict", "runs/t", "--input", file, "--output", "-"]) == 0
-    first, second = capsys.readouterr().out.split("y\n")[1:]
-    assert first == second
+    assert main(["predict", "runs/t", "--input", "new.csv", "--output", "-"]) == 0
+    capsys.readouterr()
+    assert main(["predict", "runs/t", "--input", "point.csv", "--output", "-"]) == 3
+    assert 'point.csv, line 2, column "a": expected a number, found the text "0.5"' in (
+        capsys.readouterr().err
+    )
+
+
+def test_commas_that_may_be_of_thousands_are_no_decimals(capsys):
+    rows = "".join(f'"{i % 3 + 1},{i:03}",{i % 5},{i % 2}\n' for i in range(40))
+    Path("t.csv").write_text("a,b,y\n" + rows)
+    assert main(["init", "csv", "t.csv"]) == 0
+    assert '40 cells such as "1,000" no number: correct them' in capsys.readouterr().out
+    assert "decimal" not in Path("t.yaml").read_text()
+    assert main(["train", "t.yaml", "run_dir=runs"]) == 3
+    assert "thousands separators: is it 1000, or 1.000?" in capsys.readouterr().err
+
+
+def test_codes_with_leading_zeros_are_categories_and_classes(capsys):
+    rows = "".join(f"{i % 4:02},{i},{i % 3:03}\n" for i in range(60))
+    Path("t.csv").write_text("region,size,y\n" + rows)
+    assert main(["init", "csv", "t.csv"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 texts: 00, 01, 02, 03, codes with leading zeros" in shown
+    assert "3 classes: 000 33%, 001 33%, 002 33%" in shown
+    text = Path("t.yaml").read_text()
+    assert "categorical: true" in text and "    region: category" in text
+    rows = "".join(f"{i % 97},{i % 30:03}\n" for i in range(300))
+    Path("u.csv").write_text("size,y\n" + rows)
+    assert main(["init", "csv", "u.csv"]) == 0
+    assert "30 classes: 000 3%" in capsys.readouterr().out
+
+
+def test_the_index_of_a_data_frame_is_proposed_for_nothing(capsys):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    content = {"a": [i % 7 for i in range(40)], "b": [i / 3 for i in range(40)]}
+    content["__index_level_0__"] = [3 * i % 41 for i in range(40)]
+    parquet.write_table(pyarrow.table(content), "t.parquet")
+    assert main(["init", "csv", "t.parquet"]) == 0
+    assert "target: b  # the last column" in Path("t.yaml").read_text()
+    assert 'drop: [__index_level_0__]' in Path("t.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microtrain.data import csv, npz, parquet
+from microtrain.data import Table, csv, npz, parquet
 from microtrain.data.files import read_csv
 from microtrain.data.frame import Frame
 from microtrain.errors import ConfigError, DataError
@@ -70,7 +70,7 @@ def test_features_choose_columns_and_their_order(table):
         (["b", "a", "b"], {}, ("a", "b"), [1, 0, 1]),
         (["b ", "a", " b"], {}, ("a", "b"), [1, 0, 1]),
         (["10", "9", "10"], {"categorical": True}, ("9", "10"), [1, 0, 1]),
-        (["1.0", "-1", "1"], {"categorical": True}, ("-1", "1"), [1, 0, 1]),
+        (["1.0", "-1", "1"], {"categorical": True}, ("-1", "1", "1.0"), [2, 0, 1]),
         (["1", "a", "1"], {"categorical": True}, ("1", "a"), [0, 1, 0]),
         (["größer", "kleiner", "größer"], {}, ("größer", "kleiner"), [0, 1, 0]),
     ],
@@ -80,6 +80,61 @@ def test_classes_are_sorted_names_or_sorted_numbers(table, cells, options, class
     assert data.classes == classes
     assert data.arrays[1].dtype == np.int64
     np.testing.assert_array_equal(data.arrays[1], codes)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["007", "01", "02", "7"],
+        ["0", "00"],
+        ["1", "1.0", "01"],
+        ["1000", "1e3"],
+        ["+1", "-1", "1"],
+        ["9007199254740992", "9007199254740993"],
+        ["1.000", "1000"],
+        ["2,5", "2.5x"],
+        ["1.000,5", "x"],
+    ],
+)
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_classes_are_the_texts_as_they_are_written(table, cells, decimal):
+    content = "a;y\n" + "".join(f"1;{cell}\n" for cell in [*cells, *reversed(cells)])
+    data = table(content, categorical=True, delimiter=";", decimal=decimal)
+    assert data.classes == tuple(sorted(cells))
+    codes = data.arrays[1].tolist()
+    assert [data.classes[code] for code in codes] == [*cells, *reversed(cells)]
+
+
+COMMAS = {  # None: no number
+    "0,5": 0.5, "1,5": 1.5, "1.500": 1500, "1.500,25": 1500.25, "12.345.678,9": 12345678.9,
+    "-1.000": -1000, "1,5e3": 1500, "1e3": 1000, ",5": 0.5, "5,": 5, "007": 7, "+3,0": 3,
+    "1.500,": 1500, "0.5": None, "0.125": None, "1.5": None, "235.78": None, "1.50": None,
+    "1.5000": None,
+    "01.500": None, "1500.250": None, "1.500.25": None, "1,500.5": None, "1,2,3": None,
+    "1.500e3": None, "1.": None, ".5": None, ".500": None, "1_0": None, "-0.125": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", COMMAS)
+@pytest.mark.parametrize("form", ["{}", '"{}"', "\u00a0{} "])
+def test_with_a_decimal_comma_a_point_has_one_meaning(table, cell, form):
+    content = "a;y\n1,5;2\n" + form.format(cell) + ";3\n1.250;4\n"
+    if (value := COMMAS[cell]) is not None:
+        data = table(content, delimiter=";", decimal=",")
+        assert data.arrays[0].tolist() == [[1.5], [value], [1250]]
+        return
+    with pytest.raises(DataError) as caught:
+        table(content, delimiter=";", decimal=",")
+    where = f'table.csv, line 3, column "a": expected a number, found the text "{cell}"'
+    assert where in str(caught.value)
+
+
+def test_a_point_before_decimals_in_a_target_with_a_decimal_comma_is_named(table):
+    with pytest.raises(DataError) as caught:
+        table("a;y\n1;2.5\n2;3.5\n", delimiter=";", decimal=",")
+    assert 'line 2, column "y": expected a number or a name, found the text "2.5"' in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,6 +396,39 @@ def test_defects_of_parquet_files(stored, columns, options, message):
         stored(columns, **options)
     assert message in str(caught.value)
     assert "table.parquet" in str(caught.value)
+
+
+PANDAS = '{{"index_columns": {}, "columns": []}}'
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("__index_level_0__", '["__index_level_0__"]'),
+        ("key", '["key"]'),
+        ("__index_level_0__", None),  # by a program that has lost what pandas wrote
+        (None, '[{"kind": "range", "name": null, "start": 0, "stop": 3, "step": 1}]'),
+        (None, "5"),
+    ],
+)
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_index_of_a_data_frame_is_no_input(tmp_path, named, told, in_memory):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as writer
+
+    content = {"a": [1.0, 2, 3], "y": [1.0, 2, 4]} | ({named: [17, 4, 99]} if named else {})
+    meta = {} if told is None else {b"pandas": PANDAS.format(told).encode()}
+    made = pyarrow.table(content).replace_schema_metadata(meta)
+    path = tmp_path / "table.parquet"
+    writer.write_table(made, path)
+    data = parquet(path, "y", in_memory=in_memory)
+    assert tuple(data.feature_names) == ("a",)
+    assert list(Table(made, "y").columns) == ["a"]
+    if named:  # where it is asked for it is a column as others are
+        data = parquet(path, "y", features=["a", named], in_memory=in_memory)
+        assert tuple(data.feature_names) == ("a", named)
+        assert list(Table(made, "y", {named: "number"}).columns) == ["a", named]
+        assert parquet(path, named).target_name == named
 
 
 # npz ------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Tables as people have them: columns of all kinds become numbers by the training part alone."""
 
+import contextlib
 import json
 from datetime import date, datetime
 from decimal import Decimal
@@ -340,6 +341,61 @@ def test_texts_of_a_cell_do_not_depend_on_the_others():
     assert x.tolist() == [[0, 1, 0], [0, 0, 0]]
     (x,) = encoder.encode(Frame("t", ["c"], [np.array([Decimal("1"), "2"], object)]))
     assert x.tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+KINDS = {  # the same values as a CSV file has them, and of other types
+    "whole": (["1", "2", "1"], [[1, 2, 1], [1.0, 2.0, 1.0], np.float32([1, 2, 1])]),
+    "whole, of floats": (["1.0", "2.0", "1.0"], [[1, 2, 1], [1.0, 2.0, 1.0]]),
+    "short": (["0.1", "2.5", "0.1"], [[0.1, 2.5, 0.1], np.float32([0.1, 2.5, 0.1])]),
+    "truths": (["True", "False", "True"], [[True, False, True]]),
+    "truths of Arrow": (["true", "false", "true"], [[True, False, True]]),
+    "days": (
+        ["2024-01-01", "2024-12-31", "2024-01-01"],
+        [[date(2024, 1, 1), date(2024, 12, 31), date(2024, 1, 1)],
+         np.array(["2024-01-01", "2024-12-31", "2024-01-01"], "datetime64[ns]"),
+         ["2024-01-01 00:00:00", "2024-12-31T00:00", "2024-01-01 00:00:00"]],
+    ),
+    "times": (
+        ["2024-01-01T12:30", "2024-01-01 00:00:00", "2024-01-01T12:30"],
+        [np.array(["2024-01-01T12:30", "2024-01-01", "2024-01-01T12:30"], "datetime64[us]")],
+    ),
+    "bytes": (["a", "é", "a"], [[b"a", "é".encode(), b"a"], ["a", "é", "a"]]),
+    "decimals": (["1.50", "2.25", "1.50"], [[Decimal("1.50"), Decimal("2.25"), Decimal("1.50")]]),
+    "no numbers": (["007", "01", "007"], [["007", "01", "007"]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_is_the_same_category_in_every_kind_of_file(tmp_path, kind):
+    cells, others = KINDS[kind]
+    path = tmp_path / "t.csv"
+    path.write_text("c,y\n" + "".join(f"{cell},1\n" for cell in cells), encoding="utf-8")
+    specs = {"c": {"type": "category", "unknown": "error"}}
+    frames = [csv(path, "y", columns=specs).frame]
+    frames += [Frame("memory", ["c"], [np.array(column)]) for column in others]
+    with contextlib.suppress(ImportError):
+        import pyarrow
+        from pyarrow.parquet import write_table
+
+        for column in others:
+            write_table(pyarrow.table({"c": column, "y": [1.0] * 3}), tmp_path / "t.parquet")
+            frames.append(parquet(tmp_path / "t.parquet", "y", columns=specs).frame)
+    for one in frames:
+        made = Table({"c": one.column("c"), "z": [0.0] * 3}, "z", specs)
+        encoder = made.encoder()
+        codes = {tuple(encoder.encode(other)[0][:, 0]) for other in frames}
+        assert codes in ({(1.0, 0.0, 1.0)}, {(0.0, 1.0, 0.0)})
+        with pytest.raises(DataError, match="expected one of"):
+            encoder.encode(Frame("new", ["c"], [["0" + cells[0], "1", "7"]]))
+
+
+def test_two_spellings_of_a_number_are_two_categories():
+    made = table({"c": ["1", "01", "1.0", "1e0"]}, {"c": {"type": "category", "unknown": "error"}})
+    encoder, _ = made.fit()
+    assert encoder.feature_names == ("c=01", "c=1", "c=1.0", "c=1e0")
+    assert encoder.encode(made.frame)[0].argmax(axis=1).tolist() == [1, 0, 2, 3]
+    with pytest.raises(DataError, match="expected one of"):  # 1 or 1.0?
+        encoder.encode(Frame("t", ["c"], [["1.00"]]))
 
 
 def test_dates_as_texts_are_dates_whatever_their_unit():

@@ -1,5 +1,6 @@
 """A model of a table in use: raw rows in, whatever their columns hold."""
 
+import contextlib
 import csv
 import io
 import json
@@ -14,6 +15,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import DataError
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
@@ -82,6 +84,84 @@ def test_ids_and_kept_columns_stand_before_the_predictions(run, tmp_path, capsys
     assert predict(run, tmp_path, NEW, "--keep", "note", "--keep", "size") == rows
     predict(run, tmp_path, NEW)
     assert capsys.readouterr().err == "note: columns that the model does not use: note\n"
+
+
+def test_texts_that_look_like_numbers_come_back_as_they_were(tmp_path, capsys):
+    """An id, a category and classes, in a file with decimal commas."""
+    rows = [
+        f"{1000 + i:,}".replace(",", ".") + f";{i / 7:.3f}".replace(".", ",")
+        + f";{('2,5', '2.500', '2500')[i % 3]};{('1.000', '2.000')[i % 2]}"
+        for i in range(40)
+    ]  # fmt: skip
+    (tmp_path / "t.csv").write_text("id;x;size;version\n" + "\n".join(rows) + "\n")
+    (tmp_path / "t.yaml").write_text(
+        "name: t\ndata: {type: csv, path: t.csv, target: version, categorical: true, "
+        'delimiter: ";", decimal: ",", columns: {id: id, size: category}, '
+        "split: {train: 0.8, val: 0.2}}\nmodel: logistic_regression\nloss: cross_entropy\n"
+        "metrics: [{type: recall, positive: '2.000'}]\noptimizer: adam\n"
+        'train: {duration: 1 epochs, batch_size: 8, compile: "off"}\n'
+    )
+    assert main(["train", str(tmp_path / "t.yaml"), f"run_dir={tmp_path / 'runs'}"]) == 0
+    assert "recall_2.000" in capsys.readouterr().out
+    out, run = tmp_path / "o.csv", str(tmp_path / "runs" / "t")
+    command = ["predict", run, "--input", str(tmp_path / "t.csv"), "--output", str(out)]
+    assert main([*command, "--proba", "--keep", "size,x"]) == 0
+    assert "probability_1.000,probability_2.000" in out.read_text()
+    with out.open(newline="") as file:
+        found = [*csv.DictReader(file)]
+    for row, line in zip(found, rows, strict=True):
+        assert [row["id"], row["x"], row["size"]] == line.split(";")[:3]
+        assert row["version"] in ("1.000", "2.000")
+    assert main(["evaluate", run, "--data", str(tmp_path / "t.csv")]) == 0
+    assert "1.000 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("classes", "others"),
+    [
+        (["007", "7"], []),
+        (["01", "02"], []),
+        (["1e3", "1000"], []),
+        (["1.0", "2.0"], [[1, 2], [1.0, 2.0]]),
+        (["1", "2"], [[1, 2], [1.0, 2.0], ["1.0", "2.0"]]),
+        (["False", "True"], [[False, True], ["false", "true"]]),
+    ],
+)
+def test_a_model_of_one_file_measures_another_by_the_classes_as_written(tmp_path, classes, others):
+    def write(name, cells):
+        content = "x,c\n" + "".join(f"{i % 2},{cells[i % 2]}\n" for i in range(40))
+        (tmp_path / name).write_text(content)
+
+    write("t.csv", classes)
+    (tmp_path / "t.yaml").write_text(
+        "name: t\ndata: {type: csv, path: t.csv, target: c, categorical: true, "
+        "split: {train: 0.8, val: 0.2}}\nmodel: logistic_regression\nloss: cross_entropy\n"
+        "metrics: [accuracy]\noptimizer: {type: adam, lr: 0.5}\n"
+        'train: {duration: 9 epochs, batch_size: 8, compile: "off"}\n'
+    )
+    assert main(["train", str(tmp_path / "t.yaml"), f"run_dir={tmp_path / 'runs'}"]) == 0
+    run, given = str(tmp_path / "runs/t"), {"comm": SingleCommunicator(), "warn": print}
+    model = mt.load(run)
+    assert list(map(str, model.predict([[0.0], [1.0]]))) == classes
+    for i, cells in enumerate(others):
+        files = [f"{i}.csv", f"{i}.npz"]
+        write(files[0], cells)
+        if not isinstance(cells[0], str):
+            np.savez(tmp_path / files[1], x=np.array([[0.0], [1.0]] * 20), c=np.array(cells * 20))
+            with contextlib.suppress(ImportError):
+                import pyarrow
+                from pyarrow.parquet import write_table
+
+                files.append(f"{i}.parquet")
+                columns = {"x": [0.0, 1.0] * 20, "c": cells * 20}
+                write_table(pyarrow.table(columns), tmp_path / files[2])
+        for file in [str(tmp_path / name) for name in files if (tmp_path / name).exists()]:
+            part = evaluate_run(run, data_file=file, **given).parts[file]
+            assert part.values["accuracy"] == 1.0
+            assert part.classes.names == classes
+    write("strange.csv", ["0" + classes[0], classes[1]])
+    with pytest.raises(DataError, match=f'"0{classes[0]}" is none of the 2 classes'):
+        evaluate_run(run, data_file=str(tmp_path / "strange.csv"), **given)
 
 
 def test_classes_of_true_and_false_are_measured_again(tmp_path):
