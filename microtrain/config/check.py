@@ -122,8 +122,16 @@ class _Checker:
         """Say what a key that this section does not have may mean; the paths of what it may."""
         elsewhere = {word: [path] for word, path in OTHER_KEYS.items()} | self.known
         near, far = closest(key, keys.parameters), closest(key, elsewhere)
+        if far and not is_slip(key, far):
+            far = None  # of all keys there are one is always near
         message, meant = "unknown key", list[str]()
-        if near and (is_slip(key, near) or not (far and is_slip(key, far))):
+        head, *below = key.split(".")
+        if below and head in keys.parameters:
+            meant = [join(section, key), join(section, head)]
+            nested = "".join(f"{each}: {{" for each in (head, *below[:-1]))
+            message += f": a dot makes no section in a file; it is {nested}{below[-1]}: ..."
+            message += "}" * len(below)
+        elif near and (is_slip(key, near) or not far):
             meant = [join(section, near)]
             message += f"; did you mean {near}?"
         elif far:

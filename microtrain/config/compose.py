@@ -174,6 +174,8 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
     keys = path.split(".")
     if not equals or not all(key and key.isprintable() for key in keys):
         message = "an override is KEY=VALUE such as optimizer.lr=0.01"
+        if not equals and text.rstrip().endswith(("]", "}", ",")):
+            message += "; what has spaces stands in quotes: 'model.hidden=[16, 8]'"
         problems.append(Problem("", message, Place(source, 1, 1, len(text))))
         return root
     try:

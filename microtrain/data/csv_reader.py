@@ -13,6 +13,7 @@ import csv
 import io
 import itertools
 import os
+import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
@@ -27,7 +28,7 @@ from .arrow import Arrow, Columns
 from .csv_cells import Cells, Cut, Texts
 from .decimals import BEFORE
 from .frame import Frame, OnFile, other_delimiter
-from .reading import require_utf8
+from .reading import require_text, require_utf8
 
 __all__ = ["read_table"]
 
@@ -39,6 +40,7 @@ BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
 ARROW_BLOCK = 16 * BLOCK
 _WORTH = 60  # blocks of a file for which pyarrow's import pays: 16 MB
 _ROWS = 10_000  # of a block from Python's reader
+_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _AT_ONCE = 2_000_000  # cells whose texts are read again together
 
 
@@ -205,7 +207,8 @@ class _File:
     def _header(self) -> tuple[list[str], int, int]:
         """The names of the columns, and the offset and the line at which the rows begin."""
         with self._open() as file:
-            start = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0
+            require_text(self.origin, head := file.read(16))
+            start = len(BOM_UTF8) if head.startswith(BOM_UTF8) else 0
             file.seek(start)
             lines = list[str]()
             with contextlib.suppress(csv.Error, UnicodeDecodeError, StopIteration):
@@ -217,7 +220,14 @@ class _File:
                         yield line
 
                 reader = csv.reader(counted(), delimiter=self._delimiter, strict=True)
-                if names := next(reader):
+                names = next(reader)
+                if told := _SEPARATOR.fullmatch(lines[0].strip()):
+                    raise DataError(
+                        f"{self.origin}, line 1: {told[0]} tells a spreadsheet what separates "
+                        "cells, and is no header; delete this line, and write "
+                        f"delimiter: {told[1]!r:.5}"
+                    )
+                if names:
                     start += len("".join(lines).encode())
                     return [name.strip() for name in names], start, 1 + len(lines)
         for _ in self.rows():  # says what is wrong

@@ -133,7 +133,7 @@ def guess_target(frame: Frame) -> tuple[str, str]:
 
 
 def advice(frame: Frame, names: Iterable[str]) -> str:
-    """What to write for those of the columns `names` that are no plain numbers."""
+    """What to write for those of the columns `names` that are no plain numbers; perhaps nothing."""
     proposals = []
     for name in names:
         try:
@@ -143,10 +143,7 @@ def advice(frame: Frame, names: Iterable[str]) -> str:
     columns = [f"  {p.name}: {p.spec}" for p in proposals if p.spec not in ("", "drop")]
     dropped = [p.name for p in proposals if p.spec == "drop"]
     if not columns and not dropped:
-        return (
-            "hint: fill such cells in or delete the rows; columns of text can be left out: "
-            "features: [...] names those to use"
-        )
+        return ""
     lines = ["hint: say under data what they are" + ("" if columns else ", or leave them out")]
     lines += ["columns:", *columns] if columns else []
     lines += [f"drop: [{', '.join(dropped)}]"] if dropped else []

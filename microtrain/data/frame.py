@@ -159,7 +159,10 @@ class Frame:
         self.require([name])
         column, *others = self._columns[name]
         if others:
-            raise DataError(f'{self.origin} has {1 + len(others)} columns named "{name}"')
+            raise DataError(
+                f'{self.origin} has {1 + len(others)} columns named "{name}"\n'
+                "hint: rename them in the file, or leave them out: drop: [...]"
+            )
         return column
 
     def texts(self, name: str) -> list[str]:
@@ -223,6 +226,8 @@ class Frame:
         shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             shown, hint = "an empty cell", "fill it in or leave the row out"
+            if len(bad) == len(self) > 1:
+                hint = "no cell of this column has a value; leave the column out"
         elif value is None:
             shown = f"the text {shown}"
             hint = other_notation(cell, self.decimal) or hint

@@ -12,7 +12,17 @@ from ..errors import DataError, install
 from ..files import open_plain
 from ..spelling import did_you_mean
 
-__all__ = ["library", "reading", "require_utf8"]
+__all__ = ["library", "reading", "require_text", "require_utf8"]
+
+_UNPACK = "unpack it first"
+_OTHERS = {
+    b"\x1f\x8b": ("compressed by gzip", _UNPACK),
+    b"BZh91AY&SY": ("compressed by bzip2", _UNPACK),
+    b"\xfd7zXZ": ("compressed by xz", _UNPACK),
+    b"(\xb5/\xfd": ("compressed by zstd", _UNPACK),
+    b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
+    b"PAR1\x15": ("a Parquet file", "data of type parquet are read from such"),
+}
 
 
 @contextlib.contextmanager
@@ -46,6 +56,13 @@ def library(name: str, path: Path, extra: str) -> Any:
             f"{path} is read by {name}, which cannot be imported ({error}); install it with "
             f"{install(extra)}"
         ) from error
+
+
+def require_text(origin: str, head: bytes) -> None:
+    """DataError where a file begins as one of another kind does, whatever its name is."""
+    for magic, (kind, way_out) in _OTHERS.items():
+        if head.startswith(magic):
+            raise DataError(f"{origin} is {kind}, no CSV file; {way_out}")
 
 
 def require_utf8(origin: str, file: BinaryIO) -> None:

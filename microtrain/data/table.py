@@ -175,9 +175,13 @@ class Table:
             from .describe import advice
 
             plain = [name for name, column in self.columns.items() if column == Column()]
-            raise DataError(
-                "\n".join(filter(None, [str(error), advice(self.frame, plain)]))
-            ) from None
+            told = advice(self.frame, plain)
+            if not told and "\nhint: " not in str(error):
+                told = (
+                    "hint: fill such cells in or delete the rows; columns of text can be left "
+                    "out: features: [...] names those to use"
+                )
+            raise DataError("\n".join(filter(None, [str(error), told]))) from None
         return Encoder(tuple(columns), self.ids)
 
     def arrays(self, encoder: Encoder, note: Note | None = None) -> ArrayDataset:

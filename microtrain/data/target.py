@@ -52,8 +52,10 @@ def read_target(
         rows = np.flatnonzero(np.isin(which, bad)).tolist()
         raise frame.refusal(name, rows, "expected a number or a name")
     if len(finite) == len(cells):
-        fractions = [not x.is_integer() for x in finite]
-        if rows := np.flatnonzero(np.array(fractions)[which]).tolist():
+        exact = np.array([x.is_integer() for x in finite])
+        if array.dtype.kind != "O":  # of texts each is another one, however large
+            exact &= np.abs(finite) < 2**53
+        if rows := np.flatnonzero(~exact[which]).tolist():
             raise frame.refusal(name, rows, "expected a whole number as the code of a class")
     in_order = all(map(_PLAIN.fullmatch, cells))  # 007 is a text as others are
     labels = sorted(set(cells), key=int if in_order else None)

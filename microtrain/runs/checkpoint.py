@@ -254,7 +254,11 @@ def load_newest_checkpoint(
             raise
         except DataError as error:
             warn(str(error))
-    raise DataError(f"no usable checkpoint in {Path(directory)}: a run writes one at its last step")
+    there = "" if Path(directory).is_dir() else " (there is no such directory)"
+    raise DataError(
+        f"no usable checkpoint in {Path(directory)}{there}: a run writes one at its last step, a "
+        "loop of your own where it calls mt.save"
+    )
 
 
 def peek_state(path: Path) -> dict[str, Any]:

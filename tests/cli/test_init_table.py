@@ -115,7 +115,7 @@ def test_the_index_of_a_data_frame_is_proposed_for_nothing(capsys):
     parquet.write_table(pyarrow.table(content), "t.parquet")
     assert main(["init", "csv", "t.parquet"]) == 0
     assert "target: b  # the last column" in Path("t.yaml").read_text()
-    assert 'drop: [__index_level_0__]' in Path("t.yaml").read_text()
+    assert "drop: [__index_level_0__]" in Path("t.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -1,5 +1,8 @@
 """Data from csv and npz files: what is read, and that every defect is named where it is."""
 
+import bz2
+import gzip
+import lzma
 import os
 from pathlib import Path
 
@@ -210,6 +213,14 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
          'as the code of a class, found "1.5"'),
         (MANY, {}, 'column "y": 28 different texts in 28 rows; is "2026-01-01" the name of a '
          "class?\nhint: categorical: true reads every cell of the target as the name"),
+        ('a,y\n"1,234",2\n', {}, 'found the text "1,234"\nhint: numbers are written without '
+         'thousands separators: is it 1234, or 1.234? decimal: "," reads it as the latter'),
+        ('a,y\n"1,234,567.5",2\n', {}, "hint: numbers are written without thousands separators"),
+        ('a,y\n1,"1,234"\n2,"2,345"\n', {}, "(1 more in this column)\nhint: numbers are written "
+         "without thousands separators"),
+        ('a;y\n1,234.5;2\n', {"delimiter": ";", "decimal": ","}, 'hint: with decimal: "," a point'),
+        ("a,b,y\n,1,2\n,3,4\n", {}, "found an empty cell (1 more in this column)\nhint: no cell of "
+         "this column has a value; leave the column out\n"),
         # columns
         ("a,label\n1,2\n", {"target": "labels"}, 'has no column "labels"; did you mean label?\n'
          "columns: a, label"),
@@ -222,7 +233,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
          '";"? Set the delimiter'),
         ("a\ty\n1\t2\n", {}, r'hint: are its cells separated by "\t"? Set the delimiter'),
         (",a,y\n0,1,2\n", {}, "column 1 has no name. Is it a row number (pandas: to_csv(index="),
-        ("a,a,y\n1,2,3\n", {}, 'has 2 columns named "a"'),
+        ("a,a,y\n1,2,3\n", {}, 'has 2 columns named "a"\nhint: rename them in the file, or leave'),
         ("a,y,y\n1,2,3\n", {}, 'has 2 columns named "y"'),
         ("y\n1\n", {}, 'has no column beside the target "y"'),
         # rows
@@ -237,6 +248,13 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ('a,y\n1,2\n"3,4\n5,6\n', {}, "line 3: unexpected end of data"),
         ('a,y\n1,"2"3\n', {}, "line 2: "),
         (b"a,y\n1,2\n1,caf\xe9\n", {}, "line 3: byte 0xe9 is not UTF-8 text"),
+        *((f"sep=;\n{rows}", {"delimiter": each}, "line 1: sep=; tells a spreadsheet what "
+           "separates cells, and is no header; delete this line, and write delimiter: ';'")
+          for rows, each in (("a;y\n1;2\n", ","), ("a;y\n1;2\n", ";"), ("a,y\n1,2\n", ","))),
+        (gzip.compress(b"a,y\n1,2\n"), {}, "is compressed by gzip, no CSV file; unpack it first"),
+        (bz2.compress(b"a,y\n1,2\n"), {}, "is compressed by bzip2"),
+        (lzma.compress(b"a,y\n1,2\n"), {}, "is compressed by xz"),
+        (b"PK\x03\x04\x14\0\x06\0", {}, "is a zip archive or a spreadsheet, no CSV file"),
         ("a,y\n1,2\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     ],
 )  # fmt: skip
@@ -245,6 +263,7 @@ def test_defects_of_csv_files(table, content, options, message):
         table(content, **options)
     assert message in str(caught.value)
     assert "table.csv" in str(caught.value)
+    assert "delete the rows" not in str(caught.value) or str(caught.value).count("hint: ") == 1
     assert caught.value.exit_code == 3
 
 

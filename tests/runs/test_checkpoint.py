@@ -249,8 +249,12 @@ def test_the_newest_whole_checkpoint_is_used_and_the_damaged_one_named(tmp_path)
     assert len(warnings) == 1
     assert "step-000020: model.safetensors has" in warnings[0]
     truncate(tmp_path / "step-000010" / "state.json")
-    with pytest.raises(DataError, match="no usable checkpoint in"):
+    with pytest.raises(
+        DataError, match=r"no usable checkpoint in.*of your own where it calls mt\.save"
+    ):
         load_newest_checkpoint(tmp_path, warnings.append)
+    with pytest.raises(DataError, match=r"in .*absent \(there is no such directory\)"):
+        load_newest_checkpoint(tmp_path / "absent", warnings.append)
 
 
 @pytest.mark.parametrize(
