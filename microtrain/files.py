@@ -105,11 +105,21 @@ def refuse_link(path: Place) -> None:
         raise OSError(errno.ELOOP, text, str(path))
 
 
-def make_directory(path: Place) -> None:
-    """Make a directory of a run where it is absent; OSError for a link, or without the run."""
-    refuse_link(path)
-    with contextlib.suppress(FileExistsError):
+def make_directory(path: Place, links: bool = False) -> None:
+    """Make a directory where it is absent, so that it outlives a power cut.
+
+    OSError without what it is to be in, and for a link unless there may be `links`.
+    """
+    if not links:
+        refuse_link(path)
+    try:
         os.mkdir(path)
+    except OSError:
+        if not os.path.isdir(path):  # "/" is no place to write in, and is there
+            raise
+    else:
+        with contextlib.suppress(PermissionError):  # one may write where one may not read
+            sync_directory(os.path.dirname(os.path.abspath(path)))
 
 
 def write_whole(

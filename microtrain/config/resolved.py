@@ -14,16 +14,21 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
+from ..words import printable
 from .components import FROM_DATA
 from .schema import LISTS, OWN_KEYS, Component, Config, Split
+
+if TYPE_CHECKING:
+    from .document import Node
 
 AS_SEED = "as seed"  # origin of the split's seed in a run of before it had one of its own
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
 _CODE = re.compile(r"[^\s\"']+\.py(?=:\w)")
+_UNWRITABLE = "the configuration cannot be written down for a run"
 _WORDS = ("null", "true", "false")
 
 
@@ -31,7 +36,8 @@ def resolved_yaml(config: Config) -> str:
     """`config` as YAML, one value a line, its origin (file and line, default ...) as a comment."""
     rows = list(_rows("", config, config.origins))
     width = min(max(len(text) for text, _ in rows), 60)
-    lines = [f"{text:<{width}}  # {origin}" if origin else text for text, origin in rows]
+    # An origin is the path of a file, which may have any character.
+    lines = [f"{text:<{width}}  # {printable(origin)}" if origin else text for text, origin in rows]
     return "# Every value of this run; the comments say where each came from.\n" + "".join(
         f"{line}\n" for line in lines
     )
@@ -52,6 +58,33 @@ def compared(config: Config) -> dict[str, str]:
             digest = hashlib.blake2b(Path(name).read_bytes(), digest_size=6).hexdigest()
             found[f"the ranks have different files {name}"] = f"one with the hash {digest}"
     return found
+
+
+def whole_yaml(config: Config) -> str:
+    """`resolved_yaml`, for a run to be read back by; ConfigError where that cannot be."""
+    from .document import MAX_BYTES  # only where a run is begun
+
+    text = resolved_yaml(config)
+    try:
+        found = as_yaml(_tree(text, Path("config.yaml")).plain())
+        size = len(text.encode())
+    except (DataError, UnicodeEncodeError) as error:
+        raise ConfigError(f"{_UNWRITABLE}: {error}") from error
+    if found != as_yaml(_plain(config)):
+        raise ConfigError(f"{_UNWRITABLE}: it would be read otherwise")
+    if size > MAX_BYTES:
+        raise ConfigError(
+            f"{_UNWRITABLE}: it takes {size:,} bytes of YAML, of at most {MAX_BYTES:,}; "
+            "name files instead of writing values out"
+        )
+    return text
+
+
+def _plain(value: Any, kind: str = "") -> Any:
+    """What `resolved_yaml` says, as it is read."""
+    if is_dataclass(value):
+        return {key: _plain(each, key) for key, each in _entries(value).items()}
+    return [_plain(each) for each in value] if kind in LISTS and value else value
 
 
 def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -87,10 +120,11 @@ def _entries(section: Any) -> dict[str, Any]:
 
 
 class Setting(NamedTuple):
-    """A value of the configuration, and where it came from ("" where the file does not say)."""
+    """A value of the configuration, where it came from ("" where the file has no word), its line."""
 
     value: Any
     origin: str
+    line: int = 0
 
 
 def read_settings(text: str, path: Path) -> dict[str, Setting]:
@@ -102,15 +136,10 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
 
     Raises DataError for what is no YAML or no mapping.
     """
-    from .document import Node, join, lines_of, parse  # only where a run is read
-    from .problems import Source
+    from .document import join  # only where a run is read
 
-    problems: list[Any] = []
-    lines = lines_of(text)
-    root = parse(text, Source(str(path), lines, path.parent), problems)
-    if root is None or problems or not isinstance(root.value, dict):
-        why = problems[0].message if problems else "expected keys and values"
-        raise DataError(f"damaged file: {path}: {why}")
+    root = _tree(text, path)
+    lines = root.place.source.lines
     settings: dict[str, Setting] = {}
 
     def walk(path: str, node: Node) -> None:
@@ -118,13 +147,27 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
             for key, below in node.value.items():
                 walk(join(path, key), below)
         else:
-            _, mark, origin = lines[node.place.line - 1].rpartition("  # ")
-            settings[path] = Setting(node.plain(), origin if mark else "")
+            at = node.place
+            _, _, origin = lines[at.line - 1][at.column - 1 + at.width :].partition("# ")
+            settings[path] = Setting(node.plain(), origin, at.line)
 
     walk("", root)
     if "data.split.train" in settings and "seed" in settings:
         settings.setdefault("data.split.seed", Setting(settings["seed"].value, AS_SEED))
     return settings
+
+
+def _tree(text: str, path: Path) -> Node:
+    """The tree of a resolved configuration; DataError for what is no YAML or no mapping."""
+    from .document import lines_of, parse  # only where a run is read
+    from .problems import Source
+
+    problems: list[Any] = []
+    root = parse(text, Source(str(path), lines_of(text), path.parent), problems)
+    if root is None or problems or not isinstance(root.value, dict):
+        why = problems[0].message if problems else "expected keys and values"
+        raise DataError(f"damaged file: {path}: {why}")
+    return root
 
 
 def as_yaml(value: Any) -> str:

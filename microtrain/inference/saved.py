@@ -26,12 +26,22 @@ from pydantic import (
 )
 
 from ..config.load import load_config, load_sweep
+from ..config.resolved import resolved_yaml
+from ..config.same_run import FREE, compare_configs
 from ..config.schema import Config
 from ..data import Encoder, Preprocessing
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
-from ..runs.members import Result, best_setting, last_of_each, models, read_members
-from ..runs.record import Run
+from ..runs.members import (
+    Of,
+    Result,
+    best_setting,
+    check_members,
+    last_of_each,
+    models,
+    read_members,
+)
+from ..runs.record import Best, Run
 from ..words import number, plural
 
 __all__ = ["Saved", "Signature", "read_all", "read_saved"]
@@ -191,10 +201,27 @@ def read_saved(
             status = run.info.status
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
         loaded, chosen, fell_back = run.checkpoint(which, warn)
+        if loaded.config_text != run.config_text:
+            _compare(loaded.config_text, config, run.path)
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
     chosen = chosen or f"checkpoint of step {loaded.step:,}"
     return Saved(run, config, replace(loaded, optimizer={}), chosen)
+
+
+def _compare(text: str, config: Config, path: Path) -> None:
+    """ConfigError where the configuration of a run is not the one that its model was trained with.
+
+    text: that one.
+    """
+    compare_configs(
+        text,
+        resolved_yaml(config),
+        path,
+        (*FREE, "train.compile"),
+        before="what was trained",
+        refused="is damaged: its config.yaml is not that of its model",
+    )
 
 
 def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") -> list[Saved]:
@@ -206,11 +233,11 @@ def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") 
     run = Run.read(Path(os.path.expanduser(path)))
     if not run.info.sweep:
         raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
-    results, data = read_members(run.path)
+    results, data, of = read_members(run.path)
     last = last_of_each(results).values()
     ended, of = [r for r in last if r.status == "finished"], f"the sweep {run.path}"
     if member == "best-setting" and ended:
-        keep = _saved(run, ended[:1], data, trust)[0].config.checkpoint
+        keep = _saved(run, ended[:1], data, of, trust)[0].config.checkpoint
         chosen = best_setting(last, str(keep.monitor), 1 if keep.mode == "max" else -1)
         ended, of = [r for r in ended if r.setting == chosen], f"the best setting of {of}"
     if len(ended) < 2:
@@ -218,7 +245,7 @@ def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") 
             f"of {of} {plural(len(ended), 'member')} finished; a mean and its spread take two or "
             "more"
         )
-    return _saved(run, ended, data, trust)
+    return _saved(run, ended, data, of, trust)
 
 
 def _read_member(run: Run, checkpoint: str, member: str, trust: bool) -> Saved:
@@ -230,7 +257,7 @@ def _read_member(run: Run, checkpoint: str, member: str, trust: bool) -> Saved:
         )
     if not re.fullmatch("best|[0-9]{1,18}", member):
         raise ConfigError(f"member: expected best or a number, got {member!r:.40}")
-    results, data = read_members(run.path)
+    results, data, of = read_members(run.path)
     last = last_of_each(results)
     if member == "best" and run.info.best_member is None:
         why = (
@@ -255,13 +282,23 @@ def _read_member(run: Run, checkpoint: str, member: str, trust: bool) -> Saved:
             f"the sweep {run.path} has no model of member {chosen}: it {became}; "
             f"finished: {shown or 'none'}"
         )
-    return _saved(run, [result], data, trust)[0]
+    saved = _saved(run, [result], data, of, trust)[0]
+    if member == "best" and run.info.best != (result.best and Best(**result.best)):
+        raise DataError(
+            f"{run.path / 'run.json'} says that member {chosen} is the best, with {run.info.best}, "
+            f"and the member has {result.best}"
+        )
+    return saved
 
 
-def _saved(run: Run, results: list[Result], data: dict[str, Any], trust: bool) -> list[Saved]:
+def _saved(
+    run: Run, results: list[Result], data: dict[str, Any], of: Of, trust: bool
+) -> list[Saved]:
     """Members with their own configurations, models and data."""
     # Nothing is trained here, so no compiler need be there.
-    found = load_sweep(run.path / "config.yaml", ["train.compile=off"], trust=trust).members
+    sweep = load_sweep(run.path / "config.yaml", ["train.compile=off"], trust=trust)
+    check_members(of, Of(run.info.id, resolved_yaml(sweep.config)), run.path)
+    found = sweep.members
     arrays = models(run.path, [result.number for result in results])
     members = []
     for result in results:

@@ -50,7 +50,7 @@ class Sweep:
         record = Record.read(path)
         if not record.info.sweep:
             raise DataError(f"{record.path} is one run, and no sweep")
-        found, _ = read_members(record.path)
+        found, _, _ = read_members(record.path)
         mode = record.setting("checkpoint.mode")
         return cls(
             record.name,

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
 from ..files import (
+    make_directory,
     open_plain,
     parse_object,
     read_object,
@@ -44,10 +45,15 @@ FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
 _BLOCK = 2**22  # bytes that are read and hashed at a time
 _NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
+_WAS = re.compile(r"(damaged-)?step-\d+|\.step-\d+\.replaced|last|best")
 
 
 class OtherFormat(DataError):
     """A checkpoint that another version of microtrain has written: whole, but not for this one."""
+
+
+class OtherRun(DataError):
+    """A checkpoint that another run has written: whole, but not of this one."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def save_checkpoint(
     directory = Path(directory)
     size = sum(content.size for content in contents.values())
     with refusing(directory, step, size), made(directory, step) as partial:
-        directory.mkdir(exist_ok=True)  # where a run was removed it is not made anew
+        make_directory(directory, links=True)  # where a run was removed it is not made anew
         clear_leftovers(directory)
         partial.mkdir()
         manifest = {
@@ -187,9 +193,15 @@ def name_of(step: int) -> str:
 
 def step_of(path: Path) -> int:
     """The step in the name of a checkpoint that `list_checkpoints` has found."""
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1] or match[2])
+    step = step_in(path.name)
+    assert step is not None
+    return step
+
+
+def step_in(name: str) -> int | None:
+    """The step that a name is of, as checkpoints have it; None for another name."""
+    match = _NAME.fullmatch(name)
+    return match and int(match[1] or match[2])
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -206,6 +218,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     manifest = _read_manifest(path)
     try:
         contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
+        if (step := step_in(path.name)) not in (None, manifest.step):
+            raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
         return Checkpoint(
             path=path,
             step=manifest.step,
@@ -235,6 +249,17 @@ def list_checkpoints(directory: str | Path) -> list[Path]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def had_checkpoints(directory: Path) -> bool:
+    """Whether there is, or was, a checkpoint in a directory, whole or damaged."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
+    return any(_WAS.fullmatch(name) for name in names)
+
+
 def load_newest_checkpoint(
     directory: str | Path,
     warn: Callable[[str], None],
@@ -250,7 +275,7 @@ def load_newest_checkpoint(
             if check is not None:
                 check(checkpoint)
             return checkpoint
-        except OtherFormat:
+        except (OtherFormat, OtherRun):
             raise
         except DataError as error:
             warn(str(error))
@@ -259,6 +284,15 @@ def load_newest_checkpoint(
         f"no usable checkpoint in {Path(directory)}{there}: a run writes one at its last step, a "
         "loop of your own where it calls mt.save"
     )
+
+
+def config_of(path: Path) -> str:
+    """The config.yaml of a checkpoint; DataError where it is not as it was written."""
+    manifest = _read_manifest(path)
+    try:
+        return _read_verified(path, "config.yaml", manifest.files["config.yaml"]).tobytes().decode()
+    except ValueError as error:
+        raise DataError(f"damaged checkpoint {path}: {error}") from error
 
 
 def peek_state(path: Path) -> dict[str, Any]:

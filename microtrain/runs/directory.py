@@ -18,16 +18,26 @@ import functools
 import itertools
 import json
 import os
+import re
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, DataError, LaunchError
-from ..files import open_to_write, reason, refuse_link, write_whole
-from .history import LEADING, RESERVED, WALL_CLOCK
+from ..errors import ConfigError, LaunchError
+from ..files import (
+    make_directory,
+    open_to_write,
+    read_plain,
+    reason,
+    refuse_link,
+    sync_directory,
+    write_whole,
+)
+from .history import LEADING, RESERVED, WALL_CLOCK, rows_until
 from .lines import Lines
 from .provenance import command_line, git_state, versions
 from .record import read_run_json
@@ -71,19 +81,22 @@ class RunDirectory:
                 refuse_link(self.path / name)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, self._descriptor)
-            self._lock = open_to_write(self.path / "run.lock", os.O_RDWR)
-            opened.callback(os.close, self._lock)
+            self._holder = open_to_write(self.path / "run.lock", os.O_RDWR)
+            opened.callback(os.close, self._holder)
             self._acquire(wait_s)
             self._log, self._metrics = (
                 opened.enter_context(
                     contextlib.closing(
                         Lines(
-                            path, functools.partial(self._refusing, f"cannot write {path.name} in")
+                            path,
+                            functools.partial(self._refusing, f"cannot write {path.name} in"),
+                            hashed=path == self.metrics_file,
                         )
                     )
                 )
                 for path in (self.path / "log.txt", self.metrics_file)
             )
+            self._updating = threading.Lock()
             info = self.path / "run.json"
             self._info = read_run_json(info) if info.exists() else {}
             self._opened = opened.pop_all()
@@ -113,6 +126,7 @@ class RunDirectory:
             run.update(
                 status="running",
                 exit_code=None,
+                id=os.urandom(16).hex(),
                 name=name,
                 started=now.isoformat(timespec="seconds"),
                 versions=versions(),
@@ -137,8 +151,14 @@ class RunDirectory:
 
         A status is running, finished, stopped, diverged or failed.
         """
-        self._info.update(fields)
-        self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
+        with self._updating:
+            self._info.update(fields)
+            self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
+
+    def note_checkpoint(self) -> None:
+        """Say in run.json that there is a checkpoint; from any thread."""
+        if not self.info("has_checkpoints"):
+            self.update(has_checkpoints=True)
 
     def log_metrics(self, row: Mapping[str, Any]) -> None:
         """Append one object to metrics.jsonl, without waiting until it is written (`flush`).
@@ -153,13 +173,12 @@ class RunDirectory:
         ordered = {key: row[key] for key in (*LEADING, *metrics, *WALL_CLOCK) if key in row}
         self._metrics.add(json.dumps(_plain(ordered)))
 
-    @property
-    def metrics_bytes(self) -> int:
-        """The length of metrics.jsonl with all rows, which a checkpoint keeps for `trim_metrics`.
+    def rows_so_far(self) -> dict[str, Any]:
+        """Length and sha256 of metrics.jsonl with all rows, which a checkpoint keeps for `trim`.
 
         They may not be written yet; before the checkpoint is, `sync` waits for them.
         """
-        return self._metrics.length
+        return {"metrics_bytes": self._metrics.length, "metrics_sha256": self._metrics.sha256()}
 
     def flush(self) -> None:
         """Wait until all rows and lines are written; a kill does not lose them from then on."""
@@ -171,15 +190,33 @@ class RunDirectory:
         self._look()
         self._metrics.sync()
 
-    def trim_metrics(self, length: int) -> None:
-        """Forget the rows after a checkpoint; DataError where rows before it are missing."""
-        size = self.metrics_bytes
-        if size < length:
-            raise DataError(
-                f"damaged file: {self.metrics_file} has {size:,} bytes, but the checkpoint was "
-                f"written when it had {length:,}"
-            )
-        self._metrics.trim(length)
+    def trim_metrics(self, step: int = 0, rows: Mapping[str, Any] | None = None) -> str:
+        """Forget the rows after a checkpoint, of a step, which has kept `rows_so_far`; else all.
+
+        Returns what there is to say of rows that are not those that the checkpoint has seen: all
+        that can be read and are of no later step stay, and the file is kept as it was beside.
+        """
+        length, sha256 = (rows or {}).get("metrics_bytes", 0), (rows or {}).get("metrics_sha256")
+        size = self._metrics.length
+        # Earlier versions kept the length alone.
+        if size >= length and sha256 in (None, self._metrics.sha256(length)):
+            self._metrics.trim(length)
+            return ""
+        aside = self.path / f"metrics.before-step-{step}.jsonl"
+        with self._refusing("cannot keep the rows in"):
+            content = read_plain(self.metrics_file, size)
+            write_whole(aside, content)
+        kept, steps = rows_until(content, step)
+        self._metrics.trim(0)
+        for line in kept:
+            self._metrics.add(line)
+        found = f"{size:,} bytes" if size < length else "other rows"
+        last = f"up to step {max(steps):,}" if steps else "none"
+        return (
+            f"damaged file: {self.metrics_file} has {found}, and had {length:,} bytes at the "
+            f"checkpoint of step {step:,}; the run goes on whole, and its rows that can be read "
+            f"stay ({len(kept):,}, {last}); the file as it was is {aside}"
+        )
 
     def log(self, line: str) -> None:
         """Append a line to log.txt, without waiting until it is written."""
@@ -228,27 +265,37 @@ class RunDirectory:
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                # The lock belongs to the open file and goes with the process, however it dies.
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # A lock belongs to the open file and goes with the process, however it dies. That
+                # of the directory cannot be removed as a file can; the file says who holds it, and
+                # is all that there is where no directory can be locked (NFS).
+                try:
+                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP):
+                        raise
+                fcntl.flock(self._holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    holder = os.pread(self._lock, 1000, 0).decode(errors="replace").strip()
+                    holder = os.pread(self._holder, 1000, 0).decode(errors="replace").strip()
                     raise LaunchError(
                         f"the run directory {self.path} is in use by {holder or 'another process'}"
                         f"\nwait for it to end, or stop it"
                     ) from None
                 time.sleep(0.05)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"host {socket.gethostname()}, pid {os.getpid()}\n".encode(), 0)
+        os.ftruncate(self._holder, 0)
+        os.pwrite(self._holder, f"host {socket.gethostname()}, pid {os.getpid()}\n".encode(), 0)
 
 
 def _make_unique(base: Path, stamp: str) -> Path:
     for number in itertools.count(1):
         path = base / (stamp if number == 1 else f"{stamp}-{number}")
         try:
-            base.mkdir(parents=True, exist_ok=True)
+            for each in reversed((base, *base.parents)):
+                make_directory(each, links=True)
             path.mkdir()  # fails if it exists: two runs that start together cannot share it
+            with contextlib.suppress(PermissionError):
+                sync_directory(base)
             break
         except OSError as error:
             if isinstance(error, FileExistsError) and os.path.lexists(path):
@@ -269,6 +316,10 @@ def point(link: Path, target: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it: NumPy's numbers as Python's, what is not finite as null."""
-    text = json.dumps(value, default=lambda array: array.tolist())
+    """`value` as JSON has it: NumPy's numbers as Python's, what is not finite as null.
+
+    A byte in a path that is no UTF-8 is half of a surrogate pair, which no reader of JSON takes.
+    """
+    text = json.dumps(value, default=lambda array: array.tolist(), ensure_ascii=False)
+    text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
     return json.loads(text, parse_constant=lambda name: None)

@@ -7,6 +7,7 @@ says which line of a block is damaged.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,10 @@ from ..errors import DataError
 from ..files import open_plain, parse_object, reason
 from .regular import Layout, columns
 
-__all__ = ["LEADING", "RESERVED", "SPLITS", "WALL_CLOCK", "Entries", "History", "read_metrics"]
+__all__ = [
+    "LEADING", "RESERVED", "SPLITS", "WALL_CLOCK", "Entries", "History", "read_metrics",
+    "rows_until",
+]  # fmt: skip
 
 SPLITS = ("train", "val", "test")
 LEADING = ("split", "step", "epoch", "samples", "loss")
@@ -219,6 +223,22 @@ def _row(line: bytes) -> dict[str, Any]:
             name = key if len(key) <= _LONGEST_NAME else key[: _LONGEST_NAME - 3] + "..."
             raise ValueError(f"{name}: expected a number")
     return row
+
+
+def rows_until(content: bytes, step: int) -> tuple[list[str], list[int]]:
+    """The lines of a metrics.jsonl that are rows of a run's first steps, and their steps.
+
+    What is no row is left out; so is one of the test data, which is of a run that had ended.
+    """
+    kept: list[str] = []
+    steps: list[int] = []
+    for line in content.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            row = _row(line)
+            if row["step"] <= step and row["split"] != "test":
+                kept.append(line.decode())
+                steps.append(row["step"])
+    return kept, steps
 
 
 def _layouts(rows: Sequence[dict[str, Any]]) -> list[Layout]:

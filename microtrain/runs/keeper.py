@@ -42,6 +42,7 @@ class Saver:
         monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
         warn: gets the text of a failure that the run survives.
         sync: called before a checkpoint is written: the disk has all that it speaks of.
+        sealed: called after, from any thread.
         epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs (of short ones
             every few), as often as takes a twentieth of the time at most (`auto`); what is handed
             over meanwhile waits in memory. None: others say when.
@@ -56,10 +57,11 @@ class Saver:
         warn: Callable[[str], None],
         sync: Callable[[], None],
         epoch: int | None = None,
+        sealed: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = directory
         self._keep = keep_last, keep_best, monitor
-        self._warn, self._sync = warn, sync
+        self._warn, self._sync, self._sealed = warn, sync, sealed
         self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
         self._error: BaseException | None = None  # of the last one
         self._free_at = 0.0  # of time.monotonic: when the next may be written that can wait
@@ -176,6 +178,7 @@ class Saver:
     def _save(self, contents: dict[str, Any]) -> None:
         self._sync()
         save_checkpoint(self.directory, **contents)
+        self._sealed()
         prune(self.directory, *self._keep)
 
 

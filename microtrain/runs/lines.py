@@ -6,6 +6,7 @@ have come meanwhile at once; what it meets is raised by the next call.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ..errors import LaunchError
-from ..files import open_to_write
+from ..files import open_plain, open_to_write
 
 __all__ = ["Lines", "Unwritten"]
 
@@ -30,9 +31,15 @@ class Lines:
         path: made where it is absent; OSError for a link.
         refusing: turns an OSError into a LaunchError, whose words are those of the Unwritten that
             is raised at the next call, and from then on at each.
+        hashed: whether `sha256` is wanted.
     """
 
-    def __init__(self, path: Path, refusing: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        refusing: Callable[[], AbstractContextManager[None]],
+        hashed: bool = False,
+    ) -> None:
         self._file = open(  # noqa: SIM115 - until `close`
             path, "a", encoding="utf-8", errors="backslashreplace", opener=open_to_write
         )
@@ -43,6 +50,7 @@ class Lines:
         # Whatever ends the interpreter in good order, it writes first what has been added.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=path.name)
         self.length = os.fstat(self._file.fileno()).st_size  # bytes, with those not yet written
+        self._digest = self._digest_of(self.length) if hashed else None
 
     def add(self, line: str) -> None:
         """Append a line soon; ValueError after `close`."""
@@ -50,7 +58,10 @@ class Lines:
         line += "\n"
         with self._lock:
             self._waiting.append(line)
-            self.length += len(line.encode(errors="backslashreplace"))
+            content = line.encode(errors="backslashreplace")
+            self.length += len(content)
+            if self._digest is not None:
+                self._digest.update(content)
             first = len(self._waiting) == 1
         if first:
             try:
@@ -69,6 +80,14 @@ class Lines:
         with self._refusing():
             os.fsync(self._file.fileno())
 
+    def sha256(self, length: int | None = None) -> str:
+        """Of all lines, with those not yet written; of so many bytes where a length is given."""
+        if length is not None and length != self.length:
+            self.flush()
+            return self._digest_of(length).hexdigest()
+        assert self._digest is not None
+        return self._digest.hexdigest()
+
     def trim(self, length: int) -> None:
         """Forget all after so many bytes."""
         self.flush()
@@ -76,12 +95,23 @@ class Lines:
             os.ftruncate(self._file.fileno(), length)
             os.fsync(self._file.fileno())
         self.length = length
+        if self._digest is not None:
+            self._digest = self._digest_of(length)
 
     def close(self) -> None:
         """Write what was added, and close the file; OSError where that fails."""
         self._writer.shutdown()
         self._write()
         self._file.close()
+
+    def _digest_of(self, length: int) -> hashlib._Hash:
+        """Of the first bytes of the file, which has as many."""
+        digest = hashlib.sha256()
+        with self._refusing(), open_plain(self._file.name) as file:
+            while block := file.read(min(2**20, length)):
+                digest.update(block)
+                length -= len(block)
+        return digest
 
     def _write(self) -> None:
         with self._writing:  # the lines of one call stay before those of the next

@@ -23,6 +23,8 @@ from ..files import read_object, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
+    OtherRun,
+    had_checkpoints,
     list_checkpoints,
     load_checkpoint,
     load_newest_checkpoint,
@@ -95,6 +97,7 @@ class ClassCounts:
 class RunInfo:
     """run.json; any key may be absent, since a run is read at any moment of its life."""
 
+    id: str | None = None
     status: str = "unknown"
     exit_code: int | None = None
     name: str = ""
@@ -118,6 +121,8 @@ class RunInfo:
     sweep: bool = False
     members: dict[str, int] = field(default_factory=dict)
     best_member: int | None = None
+    has_checkpoints: bool = False
+    resumed_at: list[Count] = field(default_factory=list)
 
     def seconds(self, timing: str) -> float | None:
         """A timing in seconds, None where the run has not noted it."""
@@ -217,6 +222,31 @@ class Run:
         hashes = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
         return self.info.data_hash or next((h for h in hashes if isinstance(h, str)), None)
 
+    @property
+    def had_checkpoints(self) -> bool:
+        """Whether it has written one, be it there or not."""
+        info = self.info
+        return (
+            info.has_checkpoints
+            or info.status == "finished"
+            or any(info.resumed_at)
+            or had_checkpoints(self.path / "checkpoints")
+        )
+
+    def own(self, checkpoint: Checkpoint) -> None:
+        """OtherRun where a checkpoint was written by another run, DataError for another step."""
+        if (its := checkpoint.state.get("run")) != self.info.id:
+            raise OtherRun(
+                f"{checkpoint.path} is of another run: it names the run {its or '(none)'!s:.40}, "
+                f"and {self.path / 'run.json'} the run {self.info.id or '(none)'!s:.40}\nput it "
+                "back where it was, or use it by itself: a checkpoint is a path like a run's"
+            )
+        if (step := checkpoint.state.get("step")) != checkpoint.step:
+            raise DataError(
+                f"damaged checkpoint {checkpoint.path}: its state.json is of step {step}, its "
+                f"{MANIFEST} of {checkpoint.step}"
+            )
+
     def checkpoint(
         self, which: str | int, warn: Callable[[str], None]
     ) -> tuple[Checkpoint, str, str]:
@@ -225,7 +255,7 @@ class Run:
         `best` is the one by which the run is known: all that tells of a trained model takes it, so
         that all tell of the same. Where there is none, or it is damaged, the newest that is whole
         takes its place; `warn` gets the text of each damaged one. Raises DataError where there is
-        none.
+        none, and OtherRun for one of another run.
         """
         paths = {step_of(path): path for path in self.checkpoints}
         fell_back = ""
@@ -235,18 +265,35 @@ class Run:
             if best.step in paths:
                 chosen = f"checkpoint of step {best.step:,}, the best ({measured})"
                 try:
-                    return load_checkpoint(paths[best.step]), chosen, ""
+                    loaded = load_checkpoint(paths[best.step])
+                    self.own(loaded)
+                    _measured(loaded, best, self.path / "run.json")
+                    return loaded, chosen, ""
+                except OtherRun:
+                    raise
                 except DataError as error:
                     fell_back = f"the best, of step {best.step:,}, cannot be used ({error})"
         if which in ("best", "last"):
-            last = load_newest_checkpoint(self.path / "checkpoints", warn)
+            last = load_newest_checkpoint(self.path / "checkpoints", warn, self.own)
             return last, f"checkpoint of step {last.step:,}, the last", fell_back
         if (step := int(which)) not in paths:
             there = ", ".join(map(str, paths))
             raise DataError(
                 f"the run {self.path} has no checkpoint of step {step}; there are {there}"
             )
-        return load_checkpoint(paths[step]), f"checkpoint of step {step:,}", ""
+        loaded = load_checkpoint(paths[step])
+        self.own(loaded)
+        return loaded, f"checkpoint of step {step:,}", ""
+
+
+def _measured(checkpoint: Checkpoint, best: Best, file: Path) -> None:
+    """DataError where a checkpoint is not the one that run.json says is the best."""
+    state = checkpoint.state
+    measured = state.get("monitored")
+    if state.get("monitor", [""])[0] == best.name and measured != best.value:
+        raise DataError(
+            f"{file} says that {best.name} was {best.value} there, and the checkpoint {measured}"
+        )
 
 
 def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
@@ -257,9 +304,10 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
     directory = Path(os.path.expanduser(path))
     if os.path.exists(directory / MANIFEST):
         return load_checkpoint(directory)
-    if not list_checkpoints(directory):
-        directory = Run.read(path).path / "checkpoints"
-    return load_newest_checkpoint(directory, warn)
+    if list_checkpoints(directory):
+        return load_newest_checkpoint(directory, warn)
+    run = Run.read(path)
+    return load_newest_checkpoint(run.path / "checkpoints", warn, run.own)
 
 
 def newest_run(directory: Path) -> Path | None:

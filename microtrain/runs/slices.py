@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import LaunchError
+from ..files import make_directory
 from .array_file import Content, array_content
 from .checkpoint import (
     SLICED,
@@ -229,5 +230,5 @@ def seal_slices(
 def prepare(directory: Path) -> None:
     """Make the directory ready for all ranks to write in; rank 0, before any does."""
     with contextlib.suppress(OSError):  # told by the writing itself
-        directory.mkdir(exist_ok=True)
+        make_directory(directory, links=True)
         clear_leftovers(directory)

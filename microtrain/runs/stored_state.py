@@ -101,8 +101,10 @@ class _Run:
     compile: _Compile
     options: Options
     random: RandomState
-    stop: _Stop | None = None  # an earlier version has none
+    stop: _Stop | None = None  # an earlier version has none; nor what follows
     order: str = ""
+    run: str | None = None
+    metrics_sha256: str | None = None
 
 
 @dataclass

@@ -18,21 +18,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.duration import Duration
-from ..config.resolved import as_yaml, resolved_yaml
+from ..config.resolved import as_yaml, resolved_yaml, whole_yaml
+from ..config.same_run import compare_configs
 from ..config.schema import Config
 from ..config.sweep import Member
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
-from ..errors import ConfigError, UserError
+from ..errors import ConfigError, DataError, LaunchError, UserError
+from ..files import reason
 from ..report.overview import in_csv
 from ..report.sweeps import Sweep
 from ..runs.directory import RunDirectory
-from ..runs.members import Result, Store, gather, read_members, without_curve
+from ..runs.members import (
+    MEMBERS,
+    Of,
+    Result,
+    Store,
+    check_members,
+    gather,
+    read_members,
+    without_curve,
+)
 from ..runs.record import Run
 from ..train.data_cache import reading_once
 from ..train.output import Output
 from ..train.results import STOPPED
-from ..train.resume import LOCK_WAIT, compare_configs
+from ..train.resume import LOCK_WAIT
 from ..words import elapsed, number, plural, size
 from .member import sharing, train_member
 
@@ -69,8 +80,9 @@ def run_sweep(
     with settled(comm):
         check(config)
     with _directory(config, comm, output, resume) as (path, directory):
-        done = _done(path, comm) if resume is not None else {}
-        store = Store(path, comm.rank)
+        of = from_root(comm, lambda: _of(directory, config))
+        done = {} if resume is None else from_root(comm, lambda: _done(path, of, output))
+        store = Store(path, comm.rank, of)
         runner = _Runner(members, comm, output, store, done, config)
         began = time.perf_counter()
         runner.begin()
@@ -119,7 +131,7 @@ def _directory(
     directory: RunDirectory | None = None
     with settled(comm):
         if comm.rank == 0:
-            text = resolved_yaml(config)
+            text = whole_yaml(config)
             if resume is None:
                 directory = RunDirectory.create(config.run_dir, config.name, config_text=text)
                 directory.update(sweep=True, ranks=comm.size)
@@ -155,9 +167,30 @@ def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
         signal.signal(number_, before)
 
 
-def _done(path: Path, comm: Communicator) -> dict[tuple[int, int | None], Result]:
-    found = from_root(comm, lambda: [without_curve(r) for r in read_members(path)[0]])
-    return {(result.number, result.rung): result for result in found}
+def _of(directory: RunDirectory | None, config: Config) -> Of:
+    assert directory is not None
+    return Of(directory.info("id"), resolved_yaml(config))
+
+
+def _done(path: Path, of: Of, output: Output) -> dict[tuple[int, int | None], Result]:
+    """What is there already; a damaged file is set aside, and its members are trained again.
+
+    Raises OtherRun and ConfigError for members of another sweep, DataError where all are damaged.
+    """
+
+    def damaged(file: Path, error: DataError) -> None:
+        if file.name == MEMBERS:  # it is all that a sweep has which has come to its end
+            raise error
+        try:
+            file.replace(aside := file.with_name(f"{file.name}.damaged"))
+        except OSError as refused:
+            raise LaunchError(f"cannot set aside {reason(refused)}") from refused
+        output.warn(f"{error}\nits members are trained again; it is now {aside}")
+
+    found, _, its = read_members(path, damaged)
+    if found:
+        check_members(its, of, path)
+    return {(result.number, result.rung): without_curve(result) for result in found}
 
 
 class _Runner:
@@ -291,7 +324,7 @@ class _Runner:
             self.output.say("", f"stopped; go on with: microtrain resume {path}")
             return
         results = self._last()
-        gather(path, results)
+        gather(path, results, self.store.of)
         summary = self._summary(results)
         directory.write("results.csv", in_csv(summary.members()))
         best = summary.best

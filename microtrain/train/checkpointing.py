@@ -42,6 +42,7 @@ class Checkpoints(Observer):
             "monitor": run.state.monitor,
             "warn": run.output.warn,
             "sync": (lambda: None) if run.directory is None else run.directory.sync,
+            "sealed": (lambda: None) if run.directory is None else run.directory.note_checkpoint,
             "epoch": run.steps_per_epoch if clocked else None,
         }
         shared = shared_of(run.step, run.model, None)
@@ -108,7 +109,8 @@ def contents(run: TrainingRun) -> dict[str, Any]:
         "seed": run.config.seed,
         **run.where(),
         "seconds": time.perf_counter() - run.started,
-        "metrics_bytes": run.directory.metrics_bytes,
+        "run": run.directory.info("id"),
+        **run.directory.rows_so_far(),
         **run.state.state_dict(),
         **run.data_state,
         "order": order_name(len(run.loader.dataset), run.loader.shuffle),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..distributed.agreement import settled
 from ..distributed.connection import ranks_of
 from ..random import set_rng_state
-from ..runs.checkpoint import Checkpoint, list_checkpoints, load_newest_checkpoint, save_checkpoint
+from ..runs.checkpoint import Checkpoint, had_checkpoints, load_newest_checkpoint, save_checkpoint
 from ..runs.keeper import prune
 from ..runs.slices import writers
 from ..runs.stored_state import check_loop
@@ -117,7 +117,7 @@ def restore(
     ranks = ranks_of(comm, model, optimizer, loader)
 
     def read() -> Checkpoint | None:
-        if not list_checkpoints(Path(directory)):
+        if not had_checkpoints(Path(directory)):
             return None
         groups = () if optimizer is None else optimizer.param_groups
         return load_newest_checkpoint(

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.components import is_import_path
-from ..config.resolved import as_yaml, read_settings, resolved_yaml
+from ..config.resolved import read_settings, whole_yaml
+from ..config.same_run import compare_configs
 from ..config.schema import Config
 from ..data.order import TABLE
 from ..data.sampler import order_name
@@ -23,6 +23,8 @@ from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,
     OtherFormat,
+    OtherRun,
+    config_of,
     list_checkpoints,
     load_newest_checkpoint,
     step_of,
@@ -39,22 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "choose_run",
-    "compare_configs",
     "restore",
     "run_directory",
     "take_initial_values",
     "take_up",
 ]
-
-# What may be another after a resume: it does not change the mathematics of a step. The data
-# themselves are compared, wherever they lie.
-FREE = (
-    "name", "run_dir", "base", "data.path", "data.cache", "train.duration", "train.max_time",
-    "train.eval_every", "train.init_from", "log.", "checkpoint.", "callbacks", "device",
-    "distributed.backend", "distributed.bucket_mb", "distributed.overlap", "distributed.warn_s",
-    "distributed.timeout_s", "distributed.blas_threads", "distributed.share_gpu",
-)  # fmt: skip
-
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 Choice = tuple[Path | None, str, int | None]
@@ -88,7 +79,19 @@ def _chosen(config: Config, resume: str | os.PathLike[str] | None) -> Choice:
     run = Run.read(path)
     if run.info.status == "finished" and _reached(run, config):
         return None, f"the run {run.path} has finished; nothing is left to do", 0
+    _as_trained(run)
     return run.path, "", None
+
+
+def _as_trained(run: Run) -> None:
+    """ConfigError where the config.yaml of a run was edited, before anything is built by it."""
+    for path in reversed(run.checkpoints):
+        with contextlib.suppress(DataError):  # a damaged one is told of where it is read
+            text = config_of(path)
+            where = f"the checkpoint of step {step_of(path):,}"
+            file = run.path / "config.yaml"
+            compare_configs(text, run.config_text, run.path, before=where, file=file)
+            return
 
 
 def _reached(run: Run, config: Config) -> bool:
@@ -105,7 +108,7 @@ def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
     """
     with settled(run.comm):
         if run.comm.rank == 0:
-            run.config_text = resolved_yaml(run.config)  # once: as long as many steps
+            run.config_text = whole_yaml(run.config)  # once: as long as many steps
             run.directory = (
                 RunDirectory.create(
                     run.config.run_dir, run.config.name, config_text=run.config_text
@@ -140,7 +143,7 @@ def take_up(run: TrainingRun) -> None:
         share_arrays(run.comm, run.model, run.optimizer)
     with settled(run.comm):
         if run.directory is not None:
-            _go_on(run, run.directory, checkpoint.state["metrics_bytes"] if checkpoint else 0)
+            _go_on(run, run.directory, checkpoint.state if checkpoint else None)
 
 
 def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
@@ -210,7 +213,8 @@ def take_initial_values(run: TrainingRun) -> None:
 def _newest(run: TrainingRun) -> Checkpoint | None:
     """The newest checkpoint that can be used; None: the run begins anew.
 
-    Raises ConfigError for settings that make it another run, DataError for a run that diverged.
+    Raises ConfigError for settings that make it another run, DataError for a run that diverged or
+    whose checkpoints are gone or damaged: what it has of rows would be lost.
     """
     stored = Run.read(run.path)
     if stored.info.status == "diverged":
@@ -218,19 +222,28 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
             f"the run {stored.path} has diverged and would diverge again; start a new one with "
             "another optimizer.lr, or with train.init_from one of its checkpoints"
         )
-    compare_configs(stored.config_text, run.config_text, stored.path)
     directory, groups = stored.path / "checkpoints", run.optimizer.param_groups
+
+    def check(checkpoint: Checkpoint) -> None:
+        stored.own(checkpoint)
+        check_run(checkpoint, groups, run.skips is not None)
+
+    compare_configs(stored.config_text, run.config_text, stored.path)
     newest: Checkpoint | None = None
     try:
-        newest = load_newest_checkpoint(
-            directory,
-            run.output.warn,
-            lambda checkpoint: check_run(checkpoint, groups, run.skips is not None),
-        )
-    except OtherFormat:
+        newest = load_newest_checkpoint(directory, run.output.warn, check)
+    except (OtherFormat, OtherRun):
         raise
-    except DataError:  # none is whole: the run begins again
-        pass
+    except DataError as error:
+        if stored.had_checkpoints:
+            raise DataError(
+                f"the run {stored.path} cannot be resumed: it had checkpoints, and none of them "
+                "can be used; nothing of it was changed\nput them back from a copy, or start a new "
+                "run"
+            ) from error
+    if newest is not None:
+        where = f"the checkpoint of step {newest.step:,}"
+        compare_configs(newest.config_text, run.config_text, stored.path, before=where)
     for path in list_checkpoints(directory):  # damaged ones must not pass for the newest again
         if newest is None or step_of(path) > newest.step:
             aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
@@ -243,13 +256,14 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
     return newest
 
 
-def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> None:
+def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | None) -> None:
     """Make the run directory ready to go on from a checkpoint, on rank 0.
 
     Only once the checkpoint is taken over: a run that cannot go on stays as it is.
     """
     say, warn, step = run.output.say, run.output.warn, run.step
-    directory.trim_metrics(metrics_bytes)
+    if said := directory.trim_metrics(step, state):
+        warn(said)
     try:
         (directory.path / STOP_FILE).unlink(missing_ok=True)
     except OSError as error:
@@ -271,43 +285,3 @@ def _go_on(run: TrainingRun, directory: RunDirectory, metrics_bytes: int) -> Non
             "on, but not bit for bit"
         )
     say("")
-
-
-def compare_configs(stored: str, now: str, path: Path, free: tuple[str, ...] = FREE) -> None:
-    """ConfigError naming every setting that must be as it was in the run at `path`.
-
-    Args:
-        stored, now: resolved configurations, as YAML.
-        path: where `stored` is.
-        free: what the settings begin with that may be others.
-    """
-    before, after = (
-        {key: setting.value for key, setting in read_settings(text, path / "config.yaml").items()}
-        for text in (stored, now)
-    )
-    lines = [
-        f"  {key}: {_shown(before, key)} in the run, {_shown(after, key)} now"
-        for key in dict.fromkeys([*before, *after])
-        if not key.startswith(free) and _moved(before.get(key)) != _moved(after.get(key))
-    ]
-    if lines:
-        raise ConfigError(
-            f"the run {path} cannot be resumed with other settings: it would be a different run\n"
-            + "\n".join(lines)
-            + "\nstart a new run, or restore the settings; you can change duration, max_time, "
-            "eval_every, log, checkpoint, callbacks, the location of files, and how the ranks "
-            "communicate"
-        )
-
-
-def _moved(value: Any) -> Any:
-    """`value` with `/any/where/net.py:Net` as `net.py:Net`: a project may lie elsewhere now."""
-    if isinstance(value, list):
-        return [_moved(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _moved(each) for key, each in value.items()}
-    return value.rpartition("/")[2] if isinstance(value, str) and is_import_path(value) else value
-
-
-def _shown(values: dict[str, Any], key: str) -> str:
-    return as_yaml(values[key]) if key in values else "absent"

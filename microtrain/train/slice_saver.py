@@ -177,4 +177,5 @@ class SliceSaver(Saver):
 
     def _seal(self, part: Slice, found: Sequence[Outcome]) -> None:
         seal_slices(self.directory, part, found)
+        self._sealed()
         prune(self.directory, *self._keep)

@@ -276,7 +276,7 @@ def test_rows_do_not_wait_for_the_disk_and_a_checkpoint_does(run):
         run.log_metrics(row)
     assert slow.began.wait(30)
     assert run.metrics_file.read_bytes() == b""
-    expected = run.metrics_bytes  # what a checkpoint taken now keeps
+    expected = run.rows_so_far()["metrics_bytes"]  # what a checkpoint taken now keeps
     synced = threading.Event()
     saver = threading.Thread(target=lambda: (run.sync(), synced.set()))
     saver.start()

@@ -16,7 +16,7 @@ import pytest
 
 from microtrain.cli.main import main
 from microtrain.runs.directory import RunDirectory
-from microtrain.runs.members import member_arrays, read_members
+from microtrain.runs.members import Store, member_arrays, read_members
 from microtrain.runs.provenance import params_sha256
 from microtrain.runs.record import Run, newest_run
 from microtrain.train.assembly import load_data
@@ -81,7 +81,7 @@ def test_each_member_is_the_run_that_it_would_be_alone(place, executor):
         pytest.importorskip("numba")
     assert main(["train", "s.yaml", f"train.compile={executor}"]) == 0
     path = newest(place)
-    results, _ = read_members(path)
+    results, _, _ = read_members(path)
     assert len(results) == 24
     for result in results[:: 1 if executor == "numba" else 5]:
         words = ["train", "one.yaml", *overrides(result), f"train.compile={executor}"]
@@ -277,6 +277,101 @@ def test_a_damaged_file_of_members_is_told_of(place, capsys, damage):
     capsys.readouterr()
     assert main(["resume", str(path), "--trust"]) == 3
     assert f"damaged file: {file}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def swept(place):
+    """A sweep of two members that was killed with a file for each, and what it would have given."""
+    words = ["s.yaml", "train.duration=1 epochs", "sweep={seeds: 2}"]
+    assert main(["train", *words]) == 0
+    path = newest(place)
+    whole = table(path), (path / "members.safetensors").read_bytes()
+    results, data, of = read_members(path)
+    for number, result in enumerate(results):
+        store = Store(path, number, of)
+        store.add(result, member_arrays(path, result.number), data[result.data])
+        store.write()
+    (path / "members.safetensors").unlink()
+    with RunDirectory(path) as directory:
+        directory.update(status="running", exit_code=None)
+    return path, whole
+
+
+def flip(file, what):
+    """A bit of every array of a file of members, or of a digit or letter of its header."""
+    content = bytearray(file.read_bytes())
+    end = 8 + int.from_bytes(content[:8], "little")
+    if what == "weights":
+        header = json.loads(content[8:end])
+        header.pop("__metadata__")
+        places = [end + entry["data_offsets"][0] for entry in header.values()]
+    else:
+        places = [content.index(FLIPS[what], 0, end) + len(FLIPS[what])]
+    for place in places:
+        content[place] ^= 1
+    file.write_bytes(content)
+
+
+FLIPS = {
+    "weights": b"",
+    "a result": b'\\"seconds\\": 0.',
+    "the name of its data": b'\\"data\\": \\"',
+    "its data": b'data_hash\\": \\"',
+    "its configuration": b"batch_size: ",
+}
+
+
+@pytest.mark.parametrize("what", FLIPS)
+def test_members_of_a_damaged_file_are_trained_again_and_the_others_are_not(swept, capsys, what):
+    path, whole = swept
+    file = path / "members" / "1-0.safetensors"
+    flip(file, what)
+    capsys.readouterr()
+    assert main(["resume", str(path), "--trust"]) == 0
+    said = capsys.readouterr()
+    assert f"damaged file: {file}" in said.err and "are trained again" in said.err
+    assert "resumed with 1 of 2 finished" in said.out
+    assert table(path) == whole[0]
+
+
+@pytest.mark.parametrize("what", FLIPS)
+@pytest.mark.parametrize("command", ["evaluate", "predict", "report", "export"])
+def test_no_command_takes_a_member_whose_file_was_changed(swept, capsys, command, what):
+    path, whole = swept
+    file = path / "members.safetensors"
+    file.write_bytes(whole[1])
+    flip(file, what)
+    with RunDirectory(path) as directory:
+        directory.update(status="finished")
+    Path("rows.csv").write_text("sepal_length,sepal_width,petal_length,petal_width\n5,3,1,1\n")
+    more = {
+        "predict": ["--input", "rows.csv", "--output", "out.csv"],
+        "export": ["--to", "npz", "--output", "out.npz"],
+    }.get(command, [])
+    capsys.readouterr()
+    code, error = main([command, str(path), "--trust", *more]), capsys.readouterr().err
+    if (command, what) == ("report", "weights"):  # it tells of results alone
+        assert (code, error) == (0, "")
+    else:
+        assert code == 3 and f"damaged file: {file}" in error
+
+
+def test_members_and_settings_of_another_sweep_are_refused(place, capsys):
+    for seed in (1, 2):
+        assert main(["train", "s.yaml", "train.duration=1 epochs", f"sweep.seeds=[{seed}]"]) == 0
+    second = newest(place)
+    first = next(path for path in second.parent.glob("2*") if path != second)
+    config = (second / "config.yaml").read_text()
+    for digit, other in (("clip_norm: 5", "clip_norm: 6"), ("[4]", "[5]"), ("0.01", "0.02")):
+        assert digit in config
+        (second / "config.yaml").write_text(config.replace(digit, other))
+        capsys.readouterr()
+        assert main(["evaluate", str(second), "--trust"]) == 2
+        assert "its config.yaml is not that of its members" in capsys.readouterr().err
+    (second / "config.yaml").write_text(config)
+    (second / "members.safetensors").write_bytes((first / "members.safetensors").read_bytes())
+    assert main(["evaluate", str(second), "--trust"]) == 3
+    assert "are of another sweep" in capsys.readouterr().err
 
 
 def test_a_file_with_a_sweep_is_no_run_of_a_trainer(place):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import numpy as np
 import pytest
 from resuming import RUN, facts, metrics, train, write_run
 
+from microtrain import load
+from microtrain.config.load import load_config
 from microtrain.data.order import TABLE
+from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
 from microtrain.runs.record import newest_run
+from microtrain.train.resume import choose_run
 
 CASES: dict[str, list[str]] = {
     "dropout, batch norm, tail batch, momentum": [],
@@ -169,17 +174,168 @@ def test_the_checkpoint_before_a_damaged_one_is_used(tmp_path, whole, capfd, dam
     assert f"after step {step_of(bad):,}" not in (run / "log.txt").read_text()
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_without_a_whole_checkpoint_begins_again(tmp_path, whole, damaged):
+def test_a_run_that_never_had_a_checkpoint_begins_again(tmp_path, whole):
     expected, _ = whole("adam")
     config = write_run(tmp_path)
-    run = train(config, *CASES["adam"], crash=11 if damaged else 2).path
-    assert bool(list_checkpoints(run / "checkpoints")) == damaged
-    for path in list_checkpoints(run / "checkpoints"):
-        cut(path / "model.safetensors")
+    run = train(config, *CASES["adam"], crash=2).path
+    assert not list_checkpoints(run / "checkpoints")
     train(config, *CASES["adam"], resume=run)
     assert differences(facts(run), expected) == {}
     assert "after step 0" in (run / "log.txt").read_text()
+
+
+def contents(run):
+    """Of all files but the log and who holds the run."""
+    files = (path for path in run.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if path.suffix not in (".txt", ".lock")}
+
+
+LOSSES = {
+    "damaged": lambda place: [cut(path / "model.safetensors") for path in list_checkpoints(place)],
+    "without manifests": lambda place: [(p / MANIFEST).unlink() for p in list_checkpoints(place)],
+    "removed": shutil.rmtree,
+    "emptied": lambda place: [shutil.rmtree(path) for path in place.glob("step-*")],
+    "emptied, without links": lambda place: (shutil.rmtree(place), place.mkdir()),
+    "set aside": lambda place: [p.rename(place / f"damaged-{p.name}") for p in place.glob("s*")],
+}
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_run_that_has_lost_its_checkpoints_is_refused_and_stays_as_it_is(
+    tmp_path, loss, finished
+):
+    config = write_run(tmp_path)
+    run = train(config, crash=None if finished else 11).path
+    LOSSES[loss](run / "checkpoints")
+    before = contents(run)
+    for resume in (run, run.parent):
+        with pytest.raises(DataError, match="it had checkpoints, and none of them can be used"):
+            train(config, "train.duration=40 steps", resume=resume)
+    after = contents(run)
+    assert after == before
+
+
+@pytest.mark.parametrize("rows", ["halved", "removed", "a digit", "torn", "of another run"])
+def test_rows_that_are_missing_or_changed_do_not_stop_a_resume(tmp_path, whole, capfd, rows):
+    expected, _ = whole("adam")
+    config = write_run(tmp_path)
+    run = train(config, *CASES["adam"], crash=14).path
+    file = run / "metrics.jsonl"
+    content = file.read_bytes()
+    if rows == "removed":
+        file.unlink()
+    else:
+        at = content.index(b'"loss": ') + 10
+        file.write_bytes({
+            "halved": content[: len(content) // 2],
+            "a digit": content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :],
+            "torn": content.replace(b"split", b"spilt", 1),
+            "of another run": content.replace(b"0.", b"1."),
+        }[rows])  # fmt: skip
+    found = file.read_bytes() if file.exists() else b""
+    assert train(config, *CASES["adam"], resume=run).step == 23
+    now = facts(run)
+    kept = now.pop("metrics")
+    assert differences(now, {k: v for k, v in expected.items() if k != "metrics"}) == {}
+    said = capfd.readouterr().err
+    assert f"damaged file: {file}" in said
+    assert (run / "metrics.before-step-12.jsonl").read_bytes() == found
+    steps = [row["step"] for row in kept]
+    assert steps == sorted(steps) and steps[-1] == 23
+    of = [row["step"] for row in expected["metrics"] if row["step"] > 12]
+    assert [step for step in steps if step > 12] == of
+    lost = {"a digit": 0, "of another run": 0, "torn": 1}.get(rows)
+    if lost is not None:
+        assert len(kept) == len(expected["metrics"]) - lost
+    if rows != "of another run":
+        assert all(row in expected["metrics"] for row in kept) == (rows != "a digit")
+
+
+def settings_of(run):
+    """Every setting of a run on a line of its own, with another value of the same kind."""
+    text = (run / "config.yaml").read_text()
+    for number, line in enumerate(text.splitlines()):
+        value = line.partition(": ")[2].partition("  #")[0].strip()
+        other = {"true": "false", "false": "true", "null": "3"}.get(value)
+        if other is None and value[:1].isdigit():
+            other = re.sub(r"\d(?![\d.])", lambda digit: str(int(digit[0]) % 9 + 1), value, count=1)
+        if other is not None:
+            lines = text.splitlines()
+            lines[number] = line.replace(value, other, 1)
+            yield line.partition(":")[0].strip(" -"), number + 1, "\n".join(lines) + "\n"
+
+
+def test_every_setting_of_a_run_that_was_edited_is_refused_where_it_changes_the_steps(tmp_path):
+    more = ("schedule={type: cosine, warmup: 5 steps}", "train.clip_norm=0.5")
+    config = write_run(tmp_path, RUN.replace("  #", " #"))
+    run = train(config, *more, crash=11).path
+    whole = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    free = {"duration", "eval_every", "max_time", "init_from", "every", "keep_last", "keep_best",
+            "bucket_mb", "overlap", "warn_s", "timeout_s", "blas_threads", "share_gpu", "cache",
+            "terminal"}  # fmt: skip
+    refused = []
+    for key, line, text in settings_of(run):
+        if key in free:
+            continue
+        (run / "config.yaml").write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            choose_run(load_config(run / "config.yaml", trust=True), run, SingleCommunicator())
+        refused.append(key)
+        if "problem" not in str(caught.value):  # else it fits no other setting, and is told so
+            assert f"config.yaml:{line})" in str(caught.value)
+            assert f"{key}: " in str(caught.value)
+        for path, content in whole.items():
+            path.write_bytes(content)
+    assert {"seed", "train", "lr", "momentum", "batch_size", "accumulate", "clip_norm", "warmup",
+            "shuffle", "drop_last", "shards", "sync_batchnorm"} <= {*refused, "train"}  # fmt: skip
+    train(config, *more, resume=run)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    config = write_run(tmp_path)
+    first = train(config, crash=14).path
+    second = train(config, "optimizer.lr=0.06", crash=14).path
+    place = newest(second)
+    shutil.rmtree(place)
+    shutil.copytree(newest(first), place)
+    for use in (
+        lambda: train(config, "optimizer.lr=0.06", resume=second),
+        lambda: train(config, f"train.init_from={second}"),
+        lambda: load(second, trust=True, checkpoint="last"),
+        lambda: load(second, trust=True, checkpoint=12),
+    ):
+        with pytest.raises(DataError, match="is of another run"):
+            use()
+    assert load(place, trust=True).step == 12  # by itself
+
+
+@pytest.mark.parametrize("key", ["hidden", "drop"])
+def test_a_model_is_not_made_by_settings_that_it_was_not_trained_with(tmp_path, key):
+    text = RUN.replace("model: ./net.py:Net", "model: {type: ./net.py:Net, drop: 0.25}")
+    run = train(write_run(tmp_path, text)).path
+    file = run / "config.yaml"
+    whole = file.read_text()
+    if key == "hidden":
+        file.write_text(whole.replace("norm: true", "norm: false"))
+    else:
+        file.write_text(whole.replace("drop: 0.25", "drop: 0.35"))
+    assert file.read_text() != whole
+    with pytest.raises(ConfigError, match=r"its config\.yaml is not that of its model"):
+        load(run, trust=True)
+    file.write_text(whole.replace("keep_last: 2", "keep_last: 3"))  # which may be another
+    load(run, trust=True)
+
+
+def test_a_best_step_that_is_not_that_of_its_checkpoint_is_named(tmp_path):
+    run = train(write_run(tmp_path), "checkpoint={every: 4 steps, keep_best: 3}").path
+    info = json.loads((run / "run.json").read_text())
+    others = [step_of(path) for path in list_checkpoints(run / "checkpoints")]
+    other = next(step for step in others if step != info["best"]["step"])
+    info["best"]["step"] = other
+    (run / "run.json").write_text(json.dumps(info))
+    with pytest.warns(UserWarning, match=r"run.json says that val/loss was .* there, and the"):
+        load(run, trust=True)
 
 
 def test_damaged_checkpoints_of_late_steps_are_set_aside_twice(tmp_path):
