@@ -120,7 +120,7 @@ def _entries(section: Any) -> dict[str, Any]:
 
 
 class Setting(NamedTuple):
-    """A value of the configuration, where it came from ("" where the file has no word), its line."""
+    """A value of the configuration, its origin ("" where the file has none), and its line."""
 
     value: Any
     origin: str

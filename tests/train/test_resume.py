@@ -258,7 +258,7 @@ def settings_of(run):
     for number, line in enumerate(text.splitlines()):
         value = line.partition(": ")[2].partition("  #")[0].strip()
         other = {"true": "false", "false": "true", "null": "3"}.get(value)
-        if other is None and value[:1].isdigit():
+        if other is None and value.strip('"')[:1].isdigit():
             other = re.sub(r"\d(?![\d.])", lambda digit: str(int(digit[0]) % 9 + 1), value, count=1)
         if other is not None:
             lines = text.splitlines()
