@@ -2,8 +2,10 @@
 
 What is kept lies in a directory of its own, whose name is a hash of the files that the rows come
 from (path, size, time) and of all that was done with them: one .npy file for each array of each
-part, and `data.json` for the rest. It is written block by block under another name and renamed when
-it is whole. So nobody ever sees half of one, and of two jobs that write the same one is kept.
+part, and `data.json` for the rest, with the sha256 of each file and of itself: what it says of the
+rows is believed, so the rows are looked at before. It is written block by block under another name
+and renamed when it is whole. So nobody ever sees half of one, and of two jobs that write the same
+one is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -26,7 +29,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..files import read_object, reason
+from ..files import open_plain, read_object, reason
 from ..words import size
 from .dataset import ArrayDataset
 from .mapped import map_npy
@@ -41,7 +44,7 @@ __all__ = ["Kept", "find", "keep", "key_of", "opened", "stamps"]
 
 Array = NDArray[Any]
 
-FORMAT: Final = 1  # of what is kept, and of how rows are prepared; another one is made anew
+FORMAT: Final = 2  # of what is kept, and of how rows are prepared; another one is made anew
 ABOUT: Final = "data.json"
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
@@ -104,14 +107,23 @@ def find(directory: Path, key: str) -> Path | None:
     return place if place.is_dir() else None
 
 
-def opened(place: Path) -> Prepared:
+def opened(place: Path, *, checked: bool = False) -> Prepared:
     """What is kept at a place, mapped into memory.
+
+    checked: another rank of the host has gone through it, or written it just now.
 
     Raises DataError for what cannot be read, or is not as it was written.
     """
     try:
         about = read_object(place / ABOUT)
+        if about.pop("sha256") != _sha256_of(about):
+            raise ValueError(f"{ABOUT} was changed")
         parts = {name: _part(place, name, each) for name, each in about["parts"].items()}
+        for name, each in {} if checked else about["parts"].items():
+            for number, sha256 in enumerate(each["sha256"]):
+                with open_plain(place / f"{name}-{number}.npy") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                        raise ValueError(f"{name}-{number}.npy was changed")
         found = {key: about[key] for key in ("in_features", "out_features", "digest")}
         return Prepared(
             train=parts["train"],
@@ -188,8 +200,9 @@ def keep(directory: Path, key: str, data: Prepared, digest: str) -> Path:
             "notes": data.notes,
             "digest": digest,
         }
+        about = json.loads(json.dumps(about, default=_plain))
         with open(place / ABOUT, "wb") as file:
-            file.write(json.dumps(about, default=_plain).encode())
+            file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
             _to_disk(file)
         final = directory / key
         try:
@@ -211,6 +224,10 @@ def keep(directory: Path, key: str, data: Prepared, digest: str) -> Path:
         os.close(lock)
 
 
+def _sha256_of(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
 def _one_row(part: Source) -> tuple[Array, ...]:
     return part.read(slice(0, 1))
 
@@ -218,21 +235,28 @@ def _one_row(part: Source) -> tuple[Array, ...]:
 def _write_part(place: Path, name: str, part: Source) -> dict[str, Any]:
     """Write the arrays of a part; what is to be known of it."""
     arrays = [[array.dtype.str, [len(part), *array.shape[1:]]] for array in _one_row(part)]
+    digests = [hashlib.sha256() for _ in arrays]
     with contextlib.ExitStack() as stack:
         files = []
         for number, (dtype, shape) in enumerate(arrays):
             file = stack.enter_context(open(place / f"{name}-{number}.npy", "wb"))
             header = {"descr": dtype, "fortran_order": False, "shape": tuple(shape)}
-            npy_format.write_array_header_1_0(file, header)
+            text = BytesIO()
+            npy_format.write_array_header_1_0(text, header)
+            file.write(text.getvalue())
+            digests[number].update(text.getvalue())
             files.append(file)
         for _, block in blocks(part):
-            for file, array in zip(files, block, strict=True):
-                file.write(np.ascontiguousarray(array).data.cast("B"))
+            for file, digest, array in zip(files, digests, block, strict=True):
+                content = np.ascontiguousarray(array).data.cast("B")
+                digest.update(content)
+                file.write(content)
         for file in files:
             _to_disk(file)
     known: Known | None = getattr(part, "known", None)
     return {
         "arrays": arrays,
+        "sha256": [digest.hexdigest() for digest in digests],
         "known": None if known is None else asdict(known),
         **{
             key: getattr(part, key)

@@ -30,11 +30,11 @@ def cached(
     def load_kept(found: str | None = None) -> Prepared:
         """found: where another rank of this host has found or put it."""
         if found is not None:
-            return opened(Path(found))
+            return opened(Path(found), checked=True)
         key, files = _key(config)
         place = find(directory, key)
-        words = "an earlier run has kept the rows in"
-        if place is None or None in files:
+        words, made = "an earlier run has kept the rows in", place is None or None in files
+        if made:
             data = load_data()  # says what is wrong with a file that is not there
             place = keep(directory, key, data, digest_of(data))
             words = "the rows are kept for runs to come in"
@@ -44,7 +44,7 @@ def cached(
                     "no run will use; start again, and write other versions of a file under "
                     "another name"
                 )
-        data = opened(place)
+        data = opened(place, checked=made)
         kept = sum(each.stat().st_size for each in place.iterdir())
         # Asked twice where there are several hosts: what is said is how it was at first.
         return replace(data, cache=said.setdefault(key, f"{words} {place} ({size(kept)})"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -316,6 +317,31 @@ def test_what_is_damaged_is_refused_with_the_way_out(tmp_path: Path, damage: str
         np.save(file, np.ones((3, 3)))
     with pytest.raises(DataError, match=r"data\.cache: .*key cannot be used: (.|\n)*delete it"):
         opened(place)
+
+
+def test_a_bit_of_a_file_that_is_kept_is_noticed(tmp_path: Path) -> None:
+    """Also in what is said of the rows: their scale, their classes, their hash."""
+    path = tmp_path / "run.yaml"
+    path.write_text(in_csv(tmp_path))
+    loaded(path)
+    (place,) = (tmp_path / "kept").iterdir()
+    files = sorted(place.iterdir())
+    assert len(files) >= 5
+    for file in files:
+        whole = file.read_bytes()
+        places = {len(whole) - 1, len(whole) // 2}
+        if file.suffix == ".json":
+            places = {i for i in range(len(whole)) if chr(whole[i]).isdigit()}
+        for at in places:
+            changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+            with contextlib.suppress(ValueError):
+                if json.loads(changed) == json.loads(whole):
+                    continue  # the last of too many digits
+            file.write_bytes(changed)
+            with pytest.raises(DataError, match=r"cannot be used: (.|\n)*delete it"):
+                loaded(path)
+        file.write_bytes(whole)
+    loaded(path)
 
 
 def test_data_that_are_not_of_files_cannot_be_kept(tmp_path: Path) -> None:
