@@ -9,13 +9,15 @@ the source line. Every value still knows where it came from, and relative paths 
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from ..spelling import did_you_mean
 from .components import absolute
-from .document import Node, join, lines_of, parse, read_file
+from .document import Node, cut_by_yaml, join, lines_of, parse, read_file
 from .problems import Place, Problem, Source, describe, quoted
 from .schema import COMPONENTS, LISTS
 
@@ -181,6 +183,9 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
     try:
         if keys[0] == "base":
             raise _Refused("base is a key of the file; give the file that has it")
+        if lost := cut_by_yaml(value_text):
+            whole_text = shlex.quote(f"{path}={json.dumps(value_text, ensure_ascii=False)}")
+            raise _Refused(f"YAML would not keep {lost}; quote what is text: {whole_text}")
         value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
         if value is None:
             return root

@@ -58,6 +58,17 @@ class Node:
         return self.value
 
 
+_BLANK = " \t\r\n"
+_NO_VALUES: dict[type, str] = {
+    yaml.AnchorToken: "an anchor (&)",
+    yaml.AliasToken: "an alias (*)",
+    yaml.TagToken: "a tag (!)",
+    yaml.DirectiveToken: "a directive (%)",
+    yaml.DocumentStartToken: "a mark of documents (---)",
+    yaml.DocumentEndToken: "a mark of documents (...)",
+}
+
+
 class _Unreadable(yaml.MarkedYAMLError):
     """Reading cannot go on after this problem."""
 
@@ -120,6 +131,33 @@ def parse(
     place = Place(source, line + 1, at + 1 + (0 if line else column))
     problems.append(Problem(path, message, place))
     return None
+
+
+def cut_by_yaml(text: str) -> str | None:
+    """What YAML would drop or join in a text that is one value, in words; None: nothing.
+
+    A file may have comments and several lines; what a shell has quoted is meant as it stands.
+    """
+    at, is_text = 0, False
+    try:
+        for token in yaml.scan(text):
+            start, end = token.start_mark, token.end_mark
+            if isinstance(token, yaml.StreamEndToken) or text[at : start.index].strip(_BLANK):
+                break
+            if name := _NO_VALUES.get(type(token)):
+                return name
+            if isinstance(token, yaml.ScalarToken):
+                if start.line != end.line:
+                    return "a line break"
+                is_text = token.plain and text.strip(_BLANK) == token.value
+            at = max(at, end.index)
+        if is_text and isinstance(scalar(text.strip(_BLANK)), str):
+            if text[at:] or _LINE_BREAK.match(text.lstrip(" \t")):
+                return "white space around the text"
+    except (yaml.YAMLError, ValueError):
+        return None  # it is told of where it is read
+    rest = text[at:].strip(_BLANK)
+    return f"{quoted(rest)}, which it skips" if rest else None
 
 
 def lines_of(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from ..config.document import cut_by_yaml
 from ..data import Source
 from ..data.files import read_parquet
 from ..data.frame import Codes, Frame, shortened
@@ -187,6 +188,8 @@ def _keys(text: str, option: str) -> dict[str, Any]:
         whole = Path(text).suffix.lower() in (*STORES, *READ_WHOLE)
         files = not whole and (text.endswith(".npy") or any(Path(text).glob("*.npy")))
         return {"inputs": [text]} if files else {"path": text}
+    if lost := cut_by_yaml(text):
+        raise ConfigError(f"{option} {text}: YAML would not keep {lost}; quote the names")
     try:
         keys: Any = yaml.safe_load(text)
     except yaml.YAMLError:

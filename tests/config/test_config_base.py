@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 
 import pytest
 
@@ -142,6 +143,36 @@ def test_the_number_of_bases_is_bounded(directory):
         (directory / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
     assert "20.yaml:1:7" in (text := refusal("base: 1.yaml\n")) or "19.yaml:1:7" in text
     assert "more than 20 bases" in text
+
+
+CUT = {
+    "runs #2": "which it skips", "#2": "which it skips", "[a] # b": "which it skips", "'a' # b": "which it skips",
+    "{a: 1, # b": "which it skips", "&a b": "an anchor", "*a": "an alias", "!t a": "a tag",
+    "{a: !t b}": "a tag", "[&a b]": "an anchor", "a\nb": "a line break", "a\x85b": "a line break",
+    "a\u2028b": "a line break", "a\u2029b": "a line break", "a\rb": "a line break",
+    "'a\nb'": "a line break", '"a\nb"': "a line break", "|\n a": "a line break",
+    "[a\n b]": "a line break", "--- a": "a mark", "a\n...": "a mark", "...": "a mark",
+    "%YAML 1.1\n--- a": "a directive", "a ": "white space", "a\n": "white space",
+    "\na": "white space", "\ufeffa": "which it skips",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CUT)
+def test_an_override_that_yaml_would_cut_is_refused_with_the_way_to_say_it(text):
+    said = refusal(OVER, f"run_dir={text}")
+    assert "YAML would not keep " in said and CUT[text] in said
+    (way_out,) = shlex.split(said.partition("quote what is text: ")[2].partition("\n")[0])
+    assert load(OVER, way_out).run_dir == text
+
+
+@pytest.mark.parametrize(
+    "text", ["a#b", "a b", "C:\\runs\\a", "a, b", "it's", "a&b", "a*b", "b!c", "a%", "'a # b'",
+             '"a #b"', "a---", "a:b", "x-#y", "-a"],
+)  # fmt: skip
+def test_an_override_that_yaml_keeps_is_the_text(text):
+    assert load(OVER, f"run_dir={text}").run_dir == text.strip("'\"" if " #" in text else "")
+    assert load(OVER, "optimizer.lr= 0.5 ").optimizer.lr == 0.5
+    assert load(OVER, "train.max_time=").train.max_time is None
 
 
 def test_base_is_no_override():
