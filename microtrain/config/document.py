@@ -151,9 +151,9 @@ def cut_by_yaml(text: str) -> str | None:
                     return "a line break"
                 is_text = token.plain and text.strip(_BLANK) == token.value
             at = max(at, end.index)
-        if is_text and isinstance(scalar(text.strip(_BLANK)), str):
-            if text[at:] or _LINE_BREAK.match(text.lstrip(" \t")):
-                return "white space around the text"
+        is_text = is_text and isinstance(scalar(text.strip(_BLANK)), str)
+        if is_text and (text[at:] or _LINE_BREAK.match(text.lstrip(" \t"))):
+            return "white space around the text"
     except (yaml.YAMLError, ValueError):
         return None  # it is told of where it is read
     rest = text[at:].strip(_BLANK)
