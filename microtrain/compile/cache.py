@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..files import read_plain, write_whole
 from ..version import __version__
 from . import native
 from .notice import Notice
@@ -76,7 +77,12 @@ def _load(source: str) -> dict[str, Any]:
             with contextlib.suppress(Exception), alone(lock, notice.waits, lambda: notice.text):
                 notice.goes_on()
                 notice.kept = True
-                return _imported(_written(place, name, source), name)
+                path = _written(place, name, source)
+                _clear_damaged(path)
+                scope = _imported(path, name)
+                if not path.with_suffix(".sha256").exists():
+                    write_whole(path.with_suffix(".sha256"), _sums(path).encode(), sync=False)
+                return scope
         notice.kept = False
         scope: dict[str, Any] = {"CACHE": False}
         exec(compile(source, "<native step>", "exec"), scope)
@@ -105,9 +111,25 @@ def _written(place: Path, name: str, source: str) -> Path:
     return path
 
 
+def _sums(path: Path) -> str:
+    """The hashes of what numba has kept of a source."""
+    kept = sorted((path.parent / "__pycache__").glob(f"{path.stem}.*.nb[ic]"))
+    return "".join(f"{hashlib.sha256(read_plain(k)).hexdigest()}  {k.name}\n" for k in kept)
+
+
+def _clear_damaged(path: Path) -> None:
+    """Remove what numba has kept of a source unless it is as it was: it would run as it is."""
+    index = path.with_suffix(".sha256")
+    if not index.exists() or index.read_text() != _sums(path):
+        index.unlink(missing_ok=True)
+        for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*.nb[ic]"):
+            kept.unlink()
+
+
 def _tidy(place: Path) -> None:
     """Delete the oldest files, so that MOST_FILES of each kind stay."""
-    kinds = (place, "*.py"), (place, "*.lock"), (place / "__pycache__", "*.nb?")
+    pycache = place / "__pycache__"
+    kinds = (place, "*.py"), (place, "*.lock"), (place, "*.sha256"), (pycache, "*.nb?")
     for folder, pattern in kinds:
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-MOST_FILES]:

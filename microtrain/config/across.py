@@ -24,15 +24,19 @@ _WRITES = {"mlflow": "mlflow", "tensorboard": "tensorboardX", "wandb": "wandb"} 
 Wrong: TypeAlias = Iterator[tuple[str, str]]  # dotted paths and what is wrong there
 
 
-def contradictions(config: Config) -> Wrong:
+def contradictions(config: Config, known: dict[Any, Any]) -> Wrong:
     """The dotted path of each key that does not go together with others, and why.
 
-    A key of `config` that is None has a problem already: what reads it is not asked.
+    A key of `config` that is None has a problem already: what reads it is not asked. `known` keeps
+    what was found of the same sections.
     """
     for rule, keys in RULES:
         values = [getattr(config, key) for key in keys]
         if None not in values:
-            yield from rule(config)
+            name = (rule, *(id(value) if value else repr(value) for value in values))
+            if name not in known:
+                known[name] = [*rule(config)], values  # which live as long as their ids count
+            yield from known[name][0]
 
 
 def _shares(config: Config) -> Wrong:

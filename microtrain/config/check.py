@@ -17,7 +17,7 @@ from ..spelling import OTHER_KEYS, choice, closest, is_slip
 from . import components
 from .across import contradictions
 from .document import Node, join
-from .problems import Place, Problem, describe, quoted
+from .problems import MOST, Place, Problem, describe, quoted
 from .registered import PARTS, REGISTERED
 from .schema import A_COMPONENT, COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Data
 from .values import Mismatch, conform, is_plain
@@ -27,17 +27,25 @@ TRAINER = "microtrain.train.trainer.Trainer"
 T = TypeVar("T")
 
 
-def checked(root: Node, problems: list[Problem], *, trust: bool | None = None) -> Config | None:
+def checked(
+    root: Node,
+    problems: list[Problem],
+    *,
+    trust: bool | None = None,
+    known: dict[Any, Any] | None = None,
+) -> Config | None:
     """The configuration with every default filled in, or None with the reasons in `problems`.
 
     Import paths are followed with `trust`, and by default those of which no run is the source.
+    `known` is kept from one call to the next: sections that are the same nodes are right again, and
+    the same objects.
     """
-    return _Checker(problems, trust).config(root)
+    return _Checker(problems, trust, {} if known is None else known).config(root)
 
 
 def checked_section(path: str, node: Node, problems: list[Problem]) -> Any:
     """The section at `path` alone, or None with the reasons in `problems`."""
-    checker = _Checker(problems, None)
+    checker = _Checker(problems, None, {})
     value = checker._value(path, node, Any, _Keys({}, path))
     for unknown in checker.unknown:
         checker._explain(*unknown)
@@ -67,21 +75,23 @@ class _Keys:
 
 
 class _Checker:
-    def __init__(self, problems: list[Problem], trust: bool | None) -> None:
-        self.problems, self.trust = problems, trust
+    def __init__(self, problems: list[Problem], trust: bool | None, known: dict[Any, Any]) -> None:
+        self.problems, self.trust, self.right = problems, trust, known
         self.places: dict[str, Place] = {}  # of what the YAML gives, by dotted path
         self.unknown: list[tuple[str, str, Node, _Keys]] = []
         self.missing: list[Problem] = []
         self.of_data: _Keys | None = None  # what a part of the data may have otherwise
-        self.known: dict[str, list[str]] = {}  # every key that exists, to the paths it may have
-        for section, cls in SECTIONS.items():
-            self._know(section, components.settable(cls, ""))
-        self._know("data", OWN_KEYS["data"])
+        self.known: list[tuple[str, Collection[str]]] = [  # sections, and the keys that they have
+            (section, components.settable(cls, "")) for section, cls in SECTIONS.items()
+        ]
+        self.known.append(("data", OWN_KEYS["data"]))
 
     def config(self, root: Node) -> Config | None:
         keys = _Keys(components.settable(Config, ""), "the file")
         values = self._values("", root, keys)
-        meant = {path for unknown in self.unknown for path in self._explain(*unknown)}
+        meant = {path for unknown in self.unknown[:MOST] for path in self._explain(*unknown)}
+        for section, key, node, _ in self.unknown[MOST:]:  # to look for likely ones takes long
+            self.problems.append(Problem(join(section, key), "unknown key", node.key))
         self.problems += [
             problem
             for problem in self.missing
@@ -94,8 +104,13 @@ class _Checker:
             setattr(config, key, None)  # what is meant there is not known
         config.origins.update({path: str(place) for path, place in self.places.items()})
         if config.checkpoint and config.data and config.checkpoint.monitor is None:
-            config.checkpoint.monitor = "val/loss" if config.data.split.has_val else "train/loss"
-        for path, message in contradictions(config):
+            monitor = "val/loss" if config.data.split.has_val else "train/loss"
+            name = monitor, id(config.checkpoint)
+            if name not in self.right:
+                made = replace(config.checkpoint, monitor=monitor)
+                self.right[name] = made, config.checkpoint
+            config.checkpoint, _ = self.right[name]
+        for path, message in contradictions(config, self.right):
             self.problems.append(Problem(path, message, self.places.get(path)))
         return None if self.problems else config
 
@@ -120,7 +135,11 @@ class _Checker:
 
     def _explain(self, section: str, key: str, node: Node, keys: _Keys) -> list[str]:
         """Say what a key that this section does not have may mean; the paths of what it may."""
-        elsewhere = {word: [path] for word, path in OTHER_KEYS.items()} | self.known
+        known: dict[str, list[str]] = {}  # every key that exists, to the paths it may have
+        for path, names in self.known:
+            for name in names:
+                known.setdefault(name, []).append(join(path, name))
+        elsewhere = {word: [path] for word, path in OTHER_KEYS.items()} | known
         near, far = closest(key, keys.parameters), closest(key, elsewhere)
         if far and not is_slip(key, far):
             far = None  # of all keys there are one is always near
@@ -139,10 +158,6 @@ class _Checker:
             message += f" here; did you mean {' or '.join(meant)}?"
         self.problems.append(Problem(join(section, key), message, node.key, keys.takes))
         return meant
-
-    def _know(self, section: str, keys: Collection[str]) -> None:
-        for key in keys:
-            self.known.setdefault(key, []).append(join(section, key))
 
     # Sections and components
 
@@ -168,7 +183,7 @@ class _Checker:
         else:
             settable = components.settable(target, imported)
             if kind not in LISTS:
-                self._know(path, settable)
+                self.known.append((path, settable))
             keys = _Keys(
                 {**own, **settable, **own},
                 name.value,
@@ -200,7 +215,7 @@ class _Checker:
             if key in keys.parameters or keys.open_ended:
                 self.places[below] = value.where
                 hint = keys.parameters[key].annotation if key in keys.parameters else Any
-                values[key] = self._value(below, value, hint, keys)
+                values[key] = (self._value if path else self._whole)(below, value, hint, keys)
             else:
                 self.unknown.append((path, key, value, keys))
         for key, parameter in keys.parameters.items():
@@ -220,6 +235,19 @@ class _Checker:
             message = f"the key {key} is missing" + (f"; there are: {there}" if there else "")
             problem = Problem(below, message, node.where if path else None)
         self.missing.append(problem)
+
+    def _whole(self, path: str, node: Node, hint: Any, keys: _Keys) -> Any:
+        """`_value` of a key of the file, from the time before where there was the same node."""
+        if (name := (path, id(node))) not in self.right:
+            wrong = len(self.problems) + len(self.unknown) + len(self.missing)
+            value = self._value(path, node, hint, keys)
+            if wrong != len(self.problems) + len(self.unknown) + len(self.missing):
+                return value
+            below = {at: p for at, p in self.places.items() if f"{at}.".startswith(f"{path}.")}
+            self.right[name] = value, below, node
+        value, below, _ = self.right[name]
+        self.places |= below
+        return value
 
     def _value(self, path: str, node: Node, hint: Any, keys: _Keys) -> Any:
         """What `node` gives; None for what is wrong."""

@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import annotated_types
 
@@ -29,6 +29,8 @@ from .argument_order import OF_ROWS, prediction_first
 from .problems import quoted
 from .registered import PARTS, REGISTERED
 from .schema import Component, Config
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 # Where a target is numbers and classes are wanted.
 CLASSES = (
@@ -60,6 +62,23 @@ def own(path: str) -> str:
     if kind not in PARTS:
         return "hint: docs/your-loop.md"
     return f"hint: microtrain init --part {PARTS[kind]} writes one, docs/parts/{PARTS[kind]}.md"
+
+
+def once(function: Callable[P, T]) -> Callable[P, T]:
+    """Remembers what is found of a callable, which the members of a sweep ask for again and again.
+
+    Nobody changes it.
+    """
+    kept = functools.lru_cache(maxsize=200)(function)
+
+    @functools.wraps(function)
+    def found(*what: P.args, **more: P.kwargs) -> T:
+        try:
+            return kept(*what, **more)
+        except TypeError:  # a callable that has no hash
+            return function(*what, **more)
+
+    return found
 
 
 def is_import_path(name: str) -> bool:
@@ -211,6 +230,7 @@ def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {key: p for key, p in _signature(target).items() if p.kind in named}
 
 
+@once
 def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
     """The parameters of the component `name` that a configuration can set.
 
@@ -240,6 +260,7 @@ def _evaluated(annotation: Any, target: Any) -> Any:
         return Any
 
 
+@once
 def is_open_ended(target: Callable[..., Any]) -> bool:
     """Whether a callable takes any argument by name."""
     return any(p.kind is p.VAR_KEYWORD for p in _signature(target).values())

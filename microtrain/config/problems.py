@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..words import printable
+from ..words import plural, printable
+
+MOST = 50  # problems that are shown
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,15 @@ def report(problems: Sequence[Problem], file: str, hint: str) -> str:
     Problems of its bases and of overrides follow.
     """
     ordered = sorted(problems, key=lambda problem: _position(problem, file))
+    count, ordered = len(ordered), ordered[:MOST]
     locations = [_location(problem, file) for problem in ordered]
     width = max(map(len, locations)) + 2
-    lines = [f"{len(ordered)} problem{'s' if len(ordered) > 1 else ''} in {printable(file)}"]
+    lines = [f"{plural(count, 'problem')} in {printable(file)}"]
     for problem, location in zip(ordered, locations, strict=True):
         lines.append(f"{location:<{width}}{printable(problem.path)}".rstrip())
         lines += _excerpt(problem)
+    if count > MOST:
+        lines.append(f"and {count - MOST:,} more")
     lines.append("hint: " + printable(next((p.hint for p in ordered if p.hint), hint)))
     return "\n".join(lines)
 

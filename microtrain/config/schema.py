@@ -35,6 +35,7 @@ class Expects:
 
 
 Count = Annotated[int, Ge(1)]
+MOST_SHARDS = 2**16  # each is a pass of its own in every step
 Seed = Annotated[int, Ge(0), Lt(2**63), Expects("a whole number from 0 to 2**63 - 1")]
 Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
@@ -256,7 +257,7 @@ class Distributed:
     compression: Literal["none", "fp16", "bf16"] = "none"
     sync_batchnorm: bool = True
     reproducible: Literal["run", "world"] = "run"
-    shards: Count = 8
+    shards: Annotated[int, Ge(1), Le(MOST_SHARDS)] = 8
     warn_s: Positive = 30.0
     timeout_s: Positive = 600.0
     blas_threads: Auto | Count = "auto"

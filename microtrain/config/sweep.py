@@ -19,6 +19,7 @@ from .check import checked, checked_section
 from .compose import assign
 from .document import Node, join
 from .problems import Problem, describe, quoted
+from .resolved import as_yaml
 from .schema import Config, Sweep
 
 __all__ = ["Member", "Members", "members"]
@@ -76,16 +77,15 @@ def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -
     combinations = list(_combinations(node, sweep, root, problems))
     folds = sweep.folds or 1
     seeds = sweep.seeds if isinstance(sweep.seeds, list) else range(sweep.seeds)
-    if not problems and len(combinations) * folds * len(seeds) > MOST:
-        problems.append(Problem("sweep", f"makes more than {MOST:,} members", node.where))
     if not problems and sweep.stop and len(combinations) < 3:
         message = (
             "halving keeps the best third of the settings; vary three or more, in grid or random"
         )
         problems.append(Problem("sweep.stop", message, node.value["stop"].where))
     found: list[Member] = []
+    known: dict[Any, Any] = {}
     for setting, values in enumerate([] if problems else combinations):
-        config = _checked(root, node, sweep, values, problems, trust)
+        config = _checked(root, node, sweep, values, problems, trust, known)
         if config is None:
             continue
         plain = {path: value.plain() for path, value in values.items()}
@@ -110,23 +110,29 @@ def _checked(
     values: Mapping[str, Node],
     problems: list[Problem],
     trust: bool | None,
+    known: dict[Any, Any],
 ) -> Config | None:
     """The configuration with these values; problems that others have had are not said again."""
     own: list[Problem] = []
     try:
-        tree = _assigned(root, node, sweep, values)
+        tree = _assigned(root, node, sweep, values, known)
     except ValueError as error:
         if checked(root, own, trust=trust) is not None:
             own.append(Problem("sweep", str(error), node.where))
         problems += [each for each in own if each not in problems]
         return None
-    config = checked(tree, own, trust=trust)
+    config = checked(tree, own, trust=trust, known=known)
     problems += [each for each in own if each not in problems]
     return config
 
 
-def _assigned(root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node]) -> Node:
-    """The tree with these values, and with folds; ValueError where a key leads nowhere."""
+def _assigned(
+    root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node], known: dict[Any, Any]
+) -> Node:
+    """The tree with these values, and with folds; ValueError where a key leads nowhere.
+
+    A section has the same node wherever it has the same values: `known` keeps them.
+    """
     tree = root
     if sweep.folds:
         folds = node.value["folds"]
@@ -135,9 +141,13 @@ def _assigned(root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node]) 
             tree = assign(tree, "data.split.train", replace(folds, value=1.0), folds.place)
         tree = assign(tree, "data.split.folds", folds, folds.place)
         tree = assign(tree, FOLD, replace(folds, value=0), folds.place)
+    of: dict[str, list[tuple[str, str, str]]] = {} if not sweep.folds else {"data": []}
     for path, value in values.items():
         tree = assign(tree, path, value, value.place)
-    return tree
+        what = path, as_yaml(value.plain()), f"{value.place}:{value.place.column}"
+        of.setdefault(path.partition(".")[0], []).append(what)
+    same = {key: known.setdefault((key, *what), tree.value[key]) for key, what in of.items()}
+    return replace(tree, value={**tree.value, **same})
 
 
 def _with(config: Config, own: Mapping[str, Any]) -> Config:
@@ -195,6 +205,13 @@ def _combinations(
         )
         where = node.value["random"].where
         problems.append(Problem("sweep.random.count", what, where))
+    counts = [len(value.value) for value in grid.values() if isinstance(value.value, list)]
+    seeds = len(sweep.seeds) if isinstance(sweep.seeds, list) else sweep.seeds
+    if right or count is None:  # before there are so many
+        made = math.prod(counts) * (number or 1) * (sweep.folds or 1) * seeds
+        if made > MOST:
+            message = f"makes {made:,} members, more than {MOST:,}"
+            problems.append(Problem("sweep", message, node.where))
     if problems:
         return
     for values in itertools.product(*(value.value for value in grid.values())):

@@ -25,6 +25,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from .components import once
 from .duration import Duration
 from .schema import SECTIONS, Expects
 
@@ -71,6 +72,7 @@ def json_schema_of(hint: Any) -> dict[str, Any]:
     return _adapter(hint, True).json_schema()
 
 
+@once
 def _adapter(hint: Any, finite: bool) -> TypeAdapter[Any]:
     config = ConfigDict(strict=True, allow_inf_nan=not finite)
     try:

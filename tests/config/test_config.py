@@ -167,6 +167,13 @@ def test_origins(directory):
     assert "seed" not in config.origins  # a default
 
 
+def test_of_many_mistakes_the_first_are_shown_and_the_others_counted(directory):
+    text = refusal(LINREG + "\n".join(f"key_{i}: 1" for i in range(8000)))
+    assert text.startswith("8,000 problems in run.yaml")
+    assert "key_49" in text and "key_50" not in text
+    assert "\nand 7,950 more\n" in text
+
+
 def test_the_resolved_file_shows_origins_and_is_a_configuration(directory):
     config = load(LINREG, "optimizer.lr=1e-5", "metrics=[r2, {type: mse}]", "run_dir='on: #x'")
     text = resolved_yaml(config)

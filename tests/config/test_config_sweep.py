@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from microtrain.config.load import load_config, load_sweep, resolved_yaml
+from microtrain.config.resolved import as_yaml
 from microtrain.errors import ConfigError
 
 BASE = """\
@@ -83,6 +84,33 @@ def test_the_resolved_sweep_describes_the_same_members(tmp_path):
     assert [m.config for m in other.members] == [m.config for m in found.members]
 
 
+def test_members_share_what_they_have_in_common_and_nothing_else(tmp_path):
+    """What was found of a section counts for all that have it: as if each were read alone."""
+    found = members(
+        tmp_path,
+        "grid: {optimizer.lr: [0.1, 0.2], train.clip_norm: [null, 1.0], optimizer: [adam, sgd], "
+        "data.split: [{train: 1.0}, {train: 0.5, val: 0.5}]}",
+        "optimizer=sgd",
+    )
+    assert len({id(m.config.model) for m in found.members}) == 1
+    assert len({id(m.config.train) for m in found.members}) == 2
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(BASE.removesuffix("sweep:\n"))
+    for member in found.members:
+        words = [f"{key}={as_yaml(value)}" for key, value in member.varied.items()]
+        assert member.config == load_config(plain, ["optimizer=sgd", *words, "name=s"])
+        assert member.config.checkpoint.monitor == (
+            "val/loss" if member.config.data.split.has_val else "train/loss"
+        )
+
+
+def test_a_contradiction_of_some_members_is_said_at_their_value(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        members(tmp_path, "grid: {train.batch_size: [8, 2], train.accumulate: [1, 4]}")
+    assert "1 problem in" in str(caught.value)
+    assert "cannot cut a batch of 2 samples into 4 micro-batches" in str(caught.value)
+
+
 def test_a_file_without_a_sweep_is_one_run(tmp_path):
     path = tmp_path / "plain.yaml"
     path.write_text(BASE.removesuffix("sweep:\n"))
@@ -114,6 +142,12 @@ def test_a_file_without_a_sweep_is_one_run(tmp_path):
         ("stop: halving", "s.yaml:7:9  sweep.stop", "three or more"),
         ("stop: fast", "sweep.stop", "expected halving, or null"),
         ("seeds: 1000\nfolds: 20\ngrid: {optimizer.lr: [1, 2, 3, 4, 5, 6]}", "sweep", "100,000"),
+        ("seeds: 10000000000000", "sweep", "makes 10,000,000,000,000 members, more than 100,000"),
+        ("random: {count: 10000000000, optimizer.lr: 0..1}", "sweep", "10,000,000,000 members"),
+        (f"grid: {{optimizer.lr: {[0.5] * 9000}, seed: 3, train.batch_size: {[1] * 9000}}}",
+         "sweep.grid.seed", "use sweep.seeds"),
+        (f"grid: {{optimizer.lr: {[0.5] * 9000}, train.batch_size: {[1] * 9000}}}",
+         "sweep", "81,000,000 members"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_where_it_stands(tmp_path, sweep, where, what):
