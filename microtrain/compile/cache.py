@@ -80,8 +80,8 @@ def _load(source: str) -> dict[str, Any]:
                 path = _written(place, name, source)
                 _clear_damaged(path)
                 scope = _imported(path, name)
-                if not path.with_suffix(".sha256").exists():
-                    write_whole(path.with_suffix(".sha256"), _sums(path).encode(), sync=False)
+                if not _is_whole(path):
+                    write_whole(path.with_suffix(".sha256"), _sums(path), sync=False)
                 return scope
         notice.kept = False
         scope: dict[str, Any] = {"CACHE": False}
@@ -111,17 +111,21 @@ def _written(place: Path, name: str, source: str) -> Path:
     return path
 
 
-def _sums(path: Path) -> str:
+def _sums(path: Path) -> bytes:
     """The hashes of what numba has kept of a source."""
     kept = sorted((path.parent / "__pycache__").glob(f"{path.stem}.*.nb[ic]"))
-    return "".join(f"{hashlib.sha256(read_plain(k)).hexdigest()}  {k.name}\n" for k in kept)
+    lines = [f"{hashlib.sha256(read_plain(each)).hexdigest()}  {each.name}\n" for each in kept]
+    return "".join(lines).encode()
+
+
+def _is_whole(path: Path) -> bool:
+    index = path.with_suffix(".sha256")
+    return index.exists() and read_plain(index) == _sums(path)
 
 
 def _clear_damaged(path: Path) -> None:
     """Remove what numba has kept of a source unless it is as it was: it would run as it is."""
-    index = path.with_suffix(".sha256")
-    if not index.exists() or index.read_text() != _sums(path):
-        index.unlink(missing_ok=True)
+    if not _is_whole(path):
         for kept in (path.parent / "__pycache__").glob(f"{path.stem}.*.nb[ic]"):
             kept.unlink()
 

@@ -730,6 +730,49 @@ def test_a_cache_that_cannot_be_used(how: str, tmp_path: Path) -> None:
         assert not list((home / "microtrain").iterdir())
 
 
+CONSTANT = """
+from numba import njit
+
+@njit("float64(float64)", cache=CACHE)
+def f(x):
+    return x * 3.25 + 1.5
+"""
+
+
+@pytest.mark.parametrize("what", ["a constant", "a bit", "cut", "no hashes"])
+def test_code_that_was_changed_is_not_run(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def made() -> float:
+        cache._load.cache_clear()
+        return float(cache.load(CONSTANT)["f"](2.0))
+
+    assert made() == made() == 8.0
+    (code,) = (tmp_path / "microtrain" / "__pycache__").glob("*.nbc")
+    (hashes,) = (tmp_path / "microtrain").glob("*.sha256")
+    whole, before = code.read_bytes(), code.stat().st_mtime_ns
+    assert made() == 8.0
+    assert code.stat().st_mtime_ns == before  # it was not made again
+    three = np.float64(3.25).tobytes()
+    if what == "a constant":
+        assert three in whole
+        code.write_bytes(whole.replace(three, np.float64(7.25).tobytes()))
+    elif what == "a bit":
+        code.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif what == "cut":
+        code.write_bytes(whole[: len(whole) // 2])
+    else:
+        code.write_bytes(whole.replace(three, np.float64(7.25).tobytes()))
+        hashes.unlink()
+    assert made() == 8.0
+    assert hashes.read_text().count(code.name) == 1 or what != "no hashes"
+    now = code.stat().st_mtime_ns
+    assert made() == 8.0
+    assert code.stat().st_mtime_ns == now
+
+
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
