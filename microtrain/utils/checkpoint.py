@@ -8,13 +8,16 @@ again, with the random numbers of the first time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..autograd import Function, grad
 from ..autograd.grad_mode import enable_grad
 from ..autograd.graph import MEANS, next_seq
-from ..backend import LISTENERS, MODES
+from ..backend import ARRAYS, LISTENERS, MODES
 from ..nn import Module
 from ..ops.coercion import version_of
 from ..random import go_to, standing
@@ -47,8 +50,9 @@ def checkpoint(
     Args:
         function: returns a Tensor, or a tuple with Tensors.
         use_reentrant: PyTorch's other implementation; None or False.
-        determinism_check: "default": the second time must give the shapes and dtypes of the first;
-            "none": not looked at.
+        determinism_check: "default": the second time must do as many operations as the first, on
+            arrays of the same shapes and dtypes, and its results must have the same sums; "none":
+            not looked at.
         preserve_rng_state: False: the second time draws other random numbers.
         context_fn, debug: PyTorch's switches, which can only be off.
 
@@ -133,7 +137,7 @@ class _Call:
         self.given = [v for v in (*args, *kwargs.values()) if type(v) in TENSORS and v._rg]
         self.draws = standing() if same_draws else None
         self.outside: list[Tensor] = []
-        self.kinds: list[Any] = []
+        self.sums: list[Any] | None = None
 
     def run(self, stand_ins: Sequence[Tensor]) -> tuple[Any, ...]:
         """Call the function with these in place of `given`; its results as a tuple."""
@@ -167,7 +171,7 @@ class _Call:
                 "checkpoint: the function writes to an argument in place, so the second time it "
                 "would get other values; let it work on x.clone()"
             )
-        self.outside = _outside(results, stand_ins, begin)
+        self.outside, self.graph = _outside(results, stand_ins, begin)
         now, members = _forwards(), {*self.outside}
         if any(now[one] != forwards.get(one) and one.members & members for one in now):
             raise RuntimeError(
@@ -176,6 +180,8 @@ class _Call:
             )
         self.kinds = [_kind(value) for value in results]
         self.learns = [type(value) in TENSORS and value._rg for value in results]
+        if self.check and self.draws is not None:  # new draws give new values
+            self.sums = self._sums(results)
         detached = tuple(v.detach() if type(v) in TENSORS else v for v in results)
         if not any(self.learns):
             return detached[0] if self.alone else detached
@@ -190,7 +196,7 @@ class _Call:
             values: stand-ins for the arguments, and behind them the gradients of the results.
         """
         stand_ins, seeds = values[: len(self.given)], values[len(self.given) :]
-        now = standing()
+        now, begin = standing(), next_seq()
         if self.draws is not None:
             go_to(self.draws)
         try:
@@ -198,18 +204,55 @@ class _Call:
         finally:
             if self.draws is not None:
                 go_to(now)
-        kinds = [_kind(value) for value in results]
-        if self.check and kinds != self.kinds:
-            raise RuntimeError(
-                "checkpoint: the function did not compute the same again: expected "
-                f"{self.kinds}, got {kinds}. It must not depend on what changes meanwhile"
-            )
+        if self.check:
+            self._compare(results, begin)
         roots = [value for value, learns in zip(results, self.learns, strict=True) if learns]
         wanted = [*stand_ins, *self.outside]
         found: tuple[Any, ...] = grad(
             roots, wanted, list(seeds), create_graph=MODES.grad, materialize_grads=True
         )
         return found
+
+    def _compare(self, results: Any, begin: int) -> None:
+        """RuntimeError where the second time is not like the first."""
+        kinds, (_, graph) = [_kind(value) for value in results], _outside(results, (), begin)
+        pairs = [("results", self.kinds, kinds), ("operations", self.graph, graph)]
+        if self.sums is not None and kinds == self.kinds:
+            for (s, size, error), (t, *_) in zip(self.sums, self._sums(results), strict=True):
+                if not (s == t or (s != s and t != t) or abs(s - t) <= error * size):
+                    pairs.append(("values with the sum", s, t))
+        for what, first, second in pairs:
+            if first == second:
+                continue
+            if isinstance(first, list) and len(first) == len(second):
+                both = zip(first, second, strict=True)
+                first, second = next((a, b) for a, b in both if a != b)
+            elif isinstance(first, list):
+                first, second = len(first), len(second)
+            raise RuntimeError(
+                "checkpoint: the function did not compute the same again, so its gradient would "
+                f"not be that of the results: expected {what}: {first}, got {second}. It must "
+                "not depend on what changes meanwhile"
+            )
+
+    def _sums(self, results: Any) -> list[tuple[float, float, float]]:
+        """Of each result with a gradient the sum, that of sizes, and what may be rounding.
+
+        Of none while a step is captured, which replays one and the same call, nor of a GPU, which
+        would have to be waited for.
+        """
+        arrays = [v._array for v, learns in zip(results, self.learns, strict=True) if learns]
+        if MODES.recorder is not None or any(type(a) is not np.ndarray for a in arrays):
+            return []
+        with np.errstate(all="ignore"):
+            return [
+                (
+                    float(a.sum(dtype=np.float64)),
+                    float(np.abs(a).sum(dtype=np.float64)),
+                    math.sqrt(np.finfo(a.dtype).eps),
+                )
+                for a in arrays
+            ]
 
 
 class _Checkpoint(Function):
@@ -248,10 +291,21 @@ def _forwards() -> dict[Any, Any]:
     return {one: [*one.forwards()] for one in LISTENERS}
 
 
-def _outside(results: Any, stand_ins: Sequence[Tensor], begin: int) -> list[Tensor]:
-    """The leaves that the graph of `results` reaches, without the stand-ins.
+def _saved(value: Any) -> Any:
+    """The shapes and dtypes of the arrays that a node keeps."""
+    if isinstance(value, tuple | list):
+        return [kind for each in value for kind in _saved(each)]
+    array = getattr(value, "_array", value)
+    return [(tuple(array.shape), array.dtype.name)] if type(array) in ARRAYS else []
 
-    Raises RuntimeError for what a gradient would not find its way through.
+
+def _outside(
+    results: Any, stand_ins: Sequence[Tensor], begin: int
+) -> tuple[list[Tensor], list[Any]]:
+    """The leaves that the graph of `results` reaches, without the stand-ins; and its operations.
+
+    These with what they keep, in the order in which they were done. Raises RuntimeError for what a
+    gradient would not find its way through.
     """
     found: dict[Tensor, None] = {}
     seen: set[Any] = set()
@@ -276,4 +330,6 @@ def _outside(results: Any, stand_ins: Sequence[Tensor], begin: int) -> list[Tens
                 "elements, which a DataParallel has to see; compute the loss outside"
             )
         stack += node._edges
-    return [leaf for leaf in found if not any(leaf is one for one in stand_ins)]
+    nodes = sorted((one for one in seen if type(one) not in TENSORS), key=lambda node: node._seq)
+    operations = [(node._op.node_name, _saved(node._saved)) for node in nodes]
+    return [leaf for leaf in found if not any(leaf is one for one in stand_ins)], operations
