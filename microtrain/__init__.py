@@ -8,10 +8,11 @@ from . import threads as threads  # first: BLAS reads its thread limits when Num
 
 # isort: split
 import importlib
+import sys as _sys
 from math import e, inf, nan, pi
 from typing import Any
 
-from . import autograd, cuda, linalg, nn, ops, optim, special
+from . import autograd, creation, cuda, linalg, nn, ops, optim, special
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -118,6 +119,14 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name], __name__), name)
     raise _missing(__name__, name)
 
+
+for _module in (ops, special, creation):
+    # By module and name pickle finds a function again; what makes operations knows neither.
+    _functions = [(n, f) for n, f in vars(_module).items() if type(f) is type(_missing)]
+    for _name, _function in sorted(_functions, key=lambda pair: pair[0] != pair[1].__name__):
+        _home = vars(_sys.modules[_function.__module__])
+        if _home.get(_function.__qualname__) is not _function:
+            _function.__module__, _function.__qualname__ = _module.__name__, _name
 
 for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim.lr_scheduler):
     vars(_module)["__getattr__"] = _say_instead(_module.__name__)

@@ -541,17 +541,23 @@ def _promote_pair(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
 class device:
     """Where a Tensor's array lives: `device("cpu")`, `device("cuda")`, `device("cuda:1")`.
 
-    Raises RuntimeError for a type other than cpu and cuda.
+    Raises RuntimeError for a type other than cpu and cuda, and for an index that is no number or
+    given twice.
     """
 
     __slots__ = ("index", "type")
 
     def __init__(self, type: str | device, index: int | None = None) -> None:
-        name, _, number = str(type).partition(":")
-        if name not in ("cpu", "cuda") or (number and not number.isdigit()):
-            raise RuntimeError(f"device: expected cpu, cuda or cuda:N, got {type!r}")
+        name, colon, number = str(type).partition(":")
+        if colon and index is None and number in map(str, range(256)):
+            index, colon = int(number), ""
+        if name not in ("cpu", "cuda") or colon or (index is not None and index not in range(256)):
+            raise RuntimeError(
+                f"device: expected cpu, cuda, cuda:N, or a type and an index, got {type!r}"
+                + ("" if index is None else f" and {index!r}")
+            )
         self.type: str = name
-        self.index: int | None = int(number) if number else index
+        self.index = index
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, device) and (self.type, self.index) == (other.type, other.index)

@@ -280,6 +280,8 @@ class Tensor:
                 )
             if value.device != self.device:
                 raise RuntimeError(f"grad: expected device {self.device}, got {value.device}")
+            if value is self:
+                raise RuntimeError("grad: a Tensor cannot be its own gradient; assign a clone()")
         extra = self._extra
         if MODES.recorder is not None:
             MODES.recorder.assign(self, value)
@@ -384,12 +386,15 @@ class Tensor:
     def detach_(self) -> Self:
         """Cut this Tensor from its graph, in place: it becomes a leaf.
 
+        What was computed from it and needs its value raises in backward: it would miss the graph.
         Raises RuntimeError for a view, whose history is that of its base.
         """
         version = self._version
         base = None if version is None or version.base is None else version.base()
         if base is not None and base is not self and base._version is version:
             raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+        if self._edge is not None:
+            self.version.n += 1
         self._edge = None
         self._rg = False
         if self._extra is not None:

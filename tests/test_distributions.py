@@ -398,3 +398,40 @@ def test_draws_belong_to_the_rows_of_the_global_batch(comm: Any) -> None:
 
     for a, b in zip(drawn(comm), drawn(SingleCommunicator()), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+CONSTRAINTS: dict[str, Any] = {
+    "positive": (lambda c: c.positive, [1.0, -1.0, 0.0], [True, False, False]),
+    "real": (lambda c: c.real, [1.0, math.nan], [True, False]),
+    "interval": (lambda c: c.interval(0, 2), [0.0, 2.0, 3.0], [True, True, False]),
+    "integers": (lambda c: c.integer_interval(0, 2), [0.0, 1.5, 3.0], [True, False, False]),
+    "boolean": (lambda c: c.boolean, [0.0, 1.0, 0.5], [True, True, False]),
+    "at least": (lambda c: c.greater_than_eq(1), [1.0, 0.0], [True, False]),
+    "a number": (lambda c: c.positive, 1.0, True),
+    "real_vector": (lambda c: c.real_vector, [[1.0, 2.0], [1.0, math.nan]], [True, False]),
+    "simplex": (lambda c: c.simplex, [[0.5, 0.5], [0.5, 0.6], [-1.0, 2.0]], [True, False, False]),
+    "one_hot": (lambda c: c.one_hot, [[[0.0, 1.0]], [[1.0, 1.0]]], [[True], [False]]),
+    "lower_cholesky": (
+        lambda c: c.lower_cholesky,
+        [[[1.0, 0.0], [2.0, 1.0]], [[1.0, 1.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, -1.0]]],
+        [True, False, False],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_a_constraint_is_checked_event_by_event(name: str) -> None:
+    of, values, expected = CONSTRAINTS[name]
+    for requires_grad in (False, True):
+        x = mt.tensor(values, requires_grad=requires_grad)
+        found = of(d.constraints).check(x)
+        assert type(found) is mt.Tensor and found.dtype == mt.bool and found.tolist() == expected
+    assert x[found].shape == (np.sum(expected), *x.shape[found.ndim :])
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_constraints_are_torchs(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    constraints = torch.distributions.constraints
+    of, values, expected = CONSTRAINTS[name]
+    assert of(constraints).check(torch.tensor(values)).tolist() == expected

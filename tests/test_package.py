@@ -7,6 +7,7 @@ import importlib.metadata
 import inspect
 import json
 import os
+import pickle
 import re
 import rlcompleter
 import subprocess
@@ -323,3 +324,30 @@ def test_a_script_can_ask_for_a_gpu() -> None:
     count = microtrain.cuda.device_count()
     assert microtrain.cuda.is_available() == (count > 0)
     assert microtrain.device("cuda" if count else "cpu").type == ("cuda" if count else "cpu")
+
+
+def test_every_operation_can_be_pickled() -> None:
+    from microtrain import nn
+
+    for module in (
+        *(microtrain, microtrain.ops, microtrain.linalg, microtrain.special, microtrain.optim),
+        *(microtrain.autograd, nn, nn.functional, nn.init, nn.utils),
+    ):
+        for name in (name for name in dir(module) if not name.startswith("_")):
+            thing = getattr(module, name)
+            if callable(thing):
+                assert pickle.loads(pickle.dumps(thing)) is thing, f"{module.__name__}.{name}"
+
+
+def test_modules_that_hold_operations_reach_another_process(tmp_path: Path) -> None:
+    mt = microtrain
+    layer = mt.nn.TransformerEncoderLayer(4, 2, 8, activation=mt.tanh, dropout=0.0)
+    layer.also = [mt.nn.functional.softmax, mt.cat, functools.partial(mt.sum, dim=0)]
+    x = mt.ones(3, 2, 4)
+    (tmp_path / "layer").write_bytes(pickle.dumps((layer, x)))
+    printed = run_python(
+        "-c",
+        f"import pickle; layer, x = pickle.load(open({str(tmp_path / 'layer')!r}, 'rb'))\n"
+        "print(layer(x).tolist(), layer.also[2](layer.also[1]([x, x])).tolist())",
+    )
+    assert printed.split() == f"{layer(x).tolist()} {mt.cat([x, x]).sum(0).tolist()}".split()

@@ -613,3 +613,20 @@ def test_to_takes_none_for_what_is_to_stay() -> None:
     assert mt.ones(2).to("float64", None).dtype == mt.float64
     assert mt.nn.Linear(1, 1).to("float64", None).weight.dtype == mt.float64
     assert mt.ones(2).to(None, "cpu").dtype == mt.float32
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("cuda:",), ("cpu:",), ("cuda:-1",), ("cuda:01",), ("cuda:1:1",), ("",), (":0",), ("gpu",),
+        ("CPU",), ("cpu:1.0",), (0,), ("cuda:0", 0), ("cuda", -1), ("cuda", 1.5), ("cuda", "1"),
+    ],
+)  # fmt: skip
+def test_a_device_that_is_none(call):
+    with pytest.raises((RuntimeError, TypeError), match="device"):
+        mt.device(*call)
+
+
+def test_names_of_devices():
+    assert mt.device("cuda:3") == mt.device("cuda", 3) == mt.device(mt.device("cuda:3"))
+    assert (mt.device("cuda").index, mt.device("cpu:0").index) == (None, 0)

@@ -868,10 +868,33 @@ def test_examples_text_data_is_another_way_to_update() -> None:
 def test_legacy_variable() -> None:
     from microtrain.autograd import Variable
 
-    with pytest.raises(RuntimeError, match=r"mt\.tensor\(data, requires_grad=True\)"):
-        Variable(mt.ones(2), requires_grad=True)
-    with pytest.raises(RuntimeError, match=r"mt\.no_grad\(\)"):
-        mt.autograd.Variable(mt.ones(2), volatile=True)
+    data = mt.ones(2)
+    for x in (Variable(data, requires_grad=True), Variable(data, True)):
+        assert type(x) is mt.Tensor and x.is_leaf and x.requires_grad and x is not data
+        (x * x).sum().backward()
+        assert x.grad.tolist() == [2, 2]
+    y = Variable(mt.ones(2, requires_grad=True) * data)
+    assert y.is_leaf and not y.requires_grad and isinstance(y, Variable)
+    assert not isinstance(2.0, Variable) and Variable().shape == (0,)
+    data.add_(1)  # one memory
+    assert x.tolist() == [2, 2]
+    for volatile in (True, False):
+        with pytest.raises(TypeError, match=r"mt\.no_grad\(\)"):
+            Variable(data, volatile=volatile)
+    for wrong in ([1.0], 1.0, np.ones(2)):
+        with pytest.raises(TypeError, match=r"data must be a Tensor.*mt\.tensor\(data"):
+            Variable(wrong)
+    with pytest.raises(RuntimeError, match="floating point"):
+        Variable(mt.tensor([1]), requires_grad=True)
+
+
+def test_a_write_to_what_a_legacy_variable_shares_is_seen() -> None:
+    data = mt.ones(2)
+    x = mt.autograd.Variable(data, requires_grad=True)
+    loss = (x * x).sum()
+    data.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_legacy_volatile() -> None:

@@ -1,7 +1,8 @@
 """Define-by-run automatic differentiation: the graph, the engine and user extension."""
 
-from typing import NoReturn
+from typing import Any
 
+from ..tensor import TENSORS, Tensor, kind_of
 from . import function as function
 from . import functional as functional
 from .anomaly import (
@@ -25,17 +26,41 @@ from .graph import AccumulateGrad, Node
 from .hooks import RemovableHandle
 
 
-def Variable(*args: object, **kwargs: object) -> NoReturn:
-    """Gone since Tensors record by themselves; calling it says what to write instead.
+class _AnyTensor(type):
+    """So that `isinstance(x, Variable)` asks whether it is a Tensor."""
 
-    A function, so that `from microtrain.autograd import Variable` gets as far as that message.
-    Raises RuntimeError.
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type(instance) in TENSORS
+
+
+class Variable(metaclass=_AnyTensor):
+    """The legacy name of a Tensor: `Variable(data)` is a new leaf over the memory of `data`.
+
+    New code needs none of this: Tensors record by themselves.
+
+    Raises TypeError for what is no Tensor and for `volatile`, RuntimeError for integers that should
+    require grad.
+
+    Example:
+        >>> x = mt.autograd.Variable(mt.ones(2), requires_grad=True)
+        >>> (x * x).sum().backward()
+        >>> x.grad
+        tensor([2., 2.])
     """
-    raise RuntimeError(
-        "autograd.Variable is the legacy way; Tensors record by themselves: write "
-        "mt.tensor(data, requires_grad=True), or tensor.requires_grad_(). For volatile=True "
-        "compute inside `with mt.no_grad():`"
-    )
+
+    def __new__(cls, data: Any = None, requires_grad: bool = False, volatile: Any = None) -> Any:
+        if volatile is not None:
+            raise TypeError(
+                "Variable(): volatile is the legacy way; compute inside `with mt.no_grad():`, "
+                "where nothing is recorded"
+            )
+        data = Tensor() if data is None else data
+        if type(data) not in TENSORS:
+            raise TypeError(
+                f"Variable(): data must be a Tensor, got {kind_of(data)}; write "
+                "mt.tensor(data, requires_grad=...)"
+            )
+        return data.detach().requires_grad_(requires_grad)
 
 
 __all__ = [
@@ -44,6 +69,7 @@ __all__ = [
     "GradcheckError",
     "Node",
     "RemovableHandle",
+    "Variable",
     "backward",
     "detect_anomaly",
     "enable_grad",

@@ -104,6 +104,8 @@ def run(
                     continue
                 kind = type(edge)
                 if kind in TENSORS:
+                    if not edge._rg:  # frozen, or detached, since
+                        continue
                     extra = edge._extra
                     slot = None if extra is None else extra.slot
                     # What a rule has written into the slot itself has its shape.

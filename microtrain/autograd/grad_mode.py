@@ -73,7 +73,8 @@ def _switched(inner: Generator[Any, Any, Any], switch: _Switch) -> Generator[Any
             except BaseException as error:  # thrown in by the consumer: for `inner` to handle
                 step = functools.partial(inner.throw, error)
     finally:
-        inner.close()
+        with switch:  # what it does at its end it does as everything else
+            inner.close()
 
 
 class no_grad(_Switch):

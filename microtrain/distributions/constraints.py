@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..tensor import TENSORS, wrap
+
 __all__ = [
     "Constraint", "boolean", "greater_than_eq", "integer_interval", "interval", "lower_cholesky",
     "nonnegative", "one_hot", "positive", "real", "real_vector", "simplex", "unit_interval",
@@ -24,7 +26,7 @@ class Constraint:
 
     Attributes:
         words: what it demands.
-        met: whether it is met: a function of an array to booleans, or to one of them.
+        met: whether it is met: a function of an array to booleans, one for each event.
         event_dim: how many dimensions of the array it is about together.
     """
 
@@ -32,16 +34,22 @@ class Constraint:
     met: Callable[[Any], Any]
     event_dim: int = 0
 
-    def check(self, value: Any) -> bool:
-        """Whether a Tensor or array meets it everywhere."""
-        return bool(np.all(self.met(np.asarray(value))))
+    def check(self, value: Any) -> Any:
+        """Whether each event of a Tensor or array meets it: booleans, of the same kind.
+
+        Their shape is that of `value` without its last `event_dim` dimensions.
+        """
+        tensor = type(value) in TENSORS
+        met = np.asarray(self.met(np.asarray(value.detach() if tensor else value)), bool)
+        return wrap(met) if tensor else met
 
     def __repr__(self) -> str:
         return self.words
 
 
 def _lower(x: Any) -> Any:
-    return np.all(np.tril(x) == x) & np.all(np.diagonal(x, axis1=-2, axis2=-1) > 0)
+    positive = np.all(np.diagonal(x, axis1=-2, axis2=-1) > 0, -1)
+    return np.all(np.tril(x) == x, (-2, -1)) & positive
 
 
 def interval(low: Any, high: Any) -> Constraint:
@@ -61,7 +69,7 @@ def greater_than_eq(low: Any) -> Constraint:
 
 
 real = Constraint("real", lambda x: x == x)
-real_vector = Constraint("a real vector", lambda x: x == x, 1)
+real_vector = Constraint("a real vector", lambda x: np.all(x == x, -1), 1)
 true = Constraint("true", lambda x: x)
 boolean = Constraint("0 or 1", lambda x: (x == 0) | (x == 1))
 positive = Constraint("positive", lambda x: x > 0)

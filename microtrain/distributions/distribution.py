@@ -50,7 +50,7 @@ class Distribution:
         kind = type(self).__name__
 
         def check(array: Any) -> None:
-            if not constraint.check(array):
+            if not np.all(constraint.check(array)):
                 raise ValueError(
                     f"{kind}: expected {what} (of shape {np.shape(array)}) to be {constraint}, "
                     f"found\n{array}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -83,6 +84,7 @@ class ParameterList(_Parameters):
         self._put(self._name(number), value)
 
     def _name(self, number: int) -> str:
+        number = operator.index(number)  # of a Tensor as well, whose text is another name
         if not -len(self) <= number < len(self):
             raise IndexError(f"ParameterList has {len(self)} parameters, no {number}")
         return str(number % len(self))

@@ -83,6 +83,9 @@ Reduction = Annotated[str, Check("if @ not in REDUCTIONS: check_reduction(@)")]
 Refused = Annotated[Any, Check("check_reduction('mean', @)")]
 # A whole number; several, as a list or tuple; one or several.
 Int = Annotated[int, Check("@ = integer($, @)")]
+Int0d = Annotated[
+    int, Check("if type(@) in TENSORS and @.ndim: want_dims($, @, 0, 0)"), *Int.__metadata__
+]
 Ints = Annotated[Any, Check("@ = integers($, @)")]
 IntOrInts = Annotated[Any, Check("@ = integers($, @ if isinstance(@, tuple | list) else (@,))")]
 Number = Annotated[float, Check("if not isinstance(@, NUMBERS): want_number($, @)")]

@@ -56,16 +56,8 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     if x._rg:
         _keep_values(alias)
     result = operation(alias)
-    if (
-        root is not x
-        and (root._rg or result._rg)
-        and getattr(x, "_base", None) is not root  # which is set while views are recorded
-    ):
-        raise RuntimeError(
-            f"{name}: this view was created in no_grad mode (or by a Function) and is being "
-            "modified inplace with grad mode enabled; its base would not know of it, and the "
-            "gradient be wrong. Take the view outside no_grad, or clone() it first"
-        )
+    if result._rg or root._rg:
+        _check_view(x, root, name)
     if not result._rg:
         _store(x, result, name)
         return x
@@ -85,6 +77,16 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     return x
 
 
+def _check_view(x: Tensor, root: Tensor, name: str) -> None:
+    """RuntimeError for a view of `root` that the graph does not know of."""
+    if root is not x and getattr(x, "_base", None) is not root:  # set while views are recorded
+        raise RuntimeError(
+            f"{name}: this view was created in no_grad mode (or by a Function) and is being "
+            "modified inplace with grad mode enabled; its base would not know of it, and the "
+            "gradient be wrong. Take the view outside no_grad, or clone() it first"
+        )
+
+
 def _keep_values(alias: Tensor) -> None:
     """What nodes save of a Tensor that is written to are its old values, in memory of their own."""
     alias._array, alias._version = alias._array.copy(order="K"), None
@@ -99,12 +101,15 @@ def change_shape(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) ->
     instead = f"write x = x.{name[:-1]}(...)"
     if MODES.recorder is not None:
         raise CaptureError(f"{name}: the shape of a Tensor cannot change in a step; {instead}")
-    leaf = any(t._rg and t._edge is None for t in (x, _root(x, name)))
+    root = _root(x, name)
+    leaf = any(t._rg and t._edge is None for t in (x, root))
     if leaf or type(x) is not Tensor or (x._rg and not MODES.grad):
         raise RuntimeError(
             f"{name}: a Parameter, a leaf that requires grad (or a view of one), or under no_grad "
             f"a recorded Tensor keeps its shape; {instead}"
         )
+    if root._rg and MODES.grad:
+        _check_view(x, root, name)
     alias = wrap(x._array)
     alias._version, alias._edge, alias._rg = x.version, x._edge, x._rg
     view = operation(alias)

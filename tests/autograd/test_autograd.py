@@ -712,3 +712,78 @@ def test_errors_are_of_the_kind_that_torch_raises(name):
         except Exception as error:
             kinds.append(type(error))
     assert kinds[0] == kinds[1]
+
+
+# Modes in generators, and what was cut off since --------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "break", "throw", "return", "del"])
+@pytest.mark.parametrize(("outer", "inner"), [(mt.enable_grad, mt.no_grad), (mt.no_grad,) * 2,
+                                              (mt.no_grad, mt.enable_grad)])  # fmt: skip
+def test_a_generator_ends_in_the_mode_of_its_decorator(outer, inner, end):
+    seen = []
+
+    @inner()
+    def numbers():
+        try:
+            yield 1
+        finally:
+            seen.append(mt.is_grad_enabled())
+
+    with outer():
+        before, running = mt.is_grad_enabled(), numbers()
+        if end == "break":
+            for _ in running:
+                break
+            del running
+        else:
+            next(running)
+            if end == "close":
+                running.close()
+            elif end == "throw":
+                with pytest.raises(KeyError):
+                    running.throw(KeyError)
+            elif end == "return":
+                assert next(running, None) is None
+            else:
+                del running
+        gc.collect()
+        assert mt.is_grad_enabled() is before
+    assert seen == [inner is mt.enable_grad]
+
+
+def test_what_is_frozen_before_backward_gets_no_gradient():
+    for cut in (lambda x: x.requires_grad_(False), lambda x: x.detach_()):
+        for flat in (False, True):
+            x, w = leaf(1.0), leaf(2.0)
+            optimizer = mt.optim.SGD([x, w], lr=1.0) if flat else None
+            y = x.sin() * w
+            cut(x)
+            y.backward()
+            assert x.grad is None
+            np.testing.assert_allclose(w.grad.numpy(), np.sin([1.0]))
+            if optimizer is not None:
+                optimizer.step()
+                assert x.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_saved_tensor_that_was_cut_from_its_graph_is_an_error(create_graph):
+    w = leaf(1.0)
+    for use in (lambda a: a.sin(), lambda a: a * a, lambda a: a**3):
+        a = w * 1
+        y = use(a)
+        a.detach_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            grad(y, w, create_graph=create_graph)
+    a = w * 1
+    y = a + 2.0  # needs no value of a
+    a.detach_()
+    assert grad(y, w)[0].item() == 1
+
+
+def test_a_tensor_is_not_its_own_gradient():
+    for x in (leaf(1.0), mt.ones(2)):
+        with pytest.raises(RuntimeError, match="its own gradient"):
+            x.grad = x
+        x.grad = x.detach()

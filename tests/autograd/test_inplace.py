@@ -595,3 +595,28 @@ def test_a_tensor_that_was_written_to_is_in_no_cycle(name):
         assert tensor() is node() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("mode", [mt.no_grad, mt.inference_mode])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.transpose_(0, 1),
+        lambda v: v.t_(),
+        lambda v: v.unsqueeze_(0),
+        lambda v: v.squeeze_(0),
+        lambda v: v.mul_(2),
+        lambda v: v.zero_(),
+    ],
+)
+def test_a_view_that_the_graph_does_not_know_is_not_changed(mode, change):
+    base = mt.ones(1, 3, requires_grad=True) * 1
+    with mode():
+        view = base[:]
+    with pytest.raises(RuntimeError, match="was created in no_grad mode"):
+        change(view)
+    assert view.shape == (1, 3) and base.tolist() == [[1, 1, 1]]
+    plain = mt.ones(1, 3)
+    with mode():
+        view = plain[:]
+    change(view)  # nothing is recorded

@@ -199,3 +199,12 @@ def test_a_transposed_parameter_keeps_its_memory_order() -> None:
     assert optimizer.storage.buffers[0].data.tolist() == weight.T.reshape(6).tolist()
     expected = start - 0.5 * mt.tensor([[30.0], [35.0], [40.0]])
     assert mt.allclose(weight.detach(), expected.expand(3, 2))
+
+
+@pytest.mark.parametrize("place", [mt.tensor(1), mt.tensor([1]), np.int32(1), np.array(-1), -1])
+def test_a_place_in_a_list_is_a_number_whatever_its_type(place: Any) -> None:
+    some, new = nn.ParameterList([mt.zeros(1), mt.zeros(1)]), nn.Parameter(mt.ones(1))
+    some[place] = new
+    assert list(some.state_dict()) == ["0", "1"] and some[place] is some[1] is new
+    with pytest.raises(TypeError):
+        some[1.0]  # type: ignore[index]

@@ -521,6 +521,20 @@ def test_a_shape_is_changed_in_place_only_where_that_lasts() -> None:
         y.squeeze_()
 
 
+def test_the_weights_of_a_histogram_are_like_its_input() -> None:
+    for weight in (mt.ones(3, dtype=mt.float64), mt.ones(3, dtype=mt.int64), mt.ones(2)):
+        with pytest.raises(RuntimeError, match=r"histogram\(\).*weight"):
+            mt.histogram(mt.ones(3), 2, weight=weight)
+
+
+def test_where_a_part_starts_is_a_number() -> None:
+    x = mt.arange(5)
+    assert x.narrow(0, mt.tensor(1), 2).tolist() == [1, 2]
+    for call in (x.narrow, x.narrow_copy):
+        with pytest.raises(RuntimeError, match=r"'start' must be 0-d"):
+            call(0, mt.tensor([1]), 2)
+
+
 def test_a_histogram_of_what_is_not_finite_is_refused() -> None:
     for call in (mt.histc, lambda x: mt.histogram(x, 3)):
         with pytest.raises(RuntimeError, match="give the range"):

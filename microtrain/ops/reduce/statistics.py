@@ -238,6 +238,10 @@ def histogram(
     Elements outside and NaN are not counted. It has no gradient.
     """
     x = reshape_to(input.detach(), (-1,))
+    if weight is not None:
+        want_same_dtype("histogram", "weight", weight, input)
+        if weight.shape != input.shape:
+            raise RuntimeError(f"histogram(): weight of shape {weight.shape} for {input.shape}")
     if type(bins) in TENSORS:
         want_same_dtype("histogram", "bins", bins, input)
         edges = bins.detach()

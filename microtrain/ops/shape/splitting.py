@@ -8,7 +8,7 @@ from typing import Any
 
 from ...tensor import TENSORS
 from ..arguments import integer, integers
-from ..fronts import Int, Ints, OwnDim, RealDim, T, public
+from ..fronts import Int, Int0d, Ints, OwnDim, RealDim, T, public
 from ..index import indexing
 from ..pointwise.elementwise import clone
 from .joining import pieces, unbind_parts
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @public
-def narrow(x: T, dim: RealDim, start: Int, length: Int) -> Any:
+def narrow(x: T, dim: RealDim, start: Int0d, length: Int) -> Any:
     """The elements `start` to `start + length` of dimension `dim`; a view.
 
     Raises IndexError for a start outside the dimension, RuntimeError for a 0-d Tensor and a length
@@ -46,7 +46,7 @@ def narrow(x: T, dim: RealDim, start: Int, length: Int) -> Any:
 
 
 @public
-def narrow_copy(x: T, dim: RealDim, start: Int, length: Int) -> Any:
+def narrow_copy(x: T, dim: RealDim, start: Int0d, length: Int) -> Any:
     """`narrow` that copies."""
     return clone(narrow(x, dim, start, length))
 
