@@ -77,7 +77,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "DataParallel": _PARALLEL,
         "parallel": _PARALLEL,
         "SyncBatchNorm": "batch norm in a DataParallel model uses the whole batch",
-        "Buffer": "write self.register_buffer(name, tensor)",
         **dict.fromkeys(("LazyLinear", "LazyConv1d", "LazyConv2d", "LazyBatchNorm1d"), _SIZES),
     },
     "nn.init": {},

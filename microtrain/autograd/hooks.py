@@ -43,6 +43,18 @@ class RemovableHandle:
         self.remove()
 
 
+def add_hook(
+    owner: Any, kind: str, hook: Callable[..., Any], prepend: bool = False
+) -> RemovableHandle:
+    """Put `hook` among those of `owner` under the attribute `kind`: at their end, or in front."""
+    hooks = vars(owner).setdefault(kind, {})
+    before = list(hooks)
+    handle = RemovableHandle(hooks, hook)
+    for number in before if prepend else ():
+        hooks[number] = hooks.pop(number)
+    return handle
+
+
 class NodeHooks:
     """The hooks of one node.
 

@@ -532,9 +532,9 @@ class DataParallel(Module):
         """The model's buffers under its own names."""
         return self.module.named_buffers(prefix)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The model's state under its own names."""
-        return self.module.state_dict()
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """The model's state under its own names; arguments as of `Module.state_dict`."""
+        return self.module.state_dict(*args, **options)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> LoadedKeys:
         """Load the model's state; every rank must load the same."""

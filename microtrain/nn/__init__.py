@@ -27,7 +27,7 @@ from .loss import *  # noqa: F403
 from .module import Module
 from .normalization import *  # noqa: F403
 from .padding import *  # noqa: F403
-from .parameter import Parameter
+from .parameter import Buffer, Parameter
 from .parameters import ParameterDict, ParameterList
 from .pooling import *  # noqa: F403
 from .recurrent import *  # noqa: F403
@@ -38,7 +38,7 @@ from .transformer import TransformerEncoder, TransformerEncoderLayer
 from .transformer_decoder import *  # noqa: F403
 
 __all__ = [
-    "Bilinear", "Embedding", "EmbeddingBag", "Flatten", "Identity", "Linear", "Module",
+    "Bilinear", "Buffer", "Embedding", "EmbeddingBag", "Flatten", "Identity", "Linear", "Module",
     "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterDict", "ParameterList",
     "Sequential", "TransformerEncoder", "TransformerEncoderLayer", "Unflatten", "functional",
     "init", "utils",

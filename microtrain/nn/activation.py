@@ -95,16 +95,19 @@ class PReLU(Module):
     Args:
         num_parameters: 1, or the number of channels, the size of dimension 1.
         init: the weight to start with.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
     """
 
     _shown = ("num_parameters",)
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: Any = None) -> None:
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
+    ) -> None:
         super().__init__()
         self.num_parameters = num_parameters
         self.init = init
-        self.weight = Parameter(full((num_parameters,), float(init), dtype=dtype))
+        weight = full((num_parameters,), float(init), device=device, dtype=dtype)
+        self.weight = Parameter(weight)
 
     def reset_parameters(self) -> None:
         """Set the weight to `init` again."""

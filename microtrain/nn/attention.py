@@ -27,7 +27,7 @@ class MultiheadAttention(Module):
         add_bias_kv, add_zero_attn: not supported: leave them as they are.
         kdim, vdim: the sizes of keys and values; None is `embed_dim`.
         batch_first: whether inputs are (batch, sequence, size), not (sequence, batch, size).
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError for sizes below 1 and for what is not supported, AssertionError where the
     heads do not divide `embed_dim`.
@@ -36,9 +36,11 @@ class MultiheadAttention(Module):
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
         add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
-        vdim: int | None = None, batch_first: bool = False, dtype: Any = None,
+        vdim: int | None = None, batch_first: bool = False, device: Any = None,
+        dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(
                 "MultiheadAttention: embed_dim and num_heads must be greater than 0, got "
@@ -61,12 +63,12 @@ class MultiheadAttention(Module):
         one_weight = self.kdim == self.vdim == embed_dim
         shapes = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
         for name, size in shapes.items():
-            weight = None if one_weight else Parameter(empty(embed_dim, size, dtype=dtype))
+            weight = None if one_weight else Parameter(empty(embed_dim, size, **kind))
             setattr(self, f"{name}_proj_weight", weight)
-        whole = Parameter(empty(3 * embed_dim, embed_dim, dtype=dtype)) if one_weight else None
+        whole = Parameter(empty(3 * embed_dim, embed_dim, **kind)) if one_weight else None
         self.in_proj_weight: Parameter | None = whole
-        self.in_proj_bias = Parameter(zeros(3 * embed_dim, dtype=dtype)) if bias else None
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype)
+        self.in_proj_bias = Parameter(zeros(3 * embed_dim, **kind)) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, **kind)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -29,7 +29,8 @@ class _Convolution(Family):
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any,
-        output_padding: Any, dilation: Any, groups: int, bias: bool, padding_mode: str, dtype: Any,
+        output_padding: Any, dilation: Any, groups: int, bias: bool, padding_mode: str, device: Any,
+        dtype: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         name, dims = type(self).__name__, self.dims
@@ -61,8 +62,9 @@ class _Convolution(Family):
         self.groups = groups
         self.padding_mode = padding_mode
         shape = self._weight_shape()
-        self.weight = Parameter(empty(*shape, *self.kernel_size, dtype=dtype))
-        self.bias = Parameter(empty(out_channels, dtype=dtype)) if bias else None
+        kind: Any = {"device": device, "dtype": dtype}
+        self.weight = Parameter(empty(*shape, *self.kernel_size, **kind))
+        self.bias = Parameter(empty(out_channels, **kind)) if bias else None
         self.reset_parameters()
 
     def _weight_shape(self) -> tuple[int, int]:
@@ -119,11 +121,11 @@ class _Conv(_Convolution):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
         padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True,
-        padding_mode: str = "zeros", *, dtype: Any = None,
+        padding_mode: str = "zeros", device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias,
-            padding_mode, dtype,
+            padding_mode, device, dtype,
         )  # fmt: skip
 
 
@@ -145,7 +147,7 @@ class Conv2d(_Conv, dims=2, function=F.conv2d):
         bias: False for a convolution without an added vector.
         padding_mode: what the border is: "zeros", or a mode of `functional.pad`: "reflect",
             "replicate", "circular".
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError for groups that do not divide the channels and for unknown names.
 
@@ -163,7 +165,7 @@ class _ConvTranspose(_Convolution):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
         padding: Any = 0, output_padding: Any = 0, groups: int = 1, bias: bool = True,
-        dilation: Any = 1, padding_mode: str = "zeros", *, dtype: Any = None,
+        dilation: Any = 1, padding_mode: str = "zeros", device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
         if padding_mode != "zeros":
@@ -171,7 +173,7 @@ class _ConvTranspose(_Convolution):
         padding = numbers(name, "padding", padding, self.dims)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation,
-            groups, bias, padding_mode, dtype,
+            groups, bias, padding_mode, device, dtype,
         )  # fmt: skip
 
     def _weight_shape(self) -> tuple[int, int]:

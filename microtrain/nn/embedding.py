@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Self
 
 from ..autograd import no_grad
@@ -18,6 +19,7 @@ class _Table(Module):
     """A table of vectors, `weight`, with perhaps one of zeros."""
 
     weight: Parameter
+    num_embeddings: int
     padding_idx: int | None
 
     def reset_parameters(self) -> None:
@@ -26,6 +28,33 @@ class _Table(Module):
         if self.padding_idx is not None:
             with no_grad():
                 self.weight[self.padding_idx].zero_()
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, *args: Any, **options: Any
+    ) -> Self:
+        """A layer over the memory of a table (num_embeddings, embedding_dim).
+
+        Args:
+            embeddings: the table.
+            freeze: whether it is left as it is: False to learn it.
+            args, options: what the class takes behind the sizes. A row `padding_idx` gets no
+                gradient, and is not set to zeros.
+
+        Raises TypeError for anything but a Tensor, AssertionError for one that is no matrix.
+        """
+        if type(embeddings) not in TENSORS:
+            kind = type(embeddings).__name__
+            raise TypeError(f"from_pretrained(): embeddings must be a Tensor, got {kind}")
+        if embeddings.ndim != 2:
+            raise AssertionError(f"from_pretrained: expected a matrix, got {embeddings.ndim}D")
+        rows, size = embeddings.shape
+        given = inspect.signature(cls).bind(0, size, *args, **options)  # nothing is drawn
+        padding = given.arguments.pop("padding_idx", None)
+        found = cls(*given.args, **given.kwargs)
+        found.num_embeddings, found.padding_idx = rows, normal_padding(padding, rows)
+        found.weight = Parameter(embeddings, requires_grad=not freeze)
+        return found
 
 
 class Embedding(_Table):
@@ -38,7 +67,7 @@ class Embedding(_Table):
         embedding_dim: the size of a row.
         padding_idx: a row that gets no gradient; a negative one counts from the end.
         max_norm, norm_type, scale_grad_by_freq, sparse: not supported: leave them as they are.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises AssertionError for a `padding_idx` that is no row, ValueError for what is not supported.
     """
@@ -46,39 +75,16 @@ class Embedding(_Table):
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
         max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-        sparse: bool = False, dtype: Any = None,
+        sparse: bool = False, *, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         check_unsupported("Embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = normal_padding(padding_idx, num_embeddings)
-        self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype))
+        weight = empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.weight = Parameter(weight)
         self.reset_parameters()
-
-    @classmethod
-    def from_pretrained(
-        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
-    ) -> Self:
-        """A layer over the memory of a table (num_embeddings, embedding_dim).
-
-        Args:
-            embeddings: the table.
-            freeze: whether it is left as it is: False to learn it.
-            padding_idx: a row that gets no gradient; it is not set to zeros.
-
-        Raises TypeError for anything but a Tensor, AssertionError for one that is no matrix.
-        """
-        if type(embeddings) not in TENSORS:
-            kind = type(embeddings).__name__
-            raise TypeError(f"from_pretrained(): embeddings must be a Tensor, got {kind}")
-        if embeddings.ndim != 2:
-            raise AssertionError(f"from_pretrained: expected a matrix, got {embeddings.ndim}D")
-        rows, size = embeddings.shape
-        found = cls(0, size)
-        found.num_embeddings, found.padding_idx = rows, normal_padding(padding_idx, rows)
-        found.weight = Parameter(embeddings, requires_grad=not freeze)
-        return found
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows that `input`, int64 of any shape, names: (*input.shape, embedding_dim)."""
@@ -99,7 +105,7 @@ class EmbeddingBag(_Table):
         mode: "sum", "mean" or "max".
         include_last_offset: whether the last offset is the end of the last bag.
         padding_idx: a row that does not count and gets no gradient.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises what `Embedding` raises.
 
@@ -113,7 +119,7 @@ class EmbeddingBag(_Table):
         self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None,
         norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",
         sparse: bool = False, include_last_offset: bool = False, padding_idx: int | None = None,
-        dtype: Any = None,
+        *, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         check_unsupported("EmbeddingBag", max_norm, norm_type, scale_grad_by_freq, sparse)
@@ -122,7 +128,8 @@ class EmbeddingBag(_Table):
         self.mode = mode
         self.include_last_offset = include_last_offset
         self.padding_idx = normal_padding(padding_idx, num_embeddings)
-        self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype))
+        weight = empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.weight = Parameter(weight)
         self.reset_parameters()
 
     def forward(

@@ -23,7 +23,7 @@ class Linear(Module):
         in_features: size of the last input dimension, at least 0.
         out_features: size of the last output dimension.
         bias: False for a product without an added vector.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError for negative sizes.
     """
@@ -31,17 +31,19 @@ class Linear(Module):
     _shown = ("in_features", "out_features", "bias")
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, dtype: Any = None
-    ) -> None:
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         if in_features < 0 or out_features < 0:
             raise ValueError(
                 f"Linear: sizes must not be negative, got ({in_features}, {out_features})"
             )
         self.in_features = in_features
         self.out_features = out_features
-        self.weight = Parameter(empty(out_features, in_features, dtype=dtype))
-        self.bias = Parameter(empty(out_features, dtype=dtype)) if bias else None
+        self.weight = Parameter(empty(out_features, in_features, **kind))
+        self.bias = Parameter(empty(out_features, **kind)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -65,7 +67,7 @@ class Bilinear(Module):
         in1_features, in2_features: sizes of the last dimension of the inputs.
         out_features: size of the last dimension of the output.
         bias: False for no added vector.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError for no features in the first input.
     """
@@ -74,16 +76,17 @@ class Bilinear(Module):
 
     def __init__(
         self, in1_features: int, in2_features: int, out_features: int, bias: bool = True,
-        dtype: Any = None,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         if in1_features < 1:
             raise ValueError(f"Bilinear: in1_features must be at least 1, got {in1_features}")
         self.in1_features = in1_features
         self.in2_features = in2_features
         self.out_features = out_features
-        self.weight = Parameter(empty(out_features, in1_features, in2_features, dtype=dtype))
-        self.bias = Parameter(empty(out_features, dtype=dtype)) if bias else None
+        self.weight = Parameter(empty(out_features, in1_features, in2_features, **kind))
+        self.bias = Parameter(empty(out_features, **kind)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..autograd.hooks import RemovableHandle
+from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import MODES, STRUCTURE, to_device
 from ..ops.methods import destination
 from ..tensor import TENSORS, Tensor, wrap, write
 from .hooks import BackwardWatch
-from .parameter import Parameter
+from .parameter import Buffer, Parameter
 
 # The last part of the name of what `get_extra_state` returns, in PyTorch too.
 EXTRA_STATE = "_extra_state"
@@ -84,6 +84,10 @@ class Module:
     _backward_hooks: Mapping[int, Callable[..., Any]] = {}
     _backward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
     _with_kwargs: frozenset[int] = frozenset()  # of the forward hooks that get these
+    _state_dict_pre_hooks: Mapping[int, Callable[..., Any]] = {}
+    _state_dict_hooks: Mapping[int, Callable[..., Any]] = {}
+    _load_state_dict_pre_hooks: Mapping[int, Callable[..., Any]] = {}
+    _load_state_dict_post_hooks: Mapping[int, Callable[..., Any]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -149,6 +153,11 @@ class Module:
                     f"cannot assign {type(value).__name__} as buffer {name!r} (a Tensor or None "
                     "expected)"
                 )
+        if type(value) is Buffer:
+            if name not in self._buffers:
+                vars(self).pop(name, None)
+            self.register_buffer(name, value.data, value.persistent)
+            return
         parts = type(value) in TENSORS or type(old) in TENSORS
         parts = parts or isinstance(value, Module) or isinstance(old, Module) or name == "training"
         if parts or (
@@ -268,14 +277,9 @@ class Module:
     def _hook(
         self, kind: str, hook: Callable[..., Any], prepend: bool, with_kwargs: bool = False
     ) -> RemovableHandle:
-        hooks = vars(self).setdefault(kind, {})
+        handle = add_hook(self, kind, hook, prepend)
         self._hooked = True
         STRUCTURE[0] += 1
-        before = dict(hooks)
-        handle = RemovableHandle(hooks, hook)
-        if prepend:
-            for number in before:  # behind the new one
-                hooks[number] = hooks.pop(number)
         if with_kwargs:
             self._with_kwargs = self._with_kwargs | {handle.id}
         elif handle.id in self._with_kwargs:  # of a hook in the process that it was pickled in
@@ -362,15 +366,65 @@ class Module:
         """Take over what `get_extra_state` returned; `load_state_dict` calls it."""
         raise NotImplementedError(f"Module {type(self).__name__} has no extra state")
 
-    def state_dict(self) -> dict[str, Any]:
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, prefix, keep_vars)` before a `state_dict()` with this module in it."""
+        return add_hook(self, "_state_dict_pre_hooks", hook)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, state_dict, prefix, {})` when it is complete; a result replaces it."""
+        return add_hook(self, "_state_dict_hooks", hook)
+
+    _register_state_dict_hook = register_state_dict_post_hook
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call a hook before values are loaded into this module, or into one around it.
+
+        `hook(module, state_dict, prefix, {}, strict, missing_keys, unexpected_keys, error_msgs)`
+        may change the dictionary, a copy of the one given, and add to the three lists.
+        """
+        return add_hook(self, "_load_state_dict_pre_hooks", hook)
+
+    def _register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], with_module: bool = False
+    ) -> RemovableHandle:
+        """The older form, whose hooks do not get the module."""
+        own = hook if with_module else lambda module, *rest: hook(*rest)
+        return self.register_load_state_dict_pre_hook(own)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(module, keys)` when the Tensors are loaded; it may shorten its two lists.
+
+        That is before a missing or unexpected name is an error.
+        """
+        return add_hook(self, "_load_state_dict_post_hooks", hook)
+
+    def state_dict(
+        self, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
         """Parameters and persistent buffers, detached, sharing memory; a tied one by every name.
 
         In definition order, so the buffers of a layer stand behind its parameters; then what
         `get_extra_state` of its modules returns.
+
+        Args:
+            destination: the dictionary to put them into, a new one if not given.
+            prefix: what all names begin with.
+            keep_vars: whether they are the Parameters and buffers themselves, not detached.
         """
-        found: dict[str, Any] = _state_tensors(self)
-        extras = _extra_states(self, "get_extra_state")
-        return found | {name: module.get_extra_state() for name, module in extras.items()}
+        places = [*_places(self, prefix)]
+        for place, module in places:
+            for hook in module._state_dict_pre_hooks.values():
+                hook(module, place, keep_vars)
+        found = {} if destination is None else destination
+        for name, tensor in _state_tensors(self).items():
+            found[prefix + name] = tensor if keep_vars else tensor.detach()
+        for name, module in _extra_states(self, "get_extra_state").items():
+            found[prefix + name] = module.get_extra_state()
+        for place, module in reversed(places):
+            for hook in module._state_dict_hooks.values():
+                new = hook(module, found, place, {})
+                found = found if new is None else new
+        return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
         """Copy values in, by name; Tensors or NumPy arrays, and what `set_extra_state` takes.
@@ -381,16 +435,19 @@ class Module:
 
         Raises RuntimeError with the missing, unexpected and mismatched names.
         """
+        state_dict, keys, problems = dict(state_dict), LoadedKeys([], []), list[str]()
+        places = [*_places(self)]
+        for place, module in places:
+            for hook in module._load_state_dict_pre_hooks.values():
+                hook(module, state_dict, place, {}, strict, *keys, problems)
+        after = [
+            (module, hook)
+            for _, module in reversed(places)
+            for hook in module._load_state_dict_post_hooks.values()
+        ]
         mine, extras = _state_tensors(self), _extra_states(self, "set_extra_state")
-        keys = LoadedKeys(
-            [name for name in (*mine, *extras) if name not in state_dict],
-            [name for name in state_dict if name not in mine and name not in extras],
-        )
-        problems = []
-        if strict and keys.missing_keys:
-            problems.append("Missing key(s): " + ", ".join(keys.missing_keys))
-        if strict and keys.unexpected_keys:
-            problems.append("Unexpected key(s): " + ", ".join(keys.unexpected_keys))
+        keys.missing_keys.extend(name for name in (*mine, *extras) if name not in state_dict)
+        keys.unexpected_keys.extend(n for n in state_dict if n not in mine and n not in extras)
         incoming = {}
         for name, tensor in mine.items():
             if name not in state_dict:
@@ -403,17 +460,33 @@ class Module:
                     f"{found.dtype.name}{list(found.shape)}"
                 )
             incoming[name] = found
-        if problems:
-            lines = "\n  ".join(problems)
-            raise RuntimeError(
-                f"Error(s) in loading state_dict for {type(self).__name__}:\n  {lines}"
-            )
+        if problems or not after:
+            self._complain(keys, strict, problems)
+        before = {n: mine[n].detach().clone() for n in (incoming if strict and any(keys) else ())}
         for name, found in incoming.items():
             write(mine[name], found, name)
+        for module, hook in after:
+            hook(module, keys)
+        try:
+            self._complain(keys, strict, problems)
+        except RuntimeError:
+            for name, found in before.items():
+                write(mine[name], found, name)
+            raise
         for name, module in extras.items():
             if name in state_dict:
                 module.set_extra_state(state_dict[name])
         return keys
+
+    def _complain(self, keys: LoadedKeys, strict: bool, problems: list[str]) -> None:
+        """RuntimeError with all that is wrong with a state dict, if anything is."""
+        named = zip(("Missing", "Unexpected"), keys, strict=True)
+        told = [f"{kind} key(s): {', '.join(names)}" for kind, names in named if names and strict]
+        if told or problems:
+            lines = "\n  ".join([*told, *problems])
+            raise RuntimeError(
+                f"Error(s) in loading state_dict for {type(self).__name__}:\n  {lines}"
+            )
 
     # Modes, dtype and device ----------------------------------------------------------------------
 
@@ -586,24 +659,29 @@ def _walk(
 
 
 def _state_tensors(module: Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, detached, by every name."""
+    """Parameters and persistent buffers, by every name."""
     return {
-        place.name: place.tensor.detach()
+        place.name: place.tensor
         for place in _walk(module, "")
         if place.attribute not in place.owner._transient
     }
 
 
+def _places(
+    module: Module, prefix: str = "", above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Module]]:
+    """Every place of a module, with what the names of its state begin with."""
+    if id(module) not in above:
+        yield prefix, module
+        for name, below in members(module):
+            yield from _places(below, f"{prefix}{name}.", (*above, id(module)))
+
+
 def _extra_states(module: Module, method: str) -> dict[str, Module]:
     """Every place of a module that defines `method`, by the name of its extra state."""
-    found = {}
-    stack: list[tuple[str, Module, tuple[int, ...]]] = [("", module, ())]
-    while stack:
-        prefix, one, above = stack.pop()
-        if id(one) in above:
-            continue
-        if getattr(type(one), method) is not getattr(Module, method):
-            found[prefix + EXTRA_STATE] = one
-        above = (*above, id(one))
-        stack += [(f"{prefix}{name}.", below, above) for name, below in reversed(members(one))]
-    return found
+    plain = getattr(Module, method)
+    return {
+        prefix + EXTRA_STATE: one
+        for prefix, one in _places(module)
+        if getattr(type(one), method) is not plain
+    }

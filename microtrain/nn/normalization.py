@@ -25,9 +25,10 @@ class _Norm(Module):
     weight: Parameter | None
     bias: Parameter | None
 
-    def _make_affine(self, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
-        self.weight = Parameter(empty(shape, dtype=dtype)) if weight else None
-        self.bias = Parameter(empty(shape, dtype=dtype)) if weight and bias else None
+    def _make_affine(self, shape: Any, weight: bool, bias: bool, device: Any, dtype: Any) -> None:
+        kind: Any = {"device": device, "dtype": dtype}
+        self.weight = Parameter(empty(shape, **kind)) if weight else None
+        self.bias = Parameter(empty(shape, **kind)) if weight and bias else None
 
     def reset_parameters(self) -> None:
         """Set the weight to ones and the bias to zeros."""
@@ -45,21 +46,21 @@ class LayerNorm(_Norm):
         eps: added to the variance.
         elementwise_affine: whether to multiply by a weight and add a bias of that shape.
         bias: False for a weight only.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
     """
 
     _shown = ("*normalized_shape", "eps", "elementwise_affine", "bias")
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
-        bias: bool = True, dtype: Any = None,
+        bias: bool = True, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         whole = isinstance(normalized_shape, int)
         self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        self._make_affine(self.normalized_shape, elementwise_affine, bias, dtype)
+        self._make_affine(self.normalized_shape, elementwise_affine, bias, device, dtype)
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -74,21 +75,21 @@ class RMSNorm(_Norm):
         normalized_shape: the last dimensions of the input, or the last one as an int.
         eps: added to the mean square; None is the distance from 1 to the next float.
         elementwise_affine: whether to multiply by a weight of that shape.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
     """
 
     _shown = ("*normalized_shape", "eps", "elementwise_affine")
 
     def __init__(
         self, normalized_shape: Any, eps: float | None = None, elementwise_affine: bool = True,
-        dtype: Any = None,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         whole = isinstance(normalized_shape, int)
         self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        self._make_affine(self.normalized_shape, elementwise_affine, False, dtype)
+        self._make_affine(self.normalized_shape, elementwise_affine, False, device, dtype)
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ class GroupNorm(_Norm):
         eps: added to the variance.
         affine: whether to multiply by a weight and add a bias per channel.
         bias: False for a weight only.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError where the channels are not divisible.
     """
@@ -114,7 +115,7 @@ class GroupNorm(_Norm):
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
-        dtype: Any = None, *, bias: bool = True,
+        device: Any = None, dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         if num_channels % num_groups:
@@ -126,7 +127,7 @@ class GroupNorm(_Norm):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        self._make_affine((num_channels,), affine, bias, dtype)
+        self._make_affine((num_channels,), affine, bias, device, dtype)
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -147,7 +148,7 @@ class _BatchNorm(_Norm):
         affine: whether to multiply by a weight and add a bias per channel.
         track_running_stats: False for no running statistics: the batch's are always used.
         bias: False for a weight only.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
     """
 
     _ndims: ClassVar[tuple[int, ...]] = ()
@@ -159,8 +160,8 @@ class _BatchNorm(_Norm):
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
-        affine: bool = True, track_running_stats: bool = True, dtype: Any = None, *,
-        bias: bool = True,
+        affine: bool = True, track_running_stats: bool = True, device: Any = None,
+        dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.num_features = num_features
@@ -168,11 +169,12 @@ class _BatchNorm(_Norm):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self._make_affine((num_features,), affine, bias, dtype)
+        self._make_affine((num_features,), affine, bias, device, dtype)
         kept = track_running_stats
-        self.register_buffer("running_mean", zeros(num_features, dtype=dtype) if kept else None)
-        self.register_buffer("running_var", ones(num_features, dtype=dtype) if kept else None)
-        self.register_buffer("num_batches_tracked", tensor(0) if kept else None)
+        kind: Any = {"device": device, "dtype": dtype}
+        self.register_buffer("running_mean", zeros(num_features, **kind) if kept else None)
+        self.register_buffer("running_var", ones(num_features, **kind) if kept else None)
+        self.register_buffer("num_batches_tracked", tensor(0, device=device) if kept else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -237,7 +239,7 @@ class _InstanceNorm(_Norm):
         affine: whether to multiply by a weight and add a bias per channel.
         track_running_stats: only False.
         bias: False for a weight only.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError for running statistics, another number of channels or dimensions.
     """
@@ -247,7 +249,8 @@ class _InstanceNorm(_Norm):
 
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-        track_running_stats: bool = False, dtype: Any = None, *, bias: bool = True,
+        track_running_stats: bool = False, device: Any = None, dtype: Any = None, *,
+        bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         if track_running_stats:
@@ -258,7 +261,7 @@ class _InstanceNorm(_Norm):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        self._make_affine((num_features,), affine, bias, dtype)
+        self._make_affine((num_features,), affine, bias, device, dtype)
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Parameter: a Tensor that a Module owns and an optimizer updates."""
+"""Parameter: a Tensor that a Module owns and an optimizer updates. Buffer: one that it keeps."""
 
 from __future__ import annotations
 
@@ -30,3 +30,16 @@ class Parameter(Tensor, registered=True):
         self._rg = False
         if requires_grad:
             self.requires_grad_()
+
+
+class Buffer(Tensor, registered=True):
+    """`self.name = nn.Buffer(data)` is `self.register_buffer("name", data, persistent)`.
+
+    The attribute is a plain Tensor over the memory of `data`, a Tensor or what `Tensor(...)` takes.
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any = (), *, persistent: bool = True) -> None:
+        super().__init__(data)
+        self.persistent = persistent

@@ -31,9 +31,10 @@ class RNNBase(Module):
     def __init__(
         self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
-        proj_size: int = 0, dtype: Any = None,
+        proj_size: int = 0, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        place: Any = {"device": device, "dtype": dtype}
         name = type(self).__name__
         if mode not in MODES:
             raise ValueError(f"{name}: Unrecognized RNN mode: {mode}")
@@ -60,7 +61,7 @@ class RNNBase(Module):
         for layer in range(num_layers):
             for suffix in self._suffixes(layer):
                 for kind, shape in shapes.items():
-                    setattr(self, kind + suffix, Parameter(empty(*shape, dtype=dtype)))
+                    setattr(self, kind + suffix, Parameter(empty(*shape, **place)))
             shapes["weight_ih"] = rows, outputs * (2 if bidirectional else 1)
         self.reset_parameters()
 
@@ -259,7 +260,7 @@ class RNN(RNNBase):
         batch_first: whether inputs and outputs are (batch, steps, size), not (steps, batch, size).
         dropout: the probability of an output of any layer but the last to become 0 in training.
         bidirectional: whether every layer runs in both directions and gives both outputs.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Parameters are named as in PyTorch (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`,
     `weight_ih_l0_reverse` ...) and start uniform in +-1/sqrt(hidden_size).
@@ -271,12 +272,12 @@ class RNN(RNNBase):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
-        bidirectional: bool = False, dtype: Any = None,
+        bidirectional: bool = False, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         _check_nonlinearity("RNN", nonlinearity)
         super().__init__(
             f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first,
-            dropout, bidirectional, dtype=dtype,
+            dropout, bidirectional, device=device, dtype=dtype,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
 
@@ -310,11 +311,11 @@ class GRU(RNNBase):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
-        dtype: Any = None,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(
             "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            dtype=dtype,
+            device=device, dtype=dtype,
         )  # fmt: skip
 
     def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
@@ -343,11 +344,11 @@ class LSTM(RNNBase):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
-        proj_size: int = 0, dtype: Any = None,
+        proj_size: int = 0, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(
             "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            proj_size, dtype,
+            proj_size, device, dtype,
         )  # fmt: skip
 
     def forward(

@@ -19,17 +19,19 @@ class RNNCellBase(Module):
     """What RNNCell, LSTMCell and GRUCell have in common; see there."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, dtype: Any = None
-    ) -> None:
+        self, input_size: int, hidden_size: int, bias: bool, num_chunks: int,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
         rows = num_chunks * hidden_size
-        self.weight_ih = Parameter(empty(rows, input_size, dtype=dtype))
-        self.weight_hh = Parameter(empty(rows, hidden_size, dtype=dtype))
-        self.bias_ih = Parameter(empty(rows, dtype=dtype)) if bias else None
-        self.bias_hh = Parameter(empty(rows, dtype=dtype)) if bias else None
+        self.weight_ih = Parameter(empty(rows, input_size, **kind))
+        self.weight_hh = Parameter(empty(rows, hidden_size, **kind))
+        self.bias_ih = Parameter(empty(rows, **kind)) if bias else None
+        self.bias_hh = Parameter(empty(rows, **kind)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -89,16 +91,16 @@ class RNNCell(RNNCellBase):
         hidden_size: the size of the state.
         bias: False for products without added vectors.
         nonlinearity: "tanh" or "relu".
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises, when it is called, RuntimeError for an unknown nonlinearity, as PyTorch does.
     """
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh",
-        dtype: Any = None,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__(input_size, hidden_size, bias, 1, dtype)
+        super().__init__(input_size, hidden_size, bias, 1, device, dtype)
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
@@ -118,9 +120,10 @@ class GRUCell(RNNCellBase):
     """One step of a GRU; arguments as of RNNCell, formulas as of GRU."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, dtype: Any = None
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, 3, dtype)
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """As of RNNCell."""
@@ -133,9 +136,10 @@ class LSTMCell(RNNCellBase):
     """One step of an LSTM; arguments as of RNNCell, formulas as of LSTM."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, dtype: Any = None
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, 4, dtype)
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None

@@ -29,7 +29,7 @@ class TransformerEncoderLayer(Module):
         batch_first: whether inputs are (batch, sequence, d_model), not (sequence, batch, d_model).
         norm_first: whether a LayerNorm comes before its part, not after the sum.
         bias: whether linear layers and LayerNorms add a vector.
-        dtype: default float type if not given.
+        device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises RuntimeError for an unknown activation, and what MultiheadAttention raises.
     """
@@ -37,20 +37,22 @@ class TransformerEncoderLayer(Module):
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
         activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True, dtype: Any = None,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         # Batch first inside, because the masks of dropout take the first dimension as samples.
         self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, bias=bias, batch_first=True, dtype=dtype
+            d_model, nhead, dropout=dropout, bias=bias, batch_first=True, **kind
         )
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **kind)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **kind)
         self.batch_first = batch_first
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
+        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
         self.dropout1 = Dropout(dropout)
         self.dropout2 = Dropout(dropout)
         self.activation: Any = activation_of(activation)

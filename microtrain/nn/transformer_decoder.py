@@ -32,21 +32,23 @@ class TransformerDecoderLayer(Module):
     def __init__(
         self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
         activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True, dtype: Any = None,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+        device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
+        kind: Any = {"device": device, "dtype": dtype}
         # Batch first inside, because the masks of dropout take the first dimension as samples.
-        heads = {"dropout": dropout, "bias": bias, "batch_first": True, "dtype": dtype}
+        heads = {"dropout": dropout, "bias": bias, "batch_first": True, **kind}
         self.self_attn = MultiheadAttention(d_model, nhead, **heads)
         self.multihead_attn = MultiheadAttention(d_model, nhead, **heads)
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **kind)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **kind)
         self.batch_first = batch_first
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
+        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
+        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
         self.dropout1 = Dropout(dropout)
         self.dropout2 = Dropout(dropout)
         self.dropout3 = Dropout(dropout)
@@ -125,7 +127,7 @@ class Transformer(Module):
 
     Args:
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
-            norm_first, bias, dtype: as of the layers.
+            norm_first, bias, device, dtype: as of the layers.
         num_encoder_layers, num_decoder_layers: the numbers of layers.
         custom_encoder, custom_decoder: modules to use instead.
 
@@ -138,16 +140,16 @@ class Transformer(Module):
         activation: str | Callable[[Tensor], Tensor] = "relu",
         custom_encoder: Module | None = None, custom_decoder: Module | None = None,
         layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
-        bias: bool = True, dtype: Any = None,
+        bias: bool = True, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         options: Any = (
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
-            norm_first, bias, dtype,
+            norm_first, bias, device, dtype,
         )  # fmt: skip
 
         def norm() -> LayerNorm:
-            return LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+            return LayerNorm(d_model, layer_norm_eps, True, bias, device, dtype)
 
         self.encoder = custom_encoder or TransformerEncoder(
             TransformerEncoderLayer(*options), num_encoder_layers, norm()

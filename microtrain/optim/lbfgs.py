@@ -274,7 +274,7 @@ class LBFGS(Optimizer):
 
     # State --------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """All that the steps left behind, as PyTorch keeps it with the first parameter."""
         memory = self.memory
         found: dict[int, dict[str, Any]] = {}
@@ -289,19 +289,14 @@ class LBFGS(Optimizer):
             found[0]["ro"] = [*memory.ro]
         return {"state": found, "param_groups": self._numbered_groups()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict()`, of this class or of PyTorch's.
-
-        Nothing is changed where something does not fit: ValueError for other numbers of groups or
-        parameters, vectors of another length, options and states that this optimizer does not have.
-        """
+    def _load(self, state_dict: dict[str, Any]) -> None:
         states = {int(number): values for number, values in state_dict["state"].items()}
         if states.keys() - {0}:
             raise ValueError(
                 f"loaded state dict has a state for parameter {max(states)}; LBFGS keeps one, for 0"
             )
         memory = self._memory_of(states.get(0, {}))
-        super().load_state_dict({**state_dict, "state": {}})
+        super()._load({**state_dict, "state": {}})
         self.memory = memory
 
     def _memory_of(self, values: dict[str, Any]) -> Memory:

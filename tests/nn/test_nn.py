@@ -1,6 +1,7 @@
 """Modules: the tree, its state, its text; layers and losses; initialisation."""
 
 import copy
+import inspect
 import math
 import pickle
 from collections import OrderedDict
@@ -667,3 +668,197 @@ def test_losses_are_the_functions(name, function, reduction):
     assert mt.equal(ours, getattr(nn.functional, function)(x, y, reduction=reduction))
     with pytest.raises(ValueError, match="reduction"):
         getattr(nn, name)(reduction="average")
+
+
+# Where and in which dtype layers are made ---------------------------------------------------------
+
+PLACED = {
+    "Linear": (3, 4), "Bilinear": (2, 3, 4), "PReLU": (3, 0.5), "LayerNorm": (3,),
+    "RMSNorm": (3,), "GroupNorm": (2, 4), "BatchNorm1d": (3,), "BatchNorm2d": (3,),
+    "BatchNorm3d": (3,), **{f"InstanceNorm{n}d": (3, 1e-5, 0.1, True) for n in (1, 2, 3)},
+    "Conv1d": (2, 3, 2), "Conv2d": (2, 3, 2), "Conv3d": (2, 3, 2),
+    "ConvTranspose1d": (2, 3, 2), "ConvTranspose2d": (2, 3, 2), "ConvTranspose3d": (2, 3, 2),
+    "Embedding": (5, 2), "EmbeddingBag": (5, 2), "RNN": (3, 4), "LSTM": (3, 4), "GRU": (3, 4),
+    "RNNBase": ("GRU", 3, 4), "RNNCell": (3, 4), "LSTMCell": (3, 4), "GRUCell": (3, 4),
+    "MultiheadAttention": (4, 2), "TransformerEncoderLayer": (4, 2, 8),
+    "TransformerDecoderLayer": (4, 2, 8), "Transformer": (4, 2, 1, 1, 8),
+}  # fmt: skip
+
+
+def with_values(module):
+    return {name: (t.dtype.name, str(t.device), tuple(t.shape))
+            for name, t in (*module.named_parameters(), *module.named_buffers())}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_every_layer_takes_a_device_and_a_dtype(name):
+    make, sizes = getattr(mt.nn, name), PLACED[name]
+    default = with_values(make(*sizes))
+    for device in (None, "cpu", mt.device("cpu"), mt.zeros(1).device):
+        assert with_values(make(*sizes, device=device, dtype=None)) == default
+        found = with_values(make(*sizes, device=device, dtype=mt.float64))
+        kinds = {"float32": "float64"}
+        assert found == {n: (kinds.get(d, d), *rest) for n, (d, *rest) in default.items()}
+    names = list(inspect.signature(make).parameters)
+    assert names.index("device") + 1 == names.index("dtype")
+    with pytest.raises(RuntimeError, match=r"device|GPU"):
+        make(*sizes, device="gpu")
+
+
+def test_no_layer_with_parameters_is_left_out():
+    for name in dir(mt.nn):
+        made = getattr(mt.nn, name)
+        if isinstance(made, type) and "dtype" in inspect.signature(made).parameters:
+            assert name in PLACED or name == "RNNCellBase", name
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_the_place_of_device_and_dtype_is_torchs(name):
+    torch = pytest.importorskip("torch")
+    theirs = list(inspect.signature(getattr(torch.nn, name)).parameters)
+    mine = inspect.signature(getattr(mt.nn, name)).parameters
+    if "dtype" in theirs and mine["dtype"].kind is not inspect.Parameter.KEYWORD_ONLY:
+        assert [*mine].index("device") == theirs.index("device"), theirs
+
+
+def test_options_that_a_model_hands_on():
+    class Own(mt.nn.Linear):
+        def __init__(self, n, m, bias=True, device=None, dtype=None):
+            super().__init__(n, m, bias, device, dtype)
+            self.scale = mt.nn.Parameter(mt.ones(m, device=device, dtype=dtype))
+
+    assert {p.dtype for p in Own(2, 3, dtype=mt.float64).parameters()} == {mt.float64}
+    with pytest.raises(RuntimeError, match="device"):
+        mt.nn.Linear(2, 3, True, mt.float64)  # where the device stands
+
+
+# State dicts with prefixes and hooks --------------------------------------------------------------
+
+
+def blocks(lib):
+    inner = lib.nn.Sequential(lib.nn.Linear(2, 3), lib.nn.BatchNorm1d(3))
+    return lib.nn.Sequential(inner, lib.nn.PReLU())
+
+
+def libraries():
+    yield mt
+    yield pytest.importorskip("torch")
+
+
+def test_a_state_dict_with_a_prefix_and_of_the_tensors_themselves():
+    net = blocks(mt)
+    mine, kept = {"first": 1}, net.state_dict(keep_vars=True)
+    assert net.state_dict(destination=mine, prefix="net.") is mine
+    assert list(mine) == ["first", *(f"net.{name}" for name in net.state_dict())]
+    assert all(kept[name] is parameter for name, parameter in net.named_parameters())
+    assert all(kept[name] is buffer for name, buffer in net.named_buffers())
+    assert not any(t.requires_grad for t in net.state_dict().values())
+    assert mine["net.0.0.weight"].numpy() is not None
+    whole = mt.distributed.DataParallel(net).state_dict(prefix="p.")
+    assert list(whole) == [f"p.{name}" for name in kept]
+
+
+def told_by_hooks(lib):
+    """What hooks of a network see, in order, and the names that they leave."""
+    net, told = blocks(lib), []
+    for name, module in net.named_modules():
+        module.register_state_dict_pre_hook(
+            lambda m, prefix, keep_vars, name=name: told.append(("before", name, prefix, keep_vars))
+        )
+        module.register_state_dict_post_hook(
+            lambda m, state, prefix, meta, name=name: told.append(("after", name, prefix))
+        )
+        module.register_load_state_dict_pre_hook(
+            lambda m, state, prefix, meta, *rest, name=name: told.append((name, prefix, rest[0]))
+        )
+        module.register_load_state_dict_post_hook(
+            lambda m, keys, name=name: told.append(("loaded", name, list(keys.missing_keys)))
+        )
+
+    def renamed(module, state, prefix, meta):
+        state[prefix + "slope"] = state.pop(prefix + "weight")
+
+    def named_back(state, prefix, meta, strict, missing, unexpected, errors):
+        if prefix + "slope" in state:
+            state[prefix + "weight"] = state.pop(prefix + "slope")
+
+    handle = net[1].register_state_dict_post_hook(renamed)
+    net[1]._register_load_state_dict_pre_hook(named_back)
+    state = net.state_dict(prefix="p.")
+    names = sorted(state)
+    state = {name[2:]: value * 0 + 2 for name, value in state.items()}
+    keys = net.load_state_dict(state)
+    assert all((p == 2).all() for p in net.parameters()), "not loaded"
+    assert "1.slope" in state, "the dictionary that was given is changed"
+    handle.remove()
+    return told, names, sorted(net.state_dict()), list(keys.missing_keys)
+
+
+def test_hooks_of_state_dicts():
+    told, names, after, missing = told_by_hooks(mt)
+    assert "p.1.slope" in names and "1.weight" in after and missing == []
+    assert told[0] == ("before", "", "p.", False) and ("after", "0.1", "p.0.1.") in told
+    assert told[-1][0] == "after" and ("loaded", "", []) in told
+
+
+def test_hooks_of_state_dicts_are_called_as_in_torch():
+    pytest.importorskip("torch")
+    mine, theirs = (told_by_hooks(lib) for lib in libraries())
+    assert mine[1:] == theirs[1:]
+    # Which of two neighbours comes first is open: what belongs to a module comes behind its parts.
+    assert sorted(map(str, mine[0])) == sorted(map(str, theirs[0]))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_hook_that_forgives_missing_names_and_one_that_finds_fault(strict):
+    for lib in libraries() if strict else [mt]:
+        net = blocks(lib)
+        state = {name: value for name, value in net.state_dict().items() if "running" not in name}
+        handle = net.register_load_state_dict_post_hook(lambda m, keys: keys.missing_keys.clear())
+        assert list(net.load_state_dict(state, strict).missing_keys) == []
+        handle.remove()
+        net.register_load_state_dict_pre_hook(lambda *args: args[-1].append("no good at all"))
+        with pytest.raises(RuntimeError, match="no good at all"):
+            net.load_state_dict(net.state_dict(), strict)
+
+
+def test_what_a_hook_does_not_forgive_changes_nothing():
+    net = blocks(mt)
+    net.register_load_state_dict_post_hook(lambda module, keys: None)
+    before = {name: value.tolist() for name, value in net.state_dict().items()}
+    state = {name: value + 1 for name, value in net.state_dict().items() if name != "1.weight"}
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\): 1.weight"):
+        net.load_state_dict(state)
+    assert {name: value.tolist() for name, value in net.state_dict().items()} == before
+
+
+def test_hooks_of_state_dicts_leave_calls_alone():
+    net = blocks(mt)
+    net.register_state_dict_pre_hook(lambda *args: None)
+    assert not net._hooked and not net._any_hooks()
+    step = mt.compile(lambda x: net(x).sum())  # hooks of calls are refused in a step
+    assert step(mt.ones(4, 2)).shape == ()
+
+
+class Kept(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Buffer(mt.zeros(2))
+        self.note = nn.Buffer(mt.ones(1), persistent=False)
+        self.plain = 3
+
+
+def test_a_buffer_by_assignment():
+    net = Kept()
+    assert [name for name, _ in net.named_buffers()] == ["mean", "note"]
+    assert list(net.state_dict()) == ["mean"] and type(net.mean) is mt.Tensor
+    data = mt.ones(3)
+    for name in ("mean", "plain"):
+        setattr(net, name, nn.Buffer(data))
+    data.mul_(2)
+    assert net.mean.tolist() == net.plain.tolist() == [2, 2, 2]
+    assert list(net.state_dict()) == ["mean", "plain"]
+    assert (nn.Buffer(mt.ones(2)) + 1).tolist() == [2, 2]
+    net.weight = nn.Parameter(mt.ones(1))
+    with pytest.raises(TypeError, match="parameter 'weight'"):
+        net.weight = nn.Buffer(mt.ones(1))

@@ -113,3 +113,25 @@ def test_refused_as_in_torch(name: str) -> None:
 def test_options_that_are_not_here_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"embedding: .* not supported"):
         mt.nn.functional.embedding(mt.tensor([0]), mt.ones(3, 2), **option)
+
+
+def test_a_layer_over_a_table_that_there_is():
+    table = np.arange(12.0).reshape(4, 3)
+    rows, offsets = np.array([1, 2, 3, 0]), np.array([0, 2])
+    for options in ({}, {"mode": "sum"}, {"mode": "max"}, {"mode": "sum", "padding_idx": -1},
+                    {"include_last_offset": True, "freeze": False}):  # fmt: skip
+        found = []
+        for lib in (mt, torch):
+            layer = lib.nn.EmbeddingBag.from_pretrained(lib.from_numpy(table.copy()), **options)
+            out = layer(lib.from_numpy(rows), lib.from_numpy(offsets))
+            found.append((out.detach().numpy().tolist(), layer.weight.requires_grad,
+                          layer.num_embeddings, layer.padding_idx))  # fmt: skip
+        assert found[0] == found[1]
+    given = mt.ones(4, 3)
+    before = mt.random.get_rng_state()
+    layer = mt.nn.Embedding.from_pretrained(given, True, 2)
+    assert mt.random.get_rng_state() == before and layer.padding_idx == 2
+    given.mul_(3)
+    assert layer(mt.tensor([2])).tolist() == [[3, 3, 3]]
+    with pytest.raises(AssertionError):
+        mt.nn.EmbeddingBag.from_pretrained(given, padding_idx=4)
