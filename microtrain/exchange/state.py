@@ -11,7 +11,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import IO, TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -36,7 +36,7 @@ Place = str | os.PathLike[str]
 
 
 @overload
-def save(obj: Any, path: Place) -> None: ...
+def save(obj: Any, path: Place | IO[bytes], *, format: str | None = None) -> None: ...
 
 
 @overload
@@ -52,15 +52,18 @@ def save(*args: Any, **options: Any) -> None:
     `save(obj, path)` writes a state dict, or dicts, lists and tuples of Tensors, arrays and plain
     values, on the rank that calls it; the file appears whole or not at all. Its name says the
     format: `.safetensors` (read by others as its Tensors by name), `.pt` or `.pth` (as torch.load
-    reads it), `.npz` (arrays by name). `load(path)` reads each.
+    reads it), `.npz` (arrays by name). `load(path)` reads each. `path` may be a file object that
+    takes bytes, at its position: `format` is "safetensors" or "npz"; None is what its name says, if
+    it has one, else safetensors.
 
     `save(directory, step, model=..., optimizer=None, state=None, keep=2, comm=None)` is
     collective: it writes `directory/step-000100`, whole or not at all, with the random state, and
     removes all but the newest `keep`. `state` is whatever else the loop needs, as JSON has it;
     `restore` goes on from there.
 
-    Raises TypeError for what is no plain state or extra state, by its key; ValueError for the name
-    of a file that says no format; LaunchError where the file system refuses.
+    Raises TypeError for what is no plain state or extra state, by its key, and for a file opened as
+    text; ValueError for the name of a file that says no format, and for a file that is closed;
+    LaunchError where the file system refuses.
 
     Example:
         >>> mt.save({"model": model.state_dict(), "epoch": 3}, "last.safetensors")
@@ -88,8 +91,13 @@ def save(*args: Any, **options: Any) -> None:
     _save_state(*args, **options)
 
 
-def _save_state(obj: Any, path: Place) -> None:
-    write_state(obj, path)
+def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None) -> None:
+    if hasattr(path, "write"):
+        _write_object(obj, path, format)
+    elif format is not None:
+        raise TypeError("save(): format= is of a file object; the name of a file says its format")
+    else:
+        write_state(obj, path)
 
 
 _save_state.__name__ = _save_state.__qualname__ = "save"  # in Python's words about the arguments
@@ -117,10 +125,43 @@ WRITERS: dict[str, Callable[[Any], bytes | Iterator[Any]]] = {
 }
 
 
-def write_state(obj: Any, path: Place) -> None:
+def _write_object(obj: Any, file: Any, format: str | None) -> None:
+    """Write `obj` to a file object, from its position on."""
+    name = getattr(file, "name", "")
+    suffix = Path(name).suffix.lower() if isinstance(name, str) else ""
+    chosen = f".{format}" if format is not None else suffix if suffix in WRITERS else ".safetensors"
+    if chosen not in (".safetensors", ".npz"):
+        raise ValueError(
+            f"save(): {chosen} into a file object: expected format= safetensors or npz; a .pt is "
+            "written by its name, mt.save(obj, path)"
+        )
+    content = WRITERS[chosen](obj)
+    try:
+        file.write(b"")
+        for piece in [content] if isinstance(content, bytes) else content:
+            rest = memoryview(piece)
+            while len(rest):  # what is unbuffered may take a part
+                taken = file.write(rest)
+                rest = rest[len(rest) if taken is None else taken :]
+        getattr(file, "flush", bool)()
+    except TypeError as error:
+        raise TypeError(f"save(): {_named(file)} takes no bytes; open it by 'wb'") from error
+    except OSError as error:
+        raise LaunchError(f"cannot write to {_named(file)}: {reason(error)}") from error
+
+
+def _named(place: Any) -> str:
+    """A place in words: a path, or a file object by its name or kind."""
+    if isinstance(place, str | os.PathLike):
+        return str(place)
+    name = getattr(place, "name", None)
+    return f"the {type(place).__name__}" + (f" {name}" if isinstance(name, str) else "")
+
+
+def write_state(obj: Any, path: Any) -> None:
     """Write `obj` in the format that the name of `path` says; whole or not at all."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"save(): path: expected the name of a file, got {kind_of(path)}")
+        raise TypeError(f"save(): path: expected a path or a file object, got {kind_of(path)}")
     file = Path(os.path.expanduser(path))
     suffix = file.suffix.lower()
     if suffix not in WRITERS:
@@ -139,7 +180,7 @@ def write_state(obj: Any, path: Place) -> None:
 
 
 def load(
-    path: Place,
+    path: Place | IO[bytes],
     *,
     trust: bool = False,
     checkpoint: str | int = "best",
@@ -158,7 +199,8 @@ def load(
 
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
-            name; or one checkpoint directory.
+            name; or one checkpoint directory. Or a file object whose rest, from its position on, is
+            a file of safetensors or npz.
         trust: run the code that the run's import paths name. Everything else is read without
             running anything: there is no pickle in a run.
         checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
@@ -183,11 +225,15 @@ def load(
         >>> flowers = mt.load("runs/iris-sweep", member="all")
         >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
     """
-    place = Path(os.path.expanduser(path))
+    stream = hasattr(path, "read")
+    if not stream and not isinstance(path, str | os.PathLike):
+        way = "; wrap it: io.BytesIO(content)" if isinstance(path, bytes | bytearray) else ""
+        raise TypeError(f"load(): expected a path or a file object, got {kind_of(path)}{way}")
+    place = Path() if stream else Path(os.path.expanduser(path))  # type: ignore[arg-type]
     if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
         raise TypeError(f"load(): bfloat16: expected mt.float32 or None, got {bfloat16!r}")
     names_file = place.suffix.lower() in WRITERS and not place.is_dir()
-    if place.is_file() or names_file:
+    if stream or place.is_file() or names_file:
         for name, given in {
             "trust": trust,
             "checkpoint": checkpoint != "best",
@@ -195,7 +241,9 @@ def load(
             "member": member is not None,
         }.items():
             if given:
-                raise TypeError(f"load(): {name}= is of a run, and {path} is a file; leave it out")
+                raise TypeError(
+                    f"load(): {name}= is of a run, and {_named(path)} is a file; leave it out"
+                )
         return read_state(path, bfloat16 is not None)
     if bfloat16 is not None:
         raise TypeError(f"load(): bfloat16= is of a file, and {path} is none; leave it out")
@@ -224,21 +272,37 @@ def _refuse_loop(place: Path, path: Place) -> None:
         )
 
 
-def read_state(path: Place, bfloat16: bool = False) -> Any:
+def read_state(path: Any, bfloat16: bool = False) -> Any:
     """What a file holds; DataError for one that cannot be read, is damaged or of other kinds."""
+    place = _named(path)
     try:
-        with open_plain(os.path.expanduser(path)) as file:
-            content = file.read()
+        if hasattr(path, "read"):
+            content = _rest(path)
+        else:
+            with open_plain(os.path.expanduser(path)) as file:
+                content = file.read()
+        parse = _parser(content)
+        if parse is torch_file.parse and hasattr(path, "read"):
+            raise ValueError("a .pt is read by its name, mt.load(path)")
+        return parse(content, bfloat16)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {reason(error)}") from error
-    except MemoryError as error:
-        raise DataError(f"{path} does not fit into memory") from error
-    try:
-        return _parser(content)(content, bfloat16)
+        raise DataError(f"cannot read {place}: {reason(error)}") from error
     except ValueError as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {place}: {error}") from error
     except MemoryError as error:
-        raise DataError(f"{path} does not fit into memory") from error
+        raise DataError(f"{place} does not fit into memory") from error
+
+
+def _rest(file: Any) -> bytes:
+    """All bytes from the position of a file object on; ValueError where there are none."""
+    pieces: list[bytes] = []
+    while piece := file.read():  # a part, of what is unbuffered
+        if isinstance(piece, str):
+            raise TypeError(f"load(): {_named(file)} gives text; open it by 'rb'")
+        pieces.append(piece)
+    if not pieces:
+        raise ValueError("there is nothing behind its position; file.seek(0) goes to the start")
+    return b"".join(pieces)
 
 
 def _parser(content: bytes) -> Callable[[bytes, bool], Any]:
@@ -261,6 +325,8 @@ def _read_npz(content: bytes, bfloat16: bool) -> Any:
     """The arrays of an npz file as Tensors."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            if any(entry.header_offset for entry in arrays.zip.infolist()[:1]):
+                raise EOFError("there are several in this file, one behind the other")
             found = {name: arrays[name] for name in arrays.files}
             for array in found.values():
                 as_dtype(array.dtype)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import functools
+import gzip
+import io
 import json
+import tempfile
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -210,7 +217,7 @@ WRONG_SAVES = {
     "both": (lambda d, m: mt.save({}, d / "x.pt", model=m), "unexpected keyword.*'model'"),
     "no suffix": (lambda d, m: mt.save({}, d / "x"), "ends in one of .safetensors, .pt"),
     "near": (lambda d, m: mt.save({}, d / "x.safetensor"), "did you mean .safetensors"),
-    "an open file": (lambda d, m: mt.save({}, open(d / "x.pt", "wb")), "expected the name of a"),  # noqa: SIM115
+    "a number": (lambda d, m: mt.save({}, 3), "expected a path or a file object"),
     "nested npz": (lambda d, m: mt.save({"m": {}}, d / "x.npz"), "holds one dict of arrays"),
     "number in npz": (lambda d, m: mt.save({"m": 1}, d / "x.npz"), "holds one dict of arrays"),
 }
@@ -271,3 +278,162 @@ def test_a_damaged_safetensors_file_is_one_error(data) -> None:
     del content[data.draw(st.integers(0, len(content))) :]
     with contextlib.suppress(ValueError):
         safetensors_file.parse(bytes(content), True)
+
+
+# File objects -------------------------------------------------------------------------------------
+
+FLAT = {"a": mt.arange(6.0).reshape(2, 3), "b": mt.tensor([True, False]), "c": mt.tensor(3)}
+NESTED = {"model": FLAT, "epoch": 3, "names": ["x", None, 2.5]}
+KEPT = {"safetensors": NESTED, "npz": FLAT}
+
+
+class OnlyWrites:
+    """Takes at most `most` bytes at a time, and says so, as sockets and raw files do."""
+
+    def __init__(self, most: int | None) -> None:
+        self.content, self.most = b"", most
+
+    def write(self, data: bytes) -> int | None:
+        taken = bytes(data[: self.most])
+        self.content += taken
+        return None if self.most is None else len(taken)
+
+
+class OnlyReads:
+    def __init__(self, content: bytes, most: int) -> None:
+        self.content, self.most = content, most
+
+    def read(self) -> bytes:
+        found, self.content = self.content[: self.most], self.content[self.most :]
+        return found
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_state_goes_through_file_objects(tmp_path: Path, kind: str) -> None:
+    state, path = KEPT[kind], tmp_path / "state"
+    memory = io.BytesIO()
+    mt.save(state, memory, format=kind)
+    content = memory.getvalue()
+    mt.save(state, tmp_path / f"named.{kind}")
+    assert content == (tmp_path / f"named.{kind}").read_bytes()
+    for most in (None, 7, 10**9):
+        sink = OnlyWrites(most)
+        mt.save(state, sink, format=kind)
+        assert sink.content == content
+        assert same(mt.load(OnlyReads(content, most or 50)), state)
+    for opened in (open, gzip.open, bz2.open, functools.partial(open, buffering=0)):
+        with opened(path, "wb") as file:
+            mt.save(state, file, format=kind)
+        with opened(path, "rb") as file:
+            assert same(mt.load(file), state)
+    with tempfile.TemporaryFile() as file, tempfile.SpooledTemporaryFile() as other:
+        for one in (file, other):
+            one.write(b"in front")
+            mt.save(state, one, format=kind)
+            one.seek(len(b"in front"))
+            assert same(mt.load(one), state)
+            with pytest.raises(DataError, match=r"nothing behind its position; file\.seek\(0\)"):
+                mt.load(one)
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive, archive.open("x", "w") as member:
+        mt.save(state, member, format=kind)
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive, archive.open("x") as member:
+        assert same(mt.load(member), state)
+
+
+def test_the_format_of_a_file_object(tmp_path: Path) -> None:
+    for name, begin in {"a.npz": b"PK", "a.safetensors": b"", "a.bin": b"", "a": b""}.items():
+        with open(tmp_path / name, "wb") as file:
+            mt.save(FLAT, file)
+        content = (tmp_path / name).read_bytes()
+        assert content.startswith(begin) and (content[:2] == b"PK") == (begin == b"PK")
+    with open(tmp_path / "a.npz", "wb") as file:
+        mt.save(FLAT, file, format="safetensors")  # what is said counts
+    assert same(mt.load(tmp_path / "a.npz"), FLAT)
+    with np.load(io.BytesIO(npz_of(FLAT))) as arrays:
+        assert sorted(arrays.files) == ["a", "b", "c"]
+
+
+def npz_of(state: dict[str, mt.Tensor]) -> bytes:
+    memory = io.BytesIO()
+    mt.save(state, memory, format="npz")
+    return memory.getvalue()
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_states_one_behind_the_other_are_not_taken_for_one(kind: str) -> None:
+    memory = io.BytesIO()
+    for number in range(2):
+        mt.save({"a": mt.full((2,), float(number))}, memory, format=kind)
+    memory.seek(0)
+    with pytest.raises(DataError):
+        mt.load(memory)
+
+
+OPENED: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Any:
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def opened(path: Path, mode: str) -> Any:
+    """An open file, which is closed behind the test."""
+    OPENED.append(open(path, mode))  # noqa: SIM115
+    return OPENED[-1]
+
+
+def closed(path: Path, mode: str) -> Any:
+    file = opened(path, mode)
+    file.close()
+    return file
+
+
+SAVES: dict[str, Any] = {
+    "text": (TypeError, "takes no bytes", lambda p: mt.save(FLAT, opened(p, "w"))),
+    "text in memory": (TypeError, "takes no bytes", lambda p: mt.save(FLAT, io.StringIO())),
+    "closed": (ValueError, "closed", lambda p: mt.save(FLAT, closed(p, "wb"))),
+    "to be read": (LaunchError, "cannot write to", lambda p: mt.save(FLAT, opened(p, "rb"))),
+    "pt": (ValueError, r"\(obj, path\)", lambda p: mt.save(FLAT, io.BytesIO(), format="pt")),
+    "pt by name": (ValueError, ".pt", lambda p: mt.save(FLAT, opened(p.with_suffix(".pt"), "wb"))),
+    "no format": (ValueError, "or npz", lambda p: mt.save(FLAT, io.BytesIO(), format="x")),
+    "a path": (TypeError, "the name of a file says", lambda p: mt.save(FLAT, p, format="npz")),
+    "neither": (TypeError, "a path or a file object", lambda p: mt.save(FLAT, 3)),
+    "nested": (TypeError, "one dict", lambda p: mt.save(NESTED, io.BytesIO(), format="npz")),
+    "no state": (TypeError, "obj", lambda p: mt.save({"a": object()}, io.BytesIO())),
+}  # fmt: skip
+LOADS: dict[str, Any] = {
+    "text": (TypeError, "gives text", lambda p: mt.load(opened(p, "r"))),
+    "closed": (DataError, "closed", lambda p: mt.load(closed(p, "rb"))),
+    "to be written": (DataError, "cannot read", lambda p: mt.load(opened(p, "wb"))),
+    "empty": (DataError, "nothing behind its position", lambda p: mt.load(io.BytesIO())),
+    "no state": (DataError, "cannot read the BytesIO", lambda p: mt.load(io.BytesIO(b"x" * 300))),
+    "bytes": (TypeError, r"io\.BytesIO", lambda p: mt.load(b"x" * 300)),
+    "neither": (TypeError, "a path or a file object", lambda p: mt.load(3)),
+    "an option": (TypeError, "trust= is of a run", lambda p: mt.load(io.BytesIO(), trust=True)),
+    "pt": (DataError, r"mt\.load\(path\)", lambda p: mt.load(pt_file(p))),
+    "cut": (DataError, "cannot read", lambda p: mt.load(io.BytesIO(npz_of(FLAT)[:-30]))),
+}
+
+
+def pt_file(path: Path) -> Any:
+    mt.save(FLAT, path.with_suffix(".pt"))
+    return opened(path.with_suffix(".pt"), "rb")
+
+
+@pytest.mark.parametrize("way", [*(("save", n) for n in SAVES), *(("load", n) for n in LOADS)])
+def test_a_file_object_that_is_none(tmp_path: Path, way: tuple[str, str]) -> None:
+    path = tmp_path / "state"
+    path.write_text("text")
+    kind, text, call = {"save": SAVES, "load": LOADS}[way[0]][way[1]]
+    with pytest.raises(kind, match=text):
+        call(path)
+
+
+def test_a_state_that_cannot_be_kept_leaves_the_file_object_as_it_was() -> None:
+    memory = io.BytesIO(b"kept")
+    with pytest.raises(TypeError):
+        mt.save({"a": mt.ones(2), "b": object()}, memory)
+    assert memory.getvalue() == b"kept" and memory.tell() == 0
