@@ -81,7 +81,10 @@ INSTEAD: dict[str, dict[str, str]] = {
     },
     "nn.init": {},
     "nn.functional": {},
-    "nn.utils": {"parametrize": "compute the weight in forward"},
+    "nn.utils": {
+        "parametrize": "compute the weight in forward",
+        "parametrizations": "write mt.nn.utils.weight_norm(module), spectral_norm(module)",
+    },
     "optim": {"SparseAdam": "there are no sparse gradients; write Adam"},
     "optim.lr_scheduler": {},
     "data": {
