@@ -70,6 +70,7 @@ from .creation import (
 from .formatting import set_printoptions
 from .inspection import (
     allclose,
+    can_cast,
     equal,
     finfo,
     iinfo,
@@ -80,6 +81,8 @@ from .inspection import (
     is_signed,
     is_tensor,
     numel,
+    promote_types,
+    result_type,
 )
 from .missing_names import missing as _missing
 from .missing_names import say_instead as _say_instead
@@ -87,7 +90,7 @@ from .nn.table import summary
 from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
 from .ops import *  # noqa: F403
 from .random import manual_seed
-from .tensor import Tensor
+from .tensor import Size, Tensor
 from .version import __version__ as __version__
 
 if threads.LAUNCH.parallel:
@@ -137,12 +140,14 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Size",
     "Tensor",
     "allclose",
     "arange",
     "as_tensor",
     "asarray",
     "autograd",
+    "can_cast",
     "compile",
     "cuda",
     "device",
@@ -193,6 +198,7 @@ __all__ = [
     "ops",
     "optim",
     "pi",
+    "promote_types",
     "rand",
     "rand_like",
     "randint",
@@ -200,6 +206,7 @@ __all__ = [
     "randn",
     "randn_like",
     "randperm",
+    "result_type",
     "scalar_tensor",
     "set_default_dtype",
     "set_grad_enabled",

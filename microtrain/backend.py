@@ -417,6 +417,7 @@ class Modes(threading.local):
         inference: whether results are marked as unusable in a recorded operation.
         recorder: what writes down the instructions of a step that is captured, None otherwise.
         anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
+        devices: those of the blocks `with mt.device(...):` around, the innermost last.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
         answers: what other ranks have answered already, in order: a pass that is done again asks
             them nothing that it has asked before.
@@ -429,6 +430,7 @@ class Modes(threading.local):
         self.inference = False
         self.anomaly: Any = None
         self.recorder: Recording | None = None
+        self.devices: list[device] = []
         self.default_dtype = float32
         self.answers: list[Any] = []
 
@@ -541,6 +543,8 @@ def _promote_pair(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
 class device:
     """Where a Tensor's array lives: `device("cpu")`, `device("cuda")`, `device("cuda:1")`.
 
+    In a block `with device("cuda"):` new Tensors and layers are made there by default.
+
     Raises RuntimeError for a type other than cpu and cuda, and for an index that is no number or
     given twice.
     """
@@ -558,6 +562,13 @@ class device:
             )
         self.type: str = name
         self.index = index
+
+    def __enter__(self) -> device:
+        MODES.devices.append(resolve_device(self))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        MODES.devices.pop()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, device) and (self.type, self.index) == (other.type, other.index)

@@ -35,9 +35,15 @@ from .random import draw_dtype
 from .tensor import INFERENCE, TENSORS, Tensor, is_state, kind_of, one_dtype, wrap
 
 
+def _placed(device: Any) -> Any:
+    """The device given, or else that of the block `with mt.device(...):` around."""
+    return MODES.devices[-1] if device is None and MODES.devices else device
+
+
 def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Tensor:
     if type(array) is np.ndarray:
         array = made(array)
+    device = _placed(device)
     out = wrap(array if device is None else to_device(array, resolve_device(device)))
     if MODES.inference:
         out._version = INFERENCE
@@ -99,7 +105,7 @@ def tensor(
 
     Raises:
         TypeError: data of an unsupported type (text, objects); `volatile`, which is no more.
-        ValueError: nested sequences of unequal lengths.
+        ValueError: nested sequences of unequal lengths, integers too large for int64.
         RuntimeError: requires_grad with an integer dtype, an absent device.
 
     Example:
@@ -115,6 +121,8 @@ def tensor(
     if type(data) in TENSORS:
         device = data.device if device is None else device
     array = np.array(_plain(data))
+    if array.dtype.kind in "Ou" and not _has_dtype(data):
+        array = _large(array, dtype)
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"tensor(): cannot hold {type(data).__name__} data that NumPy reads as {array.dtype}; "
@@ -136,6 +144,16 @@ def tensor(
         )
         wanted = MODES.default_dtype
     return _finish(array.astype(wanted, copy=False), device, requires_grad)
+
+
+def _large(array: Any, dtype: Any) -> Any:
+    """Python's numbers of which some are beyond int64, where they become floats."""
+    kinds = {type(value) for value in array.ravel().tolist()}
+    if not kinds <= {int, float, bool}:
+        return array
+    if float not in kinds and (dtype is None or as_dtype(dtype).kind != "f"):
+        raise ValueError(f"tensor(): {array.max()} does not fit int64; give a float dtype")
+    return array.astype(np.float64)
 
 
 def _plain(data: Any) -> Any:
@@ -341,7 +359,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
         array = np.where(number < count // 2, start + step * number, end - step * number[::-1])
         array = array if count > 1 else np.full(count, start)
     else:
-        array = np.linspace(start, end, count)
+        array = np.linspace(float(start), float(end), count)
     return array.astype(wanted)
 
 
@@ -367,6 +385,7 @@ def _filled(
     kept: the dtype to draw in; input: the Tensor that the result is like.
     """
     dtype, device, requires_grad = options
+    device = _placed(device)
     like = NUMPY.array_type if device is None else library(resolve_device(device)).array_type
     array = drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
     return _finish(array.astype(dtype, copy=False), device, requires_grad)
@@ -399,8 +418,9 @@ def randn(
 
 
 def randint(
-    low: int = 0, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None
-) -> Tensor:
+    low: int = 0, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Random integers in [low, high), or in [0, low) where only one bound is given."""
     if size is None:  # f(high, size)
         low, high, size = 0, low, high
@@ -408,7 +428,7 @@ def randint(
         low, high = 0, low
     if size is None:
         raise TypeError("randint: expected a bound and a size")
-    return _integers("randint", low, high, _shape((size,)), (dtype, device, False))
+    return _integers("randint", low, high, _shape((size,)), (dtype, device, requires_grad))
 
 
 def _integers(
@@ -486,7 +506,7 @@ empty_like = _like("empty_like", empty)
 
 def _options(input: Tensor, dtype: Any, device: Any, requires_grad: bool = False) -> Any:
     where = input.device if device is None else device
-    where = None if getattr(where, "type", where) == "cpu" else where
+    where = None if getattr(where, "type", where) == "cpu" and not MODES.devices else where
     return input.dtype if dtype is None else dtype, where, requires_grad
 
 
@@ -507,15 +527,19 @@ def randn_like(
 
 
 def randint_like(
-    input: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None
-) -> Tensor:
+    input: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """`randint` in the shape, dtype and device of `input`."""
     low, high = (0, low) if high is None else (low, high)
-    options = _options(input, dtype, device)
+    options = _options(input, dtype, device, requires_grad)
     return _integers("randint_like", low, high, input.shape, options, input)
 
 
-def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full_like(
+    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """`fill_value` in the shape, dtype and device of `input`."""
     chosen, where, _ = _options(input, dtype, device)
-    return full(input.shape, fill_value, dtype=chosen, device=where)
+    return full(input.shape, fill_value, dtype=chosen, device=where, requires_grad=requires_grad)

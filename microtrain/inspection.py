@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .backend import MODES, XP, as_dtype, get_default_dtype
-from .tensor import TENSORS, Tensor
+from .backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, promote_dtypes
+from .tensor import TENSORS, Tensor, kind_of
 
 
 def is_tensor(obj: Any) -> bool:
@@ -23,6 +23,35 @@ def is_floating_point(input: Tensor) -> bool:
 def numel(input: Tensor) -> int:
     """The number of elements."""
     return input.numel()
+
+
+def promote_types(type1: Any, type2: Any) -> np.dtype[Any]:
+    """The dtype that Tensors of these two have together."""
+    return promote_dtypes([(as_dtype(type1), 2), (as_dtype(type2), 2)])
+
+
+def result_type(tensor1: Any, tensor2: Any) -> np.dtype[Any]:
+    """The dtype of arithmetic of two Tensors or numbers: 0-d ones and numbers only count if higher.
+
+    Raises TypeError for other arguments.
+    """
+    kinds = {bool: bool_, int: int64, float: MODES.default_dtype}
+    found = []
+    for value in (tensor1, tensor2):
+        if type(value) in TENSORS:
+            found.append((value.dtype, 2 if value.ndim else 1))
+        elif type(value) in kinds:
+            found.append((kinds[type(value)], 0))
+        else:
+            raise TypeError(f"result_type(): expected Tensors or numbers, got {kind_of(value)}")
+    return promote_dtypes(found)
+
+
+def can_cast(from_: Any, to: Any) -> bool:
+    """Whether a dtype may become another one of the same kind or a higher one: bool, int, float."""
+    kinds = "biuf".replace("iu", "i")
+    before, after = (kinds.index(as_dtype(d).kind.replace("u", "i")) for d in (from_, to))
+    return before <= after
 
 
 def allclose(

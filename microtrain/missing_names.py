@@ -22,6 +22,7 @@ _WORLD = "ranks are those of comm = mt.distributed.world()"
 _PARALLEL = "write mt.distributed.DataParallel(model, comm)"
 _CUPY = "GPU arrays are CuPy's: write"
 _STREAM = "all draws come from the stream of mt.manual_seed(seed)"
+_LU = "write scipy.linalg.lu of A.numpy(), or mt.linalg.solve, det, qr, which have gradients"
 _SIZES = "give the layer its input size"
 
 # By module the names that have another form here. A test fails where one of them exists.
@@ -37,7 +38,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "Generator": _STREAM,
         "seed": _STREAM,
         "initial_seed": _STREAM,
-        "Size": "shapes are tuples",
         "bfloat16": "float types are float16, float32 and float64",
         **dict.fromkeys(
             ("cfloat", "cdouble", "complex64", "complex128"), "there are no complex Tensors"
@@ -54,6 +54,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "get_num_threads": "set OMP_NUM_THREADS before the start",
         "use_deterministic_algorithms": "all results are deterministic",
         "sparse": "there are no sparse Tensors",
+        **dict.fromkeys(("lu", "lu_unpack"), _LU),
         "fft": "transform the data with NumPy beforehand",
         "symeig": "write mt.linalg.eigh(A)",
         "lstsq": "write mt.linalg.lstsq(A, B)",
@@ -104,6 +105,7 @@ INSTEAD: dict[str, dict[str, str]] = {
     "linalg": {
         "eig": "there are no complex Tensors; a symmetric matrix has eigh",
         "eigvals": "there are no complex Tensors; a symmetric matrix has eigvalsh",
+        **dict.fromkeys(("lu", "lu_factor", "lu_factor_ex", "lu_solve"), _LU),
     },
     "cuda": {
         "synchronize": f"{_CUPY} cupy.cuda.Device().synchronize()",
@@ -142,6 +144,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "astype": "write x.to(dtype)",
         "copy": "write x.clone()",
         "fill": "write x.fill_(value)",
+        "lu": _LU,
         "argpartition": "write x.topk(k).indices",
         "partition": "write x.sort(dim).values",
         "compress": "write x[mask]",

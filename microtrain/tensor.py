@@ -8,7 +8,8 @@ where its gradient ends. Nothing here points forward, so dropping a result drops
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn, Self
+import math
+from typing import Any, NoReturn, Self, SupportsIndex, overload
 from weakref import ref
 
 import numpy as np
@@ -18,6 +19,31 @@ from .formatting import tensor_text
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
 TENSORS: set[type] = set()
+
+
+class Size(tuple[int, ...]):
+    """A shape: a tuple, as are its sums and products, that counts the elements.
+
+    Example:
+        >>> mt.ones(2, 3, 4).shape[1:].numel()
+        12
+    """
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements of a Tensor of this shape."""
+        return math.prod(self)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Size: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        return Size(found) if type(index) is slice else found
 
 
 class Version:
@@ -157,9 +183,9 @@ class Tensor:
     # Shape and kind -------------------------------------------------------------------------
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Size:
         """The size of each dimension."""
-        return self._array.shape  # type: ignore[no-any-return]
+        return Size(self._array.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -182,7 +208,7 @@ class Tensor:
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of dimension `dim`."""
-        return self._array.shape if dim is None else self._array.shape[dim]
+        return Size(self._array.shape) if dim is None else self._array.shape[dim]
 
     def numel(self) -> int:
         """The number of elements."""
@@ -593,6 +619,6 @@ def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
 
 
 __all__ = [
-    "INFERENCE", "TENSORS", "Tensor", "Version", "kind_of", "normalise", "one_dtype", "wrap",
-    "write",
+    "INFERENCE", "TENSORS", "Size", "Tensor", "Version", "kind_of", "normalise", "one_dtype",
+    "wrap", "write",
 ]  # fmt: skip

@@ -160,7 +160,10 @@ def hvp(
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
-def jacobian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False) -> Any:
+def jacobian(
+    func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False,
+    vectorize: bool = False, strategy: str = "reverse-mode",
+) -> Any:  # fmt: skip
     """All derivatives of all outputs: one backward pass for each element of the outputs.
 
     Args:
@@ -168,6 +171,8 @@ def jacobian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool 
         inputs: as `vjp`.
         create_graph: record the result, so that it can be differentiated.
         strict: as `vjp`.
+        vectorize: PyTorch's other way to the same values; here there is one.
+        strategy: only "reverse-mode".
 
     Returns:
         For a single output and a single input a Tensor of shape `output.shape + input.shape`. A
@@ -177,6 +182,7 @@ def jacobian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool 
     Raises:
         RuntimeError: `strict` finds an independence; inside `inference_mode`.
         TypeError: inputs or outputs are not Tensors.
+        ValueError: another strategy.
 
     Example:
         >>> x = mt.tensor([1.0, 2.0])
@@ -184,6 +190,11 @@ def jacobian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool 
         tensor([[2., 0.],
                 [0., 4.]])
     """
+    if strategy != "reverse-mode":
+        raise ValueError(
+            f"jacobian: strategy must be 'reverse-mode', got {strategy!r}: gradients are computed "
+            "backwards; leave it out, or write jvp for single columns"
+        )
     single, xs = _inputs(inputs, create_graph, "jacobian")
     single_output, ys = _outputs(func, xs, strict, "jacobian")
     found = []
@@ -195,7 +206,10 @@ def jacobian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool 
     return found[0] if single_output else tuple(found)
 
 
-def hessian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False) -> Any:
+def hessian(
+    func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False,
+    vectorize: bool = False, outer_jacobian_strategy: str = "reverse-mode",
+) -> Any:  # fmt: skip
     """All second derivatives of a scalar `func`: one pass for each element of the inputs.
 
     Args:
@@ -203,6 +217,7 @@ def hessian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool =
         inputs: as `vjp`.
         create_graph: record the result, so that it can be differentiated.
         strict: as `vhp`.
+        vectorize, outer_jacobian_strategy: as of `jacobian`.
 
     Returns:
         For a single input a Tensor of shape `input.shape + input.shape`. For a tuple a tuple of
@@ -223,7 +238,7 @@ def hessian(func: _Func, inputs: Any, create_graph: bool = False, strict: bool =
     def gradient(*xs: Tensor) -> _Tensors:
         return _scalar_and_gradient(func, xs, strict, "hessian")[1]
 
-    blocks = jacobian(gradient, xs, create_graph, strict)
+    blocks = jacobian(gradient, xs, create_graph, strict, vectorize, outer_jacobian_strategy)
     return blocks[0][0] if single else blocks
 
 

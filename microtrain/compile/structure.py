@@ -15,7 +15,7 @@ from ..backend import LIBRARIES, STRUCTURE, alive, owner_of
 from ..nn.module import MODULES, PLAIN, Module
 from ..nn.parameter import Parameter
 from ..optim.flat import STORAGES
-from ..tensor import TENSORS, Tensor
+from ..tensor import TENSORS, Size, Tensor
 from .leaves import touched
 from .program import Program
 
@@ -122,7 +122,7 @@ def _look_at(module: Module | None, names: Sequence[str]) -> Any:
 def _plain(value: Any) -> Any:
     """`value` for comparison: 1 is not 1.0 or True, 0.0 is not -0.0, and NaN is NaN."""
     kind = type(value)
-    if kind is tuple:
+    if kind is tuple or kind is Size:
         return (kind, *[_plain(part) for part in value])
     if kind in (float, complex):
         return kind, repr(value)

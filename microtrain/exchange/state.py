@@ -180,7 +180,7 @@ def write_state(obj: Any, path: Any) -> None:
 
 
 def load(
-    path: Place | IO[bytes],
+    path: Any,
     *,
     trust: bool = False,
     checkpoint: str | int = "best",
@@ -229,7 +229,7 @@ def load(
     if not stream and not isinstance(path, str | os.PathLike):
         way = "; wrap it: io.BytesIO(content)" if isinstance(path, bytes | bytearray) else ""
         raise TypeError(f"load(): expected a path or a file object, got {kind_of(path)}{way}")
-    place = Path() if stream else Path(os.path.expanduser(path))  # type: ignore[arg-type]
+    place = Path() if stream else Path(os.path.expanduser(path))
     if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
         raise TypeError(f"load(): bfloat16: expected mt.float32 or None, got {bfloat16!r}")
     names_file = place.suffix.lower() in WRITERS and not place.is_dir()

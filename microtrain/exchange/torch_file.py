@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
 from ..nn import Parameter
-from ..tensor import TENSORS, wrap
+from ..tensor import TENSORS, Size, wrap
 from .pickled import Global, Place, read_pickle
 from .safetensors_file import widened
 from .tree import DEEPEST, SCALARS, key_of, unknown, where
@@ -211,7 +211,7 @@ def _pickled(value: Any, path: tuple[Any, ...], arrays: list[Array]) -> bytes:
     if isinstance(value, Mapping):
         pairs = [(key_of(k, path), _pickled(v, (*path, k), arrays)) for k, v in value.items()]
         return b"}(" + b"".join(_scalar(key) + item for key, item in pairs) + b"u"
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, Size):
         items = b"".join(_pickled(v, (*path, i), arrays) for i, v in enumerate(value))
         return b"](" + items + b"e" if type(value) is list else b"(" + items + b"t"
     raise unknown(value, path)

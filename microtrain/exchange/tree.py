@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
-from ..tensor import TENSORS, kind_of, wrap
+from ..tensor import TENSORS, Size, kind_of, wrap
 from ..words import listed
 
 Array = NDArray[Any]
@@ -51,8 +51,9 @@ def take_apart(obj: Any) -> tuple[Any, dict[str, Array]]:
             return {
                 "dict": [[key_of(key, path), walk(v, (*path, key))] for key, v in value.items()]
             }
-        if type(value) in (list, tuple):
-            return {type(value).__name__: [walk(v, (*path, i)) for i, v in enumerate(value)]}
+        if type(value) in (list, tuple, Size):
+            kind = "list" if type(value) is list else "tuple"
+            return {kind: [walk(v, (*path, i)) for i, v in enumerate(value)]}
         raise unknown(value, path)
 
     return walk(obj, ()), arrays

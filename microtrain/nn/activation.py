@@ -215,7 +215,7 @@ class RReLU(Module):
 
     Args:
         lower, upper: what the slope is drawn from; in evaluation it is their mean.
-        inplace: only False.
+        inplace: whether the result is written into the input.
     """
 
     _shown = ("lower", "upper")

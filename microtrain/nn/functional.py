@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ..ops import log_softmax, softmax
 from ..ops.loss import (
     classification_losses,
@@ -52,12 +55,28 @@ from ..ops.pointwise import activations
 from ..ops.pointwise.activations import *  # noqa: F403
 from ..ops.pointwise.elementwise import sigmoid, tanh
 
+
+def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(input, *args, inplace=True, **kwargs)
+
+    call.__name__ = call.__qualname__ = f"{function.__name__}_"
+    call.__doc__ = f"`{function.__name__}`, written into `input`, which is returned."
+    return call
+
+
+celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu_, selu_, threshold_ = (
+    _in_place(one)
+    for one in (celu, elu, hardtanh, leaky_relu, relu, rrelu, selu, threshold)  # noqa: F405
+)
+
 __all__ = [
-    "alpha_dropout", "batch_norm", "bilinear", "cosine_similarity", "dropout", "dropout1d",
-    "dropout2d", "dropout3d", "embedding", "embedding_bag", "feature_alpha_dropout", "fold",
-    "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "log_softmax",
-    "normalize", "one_hot", "pad", "pairwise_distance", "pdist", "rms_norm", "rrelu",
-    "scaled_dot_product_attention", "sigmoid", "softmax", "tanh", "unfold",
+    "alpha_dropout", "batch_norm", "bilinear", "celu_", "cosine_similarity", "dropout", "dropout1d",
+    "dropout2d", "dropout3d", "elu_", "embedding", "embedding_bag", "feature_alpha_dropout", "fold",
+    "group_norm", "hardtanh_", "instance_norm", "layer_norm", "leaky_relu_", "linear",
+    "local_response_norm", "log_softmax", "normalize", "one_hot", "pad", "pairwise_distance",
+    "pdist", "relu_", "rms_norm", "rrelu", "rrelu_", "scaled_dot_product_attention", "selu_",
+    "sigmoid", "softmax", "tanh", "threshold_", "unfold",
 ]  # fmt: skip
 __all__ += activations.__all__
 __all__ += classification_losses.__all__

@@ -18,7 +18,7 @@ import numpy as np
 from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import MODES, STRUCTURE, to_device
 from ..ops.methods import destination
-from ..tensor import TENSORS, Tensor, wrap, write
+from ..tensor import TENSORS, Size, Tensor, wrap, write
 from .hooks import BackwardWatch
 from .parameter import Buffer, Parameter
 
@@ -29,7 +29,7 @@ EXTRA_STATE = "_extra_state"
 MODULES: weakref.WeakSet[Module] = weakref.WeakSet()
 
 # Values of attributes that a captured step takes as given, tuples of them too.
-PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), FunctionType, tuple))
+PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), FunctionType, tuple, Size))
 
 
 def want_buffer(name: str, tensor: Any) -> None:

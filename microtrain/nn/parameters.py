@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -162,7 +163,12 @@ class ParameterDict(_Parameters):
             delattr(self, name)
 
     def update(self, values: Any) -> None:
-        """Put in what a mapping or pairs hold; a name that is there keeps its place."""
+        """Put in what a mapping or pairs hold; a name that is there keeps its place.
+
+        The names of a plain mapping are sorted, as PyTorch does: optimizer states go by number.
+        """
         pairs = values.items() if isinstance(values, Mapping | ParameterDict) else values
+        if isinstance(values, Mapping) and not isinstance(values, OrderedDict):
+            pairs = sorted(pairs, key=lambda pair: pair[0])
         for name, value in pairs:
             self[name] = value

@@ -83,13 +83,18 @@ def _category(value: Any) -> np.dtype[Any]:
     return int64 if isinstance(value, int | np.integer) else MODES.default_dtype
 
 
+# What callers name the inputs that formulas name `x` and `y`.
+PUBLIC = {"x": "input", "y": "other"}
+
+
 def _not_a_tensor(op: Any, name: str, value: Any) -> str:
+    wanted = "a Tensor or a number" if name in op.promote else "a Tensor"
+    name = PUBLIC.get(name, name)
     if type(value) in ARRAYS:
         return (
             f"{op.name}(): argument {name} is a {type(value).__name__} beside a Tensor; wrap it: "
             "mt.from_numpy(array)"
         )
-    wanted = "a Tensor or a number" if name in op.promote else "a Tensor"
     return f"{op.name}(): argument {name} must be {wanted}, got {kind_of(value)}"
 
 

@@ -16,11 +16,11 @@ from weakref import ref
 
 import numpy as np
 
-from ..backend import MODES, XP, address, made
+from ..backend import MODES, XP, address
 from ..errors import CaptureError
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
-from .index.gathering import line, shaped_like
+from .index.gathering import line, places, shaped_like
 from .index.indexing import (
     gather_index,
     index_put,
@@ -224,15 +224,7 @@ def _places(base: Any, view: Any) -> tuple[Any, ...]:
     for dim, (count, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         steps = np.arange(count) * (stride // size)
         rest += steps.reshape((-1,) + (1,) * (view.ndim - dim - 1))
-    # ... are so many strides of the longest, of the next, and so on.
-    found: list[Any] = [np.zeros_like(rest)] * base.ndim
-    for dim in sorted(range(base.ndim), key=lambda d: -abs(base.strides[d])):
-        if base.shape[dim] > 1:
-            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // size)
-            if base.strides[dim] < 0:
-                found[dim] = base.shape[dim] - 1 - found[dim]
-    asarray = XP[type(base)].asarray
-    return tuple(asarray(made(index)) for index in found)
+    return places(base, rest)
 
 
 def put(x: Tensor, index: Any, value: Any) -> None:

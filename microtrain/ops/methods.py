@@ -402,7 +402,7 @@ OTHERS = (
     backward, contiguous, copy_, cpu, cuda, fill_, fill_diagonal_, register_hook,
     register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
     sampling.exponential_, sampling.geometric_, sampling.log_normal_, sampling.normal_,
-    sampling.uniform_, to, zero_,
+    sampling.random_, sampling.uniform_, to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ from ..backend import ARRAYS, MODES, XP
 from ..frames import OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
 from .coercion import (
+    PUBLIC,
     REGISTRY,
     coerce,
     explain,
@@ -117,7 +119,7 @@ class Operation(Backward):
 
     def _declare(self) -> Callable[..., Any]:
         """The public function with its signature, whose first call generates its code."""
-        names = (*self.inputs, *self.attrs)
+        names = (*(PUBLIC.get(i, i) for i in self.inputs), *self.attrs)
         code = _first_call.__code__.replace(
             co_argcount=len(names),
             co_nlocals=len(names),
@@ -126,7 +128,8 @@ class Operation(Backward):
             co_qualname=self.name,  # which errors about the arguments begin with
         )
         given = {**dict.fromkeys(self.optional), **self.defaults}
-        defaults = tuple(given[name] for name in names if name in given)
+        order = (*self.inputs, *self.attrs)
+        defaults = tuple(given[name] for name in order if name in given)
         apply = FunctionType(code, self._scope, self.name, defaults)
         apply.__module__ = self.kernel.__module__
         apply.__doc__ = self._doc
@@ -144,7 +147,7 @@ class Operation(Backward):
         with _LOCK:
             if "backward_tensors" not in self.__dict__:
                 rules = self.rules.items()
-                self.needs = {i: tuple(inspect.signature(rule).parameters) for i, rule in rules}
+                self.needs = {i: names_of(rule) for i, rule in rules}
                 self._check()
                 self.source = self._write_source()
                 self.saves_arrays = any(
@@ -247,6 +250,9 @@ class Operation(Backward):
             emit("        if grad is not False:")
             emit(f"            grad.result(OP, t, ({arguments}))")
         emit("    return t")
+        # Callers have other names for the inputs than formulas.
+        lines = [re.sub(r"\b[xy]\b", lambda found: PUBLIC[found[0]], line) for line in lines]
+        emit = lines.append
         for mode in ("arrays", "tensors"):
             self._emit_backward(emit, mode)
         return "\n".join(lines) + "\n"
@@ -260,7 +266,7 @@ class Operation(Backward):
         needed = self._needed()
         if any(e in needed for e in self.extras):
             for formula in (self.recompute[e] for e in self.extras if e in needed):
-                needed |= set(inspect.signature(formula).parameters)
+                needed |= set(names_of(formula))
         kept = [i for i in self.inputs if i in needed]
         kept += ["result"] if "result" in needed else []
         kept += [e for e in self.extras if e in needed]
@@ -291,7 +297,7 @@ class Operation(Backward):
             if name in self.inputs:
                 users = [i for i, need in self.needs.items() if name in need]
                 for extra, formula in self.recompute.items():
-                    if name in inspect.signature(formula).parameters:
+                    if name in names_of(formula):
                         users += [i for i, need in self.needs.items() if extra in need]
                 if set(users) >= set(differentiable) and len(differentiable) == 1:
                     kept.append(name)
@@ -356,9 +362,7 @@ class Operation(Backward):
                 emit("    result = result_tensor(result, v, n)")
         if mode == "tensors":
             for name in (e for e in self.extras if e in saved):
-                formula = ", ".join(
-                    f"{p}={p}" for p in inspect.signature(self.recompute[name]).parameters
-                )
+                formula = ", ".join(names_of(self.recompute[name]))
                 emit(f"    {name} = RECOMPUTE[{name!r}]({formula})")
         results = []
         for i in self.inputs:
@@ -406,6 +410,13 @@ class Operation(Backward):
 
 def _first_call() -> Any:
     return OP.generate()(**locals())  # type: ignore[name-defined]  # noqa: F821
+
+
+def names_of(formula: Callable[..., Any]) -> tuple[str, ...]:
+    """What a rule, or a formula of an extra output, needs, in the order of its arguments."""
+    if hasattr(formula, "operation"):
+        return formula.operation.inputs
+    return tuple(inspect.signature(formula).parameters)
 
 
 def primitive(

@@ -100,6 +100,30 @@ def geometric_(self: Tensor, p: float) -> Tensor:
     return _written(self, xp.maximum(xp.ceil(draw / -math.log1p(-p)), 1.0))
 
 
+def random_(self: Tensor, low_or_to: int | None = None, to: int | None = None) -> Tensor:
+    """Whole numbers in place: `random_(to)` from 0 to before `to`, `random_(low, to)` from `low`.
+
+    Without an argument all that the dtype tells from its neighbours, not below 0: up to 2**24 in
+    float32. Raises RuntimeError for an empty range and bounds beyond that.
+    """
+    if self.dtype.kind == "f":
+        most = 2 ** (np.finfo(self.dtype).nmant + 1)
+    else:
+        most = 1 if self.dtype.kind == "b" else int(np.iinfo(self.dtype).max)
+    low, high = (0, low_or_to) if to is None else (low_or_to or 0, to)
+    high = most + 1 if high is None else high
+    least = {"f": -most, "i": -most - 1}.get(self.dtype.kind, 0)
+    _want(low < high, "random_", f"low to be less than to, got {low} and {high}")
+    _want(
+        least <= low and high - 1 <= most, "random_",
+        f"bounds that {self.dtype.name} holds, {least} to {most}, got {low} and {high}",
+    )  # fmt: skip
+    return _written(self, drawn(
+        "random_", "integers", self.shape, "int64", low, high, like=type(self._array),
+        state=is_state(self),
+    ))  # fmt: skip
+
+
 def _probabilities(name: str) -> Any:
     def check(p: Any) -> None:
         _want(bool(np.all((p >= 0) & (p <= 1))), name, "probabilities from 0 to 1")

@@ -18,7 +18,7 @@ from ..ensemble import _arrays, _kind
 from ..nn import Module, Parameter
 from ..nn.module import PLAIN
 from ..random import kept_place
-from ..tensor import TENSORS
+from ..tensor import TENSORS, Size
 from ..train.divergence import Skips
 from ..train.schedules import Rates
 from ..train.state import Parts
@@ -122,7 +122,7 @@ def _is_plain(module: Module) -> bool:
 
 
 def _shows(module: Module, name: str, value: Any) -> bool:
-    if type(value) is tuple:
+    if type(value) in (tuple, Size):
         return all(_shows(module, "", each) for each in value)
     if type(value) in TENSORS:
         return type(value) is Parameter or name in module._buffers

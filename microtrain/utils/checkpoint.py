@@ -216,7 +216,7 @@ class _Call:
     def _compare(self, results: Any, begin: int) -> None:
         """RuntimeError where the second time is not like the first."""
         kinds, (_, graph) = [_kind(value) for value in results], _outside(results, (), begin)
-        pairs = [("results", self.kinds, kinds), ("operations", self.graph, graph)]
+        pairs: list[Any] = [("results", self.kinds, kinds), ("operations", self.graph, graph)]
         if self.sums is not None and kinds == self.kinds:
             for (s, size, error), (t, *_) in zip(self.sums, self._sums(results), strict=True):
                 if not (s == t or (s != s and t != t) or abs(s - t) <= error * size):

@@ -787,3 +787,17 @@ def test_a_tensor_is_not_its_own_gradient():
         with pytest.raises(RuntimeError, match="its own gradient"):
             x.grad = x
         x.grad = x.detach()
+
+
+def test_options_of_jacobian_and_hessian_that_choose_a_way():
+    x = leaf(1.0, 2.0)
+    jacobian, hessian = mt.autograd.functional.jacobian, mt.autograd.functional.hessian
+    for vectorize in (False, True):
+        found = jacobian(lambda x: x**3, x, vectorize=vectorize, strategy="reverse-mode")
+        assert found.tolist() == [[3, 0], [0, 12]]
+        found = hessian(lambda x: (x**3).sum(), x, vectorize=vectorize)
+        assert found.tolist() == [[6, 0], [0, 12]]
+    with pytest.raises(ValueError, match="strategy must be 'reverse-mode'"):
+        jacobian(lambda x: x, x, vectorize=True, strategy="forward-mode")
+    with pytest.raises(ValueError, match="strategy must be 'reverse-mode'"):
+        hessian(lambda x: x.sum(), x, outer_jacobian_strategy="forward-mode")

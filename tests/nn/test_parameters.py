@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -208,3 +209,13 @@ def test_a_place_in_a_list_is_a_number_whatever_its_type(place: Any) -> None:
     assert list(some.state_dict()) == ["0", "1"] and some[place] is some[1] is new
     with pytest.raises(TypeError):
         some[1.0]  # type: ignore[index]
+
+
+def test_a_plain_dictionary_is_put_in_by_its_sorted_names() -> None:
+    given = {"b": mt.ones(1), "a": mt.ones(1)}
+    assert list(nn.ParameterDict(given)) == ["a", "b"]
+    for ordered in (OrderedDict(given), [*given.items()], nn.ParameterDict([*given.items()])):
+        assert list(nn.ParameterDict(ordered)) == ["b", "a"]
+    torch = pytest.importorskip("torch")
+    other = {name: torch.nn.Parameter(torch.ones(1)) for name in given}
+    assert list(torch.nn.ParameterDict(other)) == list(nn.ParameterDict(given))

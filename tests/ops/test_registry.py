@@ -357,7 +357,7 @@ def test_an_operation_not_called_yet_goes_by_its_name() -> None:
     op = Operation("once", lambda xp, x, *, k=1: x, {})
     try:
         with pytest.raises(
-            TypeError, match=r"^once\(\) missing 1 required positional argument: 'x'"
+            TypeError, match=r"^once\(\) missing 1 required positional argument: 'input'"
         ):
             op.apply()
         assert op.apply.__qualname__ == "once"

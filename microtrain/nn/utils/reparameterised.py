@@ -49,7 +49,7 @@ class _WeightNorm(_Weight):
         v = self.part(module, "v")
         return v * (self.part(module, "g") / self.size(v))  # type: ignore[no-any-return]
 
-    def size(self, v: Tensor) -> Tensor:
+    def size(self, v: Tensor) -> Any:
         """The norm of `v` over all dimensions but `dim`."""
         if self.dim is None:
             return norm(v)

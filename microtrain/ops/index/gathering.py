@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ...backend import MODES, XP, bool_, int64
+import numpy as np
+
+from ...backend import MODES, XP, address, bool_, int64, made, owner_of
 from ...tensor import TENSORS, wrap
-from ..arguments import scalar_like, want_in_range, want_integers, want_same_dtype
+from ..arguments import integer, scalar_like, want_in_range, want_integers, want_same_dtype
 from ..coercion import cast
-from ..fronts import Dim, Index, SameDtype, TensorOnly, one_of, public
+from ..fronts import Dim, Index, Ints, SameDtype, TensorOnly, one_of, public
 from ..pointwise.elementwise import add, mul, where
 from ..registry import primitive
 from ..shape.shapes import expand, reshape_to
@@ -27,8 +29,8 @@ from .indexing import (
 from .indexing import index_put as put_at
 
 __all__ = [
-    "gather", "index_add", "index_copy", "index_fill", "index_select", "scatter", "scatter_add",
-    "take_along_dim",
+    "as_strided", "gather", "index_add", "index_copy", "index_fill", "index_select", "scatter",
+    "scatter_add", "take_along_dim",
 ]  # fmt: skip
 
 
@@ -40,6 +42,64 @@ def line(x: Any) -> Any:
 def shaped_like(result: Any, other: Any) -> Any:
     """`result` in the shape of `other`."""
     return result if result.shape == other.shape else reshape_to(result, other.shape)
+
+
+# Elements by their place in memory ----------------------------------------------------------------
+
+
+def places(base: Any, rest: Any) -> tuple[Any, ...]:
+    """An index array a dimension of the elements of `base` that lie so many from its lowest one.
+
+    Raises RuntimeError where nothing of `base` lies.
+    """
+    # They are so many strides of the longest, of the next, and so on.
+    found: list[Any] = [np.zeros_like(rest)] * base.ndim
+    for dim in sorted(range(base.ndim), key=lambda d: -abs(base.strides[d])):
+        if base.shape[dim] > 1 and base.strides[dim]:
+            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // base.dtype.itemsize)
+            if np.any((found[dim] < 0) | (found[dim] >= base.shape[dim])):
+                break
+            if base.strides[dim] < 0:
+                found[dim] = base.shape[dim] - 1 - found[dim]
+    else:
+        if rest.size == 0 or (base.size and not rest.any()):
+            asarray = XP[type(base)].asarray
+            return tuple(asarray(made(index)) for index in found)
+    raise RuntimeError("the elements reach outside of the memory of the Tensor")
+
+
+@public
+def as_strided(input: TensorOnly, size: Ints, stride: Ints, storage_offset: Any = None) -> Any:
+    """Elements by their place in memory, to be read: at index i that at offset + sum(i * stride).
+
+    A copy, with a gradient, that refuses to be written to: PyTorch's is a view.
+
+    Args:
+        input: what has the memory; no element of it may be left.
+        size, stride: of the result, strides in elements.
+        storage_offset: the first element, as `storage_offset()`; None for that of `input`.
+
+    Raises RuntimeError for sizes and strides of other numbers or below 0, and for elements outside.
+    """
+    x, base = line(input), line(input)._array
+    if len(size) != len(stride) or min((*size, *stride), default=0) < 0:
+        raise RuntimeError(
+            "as_strided(): expected as many sizes as strides, none below 0, got "
+            f"{size} and {stride}"
+        )
+    item = base.dtype.itemsize
+    low = sum(step * (n - 1) for n, step in zip(base.shape, base.strides, strict=True) if step < 0)
+    first = -low // item
+    if storage_offset is not None:
+        first += integer("as_strided", "storage_offset", storage_offset)
+        first -= (address(base) - address(owner_of(base))) // item
+    flat = np.full(size, first)
+    for n, step, number in zip(size, stride, range(len(size), 0, -1), strict=True):
+        flat += (np.arange(n) * step).reshape((n, *(1,) * (number - 1)))
+    out = gather_index(x, places(base, flat))
+    if type(out._array) is np.ndarray:
+        out._array.flags.writeable = False
+    return out
 
 
 # Elements along one dimension ---------------------------------------------------------------------

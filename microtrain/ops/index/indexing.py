@@ -24,7 +24,7 @@ def normal_index(index: Any, xp: Any) -> tuple[tuple[Any, ...], bool]:
 
     Raises IndexError for anything else, such as floats and text, ValueError for a slice backwards.
     """
-    parts = index if type(index) is tuple else (index,)
+    parts = index if isinstance(index, tuple) else (index,)
     found: list[Any] = []
     basic = True
     for part in parts:

@@ -78,7 +78,11 @@ def mse_loss(
         tensor(2.)
     """
     # What a front would check, without its call.
-    if type(input) not in TENSORS or type(target) not in TENSORS or input.shape != target.shape:
+    if (
+        type(input) not in TENSORS
+        or type(target) not in TENSORS
+        or input._array.shape != target._array.shape
+    ):
         check_pair("mse_loss", input, target)
     if input._array.dtype.kind != "f":
         want_float("mse_loss", input)

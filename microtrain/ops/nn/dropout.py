@@ -12,6 +12,7 @@ from ...random import next_draw
 from ...tensor import Tensor
 from ..arguments import want_float
 from ..fronts import Float, Number, T, public, spatial
+from ..inplace import in_place
 from ..pointwise.activations import leaky_relu
 from ..pointwise.comparison import ne
 from ..pointwise.elementwise import mul, where
@@ -161,10 +162,11 @@ def rrelu(
     """`x` above 0, elsewhere times a slope that is drawn from [lower, upper] while training.
 
     In evaluation the slope is their mean: B. Xu et al., "Empirical evaluation of rectified
-    activations in convolutional network", 2015. Raises RuntimeError for integers, lower > upper and
-    `inplace=True`.
+    activations in convolutional network", 2015. `inplace` writes it into `input`. Raises
+    RuntimeError for integers and lower > upper.
     """
-    refuse_inplace("rrelu", inplace)
+    if inplace:
+        return in_place(input, lambda x: rrelu(x, lower, upper, training), "rrelu_")
     if not lower <= upper:
         raise RuntimeError(f"rrelu: lower must not be greater than upper, got {lower} and {upper}")
     if not training:

@@ -33,14 +33,14 @@ div = ufunc(
 neg = ufunc("neg", "negative", "`-x`, elementwise.", x=lambda g: -g)
 
 
-def add_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    """`x + alpha * y`, broadcast; for integers `alpha` must be one."""
-    return add(x, y) if alpha == 1 else add(*_scaled("add", x, y, alpha))
+def add_scaled(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """`input + alpha * other`, broadcast; for integers `alpha` must be one."""
+    return add(input, other) if alpha == 1 else add(*_scaled("add", input, other, alpha))
 
 
-def sub_scaled(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    """`x - alpha * y`, broadcast; for integers `alpha` must be one."""
-    return sub(x, y) if alpha == 1 else sub(*_scaled("sub", x, y, alpha))
+def sub_scaled(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """`input - alpha * other`, broadcast; for integers `alpha` must be one."""
+    return sub(input, other) if alpha == 1 else sub(*_scaled("sub", input, other, alpha))
 
 
 def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
@@ -54,16 +54,17 @@ def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
     return x, (y * alpha if isinstance(y, NUMBERS) else mul(y, alpha))
 
 
-def div_rounded(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    """`x / y`, broadcast; integers give the default float type.
+def div_rounded(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    """`input / other`, broadcast; integers give the default float type.
 
     Args:
-        x, y: Tensors or numbers.
+        input, other: Tensors or numbers.
         rounding_mode: None; "floor", which is `floor_divide`; "trunc" rounds towards 0. With a
             mode integers stay integers.
 
     Raises RuntimeError for another rounding mode.
     """
+    x, y = input, other
     if rounding_mode is None:
         return div(x, y)
     if rounding_mode == "floor":
@@ -170,30 +171,30 @@ def _pow_base(g, x, exponent):
 pow_scalar = primitive("pow_scalar", _pow_scalar, x=_pow_base, options={"node_name": "pow"})
 
 
-def pow(x: Any, exponent: Any) -> Any:
-    """`x ** exponent`, elementwise; either may be a number.
+def pow(input: Any, exponent: Any) -> Any:
+    """`input ** exponent`, elementwise; either may be a number.
 
     Raises RuntimeError for integers to a negative integer power.
     """
-    if type(exponent) in (int, float) and type(x) in TENSORS:
-        kind = x._array.dtype.kind
+    if type(exponent) in (int, float) and type(input) in TENSORS:
+        kind = input._array.dtype.kind
         if kind != "f":
             if type(exponent) is float:
-                x = cast(x, get_default_dtype())
+                input = cast(input, get_default_dtype())
             elif exponent < 0:
                 raise RuntimeError(
                     "pow: Integers to negative integer powers are not allowed; make the base or "
                     "the exponent a float"
                 )
             elif kind == "b":
-                x = cast(x, as_dtype("long"))
-        return pow_scalar(x, exponent)
-    return pow_tensor(x, exponent)
+                input = cast(input, as_dtype("long"))
+        return pow_scalar(input, exponent)
+    return pow_tensor(input, exponent)
 
 
-def square(x: Any) -> Any:
-    """`x * x`, elementwise."""
-    return pow(x, 2)
+def square(input: Any) -> Any:
+    """`input * input`, elementwise."""
+    return pow(input, 2)
 
 
 # Functions of one real number -----------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import XP, made
+from ...backend import MODES, XP, made
 from ...tensor import wrap
 from ..coercion import promote
 from ..fronts import Int, Vector, public
@@ -20,7 +20,12 @@ __all__ = ["block_diag", "cartesian_prod", "combinations"]
 
 
 def block_diag(*tensors: Any) -> Any:
-    """A matrix of zeros with the given matrices along its diagonal; vectors are rows."""
+    """A matrix of zeros with the given matrices along its diagonal; vectors are rows.
+
+    Of nothing it has the shape (1, 0).
+    """
+    if not tensors:
+        return wrap(made(np.empty((1, 0), MODES.default_dtype)))
     found = promote(atleast_2d(list(checked_tensors("block_diag", tensors))))
     if any(x.ndim > 2 for x in found):
         raise RuntimeError("block_diag(): expected Tensors of at most 2 dimensions")
@@ -56,7 +61,7 @@ def combinations(input: Vector, r: Int = 2, with_replacement: bool = False) -> A
     if r < 0:
         raise RuntimeError(f"combinations(): r must not be negative, got {r}")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    chosen = np.array(list(choose(range(len(input)), r)), np.int64).reshape(-1, r)
     if not r:
         return input[:0]
+    chosen = np.array(list(choose(range(len(input)), r)), np.int64).reshape(-1, r)
     return gather_index(input, (XP[type(input._array)].asarray(made(chosen)),))
