@@ -634,3 +634,60 @@ def test_ranks_on_different_devices_are_refused() -> None:
 
     with pytest.raises(RuntimeError, match=r"rank 0 has device='cpu' where rank 1 has .*'cuda'"):
         in_process.run(2, wrapped)
+
+
+LAYERS: dict[str, Any] = {
+    "linear": lambda **kind: mt.nn.Linear(3, 4, **kind),
+    "conv": lambda **kind: mt.nn.ConvTranspose2d(2, 3, 2, **kind),
+    "norm": lambda **kind: mt.nn.BatchNorm1d(3, **kind),
+    "affine": lambda **kind: mt.nn.GroupNorm(2, 4, **kind),
+    "recurrent": lambda **kind: mt.nn.LSTM(3, 4, proj_size=2, **kind),
+    "cell": lambda **kind: mt.nn.GRUCell(3, 4, **kind),
+    "table": lambda **kind: mt.nn.Embedding(4, 3, padding_idx=1, **kind),
+    "transformer": lambda **kind: mt.nn.Transformer(4, 2, 1, 1, 8, **kind),
+    "slope": lambda **kind: mt.nn.PReLU(2, **kind),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_made_on_the_device_with_the_values_of_the_cpu(name: str) -> None:
+    found = []
+    for number in range(4):
+        mt.manual_seed(0)
+        if number < 3:
+            layer = LAYERS[name](device=(None, "cuda", mt.device("cuda", 0))[number])
+        else:
+            with mt.device("cuda"):
+                layer = LAYERS[name]()
+        tensors = [*layer.parameters(), *layer.buffers()]
+        assert {t.device.type for t in tensors} == {"cuda" if number else "cpu"}
+        found.append([t.detach().cpu().tolist() for t in tensors])
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_a_block_on_the_device() -> None:
+    with mt.device("cuda") as gpu:
+        made = [
+            *(mt.ones(2), mt.tensor([1.0]), mt.rand(2), mt.randint(3, (2,)), mt.arange(3)),
+            *(mt.zeros_like(mt.ones(2)), mt.full((2,), 1.0), mt.eye(2), mt.randperm(3)),
+        ]
+        assert {x.device for x in made} == {mt.device("cuda", 0)} and gpu == mt.device("cuda")
+        assert mt.ones(2, device="cpu").device.type == "cpu"
+    assert mt.ones(2).device.type == "cpu"
+
+
+def test_elements_by_their_place_in_the_memory_of_a_gpu() -> None:
+    x = mt.arange(6.0, device="cuda").requires_grad_()
+    found = x.as_strided((2, 2), (1, 2), 1)
+    assert found.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    found.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("norm", [mt.nn.utils.weight_norm, mt.nn.utils.spectral_norm])
+def test_computed_weights_on_the_device(norm: Any) -> None:
+    mt.manual_seed(0)
+    layer = norm(mt.nn.Linear(3, 2, device="cuda"))
+    out = layer(mt.ones(4, 3, device="cuda"))
+    out.sum().backward()
+    assert {t.device.type for t in layer.state_dict().values()} == {out.device.type} == {"cuda"}

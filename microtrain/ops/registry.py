@@ -15,6 +15,8 @@ The names of a rule's parameters say what it needs, and nothing else is kept ali
     x_dtype     its dtype, likewise
     out         memory that the gradient may be written into, or None
 
+Callers name inputs `x` and `y` as in PyTorch: `mul(input=a, other=b)`.
+
 Rules use operators and the functions of `ops`, which take arrays and return arrays, or take Tensors
 and return Tensors. So one rule serves the fast pass over raw arrays and, given Tensors, is recorded
 for higher derivatives.
