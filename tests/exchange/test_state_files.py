@@ -437,3 +437,10 @@ def test_a_state_that_cannot_be_kept_leaves_the_file_object_as_it_was() -> None:
     with pytest.raises(TypeError):
         mt.save({"a": mt.ones(2), "b": object()}, memory)
     assert memory.getvalue() == b"kept" and memory.tell() == 0
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_shape_is_kept_as_a_tuple(tmp_path: Path, suffix: str) -> None:
+    mt.save({"shape": mt.ones(2, 3).shape, "w": mt.ones(1)}, tmp_path / f"x{suffix}")
+    found = mt.load(tmp_path / f"x{suffix}")["shape"]
+    assert found == (2, 3) and type(found) is tuple
