@@ -88,6 +88,8 @@ class Namespace:
         self.inverse = module.linalg.inv
         self.solve = module.linalg.solve
         self.cholesky = module.linalg.cholesky
+        for name in ("inverse", "solve", "cholesky", "svd", "qr", "basis", "eigh"):
+            setattr(self, name, _of_finite(getattr(self, name), self.isfinite))
         self.det = module.linalg.det
         self.slogdet = module.linalg.slogdet
         for name in numerics.__all__:
@@ -161,6 +163,20 @@ class Namespace:
     def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Ones, perhaps shared: not to be written to."""
         return self.ones(shape, dtype)
+
+
+def _of_finite(function: Any, isfinite: Any) -> Any:
+    """`function` of a matrix with a LinAlgError for values that are not finite.
+
+    For some of these LAPACK never returns, for others it gives numbers that mean nothing.
+    """
+
+    def call(x: Any, *others: Any) -> Any:
+        if not isfinite(x).all().item():
+            raise np.linalg.LinAlgError("the matrix holds values that are not finite")
+        return function(x, *others)
+
+    return call
 
 
 def _as_strided(x: Any, shape: Any, strides: Any) -> Any:

@@ -111,8 +111,8 @@ def qr(A: Any, mode: str = "reduced") -> QR:
             (..., m, m) and R (..., m, n); "r" for an empty Q.
 
     The gradient needs the first k columns of `A` to be independent. Raises RuntimeError for fewer
-    than two dimensions, for integers and for another mode, and in the backward pass for the columns
-    that "complete" adds to Q.
+    than two dimensions, for integers and for another mode, LinAlgError (a RuntimeError) for values
+    that are not finite, and in the backward pass for the columns that "complete" adds to Q.
     """
     return decompositions.linalg_qr(A, mode)
 
@@ -188,7 +188,7 @@ def cond(A: Any, p: Any = None) -> Any:
             `ord` of `matrix_norm`: the norm times that of the inverse.
 
     Raises what `matrix_norm` raises and, but for None, 2 and -2, RuntimeError for a matrix that is
-    not square and LinAlgError for a singular one.
+    not square, LinAlgError for a singular one and for values that are not finite.
     """
     if p is not None and p not in (2, -2):
         return matrix_norm(A, p) * matrix_norm(_inverse(A), p)

@@ -119,3 +119,50 @@ def test_einsum_plans_are_kept_by_equation_and_shapes() -> None:
     for size in (3, 3, 4):
         mt.einsum("ij,j->i", mt.ones(2, size), mt.ones(size))
     assert einstein._plan.cache_info()[:2] == (1, 2)  # hits, misses
+
+
+FACTORISED: dict[str, Callable[..., Any]] = {
+    **{
+        name: getattr(mt.linalg, name)
+        for name in ("svd", "svdvals", "pinv", "matrix_rank", "cond", "eigh", "eigvalsh", "qr")
+    },
+    "older svd": mt.svd,
+    "complete qr": lambda x: mt.linalg.qr(x, "complete"),
+    "hermitian pinv": lambda x: mt.linalg.pinv(x, hermitian=True),
+    "hermitian rank": lambda x: mt.linalg.matrix_rank(x, hermitian=True),
+    "spectral norm": lambda x: mt.linalg.norm(x, 2),
+    "smallest": lambda x: mt.linalg.matrix_norm(x, -2),
+    "nuclear norm": lambda x: mt.norm(x, "nuc"),
+    "cond 1": lambda x: mt.linalg.cond(x, 1),
+    "lstsq": lambda x: mt.linalg.lstsq(x, x.nan_to_num()),
+    "cholesky": mt.cholesky,
+    "inverse": mt.linalg.inv,
+    "power": lambda x: mt.matrix_power(x, -2),
+    "solve": lambda x: mt.linalg.solve(x, mt.ones(3, dtype=x.dtype)),
+    "triangle": lambda x: mt.linalg.solve_triangular(x, x.nan_to_num(), upper=True),
+    "tensorinv": lambda x: mt.linalg.tensorinv(mt.stack([x]), ind=2),
+    "cholesky_inverse": mt.cholesky_inverse,
+}
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", FACTORISED)
+def test_a_matrix_with_an_infinite_value_is_refused_and_does_not_hang(
+    name: str, value: Any
+) -> None:
+    for place in ((0, 0), (1, 1), slice(None)):
+        x = np.array([[1.0, 1, -4], [1, -5, -3], [-4, -3, 4]])
+        x[place] = value
+        for given in (mt.tensor(x), mt.tensor(x).float()):
+            with np.errstate(all="ignore"), pytest.raises(mt.linalg.LinAlgError, match="finite"):
+                FACTORISED[name](given)
+
+
+def test_a_captured_step_refuses_an_infinite_matrix() -> None:
+    step = mt.compile(lambda x: mt.linalg.svdvals(x).sum())
+    x = mt.tensor([[1.0, 1, -4], [0, -5, -3], [-5, 2, 4]])
+    for _ in range(4):
+        step(x)
+    x[0, 0] = -np.inf
+    with pytest.raises((mt.linalg.LinAlgError, np.linalg.LinAlgError), match="not finite"):
+        step(x)

@@ -15,7 +15,7 @@ import numpy as np
 from ...backend import XP, int64
 from ...tensor import TENSORS, wrap
 from ..arguments import want_square, want_tensors
-from ..coercion import LinAlgError, cast, examine
+from ..coercion import cast
 from ..fronts import FLOAT, Flag, FloatSquare, Matrices, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
@@ -35,7 +35,7 @@ FloatMatrices = Annotated[Matrices, FLOAT]
 
 def _completed(xp, x):
     """Orthonormal columns that make those of `x`, (..., m, k), a basis: (..., m, m - k)."""
-    return xp.copy(xp.getitem(xp.basis(x), (Ellipsis, slice(x.shape[-1], None))))
+    return xp.copy(xp.getitem(_attempt(xp.basis, x), (Ellipsis, slice(x.shape[-1], None))))
 
 
 def _undetermined(g: Any) -> Any:
@@ -133,7 +133,7 @@ def _qr_rule(g, x_shape, result):
     return cat([_qr_square(q, square, first, g_square), batched(q, g_rest)], -1)
 
 
-qr_of = primitive("linalg_qr", lambda xp, x: xp.qr(x), x=_qr_rule)
+qr_of = primitive("linalg_qr", lambda xp, x: _attempt(xp.qr, x), x=_qr_rule)
 
 
 class QR(NamedTuple):
@@ -197,12 +197,6 @@ eigh_of = primitive(
 )
 
 
-def _finite(array: Any) -> None:
-    """LinAlgError for what is not finite; of some sizes NumPy makes NaN of it."""
-    if not np.isfinite(array).all():
-        raise LinAlgError("linalg.eigh: the matrix holds values that are not finite")
-
-
 class Eigh(NamedTuple):
     """What `linalg.eigh` returns."""
 
@@ -216,7 +210,6 @@ _Triangle = Annotated[str, one_of("L", "U", "l", "u")]
 @public
 def eigh(x: FloatSquare, UPLO: _Triangle = "L") -> Eigh:
     """`mt.linalg.eigh`."""
-    examine(x, _finite)
     found = eigh_of(x, UPLO.upper())
     lead = x.ndim - 2
     return Eigh(reshape_to(part(found, lead, 0, 1), x.shape[:-1]), part(found, lead, 1, None))

@@ -54,7 +54,7 @@ def inverse(x: FloatSquare) -> Any:
     """The inverse of a square matrix, or of each of a batch.
 
     Raises RuntimeError for other shapes and for integers, LinAlgError (a RuntimeError) for a matrix
-    that is singular.
+    that is singular or holds values that are not finite.
     """
     return inverse_of(x)
 
@@ -79,7 +79,7 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
         left: False solves `X @ A = B` for matrices `B` (..., k, n).
 
     Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a
-    matrix that is singular.
+    matrix that is singular or holds values that are not finite.
     """
     checked_tensors("linalg.solve", (A, B))
     want_square("linalg.solve", A)
@@ -146,7 +146,7 @@ def cholesky(x: FloatSquare, upper: bool = False) -> Any:
         upper: whether to return the upper triangular factor.
 
     Raises RuntimeError for other shapes and for integers, LinAlgError (a RuntimeError) for a matrix
-    that is not symmetric or not positive definite.
+    that is not symmetric, not positive definite or not finite.
     """
     examine(x, _symmetric)
     found = cholesky_of(x)
