@@ -66,6 +66,11 @@ def _var(s: Step) -> str:
 
 
 def _norm(s: Step) -> str:
+    least = s.attributes["least"]
+    return s.node("Max", _length(s), s.number(least)) if least else _length(s)
+
+
+def _length(s: Step) -> str:
     p, axes, keep = s.attributes["p"], s.ints(_axes(s)), int(bool(s.attributes["keepdim"]))
     if p in (1, 2):
         return s.node(f"ReduceL{int(p)}", s["x"], axes, keepdims=keep)
@@ -116,31 +121,50 @@ def _leaky_relu(s: Step) -> str:
     return s.node("Add", s.node("Max", x, s.number(0)), low)
 
 
-def _softplus(s: Step) -> str:
+def _soft(s: Step, z: str) -> str:
     """`max(z, 0) + log(1 + exp(-|z|))`, which does not overflow."""
-    beta, x = s.attributes["beta"], s["x"]
-    z = s.node("Mul", x, s.number(beta))
     small = s.node("Exp", s.node("Neg", s.node("Abs", z)))
     log = s.node("Log", s.node("Add", small, s.number(1)))
-    found = s.node("Add", s.node("Max", z, s.number(0)), log)
-    found = s.node("Div", found, s.number(beta))
+    return s.node("Add", s.node("Max", z, s.number(0)), log)
+
+
+def _softplus(s: Step) -> str:
+    beta, x = s.attributes["beta"], s["x"]
+    z = s.node("Mul", x, s.number(beta))
+    found = s.node("Div", _soft(s, z), s.number(beta))
     if s.attributes["threshold"] == math.inf:
         return found
     return s.node("Where", s.node("Greater", z, s.number(s.attributes["threshold"])), x, found)
 
 
+def _gated(s: Step, gate: str) -> str:
+    """`x * gate`, and 0 for -inf."""
+    return s.node("Mul", s.node("Max", s["x"], s.number(np.finfo(s.dtype).min)), gate)
+
+
 def _gelu(s: Step) -> str:
-    half = s.node("Mul", s["x"], s.number(0.5))
     erf = s.node("Erf", s.node("Mul", s["x"], s.number(math.sqrt(0.5))))
-    return s.node("Mul", half, s.node("Add", erf, s.number(1)))
+    return _gated(s, s.node("Mul", s.node("Add", erf, s.number(1)), s.number(0.5)))
 
 
 def _gelu_tanh(s: Step) -> str:
     x = s["x"]
     cube = s.node("Mul", s.node("Mul", x, x), s.node("Mul", x, s.number(0.044715)))
     inner = s.node("Mul", s.node("Add", x, cube), s.number(math.sqrt(2 / math.pi)))
-    half = s.node("Mul", x, s.number(0.5))
-    return s.node("Mul", half, s.node("Add", s.node("Tanh", inner), s.number(1)))
+    tanh = s.node("Add", s.node("Tanh", inner), s.number(1))
+    return _gated(s, s.node("Mul", tanh, s.number(0.5)))
+
+
+def _hardswish(s: Step) -> str:
+    x = s.node("Max", s["x"], s.number(-3))
+    gate = s.node("Min", s.node("Add", x, s.number(3)), s.number(6))
+    return s.node("Mul", x, s.node("Div", gate, s.number(6)))
+
+
+def _sinc(s: Step) -> str:
+    angle = s.node("Mul", s.cast("x", s.dtype), s.number(math.pi))
+    zero = s.node("Equal", angle, s.number(0))
+    return s.node("Where", zero, s.number(1), s.node("Div", s.node("Sin", angle), angle))
 
 
 def _softmax(kind: str) -> Rule:
@@ -176,7 +200,7 @@ def _cumsum(s: Step) -> str:
 UNARY = """abs:Abs acos:Acos acosh:Acosh asin:Asin asinh:Asinh atan:Atan atanh:Atanh ceil:Ceil
 clone:Identity contiguous:Identity cos:Cos cosh:Cosh erf:Erf exp:Exp floor:Floor isinf:IsInf
 isnan:IsNaN log:Log neg:Neg reciprocal:Reciprocal relu:Relu sigmoid:Sigmoid sign:Sign sin:Sin
-sinh:Sinh sqrt:Sqrt tan:Tan tanh:Tanh"""
+sinh:Sinh softsign:Softsign sqrt:Sqrt tan:Tan tanh:Tanh"""
 BINARY = """add:Add sub:Sub mul:Mul div:Div pow:Pow maximum:Max minimum:Min eq:Equal lt:Less
 le:LessOrEqual gt:Greater ge:GreaterOrEqual matmul:MatMul mm:MatMul"""
 REDUCED = "sum:ReduceSum mean:ReduceMean amax:ReduceMax amin:ReduceMin logsumexp:ReduceLogSumExp"
@@ -213,11 +237,14 @@ TABLE: dict[str, Rule] = {
     "elu": _elu,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
+    "hardswish": _hardswish,
     "leaky_relu": _leaky_relu,
     "log_softmax": _softmax("LogSoftmax"),
+    "mish": lambda s: _gated(s, s.node("Tanh", _soft(s, s["x"]))),
     "norm": _norm,
     "round": _round,
-    "silu": lambda s: s.node("Mul", s["x"], s.node("Sigmoid", s["x"])),
+    "silu": lambda s: _gated(s, s.node("Sigmoid", s["x"])),
+    "sinc": _sinc,
     "softmax": _softmax("Softmax"),
     "softplus": _softplus,
     "std": lambda s: s.node("Sqrt", _var(s)),

@@ -92,11 +92,18 @@ def test_far_out(name: str, dtype: str) -> None:
         assert np.all(np.isfinite(mt.autograd.grad(first.sum(), x)[0].numpy()))
 
 
+# How many of the values below have no NaN in torch: it multiplies 0 by infinity.
+LIMITED = {
+    **dict.fromkeys(("silu", "gelu", "gelu tanh", "mish", "hardswish"), 4),
+    "softsign": 3,
+}
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_special_values(name: str) -> None:
     function, _ = called(name)
     array = np.array([0.0, -0.0, NAN, INF, -INF])
-    x, t = both(array if name != "silu" else array[:-1], grad=False)  # -inf * 0
+    x, t = both(array[: LIMITED.get(name, 5)], grad=False)
     assert_same(function(mt, x), function(torch, t))
 
 

@@ -13,7 +13,9 @@ from .sample import Sample, normal, spread, turned, unary
 _WIDE = np.array([-60.0, -8.0, -0.1, 0.0, 0.1, 8.0, 60.0])
 
 SAMPLES: dict[str, list[Sample]] = {
-    **{name: unary(normal, _WIDE) for name in ("gelu", "gelu_tanh", "silu")},
+    **{name: unary(normal, _WIDE) for name in ("gelu", "gelu_tanh", "silu", "mish")},
+    "hardswish": unary(normal, np.array([-9.0, -2.9, 2.9, 9.0])),
+    "softsign": unary(spread, _WIDE[:3]),
     "softplus": [
         Sample((a,), {"beta": beta, "threshold": threshold})
         for a, beta, threshold in [
@@ -59,6 +61,9 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh((x + 0.044715 * x**3) * math.sqrt(2 / math.pi))),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "softplus": _softplus,
+    "mish": lambda x: x * np.tanh(np.logaddexp(x, 0)),
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "softsign": lambda x: x / (1 + np.abs(x)),
     "elu": lambda x, alpha, scale=1.0, input_scale=1.0: (
         scale * np.where(x > 0, x, alpha * (np.exp(input_scale * np.minimum(x, 0)) - 1))
     ),
@@ -71,7 +76,10 @@ def _functional(name: str, **more: Any) -> Callable[..., Any]:
 
 
 TORCH: dict[str, Callable[..., Any]] = {
-    **{name: _functional(name) for name in ("gelu", "silu", "softplus", "leaky_relu")},
+    **{
+        name: _functional(name)
+        for name in "gelu silu softplus leaky_relu mish hardswish softsign".split()
+    },
     "elu": lambda torch, *arguments, **attrs: torch.ops.aten.elu(*arguments, **attrs),
     "gelu_tanh": _functional("gelu", approximate="tanh"),
 }

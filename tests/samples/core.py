@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "tanh": unary(normal),
     "reciprocal": unary(positive),
     "sigmoid": unary(normal, np.array([-800.0, 800.0, -36.0])),
+    "logistic": unary(normal, np.array([-800.0, 800.0, -36.0])),
+    "cusp": unary(normal, smooth=False),
     "threshold_backward": [
         Sample((normal(3, 4), np.maximum(normal(3, 4), 0))),
         Sample((normal(), np.array(0.0))),
@@ -139,6 +142,7 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((coin(3, 4) * normal(3, 4),), {"p": 0, "dims": (1,)}, smooth=False),
         Sample((positive(2, 3),), {"p": 0.5, "dims": (1,)}),
         Sample((np.zeros((2, 3)),), {"dims": (1,)}, smooth=False),
+        Sample((np.diag([0.3, 3.0]),), {"dims": (1,), "least": 1.0}, smooth=False),
     ],
     "amax": [*reduction(), Sample((np.array([[2.0, 2.0], [1.0, 2.0]]),), smooth=False)],
     "amin": [*reduction(), Sample((np.array([[2.0, 1.0], [1.0, 1.0]]),), smooth=False)],
@@ -258,10 +262,10 @@ def _mean(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
     return x.sum(dims, keepdims=keepdim) / n if n else x.sum(dims, keepdims=keepdim) * np.nan
 
 
-def _norm(x: Any, p: float = 2, dims: Any = None, keepdim: bool = False) -> Any:
+def _norm(x: Any, p: float = 2, dims: Any = None, keepdim: bool = False, least: float = 0) -> Any:
     if p == 0:
         return (x != 0).astype(x.dtype).sum(dims, keepdims=keepdim)
-    return (np.abs(x) ** p).sum(dims, keepdims=keepdim) ** (1 / p)
+    return (np.abs(x) ** p).sum(dims, keepdims=keepdim).clip(least) ** (1 / p)
 
 
 def _softmax(x: Any, dim: int) -> Any:
@@ -331,6 +335,8 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "reciprocal": lambda x: 1 / x,
     "sigmoid": lambda x: 0.5 * (1 + np.tanh(x / 2)),
+    "logistic": lambda x: 0.5 * (1 + np.tanh(x / 2)),
+    "cusp": np.zeros_like,
     "relu": lambda x: np.where(x < 0, 0, x),
     "threshold_backward": lambda x, output: np.where(output <= 0, 0, x),
     "abs": lambda x: np.where(x < 0, -x, x),
@@ -452,7 +458,10 @@ SAME_NAME = """add sub mul div neg remainder pow exp log sqrt tanh reciprocal si
 
 TORCH: dict[str, Callable[..., Any]] = {
     **{name: _named(name) for name in SAME_NAME},
-    **{name: _reduced(name) for name in ("sum", "mean", "var", "std", "amax", "amin", "norm")},
+    **{name: _reduced(name) for name in ("sum", "mean", "var", "std", "amax", "amin")},
+    "norm": lambda torch, x, least=0, **attrs: _reduced("norm")(torch, x, **attrs).clamp(least),
+    "logistic": lambda torch, x: torch.sigmoid(x),
+    "cusp": lambda torch, x: torch.nan_to_num(x * math.nan),  # 0, with the gradient 0 times NaN
     "all": _truth("all"),
     "any": _truth("any"),
     # torch's own floor_divide has no gradient

@@ -73,6 +73,16 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+_CLOSE = np.array([0.0, 1e-9, -0.02, 0.3, 0.33, 0.95, -1.3, 4.0])
+
+
+def _sinc(x: Any, order: int) -> Any:
+    """Of the integral of cos(s t) from 0 to 1, by Gauss and Legendre."""
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    s, t = (nodes + 1) / 2, np.asarray(x)[..., None] * np.pi
+    return (s**order * np.cos(s * t + order * np.pi / 2) * weights / 2).sum(-1)
+
+
 def integers(*shape: int) -> Any:
     return np.asarray(whole(*shape, high=40) - 7)
 
@@ -98,6 +108,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "bitwise_left_shift": binary(integers, whole, smooth=False),
     "bitwise_right_shift": binary(integers, whole, smooth=False),
 }
+SAMPLES["sinc"] = [
+    Sample((x,), {"order": n}) for n in range(5) for x in (normal(3, 2), normal(2, 0), _CLOSE)
+]
 SAMPLES["lgamma"] += [Sample((np.linspace(-3.7, 9.3, 40),)), Sample((SPECIAL,), smooth=False)]
 SAMPLES["i0"] += [Sample((np.array([0.0, 25, -29.9]),))]
 SAMPLES["i1"] += [Sample((np.array([0.0, 25, -29.9]),))]
@@ -111,6 +124,7 @@ def _xlog1py(x: Any, y: Any) -> Any:
 REFERENCE: dict[str, Callable[..., Any]] = {
     **{name: function for name, (_, function) in FUNCTIONS.items()},
     "polygamma": _polygamma,
+    "sinc": _sinc,
     "zeta": np.vectorize(_zeta, otypes=[float]),
     "xlog1py": _xlog1py,
     "logaddexp2": lambda x, y: np.log2(2**x + 2**y),
@@ -127,6 +141,13 @@ def _special(name: str) -> Callable[..., Any]:
     return lambda torch, *tensors: getattr(torch.special, name)(*tensors)
 
 
+def _torch_sinc(torch: Any, x: Any, order: int) -> Any:
+    """The derivatives of PyTorch's own are wrong near 0."""
+    nodes, weights = (torch.tensor(a) for a in np.polynomial.legendre.leggauss(60))
+    s, t = (nodes + 1) / 2, x[..., None] * math.pi
+    return (s**order * torch.cos(s * t + order * math.pi / 2) * weights / 2).sum(-1)
+
+
 TORCH: dict[str, Callable[..., Any]] = {
     **{name: _named(name) for name in SAMPLES},
     **{name: _special(name) for name in ("i1", "i0e", "i1e", "erfcx", "ndtri", "entr", "zeta",
@@ -136,4 +157,5 @@ TORCH: dict[str, Callable[..., Any]] = {
         torch.special.zeta(order + 1, x) * ((-1) ** (order + 1) * math.factorial(order))
     ),
     "frexp": lambda torch, x: torch.frexp(x).exponent,
+    "sinc": _torch_sinc,
 }  # fmt: skip

@@ -6,11 +6,11 @@ from typing import Any
 
 from ...tensor import Tensor
 from ..fronts import Reduction, Refused, SameShape, TensorOnly
+from ..pointwise.activations import softplus_of
 from ..pointwise.elementwise import clamp, minimum, sqrt, where
 from ..reduce.norms import norm
 from ..reduce.reductions import sum
 from .losses import loss
-from .probability_losses import bce_with_logits
 
 __all__ = [
     "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss", "soft_margin_loss",
@@ -24,7 +24,7 @@ def soft_margin_loss(
     reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
     """`log(1 + exp(-target * input))` for targets of -1 or 1, without overflow."""
-    return bce_with_logits(target * input, 1, "none")
+    return softplus_of(-(target * input))
 
 
 @loss

@@ -9,7 +9,8 @@ from ...tensor import Tensor
 from ..arguments import REDUCTIONS, check_reduction
 from ..coercion import examine
 from ..fronts import FLOAT, Check, FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
-from ..pointwise.elementwise import clamp, exp, log, mul, sigmoid, where
+from ..pointwise.activations import softplus_of
+from ..pointwise.elementwise import clamp, exp, log, logistic, mul, where
 from ..reduce.reductions import sum
 from ..registry import primitive
 from ..shape.shapes import expand
@@ -41,7 +42,7 @@ bce_with_logits = primitive(
     "binary_cross_entropy_with_logits",
     _bce_with_logits,
     input=lambda g, input, target, reduction: (
-        (sigmoid(input) - target) * _share(g, input.shape, reduction)
+        (logistic(input) - target) * _share(g, input.shape, reduction)
     ),
     target=lambda g, input, reduction: -input * _share(g, input.shape, reduction),
     options={"promote": ("input", "target")},
@@ -87,7 +88,7 @@ def binary_cross_entropy_with_logits(
     else:
         positive = (pos_weight - 1) * target + 1
         # With target 1 the loss is -log(sigmoid(input)).
-        losses = (1 - target) * input + positive * bce_with_logits(input, 1, "none")
+        losses = (1 - target) * input + positive * softplus_of(-input)
         if losses.shape != input.shape:
             raise RuntimeError(
                 "binary_cross_entropy_with_logits: pos_weight of shape "

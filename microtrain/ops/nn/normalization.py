@@ -17,7 +17,7 @@ from ..arguments import want_float, want_tensors
 from ..coercion import cast
 from ..fronts import Int, T, public
 from ..pointwise.elementwise import clamp, clone, mul, zeros_like
-from ..reduce.norms import norm
+from ..reduce.norms import norm, norm_of_at_least
 from ..reduce.reductions import sum
 from ..registry import primitive
 from ..shape.shapes import _sum_to, reshape_to, sum_to
@@ -397,7 +397,7 @@ def normalize(input: T, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Ten
 
     Raises RuntimeError for integers, IndexError for a dimension out of range.
     """
-    return input / clamp(norm(input, p, dim, True), min=eps)
+    return input / norm_of_at_least(input, p, dim, eps)
 
 
 @public

@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import numpy as np
+
+from ...backend import float16
 from ...tensor import TENSORS, Tensor
 from ..arguments import not_a_tensor
 from ..fronts import Alike, Dim, Float, Front, Number, T, one_of, public
@@ -59,26 +62,33 @@ def relu(input: Any, inplace: bool = False) -> Tensor:
 # x times a gate between 0 and 1 -------------------------------------------------------------------
 
 
-def _gated(name: str, gate: Any, formula: Any, slope: Any, doc: str) -> Any:
+def _gated(name: str, gate: Any, formula: Any, rule: Any, doc: str) -> Any:
     """Declare `x * gate(x)`, which keeps the gate for its gradient.
 
     Args:
         gate: `gate(xp, x)`, the kernel of the gate, in memory of its own.
         formula: the same in operations.
-        slope: `slope(x, gate)`, the derivative of the gate.
+        rule: the gradient, of `g`, `gate` and either `x` or `result`.
     """
 
     def kernel(xp, x):
         opening = gate(xp, x)
-        return xp.multiply(x, opening), opening
+        lowest = xp.constant(np.finfo(x.dtype).min, x.dtype)  # -inf times 0 would be NaN
+        return xp.multiply(xp.maximum(x, lowest), opening), opening
 
-    return primitive(
-        name,
-        kernel,
-        doc,
-        x=lambda g, x, gate: (slope(x, gate) * x + gate) * g,
-        options={"extras": ("gate",), "recompute": {"gate": formula}},
-    )
+    options = {"extras": ("gate",), "recompute": {"gate": formula}}
+    return primitive(name, kernel, doc, x=rule, options=options)
+
+
+def _sloped(slope: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of a gate with the derivative `slope(x, gate)`."""
+
+    def rule(g, x, gate):
+        bound = 200 if x.dtype == float16 else 1000  # far behind where all gates are 0 or 1
+        x = e.clamp_numbers(x, -bound, bound)
+        return (slope(x, gate) * x + gate) * g
+
+    return rule
 
 
 def _half_more(xp, work, dtype):
@@ -114,21 +124,22 @@ _gelu = _gated(
     "gelu",
     _normal,
     lambda x: (erf(x * _ROOT_HALF) + 1) * 0.5,
-    lambda x, gate: exp(x * x * -0.5) * _DENSITY,
+    _sloped(lambda x, gate: exp(x * x * -0.5) * _DENSITY),
     "`x` times the share of the normal distribution below it, elementwise.",
 )
 _gelu_tanh = _gated(
     "gelu_tanh",
     _nearly_normal,
     lambda x: (tanh((x * x * _CUBIC + _STEEP) * x) + 1) * 0.5,
-    lambda x, gate: (x * x * (6 * _CUBIC) + 2 * _STEEP) * gate * (1 - gate),
+    _sloped(lambda x, gate: (x * x * (6 * _CUBIC) + 2 * _STEEP) * gate * (1 - gate)),
     "`gelu` with the share below `x` approximated by a hyperbolic tangent.",
 )
 _silu = _gated(
     "silu",
     e.sigmoid_kernel,
     sigmoid,
-    lambda x, gate: gate * (1 - gate),
+    # The result, not x times the gate: it is 0 for -inf.
+    lambda g, gate, result: (e.clamp_numbers(result, None, 1000) * (1 - gate) + gate) * g,
     "`x * sigmoid(x)`, elementwise.",
 )
 
@@ -172,11 +183,11 @@ def _softplus(xp, x, *, beta=1.0, threshold=math.inf):
 
 
 def _softplus_rule(g, x, beta, threshold):
-    slope = g * sigmoid(x * beta)
+    slope = g * e.logistic(x * beta)
     return slope if threshold == math.inf else where(x * beta > threshold, g, slope)
 
 
-_softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
+softplus_of = primitive("softplus", _softplus, x=_softplus_rule)
 
 
 @public
@@ -190,19 +201,33 @@ def softplus(input: Float, beta: Number = 1.0, threshold: Number = 20.0) -> Tens
 
     Raises RuntimeError for integers.
     """
-    return _softplus_of(input, beta, threshold)
+    return softplus_of(input, beta, threshold)
 
 
 @public
 def logsigmoid(input: Float) -> Tensor:
     """`log(sigmoid(x))`, elementwise, without underflow; RuntimeError for integers."""
-    return -_softplus_of(-input)
+    return -softplus_of(-input)
+
+
+def _mish_gate(xp, x):
+    work = _softplus(xp, x)
+    return xp.tanh(work, out=work)
+
+
+_mish = _gated(
+    "mish",
+    _mish_gate,
+    lambda x: tanh(softplus_of(x)),
+    _sloped(lambda x, gate: (1 - gate * gate) * e.logistic(x)),
+    "`x * tanh(softplus(x))`, elementwise.",
+)
 
 
 @activation
 def mish(x: Float) -> Tensor:
     """`x * tanh(softplus(x))`, elementwise (Misra 2019). `inplace` writes it into `input`."""
-    return x * tanh(_softplus_of(x))
+    return _mish(x)
 
 
 # Bent at 0 ----------------------------------------------------------------------------------------
@@ -268,8 +293,10 @@ def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0):
     return xp.add(above, work, out=above)
 
 
-def _elu_rule(g, x, result, alpha, scale, input_scale):
-    return where(x <= 0, g * ((result + alpha * scale) * input_scale), g * scale)
+def _elu_rule(g, x, alpha, scale, input_scale):
+    # Not from the result, which is next to -alpha * scale far below 0.
+    slope = exp(e.clamp_numbers(x * input_scale, None, 0)) * (alpha * scale * input_scale)
+    return g * where(x <= 0, slope, scale)
 
 
 _elu_of = primitive("elu", _elu, x=_elu_rule)
@@ -341,16 +368,48 @@ def hardsigmoid(x: Float) -> Tensor:
     return _between(x + 3, 0.0, 6.0) / 6
 
 
+def _hardswish(xp, x):
+    low, six = xp.constant(-3, x.dtype), xp.constant(6, x.dtype)
+    x = xp.maximum(x, low)
+    gate = xp.asarray(xp.minimum(xp.subtract(x, low), six))
+    return xp.multiply(x, xp.divide(gate, six, out=gate), out=gate)
+
+
+_hardswish_of = primitive(
+    "hardswish",
+    _hardswish,
+    "`x * relu6(x + 3) / 6`, elementwise.",
+    x=lambda g, x: where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + 0.5))),
+)
+
+
 @activation
 def hardswish(x: Float) -> Tensor:
     """`x * relu6(x + 3) / 6`; `inplace` writes it into `input`. RuntimeError for integers."""
-    return x * _between(x + 3, 0.0, 6.0) / 6
+    return _hardswish_of(x)
+
+
+def _softsign(xp, x):
+    """`x / (1 + |x|)`, elementwise."""
+    size = xp.asarray(xp.absolute(x))
+    xp.minimum(size, xp.constant(np.finfo(x.dtype).max, x.dtype), out=size)
+    result = xp.asarray(xp.copysign(size, x))
+    xp.add(size, xp.constant(1, x.dtype), out=size)
+    return xp.divide(result, size, out=result)
+
+
+softsign_of = primitive(
+    "softsign",
+    _softsign,
+    x=lambda g, x: g / (abs(x) + 1) / (abs(x) + 1),
+    options={"floating": True},
+)
 
 
 @public
 def softsign(input: T) -> Tensor:
     """`x / (1 + |x|)`, elementwise."""
-    return input / (abs(input) + 1)
+    return softsign_of(input)
 
 
 @public

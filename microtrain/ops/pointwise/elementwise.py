@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from ...backend import as_dtype, get_default_dtype
+from ...backend import as_dtype, float16, float32, get_default_dtype
 from ...tensor import TENSORS
 from ..coercion import NUMBERS, cast, examine, promote
 from ..registry import primitive, real_function, ufunc
@@ -136,10 +137,16 @@ def _pow_exponent(g, x, y, result):
     return where(zero, 0.0, g * (result * log(where(zero, 1.0, x))))
 
 
+def _pow_of_base(g, x, y):
+    # At the exponent 0 the slope is y / x: 0, but not for a derivative in y.
+    flat = (y == 0) & ~(abs(x) >= float(np.finfo(x.dtype).tiny))
+    return where(flat, cusp(y), g * (y * where(flat, 1, x) ** (y - 1)))
+
+
 pow_tensor = primitive(
     "pow",
     _pow,
-    x=lambda g, x, y: where(y == 0, 0.0, g * (y * x ** (y - 1))),
+    x=_pow_of_base,
     y=_pow_exponent,
     options=_PAIR,
 )
@@ -269,17 +276,17 @@ def _round(xp, x, *, decimals=0):
 round = primitive("round", _round, x=lambda g: zeros_like(g))
 
 
-# The largest exponents whose exponential is finite; beyond them 1 / (1 + e) is 0 anyway.
-_EXPONENT = {"float16": 11.0, "float32": 88.0, "float64": 709.0}
+# The largest exponents whose exponential is finite; from far below them e / (1 + e) is 1.
+_EXPONENT = {"float32": 88.0, "float64": 709.0}
 
 
 def sigmoid_kernel(xp, x):
-    """`1 / (1 + exp(-x))` in one piece of memory, without overflow."""
-    work = xp.asarray(xp.negative(x))
-    xp.minimum(work, xp.constant(_EXPONENT[x.dtype.name], x.dtype), out=work)
-    xp.exp(work, out=work)
-    xp.add(work, xp.constant(1, x.dtype), out=work)
-    return xp.reciprocal(work, out=work)
+    """`e / (1 + e)` with `e = exp(x)`: exact to the last bit above 0, and without overflow."""
+    if x.dtype == float16:  # exp(12) is infinite there
+        return xp.asarray(sigmoid_kernel(xp, xp.asarray(x, float32)), float16)
+    e = xp.asarray(xp.minimum(x, xp.constant(_EXPONENT[x.dtype.name], x.dtype)))
+    xp.exp(e, out=e)
+    return xp.divide(e, xp.add(e, xp.constant(1, x.dtype)), out=e)
 
 
 sigmoid = primitive(
@@ -288,6 +295,9 @@ sigmoid = primitive(
     x=lambda g, result: g * (result * (1 - result)),
     options={"floating": True},
 )
+# The same as part of a gradient rule: it keeps its argument, so that derivatives of higher orders
+# have their digits also where it rounds to 1.
+logistic = primitive("logistic", sigmoid_kernel, x=lambda g, x: g * (logistic(x) * logistic(-x)))
 
 
 def _relu(xp, x):
@@ -420,6 +430,12 @@ def _contiguous(xp, x):
 
 
 zeros_like = primitive("zeros_like", _zeros_like)
+# In a gradient rule: 0 by convention, at a place where the slope has no derivative.
+cusp = primitive(
+    "cusp",
+    lambda xp, x: xp.zeros(x.shape, x.dtype),
+    x=lambda g: where(g == 0, g, math.nan),
+)
 # The gradient is cast back to the dtype that the input had.
 to_dtype = primitive(
     "to", _to, x=lambda g, x_dtype: to_dtype(g, x_dtype), options={"node_name": "to_copy"}

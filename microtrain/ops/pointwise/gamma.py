@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backend import MODES
+from ...backend import MODES, float16, float32
 from ...tensor import TENSORS
 from ..coercion import to_float
 from ..fronts import Int, T, public
 from ..registry import primitive
 from ..registry import real_function as real
 from .elementwise import clamp, exp, log, sign, where
-from .special import erfc, log1p, sin
+from .special import erfc, log1p
 
 __all__ = [
     "digamma", "erfinv", "i0", "lgamma", "logit", "mvlgamma", "polygamma", "sinc",
@@ -188,11 +188,48 @@ def logit(x: T, eps: float | None = None) -> Any:
     return _logit_of(x if eps is None else clamp(to_float(x), eps, 1 - eps))
 
 
+def _sinc(xp, x, *, order=0):
+    """Of `sin(t) / t` the derivative of `order` at `t = pi * x`.
+
+    Near 0 its series, whose terms are `(-1)^k t^(2k - n) / (2k - n)! / (2k + 1)`; beyond, by
+    integration by parts of the integral of `s^n cos(s t + n pi / 2)`, from one order to the next.
+    """
+    if x.dtype == float16:
+        return xp.asarray(_sinc(xp, xp.asarray(x, float32), order=order), float16)
+
+    def number(value):
+        return xp.constant(value, x.dtype)
+
+    t = xp.multiply(x, number(math.pi))
+    size, first = xp.absolute(t), (order + 1) // 2
+    near = xp.less(size, number(order + 1)) if order else xp.equal(t, number(0))
+    inside = xp.where(near, t, number(0))
+    square, series = xp.multiply(inside, inside), number(0)
+    for k in reversed(range(first, first + (14 + 2 * order if order else 1))):
+        term = (-1) ** k / math.factorial(2 * k - order) / (2 * k + 1)
+        series = xp.add(xp.multiply(series, square), number(term))
+    series = xp.multiply(series, inside) if order % 2 else series
+    t = xp.where(near, number(1), t)
+    waves = xp.sin(t), xp.cos(t) if order else None
+    beyond = xp.divide(waves[0], t)
+    for n in range(1, order + 1):
+        wave = waves[n % 2] if n % 4 < 2 else xp.negative(waves[n % 2])
+        beyond = xp.divide(xp.subtract(wave, xp.multiply(beyond, number(n))), t)
+    return xp.where(near, series, beyond)
+
+
+sinc_of = primitive(
+    "sinc",
+    _sinc,
+    x=lambda g, x, order: g * (sinc_of(x, order + 1) * math.pi),
+    options=_REAL,
+)
+
+
 @public
 def sinc(x: T) -> Any:
     """`sin(pi * x) / (pi * x)`, elementwise, and 1 at 0."""
-    angle = to_float(x) * math.pi
-    return where(angle == 0, 1, sin(angle) / _not_zero(angle))
+    return sinc_of(x)
 
 
 def _xlog1py(xp, input, other):

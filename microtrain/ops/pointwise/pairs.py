@@ -12,7 +12,7 @@ from ..coercion import cast, promote, to_float
 from ..fronts import Float, T, TensorOnly, public
 from ..registry import primitive
 from .comparison import eq, isnan
-from .elementwise import clone, mul, pow, sigmoid, sub_scaled, where, zeros_like
+from .elementwise import clone, logistic, mul, pow, sub_scaled, where, zeros_like
 from .special import exp2, of_floats
 
 __all__ = [
@@ -59,8 +59,8 @@ def heaviside(input: TensorOnly, values: TensorOnly) -> Any:
 logaddexp2 = of_floats(
     "logaddexp2",
     "`log2(2 ** input + 2 ** other)` without overflow, elementwise.",
-    input=lambda g, input, other: g * sigmoid((input - other) * math.log(2)),
-    other=lambda g, input, other: g * sigmoid((other - input) * math.log(2)),
+    input=lambda g, input, other: g * logistic((input - other) * math.log(2)),
+    other=lambda g, input, other: g * logistic((other - input) * math.log(2)),
 )
 nextafter = of_floats(
     "nextafter",

@@ -17,7 +17,7 @@ from ..registry import comparison, primitive, ufunc
 from ..registry import real_function as real
 from . import elementwise as e
 from .comparison import isfinite
-from .elementwise import clamp, div, exp, log, sigmoid, trunc, where, zeros_like
+from .elementwise import clamp, div, exp, log, logistic, trunc, where, zeros_like
 
 __all__ = [
     "absolute", "acos", "acosh", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
@@ -47,7 +47,7 @@ log1p = real("log1p", "`log(1 + x)`, exact also for small x", lambda g, x: g / (
 log2 = real("log2", "The logarithm to base 2", lambda g, x: g / (x * math.log(2)))
 log10 = real("log10", "The logarithm to base 10", lambda g, x: g / (x * math.log(10)))
 exp2 = real("exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
-expm1 = real("expm1", "`exp(x) - 1`, exact also for small x", lambda g, result: g * (result + 1))
+expm1 = real("expm1", "`exp(x) - 1`, exact also for small x", lambda g, x: g * exp(x))
 
 
 def _rsqrt(xp, x):
@@ -171,8 +171,8 @@ hypot = of_floats(
 logaddexp = of_floats(
     "logaddexp",
     "`log(exp(input) + exp(other))` without overflow, elementwise.",
-    input=lambda g, input, other: g * sigmoid(input - other),
-    other=lambda g, input, other: g * sigmoid(other - input),
+    input=lambda g, input, other: g * logistic(input - other),
+    other=lambda g, input, other: g * logistic(other - input),
 )
 
 

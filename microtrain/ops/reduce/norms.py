@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backend import as_dtype
+from ...tensor import TENSORS
 from ..arguments import want_float
 from ..coercion import cast
 from ..fronts import Float, Number, OwnDim, public
 from ..matrix.factorisations import svdvals
-from ..pointwise.elementwise import abs, sign, where, zeros_like
+from ..pointwise.elementwise import abs, clamp, cusp, sign, where, zeros_like
 from ..registry import primitive
 from ..shape.shapes import expand_to, normal_dims, permute_dims, restore_dims
 from .extrema import amax, amin
@@ -21,27 +22,38 @@ __all__ = ["norm", "renorm"]
 
 
 @in_single
-def _norm(xp, x, *, p=2, dims=None, keepdim=False):
+def _norm(xp, x, *, p=2, dims=None, keepdim=False, least=0):
+    """The p-norms along `dims`, but at least `least`."""
     if p == 2:
-        return xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim))
-    if p == 0:
-        return xp.sum(xp.not_equal(x, 0), axis=dims, dtype=x.dtype, keepdims=keepdim)
-    powers = xp.power(xp.absolute(x), xp.constant(p, x.dtype))
-    total = xp.sum(powers, axis=dims, keepdims=keepdim)
-    return xp.power(total, xp.constant(1 / p, x.dtype))
+        found = xp.sqrt(xp.sum(xp.multiply(x, x), axis=dims, keepdims=keepdim))
+    elif p == 0:
+        found = xp.sum(xp.not_equal(x, 0), axis=dims, dtype=x.dtype, keepdims=keepdim)
+    else:
+        powers = xp.power(xp.absolute(x), xp.constant(p, x.dtype))
+        total = xp.sum(powers, axis=dims, keepdims=keepdim)
+        found = xp.power(total, xp.constant(1 / p, x.dtype))
+    return xp.maximum(found, xp.constant(least, x.dtype)) if least else found
 
 
-def _norm_rule(g, x, result, p, dims, keepdim):
+def _norm_rule(g, x, result, p, dims, keepdim, least):
     if p == 0:
         return zeros_like(x)
+
+    def whole(y):
+        return expand_to(restore_dims(y, x.shape, dims, keepdim), x.shape)
+
     # 0 where the norm is 0, as in PyTorch; the inner `where` keeps 0 / 0 away.
-    zero = result == 0
-    scale = where(zero, 0, g / where(zero, 1, result) ** (p - 1))
-    scale = expand_to(restore_dims(scale, x.shape, dims, keepdim), x.shape)
+    flat = result <= least
+    scale = whole(where(flat, 0, g / where(flat, 1, result) ** (p - 1)))
     if p == 2:
-        return scale * x
-    size = where(x == 0, 1, abs(x))  # below p = 1 the power of 0 is infinite
-    return scale * (sign(x) * size ** (p - 1))
+        found = scale * x
+    else:
+        size = where(x == 0, 1, abs(x))  # below p = 1 the power of 0 is infinite
+        found = scale * (sign(x) * size ** (p - 1))
+    if type(x) not in TENSORS:
+        return found
+    found = found if least else where(whole(flat), cusp(x), found)
+    return where(x == 0, cusp(x), found) if p < 2 else found
 
 
 norm_dims = primitive("norm", _norm, x=_norm_rule)
@@ -90,6 +102,14 @@ def norm(
     if p == 1:
         return sum(abs(x), dims, keepdim)
     return norm_dims(x, p, dims, keepdim)
+
+
+def norm_of_at_least(x: Any, p: Any, dim: Any, least: float) -> Any:
+    """The p-norm along `dim`, which stays, or `least` where that is larger."""
+    want_float("norm", x)
+    if math.isinf(p) or p == 1 or least <= 0:
+        return clamp(norm(x, p, dim, True), min=least)
+    return norm_dims(x, p, None if dim is None else normal_dims(dim, x.ndim), True, least)
 
 
 @public

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backend import as_dtype, float16, float32, float64, int64
-from ...tensor import Tensor
+from ...tensor import TENSORS, Tensor
 from ..arguments import want_float
 from ..coercion import cast
 from ..pointwise.comparison import ne
-from ..pointwise.elementwise import exp, where
+from ..pointwise.elementwise import cusp, exp, where
 from ..registry import primitive
 from ..shape.shapes import expand_to, normal_dim, normal_dims, restore_dims
 
@@ -155,7 +155,10 @@ def _std_rule(g, x, result, dims, correction, keepdim):
     # 0 where all elements are equal, as in PyTorch; the inner `where` keeps 0 / 0 away.
     flat = result == 0
     g = where(flat, 0, g / where(flat, 1, result))
-    return _spread(g, x.shape, dims, keepdim) * _from_mean(x, dims, correction)
+    found = _spread(g, x.shape, dims, keepdim) * _from_mean(x, dims, correction)
+    if type(x) not in TENSORS:
+        return found
+    return where(_spread(flat, x.shape, dims, keepdim), cusp(x), found)
 
 
 std_dims = primitive("std", _std, x=_std_rule)
