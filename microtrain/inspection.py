@@ -57,7 +57,15 @@ def can_cast(from_: Any, to: Any) -> bool:
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether all elements agree within `atol + rtol * |other|`."""
+    """Whether all elements agree within `atol + rtol * |other|`.
+
+    Raises RuntimeError for two dtypes, or a tolerance below 0.
+    """
+    if input.dtype != other.dtype or not (rtol >= 0 and atol >= 0):
+        raise RuntimeError(
+            "allclose: expected one dtype and tolerances that are not negative, got "
+            f"{input.dtype.name} and {other.dtype.name}, rtol={rtol} and atol={atol}"
+        )
     xp = _module("allclose()", input)
     return bool(xp.allclose(input._array, other._array, rtol=rtol, atol=atol, equal_nan=equal_nan))
 

@@ -16,11 +16,11 @@ from .ops.fronts import Front, Unchecked, public
 from .ops.matrix import decompositions, systems
 from .ops.matrix.decompositions import QR, SVD, Eigh, LeastSquares
 from .ops.matrix.decompositions import matrix_exp as matrix_exp
-from .ops.matrix.factorisations import SignAndLog
+from .ops.matrix.determinants import SignAndLog
+from .ops.matrix.determinants import det as _det
+from .ops.matrix.determinants import slogdet as _slogdet
 from .ops.matrix.factorisations import cholesky as cholesky
-from .ops.matrix.factorisations import det as _det
 from .ops.matrix.factorisations import inverse as _inverse
-from .ops.matrix.factorisations import slogdet as _slogdet
 from .ops.matrix.factorisations import solve as solve
 from .ops.matrix.factorisations import svdvals as _svdvals
 from .ops.matrix.products import matrix_power as matrix_power

@@ -102,6 +102,8 @@ def grad(
         raise ValueError("grad: materialize_grads=True needs allow_unused to be None or True")
     roots = _tuple(outputs)
     wanted = _differentiated(inputs)
+    if not wanted:
+        raise RuntimeError("grad: inputs must not be empty")
     seeds = _seeds(roots, grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     edges = [root._edge or root for root in roots]
@@ -194,6 +196,10 @@ def _finish(touched: dict[Tensor, None]) -> None:
     try:
         for leaf in touched:
             for hook in tuple((leaf.extra().post_hooks or {}).values()):
-                hook(leaf)
+                if hook(leaf) is not None:
+                    raise RuntimeError(
+                        "a hook of register_post_accumulate_grad_hook must return None: write into "
+                        "the gradient instead"
+                    )
     finally:
         MODES.grad = before

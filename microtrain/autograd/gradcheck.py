@@ -241,10 +241,20 @@ def _analytical(out: Tensor, inputs: _Tensors) -> list[Any]:
     jacobians = [np.zeros((out.numel(), x.numel())) for x in inputs]
     if out.requires_grad:
         for row, index in enumerate(np.ndindex(out.shape)):
-            for jacobian, found in zip(jacobians, _pulled_back(out, inputs, index), strict=True):
+            pulled = _pulled_back(out, inputs, index)
+            if not row:
+                _check_same(pulled, _pulled_back(out, inputs, index))
+            for jacobian, found in zip(jacobians, pulled, strict=True):
                 if found is not None:
                     jacobian[row] = _host(found).ravel()
     return jacobians
+
+
+def _check_same(first: tuple[Any, ...], again: tuple[Any, ...]) -> None:
+    """A backward that changes what it has saved is right once."""
+    for one, two in zip(first, again, strict=True):
+        if one is not None and not np.array_equal(_host(one), _host(two), equal_nan=True):
+            raise GradcheckError("backward is not reentrant: the same pass gave two gradients")
 
 
 def _pulled_back(out: Tensor, inputs: _Tensors, index: Any = None) -> tuple[Any, ...]:

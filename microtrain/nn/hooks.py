@@ -70,9 +70,15 @@ class BackwardWatch:
         for n, g in zip(self.places, grads, strict=True):
             whole[n] = g
         for hook in self.post:
-            whole = list(
-                _replaced(hook(self.module, tuple(whole), self.grad_output), whole, "hook")
-            )
+            new = _replaced(hook(self.module, tuple(whole), self.grad_output), whole, "hook")
+            if not self.places and any(
+                g is not None and g is not x for g, x in zip(new, whole, strict=True)
+            ):
+                raise RuntimeError(
+                    f"a backward hook of {type(self.module).__name__} returned a gradient for "
+                    "inputs of which none requires one"
+                )
+            whole = list(new)
         self.grad_output = None
         return tuple(whole[n] for n in self.places)
 

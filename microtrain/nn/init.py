@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP
+from ..ops.sampling import want_range, want_spread
 from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
 
@@ -33,13 +34,15 @@ def _fill(tensor: Tensor, values: Any) -> Tensor:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Uniform numbers in [a, b)."""
+    """Uniform numbers in [a, b); RuntimeError for a range that the dtype does not hold."""
+    want_range("uniform_", tensor.dtype, a, b)
     draw = _stream().random(tensor.shape, draw_dtype(tensor.dtype))
     return _fill(tensor, draw * (b - a) + a)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normal numbers."""
+    """Normal numbers; RuntimeError for std < 0 and for numbers that are not finite."""
+    want_spread("normal_", mean, std)
     draw = _stream().standard_normal(tensor.shape, draw_dtype(tensor.dtype))
     return _fill(tensor, draw * std + mean)
 
@@ -70,7 +73,7 @@ def trunc_normal_(
     def below(x: float) -> float:
         return 0.5 * (1 + math.erf((x - mean) / (std * math.sqrt(2))))
 
-    if std <= 0 or below(b) - below(a) < 0.01:
+    if not (std > 0 and below(b) - below(a) >= 0.01):
         raise ValueError(
             f"trunc_normal_: [{a}, {b}] is out of reach of the normal distribution with mean "
             f"{mean} and standard deviation {std}"

@@ -49,6 +49,7 @@ _FAR = (
      6.57024977031928170135e00, -6.04244152148580987438e-02),
 )  # fmt: skip
 NOTHING_LEFT = 28.0  # erfc is 0 from here on
+INFINITE = 1e9  # erfcx is infinite from far above minus this down, where y * y - x * x is NaN
 _FARTHEST = (
     (-9.86494292470009928597e-03, -7.99283237680523006574e-01, -1.77579549177547519889e01,
      -1.60636384855821916062e02, -6.37566443368389627722e02, -1.02509513161107724954e03,
@@ -152,7 +153,7 @@ def erfcx(x: Any) -> Any:
     far = x >= MIDDLE
     y = x[far]
     result[far] = np.exp(_exponent(y) - 0.5625) / y
-    y = x[~far]
+    y = np.maximum(x[~far], -INFINITE)
     # For exp(y * y) the digits of y * y do not suffice: an exact part and a small rest.
     head = y.astype(np.float32).astype(y.dtype)
     rest = np.where(np.isinf(head), 0, (y - head) * (y + head))

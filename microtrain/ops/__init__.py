@@ -12,8 +12,17 @@ from .index.masking import *  # noqa: F403
 from .index.reducing import *  # noqa: F403
 from .loss.classification_losses import cross_entropy
 from .loss.regression_losses import mse_loss
-from .matrix import decompositions, distances, einstein, factorisations, products, systems
+from .matrix import (
+    decompositions,
+    determinants,
+    distances,
+    einstein,
+    factorisations,
+    products,
+    systems,
+)
 from .matrix.decompositions import *  # noqa: F403
+from .matrix.determinants import *  # noqa: F403
 from .matrix.distances import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
@@ -97,6 +106,7 @@ __all__ += reducing.__all__
 __all__ += combining.__all__
 __all__ += products.__all__
 __all__ += rearranging.__all__
+__all__ += determinants.__all__
 __all__ += factorisations.__all__
 __all__ += decompositions.__all__
 __all__ += systems.__all__

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.graph import Backward, Node, edge_of, record
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
 from ..errors import CaptureError
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
@@ -120,6 +121,45 @@ def cast(tensor: Tensor, dtype: Any) -> Tensor:
     if dtype.kind != "f" and type(tensor) in TENSORS:
         tensor = wrap(tensor._array)
     return REGISTRY["to"].apply(tensor, dtype)
+
+
+class _Underived(Backward):
+    """What stands in the graph for a function whose derivative nobody has written."""
+
+    saves_arrays = False
+
+    def __init__(self, name: str, open: bool) -> None:
+        self.name = self.node_name = name
+        self.open = open
+
+    def backward_arrays(self, node: Any, g: Any) -> tuple[None, ...]:
+        examine(g, self._refuse) if self.open else self._refuse(g)
+        return (None,) * len(node._edges)
+
+    def _refuse(self, g: Any) -> None:
+        if not self.open or g.any():
+            raise RuntimeError(
+                f"{self.name}: the derivative is not implemented; detach() what it is called with, "
+                "or leave its result out of what is differentiated"
+            )
+
+    backward_tensors = backward_arrays
+
+
+def underived(name: str, result: Tensor, *sources: Any, open: bool = False) -> Tensor:
+    """`result`, computed from `sources` outside the graph, as a part of it that has no derivative.
+
+    A backward pass that reaches it raises, rather than leave its share out of a gradient; if `open`
+    only with a gradient that is not 0.
+    """
+    wanting = [x for x in sources if type(x) in TENSORS and x._rg]
+    if not MODES.grad or not wanting:
+        return result
+    result = wrap(result._array)
+    result._rg, result._edge = True, Node()
+    edges = tuple(map(edge_of, wanting))
+    record(result._edge, _Underived(name, open), edges, (), result._array.shape)
+    return result
 
 
 def promote(tensors: tuple[Tensor, ...], floating: bool = False) -> tuple[Tensor, ...]:

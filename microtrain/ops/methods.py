@@ -23,6 +23,7 @@ from ..backend import (
     as_dtype,
     bool_,
     int8,
+    int64,
     resolve_device,
     to_device,
     uint8,
@@ -37,6 +38,7 @@ from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
 from .matrix import (
     decompositions,
+    determinants,
     distances,
     factorisations,
     linear_algebra,
@@ -91,6 +93,8 @@ def _sum_to_size(self: Tensor, *size: Any) -> Tensor:
     wanted = shapes.sizes_of(size)
     if shapes.broadcast_shape("sum_to_size", self.shape, wanted) != self.shape:
         raise RuntimeError(f"sum_to_size(): size {wanted} does not expand to {self.shape}")
+    if self.dtype.kind != "f" and (wanted != self.shape or not wanted):  # as in any sum
+        self = cast(self, int64)
     return shapes.sum_to(self, wanted)
 
 
@@ -107,7 +111,8 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
     e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
-    integrals, gathering, masking, reducing, linear_algebra, products, factorisations, distances,
+    integrals, gathering, masking, reducing, linear_algebra, products, factorisations,
+    determinants, distances,
     sampling, triangles, shapes, splitting, rearranging, likeness, decompositions, systems,
 )  # fmt: skip
 FUNCTIONS_ONLY = (

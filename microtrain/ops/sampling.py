@@ -37,22 +37,38 @@ def _want(met: bool, name: str, condition: str) -> None:
         raise RuntimeError(f"{name}: expected {condition}")
 
 
+def want_range(name: str, dtype: Any, low: float, high: float) -> None:
+    """RuntimeError unless `low <= high` and all in that range, and its width, is a number."""
+    most = float(np.finfo(dtype).max)
+    fits = low <= high and high - low <= most and -most <= low and high <= most
+    _want(fits, name, f"a range [low, high) within {most:.4g}, got low={low}, high={high}")
+
+
+def want_spread(name: str, middle: float, width: float, positive: bool = False) -> None:
+    """RuntimeError unless both are finite and the width is not negative, or `positive`."""
+    met = (width > 0 if positive else width >= 0) and math.isfinite(width + middle)
+    _want(met, name, f"finite numbers, std {'>' if positive else '>='} 0, got {middle}, {width}")
+
+
 def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     """Uniform numbers in [low, high), in place.
 
-    Raises RuntimeError where low > high, NotImplementedError for a dtype that is not a float.
+    Raises RuntimeError where low > high, or the range is larger than the dtype's largest number;
+    NotImplementedError for a dtype that is not a float.
     """
-    _want(low <= high, "uniform_", f"a range [low, high), got low={low}, high={high}")
-    draw = _drawn("uniform_", "uniform", self, draw_dtype(self.dtype, "uniform"))
+    dtype = draw_dtype(self.dtype, "uniform")
+    want_range("uniform_", self.dtype, low, high)
+    draw = _drawn("uniform_", "uniform", self, dtype)
     return _written(self, draw * (high - low) + low)
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal numbers, in place.
 
-    Raises RuntimeError for std < 0, NotImplementedError for a dtype that is not a float.
+    Raises RuntimeError for std < 0 or numbers that are not finite, NotImplementedError for a dtype
+    that is not a float.
     """
-    _want(std >= 0, "normal_", f"std >= 0, got {std}")
+    want_spread("normal_", mean, std)
     draw = _drawn("normal_", "normal", self, draw_dtype(self.dtype))
     return _written(self, draw * std + mean)
 
@@ -60,9 +76,10 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
     """Numbers whose logarithms are normal, of `mean` and `std`, in place.
 
-    Raises RuntimeError for std <= 0, NotImplementedError for a dtype that is not a float.
+    Raises RuntimeError for std <= 0 or numbers that are not finite, NotImplementedError for a dtype
+    that is not a float.
     """
-    _want(std > 0, "log_normal_", f"std > 0, got {std}")
+    want_spread("log_normal_", mean, std, True)
     draw = _drawn("log_normal_", "normal", self, draw_dtype(self.dtype))
     return _written(self, XP[type(draw)].exp(draw * std + mean))
 
@@ -81,9 +98,10 @@ def exponential_(self: Tensor, lambd: float = 1.0) -> Tensor:
 def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
     """Numbers of the Cauchy distribution, in place.
 
-    Raises RuntimeError for sigma <= 0, NotImplementedError for a dtype that is not a float.
+    Raises RuntimeError for sigma <= 0 or numbers that are not finite, NotImplementedError for a
+    dtype that is not a float.
     """
-    _want(sigma > 0, "cauchy_", f"sigma > 0, got {sigma}")
+    want_spread("cauchy_", median, sigma, True)
     draw_dtype(self.dtype)  # refuses integers
     draw = _drawn("cauchy_", "uniform", self)
     return _written(self, XP[type(draw)].tan((draw - 0.5) * math.pi) * sigma + median)

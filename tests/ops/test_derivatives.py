@@ -20,6 +20,8 @@ def derivative(function: Callable[..., Any], at: Any, order: int, dtype: str = "
     x = mt.tensor(at, dtype=dtype, requires_grad=True)
     y = function(x)
     for _ in range(order):
+        if not y.requires_grad:  # it has become a constant
+            return np.zeros(x.shape)
         (y,) = mt.autograd.grad(y.sum(), x, create_graph=True)
     return y.detach().numpy()
 
@@ -186,3 +188,330 @@ def test_mixed_derivatives_of_a_power_at_the_exponent_zero() -> None:
     zero = mt.zeros(1, requires_grad=True)  # there it is infinite
     (first,) = mt.autograd.grad(mt.zeros(1, requires_grad=True) ** zero, zero, create_graph=True)
     assert first.item() == 0
+
+
+# Determinants ---------------------------------------------------------------------------------
+
+
+def det_of_line(x: Any) -> Any:
+    """-x^3, of matrices that are singular at 0."""
+    return mt.stack([mt.stack([x, x * x], -1), mt.stack([x + 1, x], -1)], -2).det()
+
+
+@pytest.mark.parametrize("at", [0.0, 1e-200, 1e-10, 1e-3, 0.5])
+def test_a_determinant_is_a_polynomial(at: float) -> None:
+    """Its second derivative was refused at a singular matrix, and the third -3e13 beside one."""
+    for order, right in enumerate([-(at**3), -3 * at**2, -6 * at, -6, 0]):
+        np.testing.assert_allclose(
+            derivative(det_of_line, [at, 1.0], order)[0], right, rtol=1e-10, atol=1e-13
+        )
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 10])
+def test_all_derivatives_of_the_determinant_of_a_multiple(n: int) -> None:
+    """That is x^n times a constant: of every rank at 0, and of the highest one elsewhere."""
+    rng = np.random.default_rng(n)
+    base = rng.standard_normal((n, n))
+    for matrix in (np.eye(n), base, np.diag(np.arange(n) + 0.0)):
+        constant, given = float(np.linalg.det(matrix)), mt.tensor(matrix)
+        for at in (0.0, 1e-9, 1.5):
+            for order in range(min(n + 2, 5)):
+                power = math.perm(n, order) * at ** max(n - order, 0)
+                found = derivative(lambda x: (x[0] * given).det(), [at], order)  # noqa: B023
+                np.testing.assert_allclose(
+                    found, constant * power, rtol=1e-9, atol=1e-9 if n < 10 else 1e-4
+                )
+
+
+def test_second_derivatives_of_a_determinant_by_its_minors() -> None:
+    """Of singular matrices of every rank, in a batch with one that is regular."""
+    rng = np.random.default_rng(3)
+    given = [rng.standard_normal((4, k)) @ rng.standard_normal((k, 4)) for k in range(5)]
+    x = mt.tensor(np.array(given), requires_grad=True)
+    w = rng.standard_normal(x.shape)
+    (first,) = mt.autograd.grad(x.det().sum(), x, create_graph=True)
+    (second,) = mt.autograd.grad(first, x, mt.tensor(w))
+    step = 1e-4  # exact for a polynomial but for rounding: of order 4, so by two differences
+
+    def cofactors(y: Any) -> Any:
+        y = mt.tensor(y, requires_grad=True)
+        return mt.autograd.grad(y.det().sum(), y)[0].numpy()
+
+    given = x.detach().numpy()
+    right = (cofactors(given + step * w) - cofactors(given - step * w)) / (2 * step)
+    np.testing.assert_allclose(second.numpy(), right, rtol=1e-5, atol=1e-6)
+
+
+def test_the_logarithm_of_a_singular_determinant_says_so() -> None:
+    x = mt.tensor([[1.0, 2.0], [2.0, 4.0]], requires_grad=True)
+    for function in (mt.logdet, lambda x: mt.linalg.slogdet(x).logabsdet):
+        with pytest.raises(mt.linalg.LinAlgError, match="slogdet"):
+            function(x).backward()
+
+
+# What has no derivative -----------------------------------------------------------------------
+
+CUT: dict[str, Callable[[Any], Any]] = {
+    "unique": lambda x: mt.unique(x),
+    "unique rows": lambda x: mt.unique(mt.stack([x, x]), dim=0),
+    "unique with inverse": lambda x: x.unique(return_inverse=True)[0],
+    "unique_consecutive": lambda x: mt.unique_consecutive(x),
+    "bincount": lambda x: mt.bincount(mt.tensor([0, 1, 1]), weights=x),
+    "histogram": lambda x: mt.histogram(x, 2).hist,
+    "edges": lambda x: mt.histogram(x, 2).bin_edges,
+    "weights": lambda x: mt.histogram(x.detach(), 2, weight=x).hist,
+    "heaviside": lambda x: mt.heaviside(x.detach(), x),
+    "basis": lambda x: mt.linalg.svd(x.reshape(3, 1)).U,
+    "other basis": lambda x: mt.linalg.svd(x.reshape(1, 3)).Vh,
+    "older basis": lambda x: mt.svd(x.reshape(3, 1), some=False).U,
+    "complete": lambda x: mt.linalg.qr(x.reshape(3, 1), "complete").Q,
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_what_has_no_derivative_is_not_left_out_of_a_gradient(name: str) -> None:
+    x = mt.tensor([3.0, 1.0, 3.5], requires_grad=True)
+    y = CUT[name](x)
+    assert y.requires_grad
+    with pytest.raises(RuntimeError, match="derivative is not implemented"):
+        (y.sum() + x.sum()).backward()
+    with mt.no_grad():
+        assert not CUT[name](x).requires_grad
+    assert not CUT[name](x.detach()).requires_grad
+    y.detach().sum()
+
+
+def test_a_complete_basis_may_be_used_in_part() -> None:
+    x = mt.tensor([[3.0, 1.0], [0.5, 2.0], [1.0, 1.0]], requires_grad=True)
+    for full in (True, False):
+        u, s, _ = mt.linalg.svd(x, full_matrices=full)
+        ((u[:, :2].abs() * s).sum() + s.sum()).backward()
+    first, x.grad = x.grad, None
+    (u[:, :2].abs() * s).sum()
+    assert np.isfinite(first.numpy()).all()
+
+
+# What a repeated index overwrites -------------------------------------------------------------
+
+TWICE = mt.tensor([0, 2, 0, 1, 2])
+WRITTEN: dict[str, Callable[[Any, Any], Any]] = {
+    "assignment": lambda x, v: x.__setitem__(TWICE, v) or x,
+    "a list": lambda x, v: x.__setitem__([0, 2, 0, 1, 2], v) or x,
+    "index_put": lambda x, v: x.index_put((TWICE,), v),
+    "index_put_": lambda x, v: x.index_put_((TWICE,), v),
+    "put": lambda x, v: x.put(TWICE, v),
+    "scatter": lambda x, v: x.scatter(0, TWICE, v),
+    "scatter rows": lambda x, v: x[:, None].scatter(0, TWICE[:, None], v[:, None])[:, 0],
+    "index_copy": lambda x, v: x.index_copy(0, TWICE, v),
+    "from behind": lambda x, v: x.__setitem__(TWICE - 3, v) or x,
+    "two indices": lambda x, v: mt.stack([x, x]).index_put((TWICE * 0, TWICE), v)[0],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_overwritten_value_has_no_gradient(name: str) -> None:
+    v = mt.arange(5.0).requires_grad_()
+    z = WRITTEN[name](mt.zeros(3), v)
+    assert z.tolist() == [2, 3, 4]
+    (g,) = mt.autograd.grad(z.sum(), v, create_graph=True)
+    assert g.tolist() == [0, 0, 1, 1, 1]
+    one = mt.tensor(2.0, requires_grad=True)  # a number written twice is there once
+    assert mt.autograd.grad(mt.zeros(3).index_put((TWICE,), one).sum(), one)[0].item() == 3
+
+
+# Other values ---------------------------------------------------------------------------------
+
+
+def test_quotients_rounded_towards_zero() -> None:
+    x = [1.0, 2.0, 6.0, -3.0, math.inf, 7.5, -7.5]
+    for dtype in ("float32", "float64"):
+        found = mt.div(mt.tensor(x, dtype=dtype), 0.1, rounding_mode="trunc").numpy()
+        assert np.array_equal(found, np.trunc(np.array(x, dtype) / np.array(0.1, dtype)))
+    assert mt.div(mt.tensor([7, -7, 6]), mt.tensor([2, 2, -2]), rounding_mode="trunc").tolist() == [
+        3, -3, -3,
+    ]  # fmt: skip
+    assert mt.div(mt.tensor([7, -7]), 2.0, rounding_mode="trunc").tolist() == [3, -3]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_number_is_its_mantissa_and_exponent(dtype: str) -> None:
+    limits = np.finfo(dtype)
+    x = np.array([1e-3, -3.0, limits.max, limits.tiny, limits.smallest_subnormal, 0.0], dtype)
+    assert np.array_equal(mt.ldexp(*mt.frexp(mt.tensor(x))).numpy(), x)
+    right = np.ldexp(np.array([1.5, 1.0, 2.0**-14], dtype), [9, -9, 20])
+    exponents = mt.tensor([9, -9, 20])
+    assert np.array_equal(mt.ldexp(mt.tensor([1.5, 1.0, 2.0**-14], dtype=dtype), exponents), right)
+    wide = mt.tensor([1.5, 1.0, 2.0**-1074], dtype=mt.float64)
+    right = [1.5 * 2.0**250, 2.0**-300, 2.0**1000]
+    assert mt.ldexp(wide, mt.tensor([250, -300, 2074])).tolist() == right
+    assert mt.ldexp(mt.tensor([1.0, -1.0]), mt.tensor([math.inf, -math.inf])).tolist() == [
+        math.inf,
+        0,
+    ]
+    e = mt.tensor([3.0], dtype=mt.float64, requires_grad=True)
+    mt.ldexp(mt.tensor([5.0], dtype=mt.float64), e).backward()
+    np.testing.assert_allclose(e.grad.numpy(), 40 * math.log(2))
+
+
+@pytest.mark.parametrize("targets", [[255.0, 0.0], [-1.0, 1.0], [math.nan, 1.0], [2.0, 1.0]])
+def test_targets_that_are_no_probabilities(targets: Any) -> None:
+    inputs = mt.tensor([0.3, 0.6])
+    for loss in (F.binary_cross_entropy, mt.nn.BCELoss(), mt.nn.BCELoss(reduction="none")):
+        with pytest.raises(RuntimeError, match="all elements of target should be between 0 and 1"):
+            loss(inputs, mt.tensor(targets))
+    step = mt.compile(lambda x, y: F.binary_cross_entropy(x, y))
+    for _ in range(4):
+        step(inputs, mt.tensor([0.0, 1.0]))
+    with pytest.raises(RuntimeError, match="all elements of target"):
+        step(inputs, mt.tensor(targets))
+
+
+FILLERS: dict[str, Callable[[Any], Any]] = {
+    "range": lambda x: x.uniform_(-3e38, 3e38),
+    "no end": lambda x: x.uniform_(0, math.inf),
+    "nan": lambda x: x.uniform_(0, math.nan),
+    "nan first": lambda x: x.uniform_(math.nan, 1),
+    "of an initialiser": lambda x: mt.nn.init.uniform_(x, -3e38, 3e38),
+    "nan of one": lambda x: mt.nn.init.uniform_(x, 0, math.nan),
+    "backwards": lambda x: mt.nn.init.uniform_(x, 1, 0),
+    "half": lambda x: x.half().uniform_(-4e4, 4e4),
+    "normal": lambda x: x.normal_(0, -1),
+    "nan normal": lambda x: x.normal_(0, math.nan),
+    "nan mean": lambda x: x.normal_(math.nan, 1),
+    "infinite": lambda x: x.normal_(0, math.inf),
+    "initialiser": lambda x: mt.nn.init.normal_(x, 0, -1),
+    "nan initialiser": lambda x: mt.nn.init.normal_(x, 0, math.nan),
+    "gain": lambda x: mt.nn.init.xavier_uniform_(x, math.nan),
+    "other gain": lambda x: mt.nn.init.xavier_normal_(x, math.nan),
+    "slope": lambda x: mt.nn.init.kaiming_uniform_(x, math.nan),
+    "truncated": lambda x: mt.nn.init.trunc_normal_(x, std=math.nan),
+    "truncated mean": lambda x: mt.nn.init.trunc_normal_(x, math.nan),
+    "log": lambda x: x.log_normal_(math.nan, 1),
+    "cauchy": lambda x: x.cauchy_(math.nan),
+    "exponential": lambda x: x.exponential_(math.nan),
+    "geometric": lambda x: x.geometric_(math.nan),
+    "bernoulli": lambda x: x.bernoulli_(math.nan),
+}
+
+
+@pytest.mark.parametrize("name", FILLERS)
+def test_numbers_are_not_drawn_from_what_is_no_range(name: str) -> None:
+    x = mt.ones(3, 3)
+    with pytest.raises((RuntimeError, ValueError)):
+        FILLERS[name](x)
+    assert np.array_equal(x.numpy(), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_topk_is_the_beginning_of_a_sort(largest: bool, dtype: str) -> None:
+    """Of equal elements it took others than `sort` and `argmax`."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2 if dtype == "bool" else 4, (5, 9, 3)).astype(dtype)
+    if dtype == "float32":
+        x[x == 3] = np.nan
+        x[0, :, 1] = np.nan
+    given = mt.tensor(x)
+    for dim in range(3):
+        whole = mt.sort(given, dim, descending=largest)
+        for k in range(x.shape[dim] + 1):
+            found = mt.topk(given, k, dim, largest)
+            assert np.array_equal(found.indices.numpy(), whole.indices.narrow(dim, 0, k).numpy())
+    assert mt.topk(mt.tensor([1.0, 1, 1, 0]), 1).indices.tolist() == [0]
+
+
+def test_directions_of_vectors_whose_squares_overflow() -> None:
+    for scale in (1e-3, 1.0, 1e18, 1e20, 3e37):
+        x = mt.tensor([[3.0, 4.0]]) * scale
+        y = mt.tensor([[4.0, 3.0]]) * (1e20 if scale > 1 else scale)
+        x.requires_grad_()
+        found = F.cosine_similarity(x, y)
+        np.testing.assert_allclose(found.item(), 0.96, rtol=1e-6)
+        found.backward()
+        np.testing.assert_allclose(x.grad.numpy() * scale, [[0.0448, -0.0336]], rtol=2e-5)
+    assert F.cosine_similarity(mt.zeros(1, 2), mt.ones(1, 2)).item() == 0
+
+
+def test_small_types_and_truths() -> None:
+    assert mt.tensor([200, 100], dtype=mt.uint8).sum_to_size(1).dtype == mt.int64
+    assert mt.tensor(5, dtype=mt.int32).sum_to_size(()).dtype == mt.int64
+    assert mt.tensor([200, 100], dtype=mt.uint8).sum_to_size(1).item() == 300
+    assert mt.tensor([True, True]).sum_to_size(1).tolist() == [2]
+    x, index = mt.tensor([True, False, True]), mt.tensor([0, 0, 1])
+    for reduce, include, right in [
+        ("sum", True, [True, False, True]), ("sum", False, [True, False, True]),
+        ("prod", True, [False, False, True]), ("amax", False, [True, False, True]),
+        ("amin", False, [False, False, True]),
+    ]:  # fmt: skip
+        src = mt.tensor([False, True, False])
+        found = x.scatter_reduce(0, index, src, reduce, include_self=include)
+        assert found.dtype == mt.bool and found.tolist() == right
+    with pytest.raises(RuntimeError, match="mean of booleans"):
+        x.scatter_reduce(0, index, x, "mean")
+    single = mt.block_diag(mt.tensor([[1.0, 2.0]]), mt.tensor(-3.0, dtype=mt.float64))
+    assert single.dtype == mt.float32
+    assert mt.trapezoid(mt.tensor([200, 100], dtype=mt.uint8)).item() == 150
+    assert mt.trapezoid(mt.ones(2), mt.tensor([200, 100], dtype=mt.uint8)).item() == -100
+    assert F.soft_margin_loss(mt.tensor([math.inf, -math.inf]), mt.tensor([1.0, -1.0])).item() == 0
+    assert (
+        mt.special.erfcx(mt.tensor([-1e4, -1e8, -1e16, -1e300, -math.inf]).double()).tolist()
+        == [math.inf] * 5
+    )
+    half = [mt.ones(1, 2, 3, 4, dtype=mt.float16)] * 3
+    mask = mt.zeros(3, 3, dtype=mt.float16)
+    assert F.scaled_dot_product_attention(*half, attn_mask=mask).dtype == mt.float16
+    bound = mt.tensor([math.nan, 1.0], requires_grad=True)
+    found = mt.clamp(mt.tensor([0.0, 0.0]), bound)
+    found.sum().backward()
+    assert bound.grad.tolist() == [0, 1] and math.isnan(found[0].item())
+
+
+COVARIED = mt.tensor([[1.0, 2.0, 4.0], [3.0, 1.0, 0.0]])
+MEANINGLESS: dict[str, Callable[[], Any]] = {
+    "negative weights": lambda: mt.cov(COVARIED, aweights=mt.tensor([-1.0, 2.0, 3.0])),
+    "no weights": lambda: mt.cov(COVARIED, aweights=mt.zeros(3)),
+    "nan weights": lambda: mt.cov(COVARIED, aweights=mt.tensor([1.0, math.nan, 3.0])),
+    "fractions": lambda: mt.cov(COVARIED, fweights=mt.tensor([0.5, 1.0, 1.0])),
+    "negative counts": lambda: mt.cov(COVARIED, fweights=mt.tensor([1, -1, 1])),
+    "no counts": lambda: mt.cov(COVARIED, fweights=mt.tensor([0, 0, 0])),
+    "negative rtol": lambda: mt.allclose(mt.ones(1), mt.ones(1), rtol=-1.0),
+    "negative atol": lambda: mt.ones(1).allclose(mt.ones(1), atol=-1.0),
+    "nan rtol": lambda: mt.allclose(mt.ones(1), mt.ones(1), rtol=math.nan),
+    "two dtypes": lambda: mt.allclose(mt.ones(1), mt.ones(1).double()),
+    "one dimension twice": lambda: mt.gradient(mt.ones(3, 3), dim=(1, 1)),
+    "and from behind": lambda: mt.gradient(mt.ones(3, 3), dim=(1, -1)),
+    "no inputs": lambda: mt.autograd.grad(mt.ones(1, requires_grad=True).sum(), []),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGLESS)
+def test_a_meaningless_argument_is_refused(name: str) -> None:
+    with pytest.raises(RuntimeError):
+        MEANINGLESS[name]()
+
+
+def test_a_hook_whose_result_nobody_takes_is_refused() -> None:
+    layer = mt.nn.Linear(1, 1)
+    layer.register_full_backward_hook(lambda module, into, out: (out[0] * 2,))
+    with pytest.raises(RuntimeError, match="none requires one"):
+        layer(mt.ones(1, 1)).sum().backward()
+    x = mt.ones(1, requires_grad=True)
+    x.register_post_accumulate_grad_hook(lambda leaf: leaf * 2)
+    with pytest.raises(RuntimeError, match="must return None"):
+        (x * 2).sum().backward()
+
+
+def test_gradcheck_runs_a_backward_twice() -> None:
+    class Once(mt.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.factor = [1.0]
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            ctx.factor.append(0.0)
+            return g * 2 * ctx.factor[len(ctx.factor) - 2]
+
+    with pytest.raises(mt.autograd.GradcheckError, match="reentrant"):
+        mt.autograd.gradcheck(Once.apply, mt.ones(2, dtype=mt.float64, requires_grad=True))

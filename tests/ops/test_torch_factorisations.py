@@ -310,13 +310,12 @@ def test_impossible_is_a_linalg_error(number: int) -> None:
     assert issubclass(mt.linalg.LinAlgError, RuntimeError)
 
 
-def test_a_second_gradient_at_a_singular_matrix_is_an_error() -> None:
+def test_a_second_gradient_at_a_singular_matrix() -> None:
     """PyTorch gives NaN, or a value without many correct digits."""
     x = mt.zeros(2, 2, requires_grad=True)
     (first,) = mt.autograd.grad(mt.det(x), x, create_graph=True)
     np.testing.assert_allclose(first.detach().numpy(), 0, atol=1e-5)
-    with pytest.raises(mt.linalg.LinAlgError):
-        mt.autograd.grad(first.sum(), x)
+    assert mt.autograd.grad(first.sum(), x)[0].tolist() == [[1, -1], [-1, 1]]
 
 
 def test_a_matrix_that_is_not_symmetric_has_no_cholesky_factor() -> None:

@@ -196,6 +196,11 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((normal(3, 4), normal()), {"index": (np.array([2, 0]),)}),
         Sample((normal(3, 4), normal(1, 4)), {"index": (slice(0, 2), E)}),
     ],
+    "standing_at": [
+        Sample((normal(3, 4),), {"index": i}, smooth=False)
+        for i in [(np.array([2, 0, 2]),), (slice(None), np.array([1, 1])), (np.array([1, -2]), 0)]
+    ]
+    + [Sample((normal(0, 3),), {"index": (slice(None), np.array([1, 1]))}, smooth=False)],
     "one_hot": [
         Sample((whole(*s, high=3),), {"classes": 3, "dtype": np.dtype(np.float64)}, smooth=False)
         for s in [(), (4,), (2, 3), (0,)]
@@ -260,6 +265,14 @@ def _dispersion(find: Any) -> Callable[..., Any]:
 def _mean(x: Any, dims: Any = None, keepdim: bool = False) -> Any:
     n = x.size if dims is None else np.prod([x.shape[d] for d in dims])
     return x.sum(dims, keepdims=keepdim) / n if n else x.sum(dims, keepdims=keepdim) * np.nan
+
+
+def _standing(x: Any, index: Any) -> Any:
+    """A place is that of the last index that is the same."""
+    places = np.arange(x.size).reshape(x.shape)[index]
+    flat = places.ravel()
+    last = [place not in flat[n + 1 :] for n, place in enumerate(flat)]
+    return np.array(last, bool).reshape(places.shape)
 
 
 def _norm(x: Any, p: float = 2, dims: Any = None, keepdim: bool = False, least: float = 0) -> Any:
@@ -392,6 +405,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "index": lambda x, index: x[index],
     "unselect": _unselect,
     "index_put": _index_put,
+    "standing_at": _standing,
     "one_hot": lambda x, classes, dtype: np.eye(classes, dtype=dtype)[x],
     "mm": lambda x, y: np.einsum("ij,jk->ik", x, y),
     "matmul": np.matmul,
@@ -477,6 +491,7 @@ TORCH: dict[str, Callable[..., Any]] = {
     "index": lambda torch, x, index: x[torch_index(torch, index)],
     "unselect": _torch_unselect,
     "index_put": _torch_index_put,
+    "standing_at": lambda torch, x, index: torch.from_numpy(_standing(x.numpy(), index)),
     "one_hot": lambda torch, x, classes, dtype: torch.nn.functional.one_hot(x, classes).to(
         torch_dtype(torch, dtype)
     ),

@@ -42,6 +42,16 @@ SAMPLES: dict[str, list[Sample]] = {
         name: [Sample((a,)) for a in MATRICES]
         for name in ("inverse", "det", "cofactor", "logabsdet")
     },
+    "minors": [
+        Sample((normal(*a.shape), a))
+        for a in (
+            *MATRICES,
+            normal(2, 2),
+            np.ones((3, 3)),
+            np.zeros((2, 4, 4)),
+            np.diag([2.0, 0, 0, 1]),
+        )
+    ],
     "det_sign": [Sample((a,), second=False) for a in MATRICES],
     "linalg_solve": [
         Sample((regular(3, 3), normal(3, 2))),
@@ -87,6 +97,58 @@ def _cofactor(x: Any) -> Any:
     return result
 
 
+def _minors(w: Any, x: Any) -> Any:
+    """The determinant is linear in each row: its derivative in two of them."""
+    result = np.zeros(x.shape)
+    for i, j in np.ndindex(x.shape[-2:]):
+        for k in range(x.shape[-1]):
+            if k != i:
+                y = x.copy()
+                y[..., k, :], y[..., i, :] = w[..., k, :], 0
+                y[..., i, j] = 1
+                result[..., i, j] += _det(y)
+    return result
+
+
+def _torch_minors(torch: Any, w: Any, x: Any) -> Any:
+    def row(y: Any, i: int, new: Any) -> Any:
+        return torch.cat([y[..., :i, :], new[..., None, :], y[..., i + 1 :, :]], -2)
+
+    eye, n = torch.eye(x.shape[-1], dtype=x.dtype), x.shape[-1]
+    if not n:
+        return x * w
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    sum(
+                        (
+                            _torch_det(
+                                torch,
+                                row(row(x, k, w[..., k, :]), i, eye[j].expand(x[..., 0, :].shape)),
+                            )
+                            for k in range(n)
+                            if k != i
+                        ),
+                        x[..., 0, 0] * 0 + w[..., 0, 0] * 0,
+                    )
+                    for j in range(n)
+                ],
+                -1,
+            )
+            for i in range(n)
+        ],
+        -2,
+    )
+
+
+def _torch_det(torch: Any, x: Any) -> Any:
+    if x.shape[-1] == 1:
+        return x[..., 0, 0]
+    rest = [torch.cat([x[..., 1:, :j], x[..., 1:, j + 1 :]], -1) for j in range(x.shape[-1])]
+    return sum((-1) ** j * x[..., 0, j] * _torch_det(torch, r) for j, r in enumerate(rest))
+
+
 def _cholesky(x: Any) -> Any:
     """Column by column."""
     result = np.zeros(x.shape)
@@ -124,6 +186,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "cholesky": _cholesky,
     "det": _det,
     "cofactor": _cofactor,
+    "minors": _minors,
     "logabsdet": lambda x: np.log(np.abs(_det(x))),
     "det_sign": lambda x: np.sign(_det(x)),
     "svd": _svd,
@@ -134,6 +197,7 @@ TORCH: dict[str, Callable[..., Any]] = {
     "cholesky": lambda torch, x: torch.linalg.cholesky(x),
     "det": lambda torch, x: torch.det(x),
     "cofactor": lambda torch, x: torch.det(x)[..., None, None] * torch.inverse(x).mT,
+    "minors": _torch_minors,
     "logabsdet": lambda torch, x: torch.slogdet(x)[1],
     "det_sign": lambda torch, x: torch.slogdet(x)[0],
     "svd": _torch_svd,

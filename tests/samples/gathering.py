@@ -29,6 +29,11 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((normal(3), whole(0), normal(0)), {"dim": 0}),
         Sample((normal(3, 2), DISTINCT, normal()), {"dim": 0}),
     ],
+    "standing_along": [
+        Sample((normal(3, 2), i), {"dim": 0}, smooth=False)
+        for i in (DISTINCT, np.zeros((4, 1), int), np.array([[0, 1], [2, 1], [0, 1]]))
+    ]
+    + [Sample((normal(3, 0), np.zeros((2, 0), int)), {"dim": 0}, smooth=False)],
     "nonzero": [
         Sample((a,), smooth=False)
         for a in [coin(3, 4), normal(3), np.zeros((2, 0)), turned(coin), np.zeros(()), np.ones(())]
@@ -71,10 +76,17 @@ def _nonzero(x: Any) -> Any:
     return np.array(found, int).reshape(len(found), x.ndim)
 
 
+def _standing(x: Any, index: Any, dim: int) -> Any:
+    columns = [list(column) for column in np.asarray(index).T]
+    last = [[row not in c[n + 1 :] for n, row in enumerate(c)] for c in columns]
+    return np.array(last, bool).reshape(index.T.shape).T
+
+
 REFERENCE: dict[str, Callable[..., Any]] = {
     "gather": _gather,
     "gather_backward": _gather_backward,
     "scatter": _scatter,
+    "standing_along": _standing,
     "nonzero": _nonzero,
 }
 
@@ -92,5 +104,6 @@ TORCH: dict[str, Callable[..., Any]] = {
         shape, dtype=x.dtype
     ).scatter_add(dim, index, x),
     "scatter": _torch_scatter,
+    "standing_along": lambda torch, x, index, dim: torch.from_numpy(_standing(x, index, dim)),
     "nonzero": lambda torch, x: x.nonzero(),
 }

@@ -5,6 +5,7 @@ Indices out of range are refused on the CPU; on a GPU looking at the values woul
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from .indexing import (
     kept_index,
     places_along,
     select,
+    standing,
     ungather,
     unselect,
 )
@@ -174,11 +176,26 @@ def _scatter(xp, x, index, src, *, dim):
     return out
 
 
+def _standing_along(xp, x, index, *, dim):
+    places = places_along(xp, index, x.shape, dim)
+    return standing(xp, (math.prod(x.shape),), (places,))
+
+
+standing_along = primitive("standing_along", _standing_along)
+
+
+def _of_source(g, index, dim):
+    found = gather_along(g, index, dim)
+    if index.shape[dim] == 1:  # one each cannot repeat
+        return found
+    return where(standing_along(g, index, dim), found, 0)
+
+
 scatter_along = primitive(
     "scatter",
     _scatter,
     x=lambda g, index, dim: scatter_along(g, index, 0, dim),
-    src=lambda g, index, dim: gather_along(g, index, dim),
+    src=_of_source,
     options={"promote": ("x", "src")},
 )
 
@@ -208,7 +225,8 @@ def scatter(
         input: a Tensor.
         dim: the dimension that `index` counts along (0 above).
         index: int64 or int32, with as many dimensions as `input`, no larger than `src`, and in all
-            but `dim` no larger than `input`. Which of several values for one place stays is open.
+            but `dim` no larger than `input`. Of several values for one place the last stays (on a
+            GPU it is open which).
         src: a Tensor of the dtype of `input`, or a number, which may also be called `value`.
         reduce: None, or "add", which is `scatter_add`; "multiply" is refused.
 
@@ -310,8 +328,8 @@ def index_add(
 def index_copy(input: TensorOnly, dim: Dim, index: Index, source: SameDtype) -> Any:
     """`input` with the slices along `dim` that `index` names replaced by those of `source`.
 
-    Which of several slices for one place stays is open. Arguments as for `index_add`; shapes that
-    do not fit are an IndexError.
+    Of several slices for one place the last stays (on a GPU it is open which). Arguments as for
+    `index_add`; shapes that do not fit are an IndexError.
     """
     x, parts, index = slices("index_copy", input, dim, index)
     source = check_source("index_copy", input, dim, index, source)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import ARRAYS, MODES, XP, made, to_host
+from ...backend import ARRAYS, MODES, XP, int64, made, to_host
 from ...tensor import TENSORS, Tensor
+from ..pointwise.elementwise import where
 from ..registry import primitive
 from ..shape.shapes import reshape_to
 
@@ -203,12 +204,30 @@ def _index_put(xp, x, value, *, index):
     return out
 
 
-# Repeated indices keep one of the values, as assignment does.
+def standing(xp, shape, index):
+    """Which of the values written at `index` of an array no later one covers."""
+    numbers = xp.empty(shape, int64)
+    here = xp.getitem(numbers, index).shape
+    order = xp.reshape(xp.arange(math.prod(here)), here)
+    xp.setitem(numbers, index, order)
+    return xp.equal(xp.getitem(numbers, index), order)
+
+
+standing_at = primitive("standing_at", lambda xp, x, *, index: standing(xp, x.shape, index))
+
+
+def _of_written(g, index):
+    found = gather_index(g, index)
+    # A value that a repeated index has overwritten has no part in the result.
+    return where(standing_at(g, index), found, 0) if _may_repeat(index) else found
+
+
+# Repeated indices keep the last of the values, as assignment does.
 index_put = primitive(
     "index_put",
     _index_put,
     x=lambda g, index: index_put(g, 0, index),
-    value=lambda g, index: gather_index(g, index),
+    value=_of_written,
     options={"promote": ("x", "value")},
 )
 

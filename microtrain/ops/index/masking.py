@@ -120,7 +120,7 @@ def index_put(input: TensorOnly, indices: Any, values: SameDtype, accumulate: bo
         input: a Tensor.
         indices: a tuple of Tensors of integers or booleans, as in `input[indices]`.
         values: a Tensor of the dtype of `input` that broadcasts to `input[indices]`.
-        accumulate: add, for a repeated index every time. Without it one of the values stays.
+        accumulate: add, for a repeated index every time. Without it the last value stays.
 
     Raises IndexError for an index out of range, RuntimeError for a dtype or shape that does not
     fit.

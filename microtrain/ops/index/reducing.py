@@ -130,6 +130,10 @@ def _limit(dtype: Any, end: str) -> Any:
 
 
 def _reduced(x: Any, index: Any, src: Any, dim: int, reduce: str, include_self: bool) -> Any:
+    if x.dtype.kind == "b":  # a sum of truths is whether there is one, a product whether all are
+        if reduce == "mean":
+            raise RuntimeError("a mean of booleans is not defined; cast them, such as with .int()")
+        reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
     operation, identity = _REDUCTIONS[reduce]
     if not include_self:
         x = scatter_along(x, index, identity(x.dtype), dim)

@@ -121,14 +121,22 @@ bce = primitive(
 )
 
 
-def _probabilities(array: Any) -> None:
+def _probabilities(array: Any, what: str, way_out: str) -> None:
     """RuntimeError unless all elements are between 0 and 1."""
     if array.size and not (array.min() >= 0 and array.max() <= 1):
-        name = "binary_cross_entropy"
         raise RuntimeError(
-            f"{name}: all elements of input should be between 0 and 1, found "
-            f"{array.min()} to {array.max()}; apply a sigmoid, or use {name}_with_logits"
+            f"binary_cross_entropy: all elements of {what} should be between 0 and 1, found "
+            f"{array.min()} to {array.max()}; {way_out}"
         )
+
+
+def _input(array: Any) -> None:
+    way_out = "apply a sigmoid, or use binary_cross_entropy_with_logits"
+    _probabilities(array, "input", way_out)
+
+
+def _target(array: Any) -> None:
+    _probabilities(array, "target", "write classes as 0 and 1, and divide a mask by its largest")
 
 
 @loss
@@ -148,15 +156,16 @@ def binary_cross_entropy(
     Raises:
         TypeError: not Tensors.
         ValueError: the shapes differ, or an unknown reduction.
-        RuntimeError: an input outside 0 to 1 (not checked on a GPU), dtypes that differ, a weight
-            that does not broadcast.
+        RuntimeError: an input or a target outside 0 to 1 (not checked on a GPU), dtypes that
+            differ, a weight that does not broadcast.
     """
     if input.dtype.kind != "f" or input.dtype != target.dtype:
         raise RuntimeError(
             "binary_cross_entropy: expected input and target of one float dtype, got "
             f"{input.dtype.name} and {target.dtype.name}"
         )
-    examine(input, _probabilities)
+    examine(input, _input)
+    examine(target, _target)
     losses = bce(input, target)
     return losses if weight is None else _weighted(losses, weight)
 

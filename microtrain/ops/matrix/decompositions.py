@@ -15,7 +15,7 @@ import numpy as np
 from ...backend import XP, int64
 from ...tensor import TENSORS, wrap
 from ..arguments import want_square, want_tensors
-from ..coercion import cast
+from ..coercion import cast, underived
 from ..fronts import FLOAT, Flag, FloatSquare, Matrices, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
@@ -38,13 +38,13 @@ def _completed(xp, x):
     return xp.copy(xp.getitem(_attempt(xp.basis, x), (Ellipsis, slice(x.shape[-1], None))))
 
 
-def _undetermined(g: Any) -> Any:
-    raise RuntimeError(
-        "linalg.qr: Q of mode='complete' has no gradient with more rows than columns; use 'reduced'"
-    )
+completion_of = primitive("orthonormal_completion", _completed)
 
 
-completion = primitive("orthonormal_completion", _completed)
+def completion(x: Any) -> Any:
+    """The columns of `_completed`, open up to a rotation: only a gradient of 0 may reach them."""
+    found = completion_of(x.detach())
+    return underived("the columns that complete a basis (full_matrices)", found, x, open=True)
 
 
 # Singular value decomposition ---------------------------------------------------------------------
@@ -73,9 +73,9 @@ def _parts_of_svd(x: Any, full: bool) -> tuple[Any, Any, Any]:
     u, v = part(found, rows, 0, m), part(found, rows, m + 1, None)
     values = reshape_to(part(found, rows, m, m + 1), (*x.shape[:-2], min(m, n)))
     if full and m > n:
-        u = cat([u, completion(u.detach())], -1)
+        u = cat([u, completion(u)], -1)
     if full and m < n:
-        v = cat([v, completion(v.detach())], -1)
+        v = cat([v, completion(v)], -1)
     return u, values, v
 
 
@@ -156,9 +156,7 @@ def linalg_qr(
         return QR(wrap(xp.zeros((0,), x.dtype)), r)
     if mode == "complete" and m > n:
         zeros = wrap(xp.zeros((*x.shape[:-2], m - n, n), x.dtype))
-        q = cat([q, completion(q.detach())], -1)
-        if q.requires_grad:
-            q.register_hook(_undetermined)
+        q = cat([q, completion(q)], -1)
         return QR(q, cat([r, zeros], -2))
     return QR(q, r)
 

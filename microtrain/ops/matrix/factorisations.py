@@ -1,4 +1,4 @@
-"""Inverses, solutions of linear systems, Cholesky factors, singular values and determinants.
+"""Inverses, solutions of linear systems, Cholesky factors and singular values.
 
 All take one matrix or a batch (..., n, n) of a float type; only singular values need no square.
 """
@@ -6,7 +6,7 @@ All take one matrix or a batch (..., n, n) of a float type; only singular values
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ..shape.shapes import broadcast_shape, expand_to, matrix_transpose, reshape
 from ..shape.triangles import lower_triangle, with_diagonal
 from .linear_algebra import batched, check_dtypes
 
-__all__ = ["cholesky", "det", "inverse", "logdet", "slogdet"]
+__all__ = ["cholesky", "inverse"]
 
 
 def _attempt(instruction: Any, *arrays: Any) -> Any:
@@ -31,11 +31,6 @@ def _attempt(instruction: Any, *arrays: Any) -> Any:
         return instruction(*arrays)
     except np.linalg.LinAlgError as error:
         raise LinAlgError(str(error)) from error
-
-
-def _as_matrix(g):
-    """A number for each matrix of a batch, to be broadcast over its elements."""
-    return reshape_to(g, (*g.shape, 1, 1))
 
 
 # Inverse and solution -----------------------------------------------------------------------------
@@ -207,82 +202,3 @@ def svdvals(x: Annotated[Matrices, FLOAT]) -> Any:
     """
     m, n = x.shape[-2:]
     return reshape_to(part(svd_of(x), x.ndim - 2, m, m + 1), (*x.shape[:-2], min(m, n)))
-
-
-# Determinants -------------------------------------------------------------------------------------
-
-
-def _cofactor(xp, x):
-    """The gradient of the determinant: the determinant times the transposed inverse.
-
-    It is finite for a singular matrix as well. That is moved by rounding errors, so that it has an
-    inverse; what they do to the determinant and to the inverse cancels.
-    """
-    if 0 in x.shape:
-        return xp.zeros(x.shape, x.dtype)
-    n = x.shape[-1]
-    largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
-    step = xp.where(xp.equal(largest, 0), 1, largest)
-    step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))
-    singular = xp.equal(xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1)), 0)
-    diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
-    x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
-    scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
-    found = xp.multiply(scale, _attempt(xp.inverse, x))
-    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-    return xp.transpose(found, order)
-
-
-def _cofactor_rule(g, x):
-    turned = matrix_transpose(inverse_of(x))
-    along = sum_dims(g * turned, (g.ndim - 2, g.ndim - 1), True) * turned
-    return _as_matrix(det_of(x)) * (along - batched(turned, batched(matrix_transpose(g), turned)))
-
-
-det_of = primitive(
-    "det", lambda xp, x: xp.asarray(xp.det(x)), x=lambda g, x: _as_matrix(g) * cofactor(x)
-)
-cofactor = primitive("cofactor", _cofactor, x=_cofactor_rule)
-
-
-logabsdet_of = primitive(
-    "logabsdet",
-    lambda xp, x: xp.asarray(xp.slogdet(x)[1]),
-    x=lambda g, x: _as_matrix(g) * matrix_transpose(inverse_of(x)),
-)
-det_sign = primitive(
-    "det_sign", lambda xp, x: xp.asarray(xp.slogdet(x)[0]), x=lambda g, x: zeros_like(x)
-)
-
-
-class SignAndLog(NamedTuple):
-    """What `slogdet` returns."""
-
-    sign: Any
-    logabsdet: Any
-
-
-@public
-def det(x: FloatSquare) -> Any:
-    """The determinant of a square matrix, or of each of a batch; of a (0, 0) matrix it is 1.
-
-    A singular matrix has a gradient, but no second one here (LinAlgError).
-    Raises RuntimeError for other shapes and for integers.
-    """
-    return det_of(x)
-
-
-@public
-def slogdet(x: FloatSquare) -> SignAndLog:
-    """The sign of the determinant and the logarithm of its absolute value, without overflow.
-
-    Of a singular matrix they are 0 and -inf. Raises RuntimeError for other shapes and for integers.
-    """
-    return SignAndLog(det_sign(x), logabsdet_of(x))
-
-
-@public
-def logdet(x: FloatSquare) -> Any:
-    """The logarithm of the determinant: NaN where that is negative, -inf where it is 0."""
-    sign, logarithm = slogdet(x)
-    return logarithm + where(sign < 0, math.nan, 0.0)

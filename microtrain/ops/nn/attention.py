@@ -47,6 +47,8 @@ def scaled_dot_product_attention(
     _check(query, attn_mask, dropout_p)
     if query.dtype == float16:  # computed in single, as in PyTorch: rounded once, at the end
         q, k, v = (cast(x, float32) for x in (query, key, value))
+        if attn_mask is not None and attn_mask.dtype == float16:
+            attn_mask = cast(attn_mask, float32)
         options: Any = attn_mask, dropout_p, is_causal, scale, enable_gqa
         return cast(scaled_dot_product_attention(q, k, v, *options), float16)
     if enable_gqa:

@@ -16,7 +16,8 @@ from ...tensor import TENSORS, Tensor
 from ..arguments import want_float, want_tensors
 from ..coercion import cast
 from ..fronts import Int, T, public
-from ..pointwise.elementwise import clamp, clone, mul, zeros_like
+from ..pointwise.elementwise import clamp, clone, maximum, mul, where, zeros_like
+from ..reduce.extrema import amax, amin
 from ..reduce.norms import norm, norm_of_at_least
 from ..reduce.reductions import sum
 from ..registry import primitive
@@ -417,6 +418,10 @@ def cosine_similarity(x1: T, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor
 
 
 def _unit(x: Any, dim: int, eps: float) -> Any:
+    if x.shape[dim] if x.ndim else 1:  # of vectors whose squares would overflow, shorter ones
+        size = maximum(amax(x.detach(), (dim,), True), -amin(x.detach(), (dim,), True))
+        size = where(size > math.sqrt(float(np.finfo(x.dtype).max)) / 1e4, size, 1)
+        x = x / size
     length = norm(x, 2, dim, True)
     # As PyTorch: the gradient takes no notice of the limit.
     return x / (length + (clamp(length.detach(), min=eps) - length.detach()))

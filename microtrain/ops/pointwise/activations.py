@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import float16
+from ...backend import float16, float32
 from ...tensor import TENSORS, Tensor
 from ..arguments import not_a_tensor
 from ..fronts import Alike, Dim, Float, Front, Number, T, one_of, public
@@ -72,6 +72,8 @@ def _gated(name: str, gate: Any, formula: Any, rule: Any, doc: str) -> Any:
     """
 
     def kernel(xp, x):
+        if x.dtype == float16:  # rounded once
+            return tuple(xp.asarray(y, float16) for y in kernel(xp, xp.asarray(x, float32)))
         opening = gate(xp, x)
         lowest = xp.constant(np.finfo(x.dtype).min, x.dtype)  # -inf times 0 would be NaN
         return xp.multiply(xp.maximum(x, lowest), opening), opening

@@ -46,13 +46,16 @@ def sub_scaled(input: Any, other: Any, *, alpha: Any = 1) -> Any:
 
 def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
     """`x`, and `alpha * y` in the type that both have together."""
-    if isinstance(alpha, float) and not any(
-        v.dtype.kind == "f" if hasattr(v, "dtype") else isinstance(v, float) for v in (x, y)
-    ):
+    if isinstance(alpha, float) and not _fraction(x, y):
         raise RuntimeError(f"{name}: for integers alpha must not be a fraction, got {alpha!r}")
     if type(x) in TENSORS and type(y) in TENSORS:
         x, y = promote((x, y))
     return x, (y * alpha if isinstance(y, NUMBERS) else mul(y, alpha))
+
+
+def _fraction(*values: Any) -> bool:
+    """Whether one of these Tensors and numbers is a float."""
+    return any(v.dtype.kind == "f" if hasattr(v, "dtype") else isinstance(v, float) for v in values)
 
 
 def div_rounded(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
@@ -71,6 +74,8 @@ def div_rounded(input: Any, other: Any, *, rounding_mode: str | None = None) -> 
     if rounding_mode == "floor":
         return floor_divide(x, y)
     if rounding_mode == "trunc":
+        if _fraction(x, y):
+            return trunc(div(x, y))
         quotient = floor_divide(x, y)
         return quotient + ((quotient < 0) & (remainder(x, y) != 0))
     raise RuntimeError(
@@ -391,6 +396,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     if min is None and max is None:
         raise RuntimeError("clamp: at least one of min and max must not be None")
     if type(min) in TENSORS or type(max) in TENSORS:
+        min, max = (_numbers(b) if type(b) in TENSORS and b._rg else b for b in (min, max))
         # `x != x` keeps a NaN; a bound that is NaN makes the result NaN.
         x = x if min is None else where((x >= min) | (x != x), x, min)
         return x if max is None else where((x <= max) | (x != x), x, max)
@@ -398,6 +404,11 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     if fraction and x.dtype.kind != "f":
         x = cast(x, get_default_dtype())
     return clamp_numbers(x, min, max)
+
+
+def _numbers(bound: Any) -> Any:
+    """`bound`, with no gradient where it is NaN."""
+    return where(bound == bound, bound, math.nan)
 
 
 # Copies ---------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from ...backend import as_dtype, int32
 from ...tensor import TENSORS
 from ..arguments import want_same_dtype, want_tensors
-from ..coercion import cast, promote, to_float
+from ..coercion import cast, promote, to_float, underived
 from ..fronts import Float, T, TensorOnly, public
 from ..registry import primitive
 from .comparison import eq, isnan
-from .elementwise import clone, logistic, mul, pow, sub_scaled, where, zeros_like
+from .elementwise import clamp, clone, floor, logistic, mul, pow, sub_scaled, where, zeros_like
 from .special import exp2, of_floats
 
 __all__ = [
@@ -50,10 +50,12 @@ def float_power(input: Any, exponent: Any) -> Any:
 def heaviside(input: TensorOnly, values: TensorOnly) -> Any:
     """0 where `input` is negative, 1 where it is positive, elementwise, and `values` where it is 0.
 
-    It has no gradient. Raises RuntimeError for two dtypes.
+    Raises RuntimeError for two dtypes, and in a backward pass through it.
     """
     want_same_dtype("heaviside", "values", values, input)
-    return where(input.detach() == 0, values.detach(), cast(input.detach() > 0, input.dtype))
+    x = input.detach()
+    found = where(x == 0, values.detach(), cast(x > 0, input.dtype))
+    return underived("heaviside", found, input, values)
 
 
 logaddexp2 = of_floats(
@@ -82,7 +84,11 @@ def rsub(input: TensorOnly, other: Any, *, alpha: Any = 1) -> Any:
 def ldexp(input: Any, other: Any) -> Any:
     """`input * 2 ** other`, elementwise; integers give the default float type."""
     want_tensors("ldexp", input=input, other=other)
-    return mul(input, pow(2.0, other))
+    x, exponent = promote((input, other), True)
+    exponent = clamp(exponent, -6000, 6000)
+    third = floor(exponent / 3)  # as the whole power may be out of range
+    step = exp2(third)
+    return mul(mul(mul(x, step), step), exp2(exponent - third * 2))
 
 
 class MantissaAndExponent(NamedTuple):

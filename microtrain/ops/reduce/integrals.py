@@ -27,6 +27,7 @@ def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> Any:
     """Twice the area between neighbours along `dim`."""
     if x is not None and dx is not None:
         raise TypeError(f"{name}(): expected either x or dx")
+    y, x = to_float(y), None if x is None else to_float(x)  # small integers would wrap around
     sums = part(y, dim, None, -1) + part(y, dim, 1, None)
     if x is None:
         return sums if dx is None else sums * dx
@@ -113,6 +114,8 @@ def gradient(
     dims = [normal_dim(whole(d), input.ndim) for d in dims]
     spacing = 1 if spacing is None else spacing
     spacings = spacing if isinstance(spacing, tuple | list) else [spacing] * len(dims)
+    if len(set(dims)) < len(dims):
+        raise RuntimeError(f"gradient(): a dimension appears more than once in dim, {dim}")
     if len(spacings) != len(dims) or edge_order not in (1, 2):
         raise RuntimeError(
             f"gradient(): expected {len(dims)} spacings and an edge_order of 1 or 2, got "

@@ -10,9 +10,9 @@ import math
 from operator import index as whole
 from typing import Any
 
-from ...backend import MODES, XP, bool_, int32, int64
+from ...backend import MODES, XP, bool_, int8, int32, int64
 from ...tensor import TENSORS, Tensor, wrap
-from ..coercion import NUMBERS, cast, promote
+from ..coercion import NUMBERS, cast, promote, underived
 from ..fronts import Dim, NumericOnly, TensorOnly, public
 from ..index.gathering import take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
@@ -84,8 +84,21 @@ def _topk(xp, x, *, k, dim, largest):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
     n = x.shape[dim]
     if 0 < k < n:  # a partition takes a fraction of the time of sorting all
-        chosen = xp.argpartition(x, n - k if largest else k - 1, dim)
-        chosen = xp.getitem(chosen, at_dim(dim, slice(n - k, n) if largest else slice(k)))
+        at = n - k if largest else k - 1
+        last = xp.getitem(xp.argpartition(x, at, dim), at_dim(dim, slice(at, at + 1)))
+        last = xp.take(x, places_along(xp, last, x.shape, dim))
+        x_nan, last_nan = xp.not_equal(x, x), xp.not_equal(last, last)
+        equal = xp.logical_or(xp.equal(x, last), xp.logical_and(x_nan, last_nan))
+        above, nans = (x, last), (x_nan, xp.logical_not(last_nan))
+        if not largest:
+            above, nans = (last, x), (xp.logical_not(x_nan), last_nan)
+        beyond = xp.logical_or(xp.greater(*above), xp.logical_and(*nans))
+        # Of those equal to the last one the first, as many as are left.
+        left = xp.subtract(k, xp.sum(beyond, axis=dim, keepdims=True))
+        first = xp.less_equal(xp.cumsum(equal, dim), left)
+        rest = xp.logical_not(xp.logical_or(beyond, xp.logical_and(equal, first)))
+        chosen = xp.argpartition(xp.asarray(rest, int8), k - 1, dim)
+        chosen = xp.sort(xp.getitem(chosen, at_dim(dim, slice(k))), dim)
         x = xp.take(x, places_along(xp, chosen, x.shape, dim))
         order = _argsort(xp, x, dim=dim, descending=largest)
         return xp.take(chosen, places_along(xp, order, chosen.shape, dim))
@@ -109,8 +122,9 @@ def topk(
         largest: the largest; False for the smallest.
         sorted: the most extreme first; here they come so always.
 
-    Returns `(values, indices)`. Which of equal elements are chosen is open, as in PyTorch. A NaN
-    counts as larger than every number. Raises RuntimeError for a `k` out of range.
+    Returns `(values, indices)`. Of equal elements the first are chosen, and they keep their order,
+    as in `sort` (PyTorch leaves it open). A NaN counts as larger than every number. Raises
+    RuntimeError for a `k` out of range.
     """
     if not 0 <= whole(k) <= (input.shape[dim] if input.ndim else 1):
         raise RuntimeError(
@@ -217,7 +231,7 @@ def _distinct(
     name: str, x: Any, dim: int | None, inverse: bool, counts: bool, ordered: bool
 ) -> Any:
     """The distinct elements, or slices along `dim`, of all (ordered) or of each run of equals."""
-    x = wrap(x._array)  # without its history: there is no gradient
+    source, x = x, wrap(x._array)
     shape: tuple[int, ...] = (-1,)
     front: tuple[int, ...] = (0,)
     rows = reshape_to(x, (-1, 1))
@@ -240,7 +254,7 @@ def _distinct(
     new = cat([wrap(xp.ones(min(n, 1), bool_)), any_dims(ne(rows[1:], rows[:-1]), (1,))])
     starts = nonzero_rows(new)[:, 0]
     back = tuple(front.index(d) for d in range(len(front)))
-    found = [permute_dims(reshape_to(rows[starts], shape), back)]
+    found = [underived(name, permute_dims(reshape_to(rows[starts], shape), back), source)]
     if inverse:
         group = cumsum(new, 0) - 1
         group = index_put(group, group, (order._array,))
@@ -267,8 +281,9 @@ def unique(
         dim: distinct slices along this dimension, ordered by their first element, then the second
             ...; takes one sort for each element of a slice.
 
-    Returns the values, or `(values, inverse, counts)` without what was not asked for. They have no
-    gradient. Raises IndexError for a dimension out of range, RuntimeError for empty slices.
+    Returns the values, or `(values, inverse, counts)` without what was not asked for. Raises
+    IndexError for a dimension out of range, RuntimeError for empty slices and in a backward pass
+    through the values.
     """
     return _distinct("unique", input, dim, return_inverse, return_counts, True)
 

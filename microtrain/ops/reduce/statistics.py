@@ -10,7 +10,7 @@ import numpy as np
 from ...backend import XP, as_dtype, int64, made
 from ...tensor import TENSORS, wrap
 from ..arguments import want_in_range, want_same_dtype
-from ..coercion import NUMBERS, cast, examine, to_float
+from ..coercion import NUMBERS, cast, examine, to_float, underived
 from ..fronts import Dim, Float, Int, T, TensorOnly, Vector, of_dims, one_of, public
 from ..index.gathering import line
 from ..index.indexing import gather_along, part, unselect
@@ -161,7 +161,8 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
             weights of float32.
         minlength: at least so many counts.
 
-    Raises RuntimeError for negative numbers and shapes that do not fit.
+    Raises RuntimeError for negative numbers, shapes that do not fit, and in a backward pass to the
+    weights.
     """
     if input.dtype.kind not in "iu" or minlength < 0:
         raise RuntimeError(
@@ -179,8 +180,8 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
     if weights is None:
         ones = cast(places * 0 + 1, as_dtype("double"))  # CuPy adds no int64
         return cast(_counted(places, ones, size), int64)
-    single = weights.dtype == as_dtype("float")
-    return _counted(places, cast(weights.detach(), as_dtype("float" if single else "double")), size)
+    kind = as_dtype("float" if weights.dtype == as_dtype("float") else "double")
+    return underived("bincount", _counted(places, cast(weights.detach(), kind), size), weights)
 
 
 def _finite(width: Any) -> None:
@@ -235,7 +236,7 @@ def histogram(
         weight: what each element counts, a Tensor of the shape and dtype of `input`.
         density: divide by the sum and by the widths, so that the integral is 1.
 
-    Elements outside and NaN are not counted. It has no gradient.
+    Elements outside and NaN are not counted. Raises RuntimeError in a backward pass through it.
     """
     x = reshape_to(input.detach(), (-1,))
     if weight is not None:
@@ -259,7 +260,8 @@ def histogram(
     counts = _counted(where(inside, place, 0), cast(ones, x.dtype), n)
     if density:
         counts = counts / sum_dims(counts) / diff(edges)
-    return Histogram(counts, edges)
+    sources = input, bins, weight
+    return Histogram(*(underived("histogram", part, *sources) for part in (counts, edges)))
 
 
 # Covariance ---------------------------------------------------------------------------------------
@@ -286,7 +288,11 @@ def cov(
     for weights in (fweights, aweights):
         if weights is not None and weights.shape != x.shape[1:]:
             raise RuntimeError(f"cov(): expected {x.shape[1]} weights, got shape {weights.shape}")
+    if fweights is not None and fweights.dtype.kind not in "iu":
+        raise RuntimeError(f"cov(): fweights are whole numbers, got {fweights.dtype.name}")
     given = [w for w in (fweights, aweights) if w is not None]
+    for weights in given:
+        examine(weights, _weights_of_cov)
     if not given:
         centred = weighted = x - mean_dims(x, (1,), True)
         left: Any = x.shape[1] - correction
@@ -302,6 +308,11 @@ def cov(
             lost = sum_dims(w * aweights) / total * correction
         left, weighted = clamp(total - lost, 0), centred * w
     return squeeze(matmul(weighted, t(centred)) / left)
+
+
+def _weights_of_cov(weights: Any) -> None:
+    if not (weights >= 0).all() or (weights.size and not weights.any()):
+        raise RuntimeError("cov(): weights must not be negative, NaN or all 0")
 
 
 @public

@@ -26,7 +26,7 @@ def block_diag(*tensors: Any) -> Any:
     """
     if not tensors:
         return wrap(made(np.empty((1, 0), MODES.default_dtype)))
-    found = promote(atleast_2d(list(checked_tensors("block_diag", tensors))))
+    found = atleast_2d(list(promote(checked_tensors("block_diag", tensors))))
     if any(x.ndim > 2 for x in found):
         raise RuntimeError("block_diag(): expected Tensors of at most 2 dimensions")
     width, before, rows = sum(x.shape[1] for x in found), 0, []
