@@ -46,7 +46,8 @@ def gammaln(x: Any) -> Any:
     below = np.flatnonzero(x < 0)
     y = size[below]
     # gamma(x) * gamma(1 - x) = pi / sin(pi * x), and gamma(1 + y) = y * gamma(y).
-    result[below] = np.log(np.pi / (y * np.abs(_sin_pi(y)))) - result[below]
+    reflected = np.log(np.pi / (y * np.abs(_sin_pi(y)))) - result[below]
+    result[below] = np.where(y < 1e-20, -np.log(y), reflected)  # whose square would underflow
     return np.where((x == 0) | ((x < 0) & (x == np.floor(x))), np.inf, result)
 
 
@@ -98,8 +99,8 @@ def digamma(x: Any) -> Any:
         y = np.where(low, y + 1, y)
     s = 1 / (y * y)
     result += np.log(y) - 0.5 / y - s * horner(_OF_DIGAMMA, s)
-    turn = np.remainder(x, 1)  # digamma(1 - x) - digamma(x) = pi / tan(pi * x)
-    result -= np.where(below, np.pi / np.tan(np.pi * np.where(turn > 0.5, turn - 1, turn)), 0)
+    turn = x - np.rint(x)  # digamma(1 - x) - digamma(x) = pi / tan(pi * x)
+    result -= np.where(below, np.pi / np.tan(np.pi * turn), 0)
     result = np.where(below & (turn == 0), np.nan, result)
     return np.where(x == 0, np.copysign(np.inf, -x), result)
 
@@ -123,6 +124,9 @@ def _zeta(s: Any, q: Any) -> Any:
     # Below 0 are finitely many terms: those from 1 - above on, without those from 1 - p on.
     terms = _zeta_of_positive(t, 1 - above) - _zeta_of_positive(t, 1 - p)
     result[below] = _zeta_of_positive(t, above) + np.where(t % 2 == 0, 1, -1) * terms
+    near = np.flatnonzero((q < 0) & (q > -0.5) & (s == np.floor(s)))
+    t, p = s[near], q[near]
+    result[near] = p**-t + _zeta_of_positive(t, 1 + p)
     result = np.where((q < 0) & (s != np.floor(s)), np.nan, result)
     result = np.where((q <= 0) & (q == np.floor(q)), np.inf, result)
     return np.where(s == 1, np.inf, np.where(s < 1, np.nan, result))

@@ -190,6 +190,59 @@ def test_mixed_derivatives_of_a_power_at_the_exponent_zero() -> None:
     assert first.item() == 0
 
 
+def of_bessel(x: float, n: int, order: int) -> float:
+    """The derivative of `order` of the function of order n, by its series."""
+    terms = []
+    for k in range(30):
+        power = 2 * k + n
+        if power >= order:
+            share = math.perm(power, order) / math.factorial(k) / math.factorial(k + n)
+            terms.append(share * (x / 2) ** (power - order) / 2**order)
+    return math.fsum(terms)
+
+
+@pytest.mark.parametrize("order", range(5))
+@pytest.mark.parametrize("n", [0, 1])
+def test_all_derivatives_of_bessel_functions(n: int, order: int) -> None:
+    """Near 0 they were -49,000 instead of 3 / 8, and at 0 they were 0."""
+    points = [0.0, 1e-30, 1e-10, -1e-5, 1e-3, 0.3, -2.0, 5.0, 9.0]
+    function = (mt.i0, mt.special.i1)[n]
+    right = [of_bessel(x, n, order) for x in points]
+    np.testing.assert_allclose(derivative(function, points, order), right, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_derivatives_of_the_scaled_error_function_far_out(order: int) -> None:
+    """Two numbers that agree in all digits were subtracted: 3.5e-6 instead of -3.4e-20."""
+    points = np.array([9.9, 10.1, 30.0, 700.0, 1e5, 1e10, 1e60])
+    u, weights = np.polynomial.laguerre.laggauss(80)
+    t = u / 2 / points[:, None]
+    right = (t**order * np.exp(-t * t) * weights).sum(-1) * (-2) ** order
+    right /= math.sqrt(math.pi) * points
+    found = derivative(mt.special.erfcx, points, order)
+    np.testing.assert_allclose(found, right, rtol=1e-7, atol=1e-250)
+
+
+@pytest.mark.parametrize("at", [-1e5, -1e10])
+def test_derivatives_of_the_logarithm_of_a_tiny_chance(at: float) -> None:
+    for order, right in enumerate([-at, -1.0], 1):
+        found = derivative(mt.special.log_ndtr, [at], order)
+        np.testing.assert_allclose(found, right, rtol=1e-6)
+    assert abs(derivative(mt.special.log_ndtr, [at], 3)[0]) < 1e-9
+
+
+def test_gamma_functions_next_to_zero() -> None:
+    """-1e-30 was taken for the pole: infinite, of the other sign."""
+    x = mt.tensor([-1e-30, 1e-30, -1e-300], dtype=mt.float64, requires_grad=True)
+    np.testing.assert_allclose(mt.digamma(x).detach().numpy(), [1e30, -1e30, 1e300])
+    np.testing.assert_allclose(
+        mt.lgamma(x).detach().numpy()[[0, 2]], [69.0775527898, 690.775527898]
+    )
+    np.testing.assert_allclose(mt.polygamma(1, x).detach().numpy()[:2], [1e60, 1e60])
+    np.testing.assert_allclose(mt.polygamma(2, x).detach().numpy()[:2], [2e90, -2e90])
+    assert np.all(np.isnan(derivative(mt.logit, [1.5, -0.5], 2)))  # NaN, and so are derivatives
+
+
 # Determinants ---------------------------------------------------------------------------------
 
 

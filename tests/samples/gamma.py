@@ -83,6 +83,14 @@ def _sinc(x: Any, order: int) -> Any:
     return (s**order * np.cos(s * t + order * np.pi / 2) * weights / 2).sum(-1)
 
 
+def _tail(x: Any, order: int) -> Any:
+    """Of erfcx, which is the integral of 2 / sqrt(pi) * exp(-t * t - 2 * t * x), by t = u / x."""
+    u, weights = np.polynomial.laguerre.laggauss(80)
+    t = u / 2 / np.asarray(x)[..., None]
+    scale = (-2) ** order / math.sqrt(math.pi) / np.asarray(x)
+    return (t**order * np.exp(-t * t) * weights).sum(-1) * scale
+
+
 def integers(*shape: int) -> Any:
     return np.asarray(whole(*shape, high=40) - 7)
 
@@ -111,6 +119,17 @@ SAMPLES: dict[str, list[Sample]] = {
 SAMPLES["sinc"] = [
     Sample((x,), {"order": n}) for n in range(5) for x in (normal(3, 2), normal(2, 0), _CLOSE)
 ]
+_ORDERS = np.array([0.0, 1e-3, -0.4, 3.9, 4.1, -7.0, 12.5])
+SAMPLES["bessel"] = [
+    Sample((x,), {"order": n, "scaled": s})
+    for n, s in ((2, False), (3, False), (2, True), (5, False))
+    for x in (_ORDERS[s:], away(2, 3), away(2, 0))
+]
+SAMPLES["erfcx_tail"] = [
+    Sample((x,), {"order": n})
+    for n in (1, 2, 3)
+    for x in (10 + 5 * positive(3, 2), positive(2, 0) + 10)
+]
 SAMPLES["lgamma"] += [Sample((np.linspace(-3.7, 9.3, 40),)), Sample((SPECIAL,), smooth=False)]
 SAMPLES["i0"] += [Sample((np.array([0.0, 25, -29.9]),))]
 SAMPLES["i1"] += [Sample((np.array([0.0, 25, -29.9]),))]
@@ -125,6 +144,8 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     **{name: function for name, (_, function) in FUNCTIONS.items()},
     "polygamma": _polygamma,
     "sinc": _sinc,
+    "bessel": lambda x, order, scaled: _bessel(order, scaled)(x),
+    "erfcx_tail": _tail,
     "zeta": np.vectorize(_zeta, otypes=[float]),
     "xlog1py": _xlog1py,
     "logaddexp2": lambda x, y: np.log2(2**x + 2**y),
@@ -148,6 +169,19 @@ def _torch_sinc(torch: Any, x: Any, order: int) -> Any:
     return (s**order * torch.cos(s * t + order * math.pi / 2) * weights / 2).sum(-1)
 
 
+def _torch_bessel(torch: Any, x: Any, order: int, scaled: bool) -> Any:
+    terms = [(x / 2) ** (2 * k + order) * (1 / math.factorial(k) / math.factorial(k + order))
+             for k in range(40)]  # fmt: skip
+    return sum(terms) * (torch.exp(-abs(x)) if scaled else 1)
+
+
+def _torch_tail(torch: Any, x: Any, order: int) -> Any:
+    u, weights = (torch.tensor(a) for a in np.polynomial.laguerre.laggauss(80))
+    t = u / 2 / x[..., None]
+    scale = (-2) ** order / math.sqrt(math.pi) / x
+    return (t**order * torch.exp(-t * t) * weights).sum(-1) * scale
+
+
 TORCH: dict[str, Callable[..., Any]] = {
     **{name: _named(name) for name in SAMPLES},
     **{name: _special(name) for name in ("i1", "i0e", "i1e", "erfcx", "ndtri", "entr", "zeta",
@@ -158,4 +192,6 @@ TORCH: dict[str, Callable[..., Any]] = {
     ),
     "frexp": lambda torch, x: torch.frexp(x).exponent,
     "sinc": _torch_sinc,
+    "bessel": _torch_bessel,
+    "erfcx_tail": _torch_tail,
 }  # fmt: skip

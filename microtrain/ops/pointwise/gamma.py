@@ -14,7 +14,7 @@ from ..coercion import to_float
 from ..fronts import Int, T, public
 from ..registry import primitive
 from ..registry import real_function as real
-from .elementwise import clamp, exp, log, sign, where
+from .elementwise import clamp, exp, log, sign, where, zeros_like
 from .special import erfc, log1p
 
 __all__ = [
@@ -92,42 +92,80 @@ def zeta(input: Any, other: Any) -> Any:
 # Bessel functions ---------------------------------------------------------------------------------
 
 
-def _growing(order: int) -> Any:
-    """The kernel of a Bessel function, from the one that is scaled by `exp(-|x|)`."""
+def _growing(scaled: Any) -> Any:
+    """The kernel of a Bessel function, from `scaled(xp, x)`, the one times `exp(-|x|)`."""
 
     def kernel(xp, x):
         bound = xp.constant(3000, x.dtype)  # from far below it the result is infinite
         x = xp.minimum(xp.maximum(x, xp.negative(bound)), bound)
         # In two halves: the exponential overflows before the result does.
         half = xp.exp(xp.multiply(xp.absolute(x), xp.constant(0.5, x.dtype)))
-        return xp.multiply(xp.multiply(getattr(xp, f"i{order}e")(x), half), half)
+        return xp.multiply(xp.multiply(scaled(xp, x), half), half)
 
     return kernel
 
 
-def _not_zero(x: Any) -> Any:
-    return where(x == 0, 1, x)
+def _bessel(xp, x, *, order, scaled=False):
+    """The modified Bessel function of an order from 2, perhaps times `exp(-|x|)`.
+
+    Near 0 its series; beyond, by the recurrence of the orders.
+    """
+    if not scaled:
+        return _growing(lambda xp, x: _bessel(xp, x, order=order, scaled=True))(xp, x)
+
+    def number(value):
+        return xp.constant(value, x.dtype)
+
+    near = xp.less(xp.absolute(x), number(2 * order))
+    inside = xp.where(near, x, number(0))
+    half = xp.multiply(inside, number(0.5))
+    square, series = xp.multiply(half, half), number(0)
+    for k in reversed(range(12 + 4 * order)):
+        term = 1 / math.factorial(k) / math.factorial(k + order)
+        series = xp.add(xp.multiply(series, square), number(term))
+    for _ in range(order):
+        series = xp.multiply(series, half)
+    series = xp.multiply(series, xp.exp(xp.negative(xp.absolute(inside))))
+    x = xp.where(near, number(2 * order), x)
+    low, high = xp.i0e(x), xp.i1e(x)
+    for n in range(1, order):
+        low, high = high, xp.subtract(low, xp.multiply(xp.divide(high, x), number(2 * n)))
+    return xp.where(near, series, high)
+
+
+def _bessel_rule(g, x, order, scaled):
+    slope = (_of_order(x, order - 1, scaled) + bessel_of(x, order + 1, scaled)) * 0.5
+    return g * (slope - sign(x) * bessel_of(x, order, True) if scaled else slope)
+
+
+def _of_order(x: Any, order: int, scaled: bool) -> Any:
+    if order > 1:
+        return bessel_of(x, order, scaled)
+    return i1e(x) if scaled else i1(x)
+
+
+bessel_of = primitive("bessel", _bessel, x=_bessel_rule)
 
 
 i0 = primitive(
     "i0",
-    _growing(0),
+    _growing(lambda xp, x: xp.i0e(x)),
     "The modified Bessel function of the first kind of order 0, elementwise.",
     x=lambda g, x: g * i1(x),
     options=_REAL,
 )
 i1 = primitive(
     "i1",
-    _growing(1),
+    _growing(lambda xp, x: xp.i1e(x)),
     "The modified Bessel function of the first kind of order 1, elementwise.",
-    x=lambda g, x, result: g * where(x == 0, 0.5, i0(x) - result / _not_zero(x)),
+    x=lambda g, x: g * ((i0(x) + bessel_of(x, 2)) * 0.5),
     options=_REAL,
 )
 i0e = real("i0e", "`exp(-|x|) * i0(x)`", lambda g, x, result: g * (i1e(x) - sign(x) * result))
 i1e = real(
     "i1e",
     "`exp(-|x|) * i1(x)`",
-    lambda g, x, result: g * where(x == 0, 0.5, i0e(x) - result * (sign(x) + 1 / _not_zero(x))),
+    lambda g, x, result: g * ((i0e(x) + bessel_of(x, 2, True)) * 0.5 - sign(x) * result),
 )
 
 # The normal distribution --------------------------------------------------------------------------
@@ -137,11 +175,34 @@ erfinv = real(
     "The inverse of `erf` (infinite at -1 and 1, NaN beyond)",
     lambda g, result: g * (exp(result * result) * (math.sqrt(math.pi) / 2)),
 )
-erfcx = real(
-    "erfcx",
-    "`exp(x * x) * erfc(x)` without overflow",
-    lambda g, x, result: g * (x * result * 2 - 2 / math.sqrt(math.pi)),
+
+
+def _tail_of_erfcx(xp, x, *, order):
+    """The derivative of `order` of `erfcx` beyond TAIL, by its asymptotic series."""
+    y = xp.reciprocal(xp.maximum(x, xp.constant(TAIL, x.dtype)))
+    square, found = xp.multiply(y, y), xp.constant(0, x.dtype)
+    for k in reversed(range(14)):
+        odd = math.prod(range(1, 2 * k, 2)) / (-2) ** k * (-1) ** order
+        term = odd * math.prod(range(2 * k + 1, 2 * k + 1 + order)) / math.sqrt(math.pi)
+        found = xp.add(xp.multiply(found, square), xp.constant(term, x.dtype))
+    for _ in range(order + 1):
+        found = xp.multiply(found, y)
+    return found
+
+
+TAIL = 10.0
+tail_of_erfcx = primitive(
+    "erfcx_tail", _tail_of_erfcx, x=lambda g, x, order: g * tail_of_erfcx(x, order + 1)
 )
+
+
+def _erfcx_rule(g, x, result):
+    far = x > TAIL  # where the difference of two nearly equal numbers would be left
+    near = where(far, 0, x) * result * 2 - 2 / math.sqrt(math.pi)
+    return g * where(far, tail_of_erfcx(x, 1), near)
+
+
+erfcx = real("erfcx", "`exp(x * x) * erfc(x)` without overflow", _erfcx_rule)
 ndtri = real(
     "ndtri",
     "The inverse of `ndtr`",
@@ -171,10 +232,15 @@ def _logit(xp, x):
     return xp.log(xp.divide(x, xp.subtract(xp.constant(1, x.dtype), x)))
 
 
+def _logit_rule(g, x):
+    x = x + where((x < 0) | (x > 1), math.nan, zeros_like(x))
+    return g / (x * (1 - x))
+
+
 _logit_of = primitive(
     "logit",
     _logit,
-    x=lambda g, x: where((x < 0) | (x > 1), math.nan, g / (x * (1 - x))),
+    x=_logit_rule,
     options=_REAL,
 )
 
