@@ -22,6 +22,7 @@ import numpy as np
 from . import numerics
 from .errors import install
 from .numerics.matrix_exponential import matrix_exp
+from .numerics.sums import SHORT, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
 from .recording import Recording
 
@@ -65,6 +66,7 @@ class Namespace:
         special: where the functions of `numerics` are.
     """
 
+    way_of_sum: Any = None  # where `sum` is not exact enough
     powers: dict[float, Any] = {}  # what `**` calls for common exponents, instead of `power`
 
     if TYPE_CHECKING:  # the instructions are attributes set by name
@@ -340,10 +342,22 @@ class _NumpyNamespace(Namespace):
         return array.argsort(axis, "stable")  # CuPy's always is
 
     @staticmethod
-    def _sum(
-        array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
-    ) -> Any:
-        return _add_reduce(array, axis, dtype, out, keepdims)
+    def way_of_sum(array: Any, axis: Any, dtype: Any = None) -> Any:
+        """How `blocked_sum` is to sum over `axis`; None where NumPy's sum is exact enough."""
+        if array.size <= 2 * SHORT or dtype is not None or array.dtype.kind != "f":
+            return None
+        return way_of(array.shape, array.strides, axis)
+
+    def _sum(self, array: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        if array.size > 2 * SHORT:  # first of all what is nearly free to tell
+            if axis is None:
+                exact = array.flags.c_contiguous
+            else:
+                first = axis if type(axis) is int else axis[0] if len(axis) == 1 else None
+                exact = first is not None and array.shape[first] <= SHORT
+            if not exact and (way := self.way_of_sum(array, axis, dtype)) is not None:
+                return blocked_sum(self, array, way, keepdims)
+        return _add_reduce(array, axis, dtype, None, keepdims)
 
     @staticmethod
     def _broadcast_to(array: Any, shape: Any) -> Any:

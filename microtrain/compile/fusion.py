@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
+from ..numerics.sums import SHORT
 from .elements import DTYPES, PYTHON, C, Expression, Language, expression
 from .passes import arrays_in
 from .program import DRAWS, Host, Line, Program
@@ -372,8 +373,8 @@ def _product(line: Line, program: Program, blas: bool) -> Unit | None:
         return None
     if Place(out).meets(Place(a)) or Place(out).meets(Place(b)):
         return None
-    if b.ndim == 2 and a.ndim == 1 and b.size <= 16384 and _ones(a, program):
-        return _reduced(line, "sum", b, (0,))
+    if b.ndim == 2 and a.ndim == 1 and b.size <= 16384 and len(a) <= SHORT and _ones(a, program):
+        return _reduced(line, "sum", b, (0,))  # loops add row by row
     if a.ndim == 2 and b.ndim == 1 and a.size <= 16384 and _ones(b, program):
         return _reduced(line, "sum", a, (1,))
     reads = [Place(a), Place(b)]

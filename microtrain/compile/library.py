@@ -17,6 +17,7 @@ from ..backend import ARRAYS, LIBRARIES, MODES, SCALAR, alive, owner_of
 from ..errors import CaptureError
 from ..frames import OPERATION, user_line
 from ..nn.module import MODULES, Module
+from ..numerics.sums import blocked_sum
 from .names import layers
 from .program import DRAWS, Line, Program
 from .traced import Traced, refuse
@@ -155,6 +156,14 @@ class Library:
             function = self.xp.powers[y]
             return self._run(function.__name__, function, (x,), None, {})
         return self.power(x, y)
+
+    def sum(self, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        """A sum, or the instructions that make it exact."""
+        way = self.xp.way_of_sum and self.xp.way_of_sum(self.host(x), axis, dtype)
+        if way is not None:
+            return blocked_sum(self, x, way, keepdims)
+        attrs = {"axis": axis, "dtype": dtype, "keepdims": keepdims}
+        return self._run("sum", self.xp.sum, (x,), None, attrs)
 
     def reshape(self, x: Any, shape: Any) -> Any:
         """A view where the memory allows one, else a copy."""

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ...autograd.grad_mode import no_grad
+from ...numerics.sums import dot_itself
 from ...tensor import TENSORS, Tensor
 from ..arguments import REDUCTIONS, check_pair, check_reduction, want_float, want_tensors
 from ..coercion import cast, examine
@@ -30,8 +31,8 @@ def _mse(xp, input, target, *, reduction="mean"):
     difference = xp.subtract(input, target)
     flat = xp.reshape(difference, -1)
     if reduction == "sum":
-        return xp.asarray(xp.dot(flat, flat)), difference
-    total = xp.asarray(xp.dot(flat, flat))
+        return xp.asarray(dot_itself(xp, flat)), difference
+    total = xp.asarray(dot_itself(xp, flat))
     return average(xp, total, flat.shape[0]), difference
 
 

@@ -10,6 +10,7 @@ import math
 from typing import Any, NoReturn
 
 from ...backend import XP
+from ...numerics.sums import sum_rows as _sum_rows
 from ...tensor import TENSORS, Tensor, kind_of
 from ..registry import primitive
 from ..shape.shapes import expand_to, reshape_to, transpose
@@ -132,10 +133,6 @@ def _matrix(x: Any) -> Any:
 
 
 # The linear layer ---------------------------------------------------------------------------------
-
-
-def _sum_rows(xp, x, out=None):
-    return xp.dot(xp.ones_of(x.shape[:1], x.dtype), x, out=out)
 
 
 # The sum over the rows of a matrix, as a product with ones: faster than `sum`.
