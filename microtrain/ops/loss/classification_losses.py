@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from ...backend import MODES, float16, float32, int64
 from ...tensor import Tensor
 from ..coercion import cast, examine
 from ..fronts import FloatOnly, Reduction, Refused, TensorOnly, of_dims, public
-from ..index.indexing import gather_along, one_hot_rows
+from ..index.indexing import gather_along, one_hot_rows, ungather
 from ..pointwise.comparison import ne
 from ..pointwise.elementwise import mul, where
 from ..reduce.reductions import log_softmax_dim, softmax_dim, sum
 from ..registry import primitive
-from ..shape.shapes import permute_dims, reshape_to
+from ..shape.shapes import expand_to, reshape_to
 from .losses import counting, mean_loss, reduced, reduced_array
 
 __all__ = ["cross_entropy", "nll_loss"]
@@ -24,27 +25,44 @@ _Scores = Annotated[FloatOnly, of_dims(1)]
 
 
 def _cross_entropy(xp, input, target, *, reduction="mean"):
-    """The negative log-probabilities of the target classes, reduced, and all probabilities."""
+    """The negative log-probabilities of the target classes, reduced, and all probabilities.
+
+    Args:
+        input: (rows, classes) or, as images are, (n, classes, places).
+        target: (rows,) or (n, places).
+    """
     if input.dtype == float16:  # computed in single, as in `reductions`
         wide = xp.asarray(input, float32)
         loss, shares = _cross_entropy(xp, wide, target, reduction=reduction)
         return xp.asarray(loss, float16), xp.asarray(shares, float16)
-    rows, classes = input.shape
-    z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if rows else input
-    e = xp.exp(z)
+    rows, classes, *inner = input.shape
+    z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if 0 not in input.shape else input
+    begin = xp.multiply(xp.arange(rows), classes)
+    if inner:
+        places = xp.multiply(target, inner[0], dtype=int64)
+        begin = xp.reshape(xp.multiply(begin, inner[0]), (rows, 1))
+        places = xp.add(xp.add(places, begin, out=places), xp.arange(inner[0]), out=places)
+    else:
+        places = xp.add(begin, target)
+    chosen = xp.take(z, places)
+    e = xp.exp(z, out=z if inner else None)  # large: not in other memory
     total = xp.sum(e, axis=1, keepdims=True)
-    places = xp.add(xp.multiply(xp.arange(rows), classes), target)
-    losses = xp.subtract(xp.reshape(xp.log(total), -1), xp.take(z, places))
-    probabilities = xp.divide(e, total)
+    losses = xp.subtract(xp.reshape(xp.log(total), target.shape), chosen)
+    probabilities = xp.divide(e, total, out=e if inner else None)
     return reduced_array(xp, losses, reduction), probabilities
 
 
 def _cross_entropy_rule(g, probabilities, target, reduction):
-    rows, classes = probabilities.shape
-    above = probabilities - one_hot_rows(target, classes, probabilities.dtype)
+    rows, classes, *inner = probabilities.shape
+    one = (rows, 1, *inner)
     if reduction == "none":
-        return above * reshape_to(g, (rows, 1))
-    return above * (g / (rows or 1) if reduction == "mean" else g)
+        g = reshape_to(g, one)
+    elif reduction == "mean":
+        g = g / (math.prod(target.shape) or 1)
+    if inner:
+        hit = ungather(expand_to(g, one), reshape_to(target, one), 1, probabilities.shape)
+        return probabilities * g - hit
+    return (probabilities - one_hot_rows(target, classes, probabilities.dtype)) * g
 
 
 cross_entropy_classes = primitive(
@@ -100,18 +118,20 @@ def cross_entropy(
             )
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
-    if weight is None and kept is None and not label_smoothing and input.ndim == 2:
+    if weight is None and kept is None and not label_smoothing and input.ndim > 1:
+        if reduction == "none":
+            return reshape_to(cross_entropy_classes(rows, indices, reduction), target.shape)
         if reduction != "mean" or not counting(input):
             return cross_entropy_classes(rows, indices, reduction)
-        total = cross_entropy_classes(rows, indices, "sum")
-        return mean_loss("cross_entropy", total, indices.shape[0], indices.shape[0])
+        total, count = cross_entropy_classes(rows, indices, "sum"), target.numel()
+        return mean_loss("cross_entropy", total, count, count)
     if not label_smoothing:
         losses, spread = cross_entropy_classes(rows, indices, "none"), None
     else:
         logs = log_softmax_dim(rows, 1)
         losses = -_chosen(logs, indices)
-        spread = sum(logs if weight is None else logs * weight, 1)
-    scale = None if weight is None else gather_along(weight, indices, 0)
+        spread = sum(logs if weight is None else logs * _per_class(weight, rows), 1)
+    scale = None if weight is None else _weights(weight, indices)
     losses = losses if scale is None else mul(losses, scale)
     if spread is not None:
         losses = losses * (1 - label_smoothing) - spread * (label_smoothing / rows.shape[1])
@@ -143,7 +163,7 @@ def nll_loss(
         ValueError: an unknown reduction, or another number of indices than of rows.
     """
     rows, indices, kept = _rows("nll_loss", input, target, weight, ignore_index)
-    scale = None if weight is None else gather_along(weight, indices, 0)
+    scale = None if weight is None else _weights(weight, indices)
     losses = -_chosen(rows, indices)
     losses = losses if scale is None else mul(losses, scale)
     shape = target.shape if input.ndim > 1 else ()
@@ -152,8 +172,17 @@ def nll_loss(
 
 def _chosen(rows: Any, indices: Any) -> Any:
     """The element of each row that its index chooses."""
-    n = indices.shape[0]
-    return reshape_to(gather_along(rows, reshape_to(indices, (n, 1)), 1), (n,))
+    at = reshape_to(indices, (indices.shape[0], 1, *indices.shape[1:]))
+    return reshape_to(gather_along(rows, at, 1), indices.shape)
+
+
+def _per_class(weight: Any, scores: Any) -> Any:
+    """`weight` so that it broadcasts along the classes of `scores`."""
+    return reshape_to(weight, (weight.shape[0], *(1,) * (scores.ndim - 2)))
+
+
+def _weights(weight: Any, indices: Any) -> Any:
+    return reshape_to(gather_along(weight, reshape_to(indices, (-1,)), 0), indices.shape)
 
 
 def _total(
@@ -162,13 +191,13 @@ def _total(
     """The losses of all rows reduced, or in the shape of the target.
 
     Args:
-        losses: (n,), already multiplied with `scale`, the weights of the rows or None.
+        losses: (n,) or (n, places), already multiplied with `scale`, their weights or None.
         kept: which rows are not ignored, or None for all.
     """
     losses = losses if kept is None else where(kept, losses, 0)
     if reduction == "none":
         return reshape_to(losses, shape)
-    rows = losses.shape[0]
+    rows = losses.numel()
     if reduction == "sum" or (scale is None and kept is None and not counting(losses)):
         return reduced(losses, reduction)
     if scale is None:  # a row counts 1 or 0
@@ -181,9 +210,10 @@ def _total(
 def _rows(
     name: str, input: Any, target: Any, weight: Any, ignore_index: int
 ) -> tuple[Any, Any, Any]:
-    """The scores as (rows, classes), the class indices (rows,), and which rows are not ignored.
+    """The scores, the class indices, and which of these are not ignored.
 
-    The last is None where no row is ignored. Ignored rows get class 0.
+    Scores are (rows, classes), indices (rows,); of images (n, classes, places) and (n, places). The
+    last is None where none is ignored. What is ignored gets class 0.
     """
     if target.dtype.kind not in "iu":
         raise RuntimeError(f"{name}: expected class indices as integers, got {target.dtype.name}")
@@ -204,10 +234,9 @@ def _rows(
             f"{input.dtype.name} and without a gradient, got {weight.shape} of {weight.dtype.name}"
         )
     if input.ndim != 2:
-        n = target.numel()
-        order = (0, *range(2, input.ndim), 1) if dim else (0,)
-        input = reshape_to(permute_dims(input, order), (n, classes))
-        target = reshape_to(target, (n,))
+        n, places = (input.shape[0], (math.prod(input.shape[2:]),)) if dim else (1, ())
+        input = reshape_to(input, (n, classes, *places))
+        target = reshape_to(target, (n, *places))
     if not _may_ignore(target._array, classes, ignore_index):
         return input, target, None
     target = cast(target, int64)  # which has room for any ignore_index
@@ -221,10 +250,11 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
 
     def check(target: Any) -> None:
         nonlocal found
-        low, high = (target.min(), target.max()) if target.size else (0, -1)
-        found = bool(low <= ignore_index <= high)
-        if low >= 0 and high < classes:
+        # What is negative is large without a sign: one pass in place of two.
+        if not target.size or target.view(f"u{target.itemsize}").max() < classes:
+            found = bool(0 <= ignore_index < classes and (target == ignore_index).any())
             return
+        found = True
         wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
         if wrong.size:
             raise IndexError(
@@ -254,5 +284,5 @@ def _with_probabilities(
                 f"cross_entropy: expected one weight for each of the {classes} classes, got "
                 f"{weight.shape}"
             )
-        target = target * reshape_to(weight, (classes, *(1,) * (input.ndim - dim - 1)))
+        target = target * (_per_class(weight, input) if dim else weight)
     return reduced(-sum(log_softmax_dim(input, dim) * target, dim), reduction)
