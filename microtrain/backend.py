@@ -22,7 +22,7 @@ import numpy as np
 from . import numerics
 from .errors import install
 from .numerics.matrix_exponential import matrix_exp
-from .numerics.sums import SHORT, blocked_sum, way_of
+from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
 from .recording import Recording
 
@@ -98,7 +98,8 @@ class Namespace:
             setattr(self, name, getattr(special, name))
         self.getitem = operator.getitem
         self.setitem = operator.setitem
-        # The unbuffered `array[index] += values`: a repeated index adds every time.
+        # The unbuffered `array[index] += values`: a repeated index adds every time. Whole rows of a
+        # matrix may be added to many times.
         self.scatter_add = module.add.at
 
     def copy(self, x: Any) -> Any:
@@ -292,6 +293,7 @@ class _NumpyNamespace(Namespace):
         self.reshape = self._reshape
         self.transpose = self._transpose
         self.argsort = self._argsort
+        self.scatter_add = self._scatter_add
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """`value` as a kept 0-d array: a ufunc takes it 0.3 us faster than a Python number."""
@@ -336,6 +338,12 @@ class _NumpyNamespace(Namespace):
     @staticmethod
     def _transpose(array: Any, dims: Any) -> Any:
         return array.transpose(dims)
+
+    def _scatter_add(self, x: Any, index: Any, values: Any) -> None:
+        if x.ndim == 2 and type(index) is np.ndarray and index.ndim == 1:
+            add_rows(self, x, index, values)
+        else:
+            np.add.at(x, index, values)
 
     @staticmethod
     def _argsort(array: Any, axis: int) -> Any:

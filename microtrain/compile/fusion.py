@@ -211,7 +211,7 @@ class Product(Unit):
 
 @dataclass
 class Scatter(Unit):
-    """`target[index] += values`, all of one dimension."""
+    """`target[index] += values`, all of one dimension, or of rows of a matrix."""
 
     target: Any = None
     index: Any = None
@@ -422,10 +422,12 @@ def _scatter(line: Line) -> Scatter | None:
     target, index, values = line.args
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
-    arrays = [a for a in (target, index, values) if type(a) is np.ndarray and a.ndim == 1]
+    arrays = [a for a in (target, index, values) if type(a) is np.ndarray]
     if len(arrays) != 3 or index.dtype != np.int64 or values.dtype != target.dtype:
         return None
-    if index.shape != values.shape or target.dtype.kind != "f":
+    if index.ndim != 1 or values.shape != (*index.shape, *target.shape[1:]):
+        return None
+    if target.dtype.kind != "f" or target.ndim > 2:
         return None
     reads = [Place(a) for a in arrays]
     if reads[0].meets(reads[1]) or reads[0].meets(reads[2]):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import owner_of
+from ..numerics.sums import FEW
 from . import fusion
 from .arrival import Arrival, places_of
 from .bookkeeping import WholePass
@@ -33,7 +34,7 @@ HEAD = """\
 import math
 
 from numba import float32, float64, int8, int16, int32, int64, njit, uint8, uint32, uint64
-from numpy import ceil as math_ceil, floor as math_floor
+from numpy import ceil as math_ceil, floor as math_floor, zeros
 
 from microtrain.compile.native import instructions
 
@@ -369,18 +370,37 @@ class Table:
     def scatter(self, unit: Scatter) -> list[str]:
         target, index, values = unit.target, unit.index, unit.values
         p, i, v = (self.of(place.array) for place in (target, index, values))
-        n = target.array.shape[0]
-        count = index.array.shape[0]
-        (to,), (at,), (step,) = (
+        n, *wide = target.array.shape
+        (to, *along), (at,), (step, *beside) = (
             [s // place.array.itemsize for s in place.array.strides]
             for place in (target, index, values)
         )
-        body = [
-            f"j = get({i}, i * {at}, '')",
-            *_checked("j", n),
-            f"put({p}, j * {to}, get({p}, j * {to}, '') + get({v}, i * {step}, ''), '')",
+        goal, term = (
+            _sum(_times(*rows), *(_times("c", s) for s in more))
+            for rows, more in ((("j", to), along), (("i", step), beside))
+        )
+        size = wide[0] if wide else 1
+        loop, columns = [f"for i in range({len(index.array)}):"], [f"for c in range({size}):"]
+        row, every = f"j = get({i}, i * {at}, '')", [f"for j in range({n}):", "if counts[j]:"]
+        value = f"get({v}, {term}, '')"
+        plain = _nested(columns, [f"put({p}, {goal}, get({p}, {goal}, '') + {value}, '')"])
+        if not wide or len(index.array) <= FEW or target.dtype != np.float32:
+            return _nested(loop, [row, *_checked("j", n), *plain])
+        # As in `add_rows`: what is added to a row many times is added up in float64.
+        found = [row, f"j = j + {n} if j < 0 else j"]
+        cell = f"total[(counts[j] - 1) * {size} + c]"
+        whole = f"put({p}, {goal}, float32(get({p}, {goal}, '') + {cell}), '')"
+        count = [row, *_checked("j", n), "counts[j] += 1", "top = max(top, counts[j])"]
+        many = [
+            "top = 0",
+            *_nested(every, ["top += 1", "counts[j] = top"]),
+            f"total = zeros(top * {size}, float64)",
+            *_nested(loop, [*found, *_nested(columns, [f"{cell} += {value}"])]),
+            *_nested([*every, *columns], [whole]),
         ]
-        return _nested([f"for i in range({count}):"], body)
+        lines = [f"counts, top = zeros({n}, int64), 0", *_nested(loop, count)]
+        lines += [f"if top <= {FEW}:", *_indented(_nested(loop, [*found, *plain]))]
+        return [*lines, "else:", *_indented(many)]
 
 
 class _Loop:

@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["blocked_cumsum", "blocked_sum", "dot_itself", "sum_columns", "sum_rows", "way_of"]
+__all__ = [
+    "add_rows",
+    "blocked_cumsum",
+    "blocked_sum",
+    "dot_itself",
+    "sum_columns",
+    "sum_rows",
+    "way_of",
+]
 
 SHORT = 128  # terms that are added one by one
 FEW = 256  # rows that a product with ones adds: BLAS mostly adds four of them at a time
@@ -62,7 +70,10 @@ def way_of(shape: tuple[int, ...], strides: tuple[int, ...], axis: Any) -> Way |
             found[-1] = [found[-1][0] * n, step, gone]
         else:
             found.append([n, step, gone])
-    across = [n for n, _, gone in found[: -1 if found and found[-1][2] else None] if gone]
+    across = [n for n, _, gone in found if gone]
+    # Dimensions that are expanded NumPy leaves where they are.
+    if found and found[-1][2] and (0 not in strides or order == sorted(order)):
+        across.pop()
     if math.prod(across) <= SHORT or not math.prod(shape):
         return None
     kept = [d for d in order if d not in axes]
@@ -209,3 +220,37 @@ def blocked_cumsum(xp: Any, x: Any, axis: int) -> Any:
         last = xp.getitem(begun, (*here, slice(count - 1, None)))
         xp.add(rest, last, out=xp.getitem(result, tail))
     return result
+
+
+def add_rows(xp: Any, x: Any, index: Any, values: Any) -> None:
+    """`x[index] += values` of NumPy's arrays (rows, c), (n,) and (n, c), every time.
+
+    What is added to one row more than `FEW` times is added up in blocks, or in float64.
+    """
+    (rows, c), n = x.shape, len(index)
+    single = n > FEW and x.dtype == np.float32
+    if single and index.astype(np.int64, copy=False).view(np.uint64).max() >= rows:
+        wrapped = np.where(index < 0, index + rows, index)
+        single = bool(wrapped.min() >= 0 and wrapped.max() < rows)  # else NumPy is to raise
+        index = wrapped if single else index
+    if single and c == 1 and rows <= n:  # which takes hardly longer than to count
+        x[:, 0] += np.bincount(index, values[:, 0], rows)
+        return
+    if single:
+        counts = np.bincount(index, minlength=rows)
+        (heavy,) = (counts > FEW).nonzero()
+        if len(heavy):
+            number = np.full(rows, len(heavy))  # of each row among these, the last of any other
+            number[heavy] = np.arange(len(heavy))
+            number = number[index]
+            # A short dtype is sorted in one pass.
+            order = number.astype(np.min_scalar_type(len(heavy))).argsort(kind="stable")
+            start = 0
+            for row in heavy:
+                stop = start + counts[row]
+                x[row] += sum_rows(xp, values[order[start:stop]])
+                start = stop
+            index, values = index[order[start:]], values[order[start:]]
+    # Element by element in flat memory, which NumPy does several times as fast as row by row.
+    places = index if c == 1 else (index.reshape(-1, 1) * c + np.arange(c)).reshape(-1)
+    np.add.at(x.reshape(-1), places, values.reshape(-1))

@@ -385,6 +385,41 @@ def test_cross_entropy_names_the_class_that_does_not_exist() -> None:
         mt.nn.functional.cross_entropy(mt.zeros(2, 3), mt.tensor([0, 7]))
 
 
+@pytest.mark.parametrize("dtype", [mt.int64, mt.int32, mt.uint8])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("options", [{}, {"ignore_index": 1}, {"label_smoothing": 0.1}])
+def test_losses_of_images_are_those_of_their_pixels(
+    dtype: Any, reduction: str, name: str, weighted: bool, options: dict[str, Any]
+) -> None:
+    """Places beyond 255 in a plane, so that small integers cannot count them."""
+    if name == "nll_loss" and "label_smoothing" in options:
+        return
+    rng = np.random.default_rng(0)
+    x = mt.from_numpy(rng.standard_normal((2, 3, 20, 15))).requires_grad_()
+    y = mt.from_numpy(rng.integers(0, 3, (2, 20, 15))).to(dtype)
+    options = {"weight": mt.tensor([1.0, 2.0, 0.5], dtype=mt.float64)} | options
+    if not weighted:
+        del options["weight"]
+    loss = getattr(mt.nn.functional, name)
+    found = loss(x, y, reduction=reduction, **options)
+    rows = x.permute(0, 2, 3, 1).reshape(600, 3)
+    expected = loss(rows, y.reshape(-1), reduction=reduction, **options).reshape(found.shape)
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-12)
+    gradients = [mt.autograd.grad(value.sum(), [x])[0].numpy() for value in (found, expected)]
+    np.testing.assert_allclose(*gradients, rtol=1e-11, atol=1e-15)
+
+
+def test_cross_entropy_of_images_has_second_derivatives() -> None:
+    y = mt.from_numpy(np.random.default_rng(0).integers(0, 3, (2, 2, 2)))
+    x = mt.randn(2, 3, 2, 2, dtype=mt.float64, requires_grad=True)
+    for reduction in ("mean", "none"):
+        assert mt.autograd.gradgradcheck(
+            lambda x, r=reduction: mt.nn.functional.cross_entropy(x, y, reduction=r), [x]
+        )
+
+
 def test_cross_entropy_does_not_overflow() -> None:
     loss = mt.nn.functional.cross_entropy(mt.tensor([[1e4, 0.0]]), mt.tensor([1]))
     assert loss.item() == 1e4

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...backend import ARRAYS, MODES, XP, int64, made, to_host
+from ...numerics.sums import FEW
 from ...tensor import TENSORS, Tensor
 from ..pointwise.elementwise import where
 from ..registry import primitive
@@ -142,16 +143,23 @@ def _unselect(xp, x, *, shape, index):
         return out
     dim = len(index) - 1
     last = index[dim]
-    many = len(shape) > 1 and math.prod(x.shape) > 1000
+    many = math.prod(x.shape) > FEW
     if many and _is_along(index) and x.shape == (*shape[:dim], *last.shape, *shape[dim + 1 :]):
-        # NumPy adds many times as fast at a flat list of places.
-        n = math.prod(last.shape)
-        rows = xp.reshape(xp.remainder(last, shape[dim]), (n,) + (1,) * (len(shape) - dim - 1))
-        places = places_along(xp, rows, shape, dim, (*shape[:dim], n, *shape[dim + 1 :]))
-        xp.scatter_add(xp.reshape(out, -1), xp.reshape(places, -1), xp.reshape(x, -1))
+        n, rows, size = math.prod(last.shape), last, shape[dim]
+        if math.prod(shape[:dim]) != 1:
+            rows = xp.reshape(xp.remainder(last, size), (n,) + (1,) * (len(shape) - dim - 1))
+            rows = places_along(xp, rows, shape, dim, (*shape[:dim], n, *shape[dim + 1 :]))
+            size = math.prod(shape)
+        _add_rows(xp, out, xp.reshape(rows, -1), x, size)
     else:
         xp.scatter_add(out, index, x)
     return out
+
+
+def _add_rows(xp, out, rows, x, count):
+    """Add `x` to `out`, both seen as rows of one length, `count` in all."""
+    size = math.prod(out.shape) // count
+    xp.scatter_add(xp.reshape(out, (count, size)), rows, xp.reshape(x, (rows.shape[0], size)))
 
 
 def _is_along(index: tuple[Any, ...]) -> bool:
@@ -255,14 +263,14 @@ def places_along(xp, index, shape, dim, sizes=None):
     `sizes` is the shape of the result where `index` is yet to be broadcast to it.
     """
     steps = _steps(shape)
-    places = index if steps[dim] == 1 else xp.multiply(index, steps[dim])
-    rest: Any = None
+    places = index if steps[dim] == 1 else xp.multiply(index, steps[dim], dtype=int64)
     for axis, n in enumerate(sizes or index.shape):
         if axis != dim and n > 1:
             step = steps[axis] or 1  # 0 where there are no elements, which arange does not take
             here = xp.reshape(xp.arange(0, n * step, step), (n,) + (1,) * (len(shape) - axis - 1))
-            rest = here if rest is None else xp.add(rest, here)
-    return places if rest is None else xp.add(places, rest)
+            own = sizes is None and places is not index
+            places = xp.add(places, here, out=places if own else None)
+    return places
 
 
 def _gather(xp, x, index, *, dim):
@@ -274,9 +282,11 @@ def _gather(xp, x, index, *, dim):
 def _ungather(xp, x, index, *, dim, shape):
     """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
     out = xp.zeros(shape, x.dtype)
-    flat, places = xp.reshape(out, -1), xp.reshape(places_along(xp, index, shape, dim), -1)
-    write = xp.setitem if index.shape[dim] == 1 else xp.scatter_add  # one each cannot repeat
-    write(flat, places, xp.reshape(x, -1))
+    places = xp.reshape(places_along(xp, index, shape, dim), -1)
+    if index.shape[dim] == 1:  # one each cannot repeat
+        xp.setitem(xp.reshape(out, -1), places, xp.reshape(x, -1))
+    elif index.shape and places.shape[0]:
+        _add_rows(xp, out, places, x, math.prod(shape))
     return out
 
 

@@ -27,9 +27,8 @@ def _add_rows(xp, x, indices, *, rows, out=None):
     direct = out is not None and out.flags.c_contiguous
     table = out if direct else xp.empty((rows, size), x.dtype)
     xp.copyto(table, 0)
-    # Element by element in flat memory, which NumPy does several times as fast as row by row.
-    places = xp.add(xp.multiply(xp.reshape(indices, (-1, 1)), size), xp.arange(size))
-    xp.scatter_add(xp.reshape(table, -1), xp.reshape(places, -1), xp.reshape(x, -1))
+    vectors = xp.reshape(x, (math.prod(indices.shape), size))
+    xp.scatter_add(table, xp.reshape(indices, -1), vectors)
     if out is None or direct:
         return table
     xp.copyto(out, table)
