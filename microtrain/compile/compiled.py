@@ -40,7 +40,7 @@ from .structure import Structure, look_at_all
 from .tree import copies, key_of, rebuilt, replaced, taken
 from .varying import varying
 
-MOST = 32  # captures of one step, with those that a second call is to confirm
+MOST = 32  # captures of one step in a thread, with those that a second call is to confirm
 
 
 def compile(
@@ -156,12 +156,18 @@ class Capture:
 
         An optimizer's runs are made anew for other gradients, their constants for other options.
         """
-        thread = self.key[len(MODES_OF_KEY) - 1]
         updates = (
             optimizer.runs is runs and all(map(same, runs, constants))
             for optimizer, runs, constants in self.optimizers
         )
-        return thread.is_alive() and all(updates) and self.structure.lives() and self.leaves.lives()
+        found = self.thread.is_alive() and all(updates)
+        return found and self.structure.lives() and self.leaves.lives()
+
+    @property
+    def thread(self) -> threading.Thread:
+        """Whose calls it is for: another one has memory of its own."""
+        found: threading.Thread = self.key[len(MODES_OF_KEY) - 1]
+        return found
 
     def values(self) -> dict[str, Any]:
         """By name for people, what it takes as given besides its key."""
@@ -196,7 +202,7 @@ class Compiled:
         self._bound: dict[int, Compiled] = {}  # by id of the object whose method it is
         self.recorded = 0  # calls that ran the function, and were no replay
         self._restless = 0  # recordings in a row that changed the structure they depend on
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may come by while this thread holds it
         self._me: Any = weakref.ref(self)  # what the slot holds must not lead back: a cycle
         self.__call__: Callable[..., Any] = functools.partial(_find, self._me)
 
@@ -258,7 +264,7 @@ class Compiled:
             MODES.inference,
             MODES.default_dtype,
             MODES.anomaly is None,
-            threading.current_thread(),  # another one has memory of its own
+            threading.current_thread(),
             *[key_of(a, tensors) for a in args],
             *[(k, key_of(v, tensors)) for k, v in kwargs.items()],
         )
@@ -279,7 +285,7 @@ class Compiled:
         tensors: list[Tensor] = []
         key = self._key(args, kwargs, tensors)
         self._forget()
-        if self._full() and all(key != place[0] for place in self._pending):
+        if self._full() and all(key != place[0] for place in [*self._pending]):
             self._too_many(key, args, kwargs)
         capture = self._record(key, args, kwargs, tensors)
         program, outside = capture.program, capture.outside
@@ -297,7 +303,8 @@ class Compiled:
         if self._restless >= ATTEMPTS:
             self._restless = 0
             raise CaptureError(f"compile: {self.name} cannot be captured: {capture.problem}")
-        before, attempts = self._pending.pop(place, (None, 0))
+        with self._lock:
+            before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
         result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
         if problem is None:
@@ -321,7 +328,8 @@ class Compiled:
             )
         else:
             forget(program)
-            self._pending[place] = capture, attempts + 1
+            with self._lock:
+                self._pending[place] = capture, attempts + 1
         return result
 
     def _forget(self) -> None:
@@ -330,11 +338,16 @@ class Compiled:
             self.captures = [capture for capture in self.captures if capture.lives()]
             self._pending = {k: found for k, found in self._pending.items() if found[0].lives()}
 
+    def _mine(self) -> list[Capture]:
+        """This thread's captures, oldest first, and those of them that are to be confirmed."""
+        found = [*self._all(), *[capture for capture, _ in [*self._pending.values()]]]
+        return [capture for capture in found if capture.thread is threading.current_thread()]
+
     def _full(self) -> bool:
-        return len(self.captures) + len(self._pending) >= MOST
+        return len(self._mine()) >= MOST
 
     def _too_many(self, key: Any, args: Any, kwargs: Any, *more: Capture) -> NoReturn:
-        found = [*self._all(), *[capture for capture, _ in self._pending.values()]]
+        found = self._mine()
         keys = [*[capture.key for capture in found], key]
         structures = [capture.values() for capture in (*found, *more)]
         names = [name for name, _ in self._arguments(args, kwargs)]

@@ -104,6 +104,7 @@ class _Text:
         tensors: names of the Tensors in the arguments, with what the key says of them.
         kinds: conditions on arguments, but for how Tensors lie in memory.
         rest: conditions on all that is not an argument.
+        follow: the last condition, which takes over new rates of optimizers.
         in_place: the numbers of Tensors that native code reads where they are, if it can.
     """
 
@@ -120,6 +121,7 @@ class _Text:
         self.tensors: list[tuple[str, Any]] = []
         self.kinds = ["not more"]
         self.rest: list[str] = []
+        self.follow: list[str] = []
         self.in_place: set[int] = set()
         values = capture.key[len(MODES_OF_KEY) :]
         by_name = values[capture.positional :]
@@ -134,27 +136,40 @@ class _Text:
         self.state()
 
     def source(self, parameters: str, miss: str) -> str:
-        """The function, of `parameters`; `miss`: what it does with all other calls."""
+        """The function, of `parameters`; `miss`: what it does with all other calls.
+
+        It decides before it writes: another thread, whose call it refuses, must not have touched
+        what native code of this one is reading.
+        """
         everything = [n for n, (_, part) in enumerate(self.tensors) if type(part) is Layout]
         copied = [n for n in everything if n not in self.in_place]
-        first = self.kinds + [check for n in copied for check in self.layout(n)]
-        if self.arrival is not None and self.arrival.moved:
+        checks = [*self.kinds, *self.rest, *self.layouts(copied), *self.apart(copied), *self.follow]
+        lines = [f"if not ({' and '.join(checks)}):", f"    {miss}"]
+        if self.in_place:
             arrays = [self.array(n) if n in self.in_place else self.target(n)
                       for n in self.arrival.moved]  # fmt: skip
             self.scope |= {"arrive": self.arrival.function, "plan": self.arrival.plan}
             self.scope["moved"] = self.arrival.run
-            lines = [f"if not ({' and '.join(first)}):", f"    {miss}"]
+            checks = self.layouts(sorted(self.in_place)) + self.apart(everything)
             lines.append(f"if arrive(plan, {', '.join(f'id({array})' for array in arrays)}):")
-            lines += _indented(self.replay([], copied, "moved()", miss))
-            others = [check for n in self.in_place for check in self.layout(n)]
-            lines += ["else:", *_indented(self.replay(others, everything, "run()", miss))]
-        else:
-            lines = self.replay(first, copied, "run()", miss)
-        return "\n".join([f"def enter({parameters}):", *_indented(lines + self.result())])
+            lines += _indented(self.replay(copied, "moved()"))
+            lines.append(f"elif {' and '.join(checks)}:")
+            lines += [*_indented(self.replay(everything, "run()")), "else:", f"    {miss}"]
+            lines += self.result()
+        elif self.capture.outside is None:
+            lines += self.replay(copied, "run()") + self.result()
+        else:  # another thread may be differentiating what the last call returned
+            self.scope["lock"] = self.capture.outside.lock
+            lines.append("with lock:")
+            lines += _indented(["outside.begin()", *self.replay(copied, "run()"), *self.result()])
+        return "\n".join([f"def enter({parameters}):", *_indented(lines)])
 
-    def replay(self, checks: list[str], copied: Sequence[int], run: str, miss: str) -> list[str]:
-        """The other conditions, and the replay, for which the arguments `copied` are."""
-        capture, checks = self.capture, checks + self.rest
+    def layouts(self, numbers: Sequence[int]) -> list[str]:
+        return [check for n in numbers for check in self.layout(n)]
+
+    def apart(self, copied: Sequence[int]) -> list[str]:
+        """Which of the arguments `copied` have memory in common, and none with what is written."""
+        checks: list[str] = []
         owners: dict[int, str] = {}
 
         def owner(n: int) -> str:
@@ -173,11 +188,14 @@ class _Text:
                         f"{mine} is {theirs} and {at[0]} == {at[1]}" if place == other
                         else f"({mine} is not {theirs} or {at[0]} != {at[1]})"
                     )  # fmt: skip
-        if capture.written:
+        if self.capture.written:
             checks += [f"(id({owner(n)}) not in written or refuse_alias())" for n in copied]
-        lines = [f"if not ({' and '.join(checks)}):", f"    {miss}"]
-        lines += ["outside.begin()"] * (capture.outside is not None)
-        lines += [f"{self.target(n)}[...] = {self.array(n)}" for n in copied]
+        return checks
+
+    def replay(self, copied: Sequence[int], run: str) -> list[str]:
+        """The replay, for which the arguments `copied` are."""
+        capture = self.capture
+        lines = [f"{self.target(n)}[...] = {self.array(n)}" for n in copied]
         lines += [f"leaves.tensors = {self.given}"] * capture.leaves.ends
         if any(getattr(line, "name", "") in DRAWS for line in capture.program.lines):
             self.scope |= {"stream": STREAM, "draw": capture.program.draw}
@@ -305,7 +323,7 @@ class _Text:
                 options.append(f"{now} == {it}.options is seen[{number}][{place}]")
         if options:
             self.scope |= {"follow": follow, "optimizers": capture.optimizers, "seen": seen}
-            checks.append(f"({' and '.join(options)} or follow(optimizers, seen))")
+            self.follow = [f"({' and '.join(options)} or follow(optimizers, seen))"]
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ differentiated copies that memory for them first.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class Outside:
         roots: the edges of the kept graph that the results come from.
         means: its nodes that divide a loss; given: what stands in it for arguments.
         forwards: the forward calls of wrapped models that made it.
+        lock: held by who works on the kept memory: results may be differentiated in any thread.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Outside:
     ) -> None:
         MEANS.add(OPERATION)
         self.recorder = recorder
+        self.lock = threading.RLock()  # the collector may come by while this thread holds it
         self.executor = "numpy"
         self.ways: dict[Any, _Way] = {}
         self._shapes = tuple(result._array.shape for result in results)
@@ -176,19 +179,20 @@ class Outside:
                 raise stale(node, what, version_of(tensor), (then,), 0)
         arrays = [v if v is None else self.recorder.xp.asarray(v) for v in given]
         key = tuple([v if v is None else (v.strides, v.dtype) for v in arrays])
-        way = self.ways.get(key)
-        if way is None:
-            if len(self.ways) >= MOST:
-                del self.ways[next(iter(self.ways))]
-            way = self.ways[key] = _Way()
-        if call.memory is None:
-            return way(self, arrays)
-        now = [array.copy() for array in self._memory]
-        self._put(call.memory)
-        try:
-            return way(self, arrays)
-        finally:
-            self._put(now)
+        with self.lock:
+            way = self.ways.get(key)
+            if way is None:
+                if len(self.ways) >= MOST:
+                    del self.ways[next(iter(self.ways))]
+                way = self.ways[key] = _Way()
+            if call.memory is None:
+                return way(self, arrays)
+            now = [array.copy() for array in self._memory]
+            try:
+                self._put(call.memory)
+                return way(self, arrays)
+            finally:
+                self._put(now)
 
     def _put(self, values: list[Any]) -> None:
         for array, value in zip(self._memory, values, strict=True):
