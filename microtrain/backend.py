@@ -539,8 +539,8 @@ def get_default_dtype() -> np.dtype[Any]:
 def default_dtype(value: Any) -> Iterator[None]:
     """`set_default_dtype(value)` for the length of a block."""
     before = MODES.default_dtype
-    set_default_dtype(value)
     try:
+        set_default_dtype(value)
         yield
     finally:
         MODES.default_dtype = before

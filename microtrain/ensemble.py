@@ -402,12 +402,14 @@ class _Group:
     def turn(self, member: _Member, keep: bool = True) -> Iterator[None]:
         """Inside, the model and the optimizer are those of a member; so is the random stream."""
         before = standing()
-        self._take(member)
         try:
-            yield
+            self._take(member)
+            try:
+                yield
+            finally:
+                if keep:
+                    member.keep(self.model, self.optimizer)
         finally:
-            if keep:
-                member.keep(self.model, self.optimizer)
             go_to(before)
 
     def _take(self, member: _Member) -> None:
@@ -596,8 +598,8 @@ def _is_plain(part: tuple[str, Any]) -> bool:
 def _evaluated(model: Any, function: Callable[[Any], Any]) -> Any:
     """`function(model)` in evaluation mode, without gradients; what it draws is not missed."""
     training, before = {m: m.training for m in model.modules()}, standing()
-    model.eval()
     try:
+        model.eval()
         with no_grad():
             return function(model)
     finally:

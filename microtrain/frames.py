@@ -97,8 +97,8 @@ def of_threads(idents: Iterable[int] | None = None) -> dict[int, list[FrameType]
     # floats were found where frames should be, and the process crashed.
     with _COLLECTING:
         enabled = gc.isenabled()
-        gc.disable()
         try:
+            gc.disable()
             frames = sys._current_frames()
             wanted = frames if idents is None else frames.keys() & set(idents)
             return {ident: outwards(frames[ident]) for ident in wanted}

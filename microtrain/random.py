@@ -282,9 +282,9 @@ def kept_place() -> Iterator[None]:
 def in_step(rows: int | None, ranks: int) -> Iterator[None]:
     """Inside, a step is under way on `rows` rows, unless a loader has said so already."""
     before = STREAM.rows, STREAM.ranks
-    if before[0] is None:
-        STREAM.rows, STREAM.ranks = rows, ranks
     try:
+        if before[0] is None:
+            STREAM.rows, STREAM.ranks = rows, ranks
         yield
     finally:
         STREAM.rows, STREAM.ranks = before
@@ -302,8 +302,9 @@ def shared() -> Iterator[None]:
         >>> with mt.random.shared():
         ...     noisy = weight + 0.1 * mt.randn(3, 4)
     """
-    before, STREAM.shared = STREAM.shared, True
+    before = STREAM.shared
     try:
+        STREAM.shared = True
         yield
     finally:
         STREAM.shared = before

@@ -57,8 +57,8 @@ def __dir__() -> list[str]:
 def _seeded(seed: int) -> Iterator[None]:
     """Random draws from `seed`; then the stream of the caller goes on as if nothing had been."""
     before = get_rng_state()
-    manual_seed(seed)
     try:
+        manual_seed(seed)
         yield
     finally:
         set_rng_state(before)

@@ -115,8 +115,9 @@ class _Anomaly:
 
     def watch(self, backward: Callable[..., Any], node: Node, g: Any) -> Any:
         """`backward(node, g)`; AnomalyError where it returns NaN, a note where it raises."""
-        outer, self.node = self.node, node
+        outer = self.node
         try:
+            self.node = node
             grads = backward(node, g)
         except Exception as error:
             error.add_note(
@@ -202,8 +203,9 @@ def _state(mode: bool, check_nan: bool, check_forward: bool = False) -> _Anomaly
 
 def _set(state: _Anomaly | None) -> None:
     """Make `state` the mode of this thread."""
-    MODES.anomaly = state
-    MODES.switch(bool(MODES.grad))
+    grad = bool(MODES.grad)
+    # Both at once: a Ctrl-C comes between two calls.
+    MODES.anomaly, MODES.grad = state, grad if state is None else state.modes[grad]
 
 
 # What a node remembers ------------------------------------------------------------------------

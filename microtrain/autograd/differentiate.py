@@ -192,8 +192,8 @@ def _finish(touched: dict[Tensor, None]) -> None:
     if MODES.recorder is not None:
         MODES.recorder.refuse_hook("a hook of a Tensor")
     before = MODES.grad
-    MODES.switch(False)
     try:
+        MODES.switch(False)
         for leaf in touched:
             for hook in tuple((leaf.extra().post_hooks or {}).values()):
                 if hook(leaf) is not None:

@@ -89,8 +89,8 @@ def run(
     plain = not create_graph and anomaly is None and recorder is None
     if recorder is not None:
         recorder.passes += 1
-    MODES.grad = create_graph if anomaly is None else anomaly.modes[create_graph]
     try:
+        MODES.grad = create_graph if anomaly is None else anomaly.modes[create_graph]
         if wanted is not None:
             MODES.direct = False
         node: Any = None

@@ -268,8 +268,8 @@ class Function:
                 likes.append(None)
         ctx._inputs = tuple(likes)
         before, anomaly = MODES.grad, MODES.anomaly
-        MODES.grad = False if anomaly is None else anomaly.modes[False]
         try:
+            MODES.grad = False if anomaly is None else anomaly.modes[False]
             if cls._separate:
                 returned = cls.forward(*args, **kwargs)
                 cls.setup_context(ctx, args, returned)
@@ -352,8 +352,8 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def wrapper(ctx: Any, *grads: Any) -> Any:
         before = MODES.grad
-        MODES.switch(False)
         try:
+            MODES.switch(False)
             given = (g.detach() if type(g) in TENSORS else g for g in grads)
             returned = backward(ctx, *given)
         finally:

@@ -24,15 +24,17 @@ class _Switch:
         self._before: list[tuple[bool, bool]] = []  # a stack, because one switch may be nested
 
     def __enter__(self) -> Self:
+        inference = MODES.inference if self._inference is None else self._inference
+        grad, anomaly = self._grad and not inference, MODES.anomaly
         self._before.append((is_grad_enabled(), MODES.inference))
-        if self._inference is not None:
-            MODES.inference = self._inference
-        MODES.switch(self._grad and not MODES.inference)
+        # Without a call in between, where a Ctrl-C could leave half of it.
+        MODES.inference, MODES.grad = inference, grad if anomaly is None else anomaly.modes[grad]
         return self
 
     def __exit__(self, *exc: object) -> None:
-        grad, MODES.inference = self._before.pop()
-        MODES.switch(grad)
+        (grad, inference), anomaly = self._before[-1], MODES.anomaly
+        MODES.inference, MODES.grad = inference, grad if anomaly is None else anomaly.modes[grad]
+        del self._before[-1]
 
     def __call__(self, function: _F) -> _F:
         """Decorate `function`; of a generator every stretch between two yields runs inside."""

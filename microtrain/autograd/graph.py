@@ -104,9 +104,9 @@ class Node:
         values = [g if g is None or record else g._array for g in grads]
         arguments = values if hasattr(self, "_shapes") else values[0]
         before = MODES.grad, MODES.direct
-        MODES.switch(record)
-        MODES.direct = False
         try:
+            MODES.switch(record)
+            MODES.direct = False
             op = self._op
             rules = op.backward_tensors if record else op.backward_arrays
             found = [

@@ -34,7 +34,7 @@ from .leaves import Leaves, reached
 from .outside import ATTEMPTS, Outside
 from .passes import arrays_in, optimise
 from .program import MADE, Program
-from .recorder import Recorder, recording, stream_now
+from .recorder import Recorder, ended, recording, stream_now
 from .reuse import forget
 from .structure import Structure, look_at_all
 from .tree import copies, key_of, rebuilt, replaced, taken
@@ -388,7 +388,7 @@ class Compiled:
                 result = taken(returned, program.outputs, recorder, differentiable)
                 leaves.finish(recorder)
         finally:
-            leaves.restore()
+            ended(recorder)  # where a Ctrl-C came before the block was entered, or as it was left
         used = random.place().draw - recorder.draws_before
         if used > 0:
             program.lines.append(recorder.draws(used))

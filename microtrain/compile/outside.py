@@ -27,7 +27,7 @@ from ..tensor import TENSORS, Tensor, wrap
 from .executors import EXECUTORS
 from .passes import optimise
 from .program import DRAWS, Program, copies_like
-from .recorder import Recorder, recording
+from .recorder import Recorder, ended, recording
 from .traced import Traced
 
 ATTEMPTS = 4  # calls, or passes, until two in a row must have done the same
@@ -203,15 +203,16 @@ class Outside:
         recorder, before = self.recorder, MODES.anomaly
         first = recorder.program
         program = Program(recorder.xp, kinds=dict(self._kinds), memory=list(self._owners))
-        recorder.program = program
-        MODES.anomaly = None
         try:
+            recorder.program = program
+            MODES.anomaly = None
             with recording(recorder):
                 seeds = [v if v is None else _seed(v, recorder) for v in given]
                 ends = tuple(place for place, _ in self._ends)
                 found, _ = run(self.roots, seeds, True, False, ends, False)
                 arrays = [recorder.host(found[end]) if end in found else None for end in ends]
         finally:
+            ended(recorder)
             recorder.program, MODES.anomaly = first, before
         for line in program.lines:
             if getattr(line, "name", "") in DRAWS:

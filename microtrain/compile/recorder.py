@@ -206,9 +206,9 @@ class Recorder(Library):
         beside a number NumPy would compute something that nobody writes down.
         """
         saved = node._saved  # of an operation, or of a user's Function
-        self.doing = f"{getattr(node._op, 'name', node._op.node_name)} backward"
-        node._saved = tuple([self._traced_tensor(value) for value in saved])
         try:
+            self.doing = f"{getattr(node._op, 'name', node._op.node_name)} backward"
+            node._saved = tuple([self._traced_tensor(value) for value in saved])
             return rules(node, self._traced_array(g))
         finally:
             node._saved, self.doing = saved, ""
@@ -328,8 +328,8 @@ class _Switch:
         return getattr(self.xp if recorder is None else recorder, name)
 
 
-_LOCK = threading.Lock()
-_CAPTURING = [0]  # threads
+_LOCK = threading.RLock()  # the collector may end a recording while this thread holds it
+_CAPTURING: set[Recorder] = set()  # those of all threads
 ARRAYS.add(Traced)
 XP[Traced] = _Switch(NUMPY)  # type: ignore[assignment]
 
@@ -337,28 +337,41 @@ XP[Traced] = _Switch(NUMPY)  # type: ignore[assignment]
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Let `recorder` write down the instructions of this thread."""
-    with _LOCK:
-        _CAPTURING[0] += 1
-        XP[Traced] = _Switch(recorder.xp)  # type: ignore[assignment]
-        for kind, library in LIBRARIES.items():  # also arrays of another device are to be noticed
-            XP[kind] = _Switch(library)  # type: ignore[assignment]
-    MODES.recorder = recorder
     try:
-        yield
+        try:
+            with _LOCK:
+                _CAPTURING.add(recorder)
+                XP[Traced] = _Switch(recorder.xp)  # type: ignore[assignment]
+                for kind, library in LIBRARIES.items():  # arrays of another device are noticed too
+                    XP[kind] = _Switch(library)  # type: ignore[assignment]
+            MODES.recorder = recorder
+            yield
+        finally:
+            ended(recorder)
     finally:
+        ended(recorder)  # a Ctrl-C may have come into the first one
+
+
+def ended(recorder: Recorder) -> None:
+    """Nothing is written down by `recorder` any more, also where it has not been already."""
+    if MODES.recorder is recorder:
         MODES.recorder = None
-        with _LOCK:
-            _CAPTURING[0] -= 1
-            if not _CAPTURING[0]:
-                XP.update(LIBRARIES)
+    recorder.leaves.restore()
+    with _LOCK:
+        _CAPTURING.discard(recorder)
+        if not _CAPTURING:
+            XP.update(LIBRARIES)
 
 
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Nothing that happens inside is recorded."""
-    before = MODES.recorder
-    MODES.recorder = None
-    try:
-        yield
-    finally:
-        MODES.recorder = before
+class paused:
+    """Nothing that happens inside is recorded.
+
+    No generator: one that a Ctrl-C left half done would set the recorder when it is collected.
+    """
+
+    def __enter__(self) -> None:
+        self._before = MODES.recorder
+        MODES.recorder = None
+
+    def __exit__(self, *_: object) -> None:
+        MODES.recorder = self._before

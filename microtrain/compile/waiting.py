@@ -54,12 +54,13 @@ def alone(
         over = threading.Event()
         given = handle, doing, over, min(PAUSE, patience / BEATS)
         beat = threading.Thread(target=_beat, args=given, name="compiling", daemon=True)
-        beat.start()
         try:
+            beat.start()
             yield True
         finally:
             over.set()
-            beat.join()
+            if beat.ident is not None:
+                beat.join()
     finally:
         os.close(handle)
 

@@ -224,12 +224,12 @@ def alone(why: str) -> Iterator[None]:
     """What this thread does meanwhile, no other rank does: a collective raises RuntimeError."""
     thread = get_ident()
     outer = FORBIDDEN.get(thread)
-    FORBIDDEN[thread] = why
     try:
+        FORBIDDEN[thread] = why
         yield
     finally:
         if outer is None:
-            del FORBIDDEN[thread]
+            FORBIDDEN.pop(thread, None)
         else:
             FORBIDDEN[thread] = outer
 

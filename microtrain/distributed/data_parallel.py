@@ -272,8 +272,8 @@ class DataParallel(Module):
         The next backward outside reduces them all. In between `p.grad` is this rank's n-fold sum.
         """
         before = self.passes.sync
-        self.passes.sync = False
         try:
+            self.passes.sync = False
             yield
         finally:
             self.passes.sync = before
@@ -438,8 +438,9 @@ class DataParallel(Module):
         passes, sync = self.passes, self.passes.sync
 
         def end() -> None:
-            before, passes.sync = passes.sync, sync
+            before = passes.sync
             try:
+                passes.sync = sync
                 self.end()
             finally:
                 passes.sync = before

@@ -207,9 +207,9 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
         threading.Thread(target=rank_main, args=(rank,), name=f"rank-{rank}", daemon=True)
         for rank in range(world_size)
     ]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     finally:

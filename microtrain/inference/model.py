@@ -391,8 +391,8 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
     """
     config, checkpoint = saved.config, saved.checkpoint
     before = get_rng_state()
-    manual_seed(config.seed)  # a model may hold random values that are no parameters
     try:
+        manual_seed(config.seed)  # a model may hold random values that are no parameters
         with default_dtype(config.dtype):
             module = build_model(config, signature) if model is None else model
             if not isinstance(module, Module):

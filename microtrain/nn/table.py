@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -139,19 +140,16 @@ def summary(module: Any, *inputs: Any) -> Summary:
     ]
     outputs: dict[str, list[Any]] = {}
     modes = [(layer, layer.training) for layer in module.modules()]
-    hooks = [
-        layer.register_forward_hook(
-            lambda _, args, output, name=name: outputs.setdefault(name, []).append(output)
-        )
-        for name, layer, _ in _layers(module)
-    ]
     try:
-        module.eval()
-        with no_grad():
+        with contextlib.ExitStack() as hooks, no_grad():
+            for name, layer, _ in _layers(module):
+                keep: Any = lambda _, args, output, name=name: (  # noqa: E731
+                    outputs.setdefault(name, []).append(output)
+                )
+                hooks.enter_context(layer.register_forward_hook(keep))
+            module.eval()
             module(*arguments)
     finally:
-        for hook in hooks:
-            hook.remove()
         for layer, training in modes:
             layer.training = training
     return Summary(module, outputs)

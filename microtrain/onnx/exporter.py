@@ -140,8 +140,8 @@ def _traced(model: Module, inputs: tuple[Any, ...]) -> Trace:
     rows = inputs[0].shape[0] + 1  # of two or more: what broadcasts one row would look constant
     training = {module: module.training for module in model.modules()}
     named = dict([*model.named_parameters(), *model.named_buffers()])
-    model.eval()
     try:
+        model.eval()
         with no_grad(), np.errstate(all="ignore"):
             passes = [trace(model, _rows(inputs, n), named) for n in (rows, rows + 1, 1)]
     finally:

@@ -106,8 +106,8 @@ class Trace:
         given = [x for each in inputs.values() for x in (each if type(each) is tuple else (each,))]
         if self.depth or not any(type(x) in TENSORS for x in given):
             return function()
-        self.depth += 1
         try:
+            self.depth += 1
             refs = {key: self.ref(value) for key, value in inputs.items()}
             result = function()
         finally:
@@ -150,17 +150,15 @@ def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
 @contextlib.contextmanager
 def _layers(model: Any, trace: Trace) -> Iterator[None]:
     """Keep in `trace` which layer is running."""
-    handles = []
-    for name, module in model.named_modules():
-        label = f"layer {name} ({type(module).__name__})" if name else type(module).__name__
-        push = module.register_forward_pre_hook(lambda *_, label=label: trace.layers.append(label))
-        pop = module.register_forward_hook(lambda *_: trace.layers.pop() and None)
-        handles += [push, pop]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            label = f"layer {name} ({type(module).__name__})" if name else type(module).__name__
+            push: Any = lambda *_, label=label: trace.layers.append(label)  # noqa: E731
+            hooks.enter_context(module.register_forward_pre_hook(push))
+            hooks.enter_context(
+                module.register_forward_hook(lambda *_: trace.layers.pop() and None)
+            )
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 # Between the operations' functions and their code -------------------------------------------------
@@ -197,8 +195,8 @@ def _tracing(trace: Trace) -> Iterator[None]:
             given = {"tensors": tuple(tensors)}
             return mine.call(self.name, lambda: cat(self, tensors, **attributes), given, attributes)
 
-        _HERE.trace = trace
         try:
+            _HERE.trace = trace
             Variadic.apply = traced_list  # type: ignore[method-assign]
             for name in codes:
                 op = REGISTRY[name]
@@ -213,7 +211,7 @@ def _tracing(trace: Trace) -> Iterator[None]:
             for name, function in codes.items():
                 REGISTRY[name].apply.__code__ = function.__code__
             Variadic.apply = cat  # type: ignore[method-assign]
-            del _HERE.trace
+            vars(_HERE).pop("trace", None)
 
 
 LOOKS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__")
@@ -238,9 +236,9 @@ def _watching(trace: Trace) -> Iterator[None]:
 
     methods = {name: Tensor.__dict__[name] for name in LOOKS if name in Tensor.__dict__}
     with _LOCK:
-        for name, method in methods.items():
-            setattr(Tensor, name, watched(name, method))
         try:
+            for name, method in methods.items():
+                setattr(Tensor, name, watched(name, method))
             yield
         finally:
             for name, method in methods.items():

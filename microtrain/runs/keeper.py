@@ -102,7 +102,11 @@ class Saver:
             self._copy, self._is_best = {**contents, **self._copies(contents)}, best
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="saver")
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:  # there can be none, or a Ctrl-C: nobody waits for it
+                    self._thread = self._copy = None
+                    raise
             self._changed.notify_all()
 
     def save(self, contents: dict[str, Any]) -> None:
@@ -139,6 +143,8 @@ class Saver:
     def _write(self) -> None:
         while True:
             with self._changed:
+                if self._thread is not threading.current_thread():
+                    return
                 while self._can_wait and not self._hurry:
                     left = self._free_at - time.monotonic()
                     if left <= 0 or self._copy is None:

@@ -205,8 +205,8 @@ class Measured(Results):
 @contextlib.contextmanager
 def sharing() -> Iterator[None]:
     """Inside, members that are trained one after the other share captured steps."""
-    Trained.held = Held()
     try:
+        Trained.held = Held()
         yield
     finally:
         Trained.held = None

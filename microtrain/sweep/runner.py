@@ -160,8 +160,9 @@ def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(number_, interrupt)
+    before = signal.getsignal(number_)
     try:
+        signal.signal(number_, interrupt)
         yield
     finally:
         signal.signal(number_, before)

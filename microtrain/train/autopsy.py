@@ -11,7 +11,7 @@ rank's own statistics meanwhile); only what was met is exchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..autograd import graph
@@ -133,12 +133,14 @@ class _Layers:
         self.done: list[tuple[int, int, Module]] = []  # inner ones before outer ones
 
     def __enter__(self) -> None:
-        self.handles = [m.register_forward_pre_hook(self._begin) for m in self.names]
-        self.handles += [m.register_forward_hook(self._end) for m in self.names]
+        with ExitStack() as hooks:
+            for module in self.names:
+                hooks.enter_context(module.register_forward_pre_hook(self._begin))
+                hooks.enter_context(module.register_forward_hook(self._end))
+            self.hooks = hooks.pop_all()
 
     def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+        self.hooks.close()
 
     def _begin(self, module: Module, _: Any) -> None:
         self.running.append((graph.next_seq(), module))
@@ -162,9 +164,9 @@ def apart(model: Any) -> Iterator[None]:
     """Passes through `model` without a collective."""
     norms = [module for module in model.modules() if getattr(module, "across", None) is not None]
     across = [norm.across for norm in norms]
-    for norm in norms:
-        norm.across = None
     try:
+        for norm in norms:
+            norm.across = None
         yield
     finally:
         for norm, before in zip(norms, across, strict=True):

@@ -73,11 +73,12 @@ def reading_once() -> Iterator[None]:
     Of rows as they are trained on, those of the run before. Not those of the user's own components,
     which may hand out what they change later.
     """
-    _ROWS.append({})
+    before = [*_ROWS]
     try:
+        _ROWS.append({})
         yield
     finally:
-        _ROWS.pop()
+        _ROWS[:] = before
 
 
 _ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own

@@ -112,9 +112,10 @@ def evaluating(model: Callable[..., Any]) -> Iterator[None]:
     """Without gradients, and a module in evaluation mode; its parts then have the mode they had."""
     parts = [*model.modules()] if isinstance(model, Module) else []
     modes = [(part, part.training) for part in parts]
-    if training := any(mode for _, mode in modes):
-        parts[0].eval()
+    training = any(mode for _, mode in modes)
     try:
+        if training:
+            parts[0].eval()
         with no_grad():
             yield
     finally:
@@ -156,8 +157,8 @@ def _outcome(
 
     weighted: the loss, where rows have weights.
     """
-    MODES.counts = mean
     try:
+        MODES.counts = mean
         with enable_grad() if mean else no_grad():  # the graph says what the loss divides by
             prediction, value = step(outputs, batch)
             if mean and isinstance(value, tuple) and not any(part._edge for part in value):
@@ -186,8 +187,9 @@ def own_step(trainer: Any) -> Step | None:
         return None
 
     def step(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        kept, trainer.model = trainer.model, model
+        kept = trainer.model
         try:
+            trainer.model = model
             returned = trainer.eval_step(batch)
         finally:
             trainer.model = kept

@@ -206,11 +206,12 @@ class Execution:
             if self.name == "numba":
                 self.since = BEGIN if choosing else self.since
                 self.compiled = self._compile(self.name)
-                before = ANNOUNCE.set(self._announced)
+                before = ANNOUNCE.get()
                 try:
+                    ANNOUNCE.set(self._announced)
                     self._capture(kinds)
                 finally:
-                    ANNOUNCE.reset(before)
+                    ANNOUNCE.set(before)
         self.settle()
         if self.name != "off":
             self.run.update_info(compile=self.about())
@@ -227,8 +228,8 @@ class Execution:
     def _capture(self, kinds: Sequence[MicroBatches]) -> None:
         """Two calls for each capture, undone: what they change is as it was."""
         run = self.run
-        self.guard.rehearsing = True
         try:
+            self.guard.rehearsing = True
             for micro_batches in [each for each in kinds for _ in range(2)]:
                 before = Snapshot(run.model, run.loss, False, run.optimizer)
                 last = len(micro_batches) - 1
@@ -281,8 +282,8 @@ class Execution:
         recording, self._recording = self._recording, None
         if recording is None or not recording.done:
             # Other ranks may not do it again: they are asked only what they were not asked before.
-            MODES.answers = [] if recording is None else recording.answers
             try:
+                MODES.answers = [] if recording is None else recording.answers
                 self.eagerly(first, last, *batch)
             finally:
                 MODES.answers = []

@@ -79,26 +79,39 @@ class Requests:
             self._due[kind] = time.monotonic() + self._intervals[kind]
 
     def __enter__(self) -> Requests:
-        if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGUSR1] + ([] if _NO_TIME else [signal.SIGTERM, signal.SIGINT])
-            for number in numbers:
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._signal)
-        if self._path is not None:
-            for name, end in self._ends.items():  # it was over before a resume: not a look later
-                if time.monotonic() >= end:
-                    self.ask(name)
-            self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
-            self._thread.start()
-        return self
+        try:
+            if threading.current_thread() is threading.main_thread():
+                numbers = [signal.SIGUSR1] + ([] if _NO_TIME else [signal.SIGTERM, signal.SIGINT])
+                for number in numbers:
+                    before = signal.getsignal(number)
+                    if before not in (signal.SIG_IGN, None):  # None: not one of Python's
+                        self._before[number] = before
+                        signal.signal(number, self._signal)
+            if self._path is not None:
+                for name, end in self._ends.items():  # over before a resume: not a look later
+                    if time.monotonic() >= end:
+                        self.ask(name)
+                self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
+                self._thread.start()
+            return self
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._thread is not None:
+        try:
+            self._give_back()
+        finally:
+            self._give_back()  # a Ctrl-C may have come into the first one
+        if self._thread is not None and self._thread.ident is not None:  # it has begun
             self._thread.join()
         self.model.notes = (0.0, 0.0, 0.0)
+
+    def _give_back(self) -> None:
+        """Signals go where they went before, and the thread ends."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._over.set()
 
     def _signal(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name

@@ -106,20 +106,20 @@ def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
 
     Collective; its path is known to all.
     """
-    with settled(run.comm):
-        if run.comm.rank == 0:
-            run.config_text = whole_yaml(run.config)  # once: as long as many steps
-            run.directory = (
-                RunDirectory.create(
-                    run.config.run_dir, run.config.name, config_text=run.config_text
-                )
-                if resume is None
-                else RunDirectory(resume, wait_s=LOCK_WAIT)
-            )
-            run.output.log = run.directory.log
-    own = "" if run.directory is None else str(run.directory.path)
-    run.path = Path(run.comm.broadcast_object(own))
     try:
+        with settled(run.comm):
+            if run.comm.rank == 0:
+                run.config_text = whole_yaml(run.config)  # once: as long as many steps
+                run.directory = (
+                    RunDirectory.create(
+                        run.config.run_dir, run.config.name, config_text=run.config_text
+                    )
+                    if resume is None
+                    else RunDirectory(resume, wait_s=LOCK_WAIT)
+                )
+                run.output.log = run.directory.log
+        own = "" if run.directory is None else str(run.directory.path)
+        run.path = Path(run.comm.broadcast_object(own))
         yield
         if run.directory is not None:
             run.directory.flush()  # else nobody would hear of a line that cannot be written

@@ -197,9 +197,9 @@ class _Call:
         """
         stand_ins, seeds = values[: len(self.given)], values[len(self.given) :]
         now, begin = standing(), next_seq()
-        if self.draws is not None:
-            go_to(self.draws)
         try:
+            if self.draws is not None:
+                go_to(self.draws)
             results = self.run(stand_ins)
         finally:
             if self.draws is not None:

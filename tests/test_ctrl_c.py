@@ -1,0 +1,247 @@
+"""A Ctrl-C at any moment leaves the process usable: modes, handlers and threads are as before."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.backend import MODES, NUMPY, XP
+from microtrain.compile import recorder
+from microtrain.distributed import communicator
+from microtrain.runs.keeper import Saver
+from microtrain.train import evaluation, requests
+
+
+def interrupted(function: Callable[[], Any], codes: set[CodeType]) -> Iterator[KeyboardInterrupt]:
+    """Call it until it ends, with a KeyboardInterrupt at another line of `codes` each time."""
+    for number in range(1000):
+        left = [number]
+
+        def local(frame: FrameType, event: str, _: Any, left: list[int] = left) -> Any:
+            if event == "line":
+                left[0] -= 1
+                if left[0] == -1:
+                    raise KeyboardInterrupt
+            return local
+
+        def trace(frame: FrameType, *_: Any, local: Any = local) -> Any:
+            return local if frame.f_code in codes else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            function()
+            return
+        except KeyboardInterrupt as error:
+            sys.settrace(before)
+            yield error
+        finally:
+            sys.settrace(before)
+
+
+def code_of(*functions: Any) -> set[CodeType]:
+    return {getattr(function, "__wrapped__", function).__code__ for function in functions}
+
+
+def modes() -> dict[str, Any]:
+    return {**vars(MODES)}
+
+
+def test_a_recording_that_is_interrupted_at_any_line() -> None:
+    """Else every operation of this thread, eager ones too, would be one of a recording."""
+    w = mt.ones(3, requires_grad=True)
+
+    def step(x: Any) -> Any:
+        loss = (x * w).sum()
+        loss.backward()
+        return loss
+
+    x = mt.ones(3)
+    (x * w).sum().backward()
+    before, gradient = modes(), w.grad
+    codes = code_of(recorder.recording, recorder.ended, recorder.Recorder.backward)
+    codes |= code_of(recorder.paused.__enter__, recorder.paused.__exit__)
+    kept = []  # as a notebook keeps the last traceback, and all that its frames hold
+    for error in interrupted(lambda: mt.compile(step)(x), codes):
+        kept.append(error)
+        assert modes() == before
+        assert XP[np.ndarray] is NUMPY
+        assert w.grad is gradient
+        assert mt.compile(lambda x: x * 2)(x).tolist() == (x * 2).tolist() == [2.0] * 3
+    assert len(kept) > 20
+    del error
+    kept.clear()  # what is closed now must not switch anything on
+    assert modes() == before
+    assert XP[np.ndarray] is NUMPY
+
+
+def test_a_second_program_whose_recording_is_interrupted() -> None:
+    w, x = mt.ones(3, requires_grad=True), mt.ones(3)
+    before = modes()
+    codes = code_of(recorder.recording, recorder.ended, mt.compile.__globals__["Outside"].record)
+
+    def differentiate() -> Any:
+        step = mt.compile(lambda x: (x * w).sum())
+        return [mt.autograd.grad(step(x), [w])[0].tolist() for _ in range(3)]
+
+    for _ in interrupted(differentiate, codes):
+        assert modes() == before
+        assert XP[np.ndarray] is NUMPY
+    assert differentiate() == [[1.0] * 3] * 3
+
+
+class Steps(mt.autograd.Function):
+    """Its backward is recorded or not, its forward never."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    @mt.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+
+def differentiate() -> None:
+    x = mt.ones(2, requires_grad=True)
+    y = Steps.apply(x).sum()
+    y.grad_fn(mt.ones(()))
+    mt.autograd.grad(y, x, create_graph=True)
+
+
+NET = mt.nn.Linear(1, 1)
+
+
+def alone() -> None:
+    with communicator.alone("it is tried"):
+        assert communicator.FORBIDDEN
+
+
+def block(manager: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        with manager():
+            pass
+
+    return run
+
+
+BLOCKS: dict[str, tuple[Callable[[], Any], set[CodeType], Callable[[], Any]]] = {
+    "default dtype": (
+        block(lambda: mt.backend.default_dtype("float64")),
+        code_of(mt.backend.default_dtype), modes,
+    ),
+    "backward": (differentiate, code_of(mt.autograd.graph.Node._gradients), modes),
+    "evaluation": (
+        block(lambda: evaluation.evaluating(NET)), code_of(evaluation.evaluating),
+        lambda: (NET.training, modes()),
+    ),
+    "draws shared by ranks": (
+        block(mt.random.shared), code_of(mt.random.shared), lambda: mt.random.STREAM.shared
+    ),
+    "rows of a step": (
+        block(lambda: mt.random.in_step(3, 2)), code_of(mt.random.in_step),
+        lambda: (mt.random.STREAM.rows, mt.random.STREAM.ranks),
+    ),
+    "what no other rank does": (
+        alone, code_of(communicator.alone), lambda: dict(communicator.FORBIDDEN)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_mode_is_set_where_it_is_given_back(name: str) -> None:
+    """Set, then try: what comes between the two leaves it set for ever.
+
+    The line that gives back is not interrupted: where it makes no call, no signal comes there.
+    """
+    run, codes, state = BLOCKS[name]
+    run()
+    before = state()
+    found = [*interrupted_before_the_end(run, codes, before, state)]
+    assert found
+    assert all(now == before for now in found)
+
+
+def interrupted_before_the_end(
+    run: Callable[[], Any], codes: set[CodeType], before: Any, state: Callable[[], Any]
+) -> Iterator[Any]:
+    """The state after an interrupt at each line up to, and with, the first that has a mode set."""
+    lines = []
+
+    def local(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            lines.append(state() != before)
+        return local
+
+    sys.settrace(lambda frame, *_: local if frame.f_code in codes else None)
+    try:
+        run()
+    finally:
+        sys.settrace(None)
+    first = lines.index(True) if True in lines else len(lines) - 1
+    for _, _ in zip(range(first + 1), interrupted(run, codes), strict=False):
+        yield state()
+
+
+@pytest.fixture
+def handlers() -> Iterator[Callable[[], list[Any]]]:
+    """What signals lead to."""
+    numbers = [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT]
+    before = [signal.getsignal(number) for number in numbers]
+    yield lambda: [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_signals_go_where_they_went_before_the_run(handlers: Any, tmp_path: Path) -> None:
+    """Else the next Ctrl-C is swallowed by a run that is no more."""
+    before = handlers()
+
+    class Model:
+        notes = (0.0, 0.0, 0.0)
+
+    def run() -> None:
+        with requests.Requests(Model(), tmp_path, {}, {}):  # type: ignore[arg-type]
+            pass
+
+    kind = requests.Requests
+    for error in interrupted(run, code_of(kind.__enter__, kind._give_back)):
+        assert handlers() == before
+        assert type(error) is KeyboardInterrupt
+        assert not [t for t in threading.enumerate() if t.name == "stop" and not t.daemon]
+
+
+def test_a_thread_that_cannot_begin_is_not_waited_for(
+    handlers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not: cannot join thread before it is started."""
+    before, start = handlers(), threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name in ("stop", "saver"):
+            raise KeyboardInterrupt
+        start(self)
+
+    contents = {"model": {}, "optimizer": {}, "state": {}, "config_text": "", "step": 0}
+    saver = Saver(tmp_path, 1, 1, ("loss", "min"), print, lambda: None)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        requests.Requests(mt.nn.Linear(1, 1), tmp_path, {}, {}).__enter__()  # type: ignore[arg-type]
+    assert handlers() == before
+    with pytest.raises(KeyboardInterrupt):
+        saver.submit(contents, best=False)
+    saver.wait()
+    monkeypatch.undo()
+    saver.submit(contents, best=False)
+    saver.wait()
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-000000"]
