@@ -16,12 +16,12 @@ class Recording(Protocol):
 
     Attributes:
         passes: how many backward passes have begun.
-        forwards: numbers of nodes before and behind each forward call of a wrapped model.
+        forwards: the forward calls of wrapped models.
         exchanged: what other ranks have answered.
     """
 
     passes: int
-    forwards: list[tuple[int, int]]
+    forwards: list[Any]
     exchanged: list[Any]
 
     # Python that a replay repeats
@@ -64,7 +64,7 @@ class Recording(Protocol):
         """An optimizer's step."""
 
     # Data parallelism
-    def listen(self, listener: Any, roots: Any, create_graph: bool, means: Any) -> Any:
+    def listen(self, listener: Any, roots: Any, create_graph: bool, n: Any, means: Any) -> Any:
         """A backward pass begins that `listener` is told of; the scale of its seeds."""
 
     def heard(self, listener: Any) -> None:

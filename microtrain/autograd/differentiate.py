@@ -12,8 +12,8 @@ from typing import Any
 from ..backend import LISTENERS, MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .engine import run
-from .graph import edge_of
-from .listeners import announced
+from .graph import edge_of, next_seq
+from .listeners import announced, derived
 
 
 def backward(
@@ -107,7 +107,10 @@ def grad(
     seeds = _seeds(roots, grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     edges = [root._edge or root for root in roots]
+    first = next_seq() if create_graph else 0
     captured, _ = run(edges, seeds, retain, create_graph, wanted, False)
+    if create_graph and LISTENERS.refs:
+        derived(edges, first, [*captured.values()])
     found: list[Any] = []
     for number, tensor in enumerate(wanted):
         value = captured.get(edge_of(tensor))

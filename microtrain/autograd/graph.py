@@ -25,6 +25,8 @@ next_seq = itertools.count(1).__next__
 # Operations whose nodes say what a loss was divided by. Each comes in when it is first used: while
 # there is none, nobody has to look for them.
 MEANS: set[Any] = set()
+# Whether rows of what is differentiated were ever selected by a mask: "x[mask]", once that is so.
+MASKED: set[str] = set()
 
 
 class Backward:

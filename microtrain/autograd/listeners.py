@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ..backend import LISTENERS, MODES, XP
 from ..tensor import Tensor
 from .engine import Scaling, run
-from .graph import MEANS, leaves_of, reaches
+from .graph import next_seq, reaches
 
 
 class Listener(Protocol):
@@ -29,14 +29,16 @@ class Listener(Protocol):
     storage: Any
     waits: bool
 
-    def forwards(self) -> list[tuple[int, int]]:
-        """Numbers of nodes around the forward calls since the last pass."""
+    def look(self, edges: Any, told: Sequence[Any], retain: bool) -> list[tuple[Any, Any]]:
+        """Of each listener that is told: the rows that a pass from `edges` depends on, and what it
+        is a mean over, None where that is these.
+        """
 
-    def denominators(self, edges: Any, means: list[Any], forwards: list[tuple[int, int]]) -> Any:
-        """What a pass from `edges` is a mean over; None where that is its rows."""
+    def derived(self, edges: Any, first: int, results: Any) -> None:
+        """A pass with `create_graph` has made `results`, and nodes from number `first` on."""
 
-    def begin(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> float | None:
-        """Before a pass: what its seeds are multiplied by; None: by nothing."""
+    def begin(self, roots: Any, create_graph: bool, n: Any, weights: Any) -> float | None:
+        """Before a pass over `n` rows: what its seeds are multiplied by; None: by nothing."""
 
     def readiness(self, edges: Any) -> Any:
         """What is to be called with a leaf that has been added to; None: nothing."""
@@ -44,16 +46,16 @@ class Listener(Protocol):
     def shares(self, weights: Any) -> bool:
         """Whether a root has terms that must be made shares of the whole, in `share`."""
 
-    def share(self, weights: Any) -> None:
-        """Make them that; collective."""
+    def share(self, weights: Any, like: Any) -> None:
+        """Make them that; collective. `like`: an array of the kind to send."""
 
-    def correct(self, weights: Any, seed: Any) -> None:
-        """After such a pass from `seed`: count the loss as a share of the whole as well."""
+    def correct(self, weights: Any, root: Any, seed: Any) -> None:
+        """After such a pass from `root`: count the loss as a share of the whole as well."""
 
     def end(self) -> None:
         """After a pass: make the gradients global."""
 
-    def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Any:
+    def whole(self, roots: Any, create_graph: bool, n: Any, weights: Any) -> Any:
         """For a captured step: see `compile.bookkeeping.Pass`."""
 
     def cancel(self) -> None:
@@ -73,23 +75,21 @@ def announced(
         if (reaches(edges, one.members) if wanted is None else one.members & {*wanted})
     ]
     if not told:
-        return run(edges, seeds, retain, create_graph, wanted, True)
+        first_node = next_seq() if create_graph else 0
+        found = run(edges, seeds, retain, create_graph, wanted, True)
+        if create_graph:
+            derived(edges, first_node, [*found[1]])
+        return found
     recorder, shared = MODES.recorder, None  # terms of the root that ranks have to weigh together
     first, several = told[0], len(told) > 1
     try:
-        means: list[Any] = []
-        weights: Sequence[Any] = (None,) * len(told)
-        if MEANS:
-            leaves_of(edges, means)
-        if means:
-            forwards = [numbers for one in told for numbers in one.forwards()]
-            weights = [one.denominators(edges, means, forwards) for one in told]
+        seen = first.look(edges, told, retain)
         begin = _begin if recorder is None else recorder.listen
-        scale = begin(first, roots, create_graph, weights[0])
+        scale = begin(first, roots, create_graph, *seen[0])
         members: Any = first.members
         if several:
-            for one, weight in zip(told[1:], weights[1:], strict=True):
-                other = begin(one, roots, create_graph, weight)
+            for one, each in zip(told[1:], seen[1:], strict=True):
+                other = begin(one, roots, create_graph, *each)
                 if other is not scale and other != scale:
                     raise RuntimeError(
                         "one backward reaches several DataParallel models that count differently "
@@ -97,8 +97,8 @@ def announced(
                         "all the same model.count(n) and reduction"
                     )
                 members |= one.members
-        if means:
-            shared = _share(told, weights)
+        if seen[0][1] is not None or several:
+            shared = _share(told, [weights for _, weights in seen], seeds[0])
         given = seeds
         if scale is None or (type(scale) not in XP and scale == 1):
             members = home = None
@@ -111,7 +111,7 @@ def announced(
         found = run(edges, seeds, retain, create_graph, wanted, True, scaling)
         for one in told:
             if shared is not None:
-                one.correct(shared, given[0])
+                one.correct(shared, roots[0]._array, given[0])
             one.end() if recorder is None else recorder.heard(one)
     except BaseException:
         for one in told:
@@ -127,7 +127,13 @@ def _begin(listener: Any, *args: Any) -> Any:
     return listener.begin(*args)
 
 
-def _share(told: Sequence[Any], weights: Sequence[Any]) -> Any:
+def derived(edges: Any, first: int, results: Any) -> None:
+    """A pass with `create_graph` from `edges` has made nodes from number `first` on."""
+    for one in LISTENERS:
+        one.derived(edges, first, results)
+
+
+def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
     """Let the listeners weigh the terms of a root together; what they did, or None."""
     taking = [one for one, weight in zip(told, weights, strict=True) if one.shares(weight)]
     if not taking:
@@ -138,5 +144,5 @@ def _share(told: Sequence[Any], weights: Sequence[Any]) -> Any:
             "models, and not all may take part in weighing them: give all the same ranks, "
             "and none or all model.count(n)"
         )
-    told[0].share(weights[0])
+    told[0].share(weights[0], like)
     return weights[0]

@@ -14,6 +14,8 @@ from ..optim.optimizer import Optimizer
 from ..random import STREAM
 from .program import Host, Name
 
+FORWARD = "a forward call"  # what the note of one begins with
+
 
 class Clear(Host):
     """`zero_grad()`: the gradients of a storage are absent."""
@@ -134,6 +136,7 @@ class Pass(Host):
 
     Attributes:
         listener: whose it is.
+        forward: whether it is of a forward call.
         whole: at the beginning: how all of this is done at the end of a pass which makes a step by
             itself, where no gradient was there before. None: it is not such a pass.
     """
@@ -143,6 +146,7 @@ class Pass(Host):
     ) -> None:
         super().__init__(label, function, where)
         self.listener, self.whole = listener, whole
+        self.forward = label.startswith(FORWARD)
 
 
 class WholePass(Host):

@@ -48,9 +48,11 @@ class Outside:
         executor: the name of the one that replays.
         ways: the second programs, by what they are given.
         roots: the edges of the kept graph that the results come from.
+        ends: what stands in it for a leaf, with that leaf, or the number of an argument.
         means: its nodes that divide a loss; given: what stands in it for arguments.
         forwards: the forward calls of wrapped models that made it.
         lock: held by who works on the kept memory: results may be differentiated in any thread.
+        surveys: of each result, what data parallelism has found in the graph.
     """
 
     def __init__(
@@ -64,10 +66,11 @@ class Outside:
         self._shapes = tuple(result._array.shape for result in results)
         self._last: Any = lambda: None  # weakly, the node of the last call
         self._arguments = arguments
-        self._ends: list[tuple[Tensor, Any]] = []  # stand-in of a leaf; the leaf, or its number
+        self.ends: list[tuple[Tensor, Any]] = []  # stand-in of a leaf; the leaf, or its number
         self._watched: list[tuple[Any, str, Tensor]] = []  # what nodes saved of the state
         self.roots = tuple(self._end(edge_of(result)) for result in results)
         self.forwards = recorder.forwards
+        self.surveys: dict[int, Any] = {}
         self.means: list[Any] = []
         kept: dict[int, Any] = {}
         for node in self._nodes():
@@ -78,7 +81,7 @@ class Outside:
             for array in _arrays((node._saved, getattr(node, "__dict__", ()))):
                 owner = owner_of(array)
                 kept[id(owner)] = owner
-        self.given = [place for place, goal in self._ends if type(goal) is int]
+        self.given = [place for place, goal in self.ends if type(goal) is int]
         del self._arguments
         kinds = recorder.program.kinds
         for number in kept:
@@ -123,7 +126,7 @@ class Outside:
             self.recorder.refuse_hook("a hook of a Tensor")
         place = wrap(edge._array)
         place._rg = True
-        self._ends.append((place, goal))
+        self.ends.append((place, goal))
         return place
 
     def _settle(self, node: Any) -> None:
@@ -160,7 +163,7 @@ class Outside:
 
     def node(self, tensors: list[Tensor]) -> Node:
         """A node for the results of a call that was given `tensors`."""
-        edges = [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self._ends]
+        edges = [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self.ends]
         call = _Call(self, [version_of(tensor) for *_, tensor in self._watched])
         node = CompiledNode()
         record(node, OPERATION, tuple(edges), (call,), *self._shapes)
@@ -208,7 +211,7 @@ class Outside:
             MODES.anomaly = None
             with recording(recorder):
                 seeds = [v if v is None else _seed(v, recorder) for v in given]
-                ends = tuple(place for place, _ in self._ends)
+                ends = tuple(place for place, _ in self.ends)
                 found, _ = run(self.roots, seeds, True, False, ends, False)
                 arrays = [recorder.host(found[end]) if end in found else None for end in ends]
         finally:

@@ -80,13 +80,13 @@ def _join_passes(program: Program) -> None:
             marked |= {*line.slots}
             clean -= {slot.buffer.storage() for slot in line.slots}
         elif isinstance(line, Pass):
-            parts = told.setdefault(line.listener, [])
-            parts.append(line)
-            if len(parts) == 2 and line.listener.storage not in clean:
+            told.setdefault(line.listener, []).append(line)
+            if line.whole is not None and line.listener.storage not in clean:
                 line.whole = None
     for listener, parts in told.items():
-        if len(parts) == 3 and parts[1].whole is not None:
+        *before, begin, end = [None, *parts] if len(parts) < 2 else parts
+        if begin and begin.whole and all(one.forward for one in before):
             complete = marked.issuperset(listener.storage.slots)
-            last = WholePass(parts[1], parts[2], complete)
-            lines = [last if line is parts[2] else line for line in program.lines]
-            program.lines[:] = [x for x in lines if x is not parts[0] and x is not parts[1]]
+            last = WholePass(begin, end, complete)
+            lines = [last if line is end else line for line in program.lines]
+            program.lines[:] = [x for x in lines if all(x is not one for one in parts)]

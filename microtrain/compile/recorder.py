@@ -46,7 +46,7 @@ class Recorder(Library):
         self.optimizers: list[Any] = []  # that took a step
         self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
         self.listeners: dict[Any, None] = {}  # that were told of backward passes
-        self.forwards: list[tuple[int, int]] = []  # node numbers around those of wrapped models
+        self.forwards: list[Any] = []  # calls of wrapped models
         self.first_draw = 0
         self.stream = stream_now()  # of `manual_seed`, as the instructions so far leave it
         self.moved = False  # by anything else
@@ -234,12 +234,12 @@ class Recorder(Library):
             self.copyto(slot.array, g)
         self._do(Mark([slot], self._where()))
 
-    def listen(self, listener: Any, roots: Any, create_graph: bool, means: Any) -> Any:
+    def listen(self, listener: Any, roots: Any, create_graph: bool, n: Any, means: Any) -> Any:
         """The beginning of a pass that data parallelism is told of; the scale of its seeds."""
         hosted = [wrap(self.host(root._array)) for root in roots]
-        whole = listener.whole(hosted, create_graph, means)
+        whole = listener.whole(hosted, create_graph, n, means)
         label, begin = listener.beginning(
-            hosted, create_graph, None if means is None else means.hosted()
+            hosted, create_graph, n, None if means is None else means.hosted()
         )
         for root in roots:
             self.fixed(root._array)

@@ -25,12 +25,14 @@ from typing import Any, Literal, Self
 
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
+from ..compile.bookkeeping import FORWARD
 from ..nn.module import LoadedKeys, Module
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .alike import BATCH_NORMS, Alike
 from .batch_norm import Across
+from .calls import Call, Survey
 from .communicator import Communicator
 from .connection import ranks_of
 from .control_lane import NOTHING, SILENT, Outcome
@@ -41,8 +43,6 @@ from .strategy import check_options, strategy
 from .whole_pass import Whole, whole
 
 __all__ = ["DataParallel"]
-
-MOST = 64  # forward calls between two backward passes that are told apart
 
 
 class DataParallel(Module):
@@ -214,18 +214,18 @@ class DataParallel(Module):
         with in_step(rows, self.comm.size):
             out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
-            forwards = (MODES.recorder or self.passes).forwards
-            forwards.append((first, graph.next_seq()))
-            if len(forwards) > MOST:  # nobody called backward
-                forwards[:] = [(forwards[0][0], forwards[-1][1])]
-            if rows is not None:
-                self._note("rows are counted", self._add, rows)
+            call = Call(self.passes, first, rows, out)
+            if MODES.recorder is None:
+                self.passes.called(call)
+            else:
+                MODES.recorder.forwards.append(call)
+            self._note(FORWARD, self._wait)
         return out
 
     @property
     def waits(self) -> bool:
         """Whether a backward pass is to follow a forward call."""
-        return self.passes.pending is not None
+        return self.passes.waits
 
     def _note(self, label: str, function: Any, *args: Any) -> None:
         """Call `function(*args)`, also whenever a captured step is replayed."""
@@ -235,8 +235,8 @@ class DataParallel(Module):
             label = ": ".join([label, *map(str, args)])
             MODES.recorder.bookkeeping(label, functools.partial(function, *args), self)
 
-    def _add(self, rows: int) -> None:
-        self.passes.pending = (self.passes.pending or 0) + rows
+    def _wait(self) -> None:
+        self.passes.waits = True
 
     def _give(self, rows: int) -> None:
         self.passes.given = rows
@@ -245,7 +245,7 @@ class DataParallel(Module):
         """What a captured step takes as given where it begins."""
         passes = self.passes
         waiting = passes.open and passes.cleared == self.storage.cleared
-        return passes.sync, passes.pending, passes.given, waiting
+        return passes.sync, passes.waits, passes.given, waiting
 
     def count(self, n: int) -> None:
         """Set the number of samples (tokens, unmasked rows) of the next backward.
@@ -261,8 +261,8 @@ class DataParallel(Module):
         self._note("count", self._give, rows)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch mode; what was counted before (a validation with grad enabled) is forgotten."""
-        self.passes.pending = None
+        """Switch mode; no pass is to follow what was called before (a validation, with grad)."""
+        self.passes.waits = False
         return super().train(mode)
 
     @contextmanager
@@ -304,29 +304,65 @@ class DataParallel(Module):
         self.passes.forget()
         self._reset()
 
-    def forwards(self) -> list[tuple[int, int]]:
-        """Numbers of nodes around the forward calls since the last backward pass."""
-        if MODES.recorder is None:
-            return self.passes.forwards
-        return [*self.passes.forwards, *MODES.recorder.forwards]
+    def forwards(self) -> list[Call]:
+        """The forward calls that a backward pass may depend on."""
+        passes = self.passes
+        mine = [*passes.freed, *passes.forwards]
+        if MODES.recorder is not None:
+            mine += [call for call in MODES.recorder.forwards if call.passes is passes]
+        return sorted(mine, key=operator.attrgetter("first")) if passes.freed else mine
 
-    def denominators(
-        self, edges: Any, means: list[Any], forwards: list[tuple[int, int]]
-    ) -> Denominators | None:
-        """What a backward pass from `edges` is a mean over; None where that is its rows.
+    def look(self, edges: Any, told: Sequence[DataParallel], retain: bool) -> list[tuple[Any, Any]]:
+        """For each of the models that a backward pass from `edges` reaches: samples and weights.
 
-        Args:
-            means: the nodes in its graph that divide a loss.
-            forwards: numbers of nodes around what depends on the rows.
+        Samples are None where it depends on no forward call with rows; weights are what it is a
+        mean over, None where that is these samples.
         """
-        if not means or self.reduction == "sum" or self.passes.given is not None:
-            return None
-        return find(edges, means, lambda seq: any(a < seq < b for a, b in forwards))
+        freed = [call for one in told for call in one.passes.freed]
+        seen = Survey(edges, [one.forwards() for one in told], freed)
+        found: Any = None
+        if seen.means or seen.selects or len(seen.calls) > 1:
+            whole = 0
+            for key, call in seen.calls.items():
+                whole |= seen.bit(key, call.rows)
+            found = find(edges, seen, whole)
+        counts = []
+        for one in told:
+            mine = [call.rows for call in seen.calls.values() if call.passes is one.passes]
+            rows = [number for number in mine if number is not None]
+            counts.append(sum(rows) if rows else None)
+        base = sum(count or 0 for count in counts)
+        if found is None and len(told) > 1:  # all are to count alike
+            found = Denominators([], [], [base])
+        if found is not None:
+            found.base = base
+        result = []
+        for one, count in zip(told, counts, strict=True):
+            own = one.reduction == "mean" and one.passes.given is None
+            result.append((count, found if own else None))
+            one.passes.settle(seen.calls, not retain)
+        return result
+
+    def derived(self, edges: Any, first: int, results: Any) -> None:
+        """A pass with `create_graph` has made `results`, and nodes from number `first` on."""
+        passes = self.passes
+        calls = [*Survey(edges, [self.forwards()]).calls.values()]
+        if calls:
+            call = Call(passes, first, None, results, calls)
+            kept = passes.forwards if MODES.recorder is None else MODES.recorder.forwards
+            while kept and kept[-1].first > first and kept[-1] not in kept[-1].origins:
+                kept.pop()  # a pass within this one
+            kept.append(call)
 
     def begin(
-        self, roots: Sequence[Tensor], create_graph: bool, weights: Denominators | None = None
-    ) -> float | None:
-        """Before a backward pass: what its seeds are multiplied by."""
+        self, roots: Sequence[Tensor], create_graph: bool, n: int | None = None,
+        weights: Denominators | None = None,
+    ) -> float | None:  # fmt: skip
+        """Before a backward pass: what its seeds are multiplied by.
+
+        Args:
+            n: samples of the forward calls that it depends on; None: there are none.
+        """
         if create_graph:
             raise RuntimeError(
                 "backward(create_graph=True) into the parameters of a DataParallel model: their "
@@ -334,14 +370,14 @@ class DataParallel(Module):
                 "on gradients"
             )
         passes, mean = self.passes, self.reduction == "mean"
-        n = passes.samples
-        passes.pending = passes.given = None
-        passes.forwards.clear()
+        n = n if passes.given is None else passes.given
+        passes.given = None
+        passes.waits = False
         if n is None and mean:
             raise RuntimeError(
-                "backward into the parameters of a DataParallel model without a forward call of "
-                "that model (with a Tensor of rows as an argument) since the last backward: the "
-                "number of samples is unknown; call model.count(n) before backward"
+                "backward into the parameters of a DataParallel model from a value that depends on "
+                "no forward call of that model with grad enabled and a Tensor of rows as an "
+                "argument: the number of samples is unknown; call model.count(n) before backward"
             )
         if STRUCTURE[0] != passes.structure:
             self.refuse_new_parameters()
@@ -355,21 +391,23 @@ class DataParallel(Module):
         if not passes.open:
             passes.open, passes.cleared = True, storage.cleared
             passes.kept = self._set_aside()
-        weight: float | None = n
-        if weights is not None and n:
-            weight = weights.weight(n, self.comm.size, passes.alone)
+        base = n if weights is None else weights.base
+        weight: float | None = base
+        if weights is not None and base:
+            weight = weights.weight(self.comm.size, passes.alone)
         if len(roots) == 1 and roots[0]._array.size == 1:
-            value = 0.0 if weight == 0 else float(roots[0]._array.item())
+            lost = weights is not None and self.shares(weights) and weights.lost
+            value = 0.0 if weight == 0 or lost else float(roots[0]._array.item())
             passes.loss += weight * value if mean and weight is not None else value
         else:
             passes.not_scalar += 1
         passes.counted = passes.counted and n is not None
         passes.rows += n or 0
         passes.weight += weight or 0.0
-        passes.current = n
+        passes.current = base
         reducer.begin()
         passes.running = True
-        if n == 0 and reducer.in_place:
+        if base == 0 and reducer.in_place:
             passes.empty = [
                 None if slot.epoch != slot.buffer.epoch else slot.array.copy()
                 for slot in storage.slots
@@ -380,18 +418,18 @@ class DataParallel(Module):
         """Whether a root has terms that must be made shares of the whole, in `share`."""
         return weights is not None and self.passes.alone and self.comm.size > 1 and weights.shared
 
-    def share(self, weights: Denominators) -> None:
-        """Make them that; collective."""
-        weights.share(self.comm, self.passes.current or 0)
+    def share(self, weights: Denominators, like: Any) -> None:
+        """Make them that; collective. `like`: an array of the kind to send."""
+        weights.share(self.comm, self.passes.current or 0, like)
 
-    def correct(self, weights: Denominators, seed: Any) -> None:
-        """After such a pass from `seed`: count the loss as a share of the whole as well."""
+    def correct(self, weights: Denominators, root: Any, seed: Any) -> None:
+        """After such a pass from `root`: count the loss as a share of the whole as well."""
         if self.passes.not_scalar:
             return
-        parts = weights.parts(seed)
+        parts = weights.parts(root, seed)
 
         def add() -> None:
-            self.passes.loss += correction(parts)
+            self.passes.loss += correction(*parts)
 
         self._note("shares of the loss", add)
 
@@ -418,20 +456,24 @@ class DataParallel(Module):
         return self.reducer.readiness(edges)
 
     def beginning(
-        self, roots: Sequence[Tensor], create_graph: bool, weights: Denominators | None
-    ) -> tuple[str, Any]:
+        self, roots: Sequence[Tensor], create_graph: bool, n: int | None,
+        weights: Denominators | None,
+    ) -> tuple[str, Any]:  # fmt: skip
         """What `begin` is going to do, to be done again whenever a captured step is replayed."""
-        begin = functools.partial(self.begin, roots, create_graph, weights)
-        return f"a backward pass over {self.passes.samples} samples", begin
+        begin = functools.partial(self.begin, roots, create_graph, n, weights)
+        given = self.passes.given
+        return f"a backward pass over {n if given is None else given} samples", begin
 
-    def whole(self, roots: Sequence[Tensor], create_graph: bool, weights: Any) -> Whole | None:
+    def whole(
+        self, roots: Sequence[Tensor], create_graph: bool, n: int | None, weights: Any
+    ) -> Whole | None:
         """For replays: how to note a pass at its end, from the rows of its forward call on.
 
         None where more is to be noted. The step must have cleared the gradients before, and tell of
         this one forward call and this one pass.
         """
         usual = weights is None and not create_graph and len(roots) == 1
-        return whole(self, roots[0]._array) if usual else None
+        return whole(self, roots[0]._array, n) if usual else None
 
     def ending(self) -> tuple[str, Any]:
         """What `end` is going to do, likewise; the step itself may have called `no_sync`."""

@@ -5,11 +5,16 @@ the weights of what counts, and the node of that division knows both (`ops/loss/
 that is such a loss times anything, with penalties beside it that do not depend on the rows, has
 that sum in the place of its number of rows: the mean over ranks and micro-batches is then exact.
 
-A root with several such terms, or one beside a mean over the rows, has no single weight. Where one
-pass makes a step, its ranks add up their denominators, one small reduction, and what a term hands
-back is multiplied by what makes it a share of the whole; n counts the rows as ever, N on all ranks:
+An ordinary mean is over rows: those of the forward calls that it depends on, or, nearer, those that
+were selected from what these returned (`calls.py`). Means over the same rows have one weight.
+
+A root with several weights has none. Where one pass makes a step, its ranks add up their
+denominators, one small reduction, and what a term hands back is multiplied by what makes it a share
+of the whole; n counts the rows as ever, N on all ranks:
 
     n / N * factor * total / count   becomes   factor * total / (count on all ranks)
+
+Whether they do is decided by the graph, which is the same on all ranks, never by a rank's numbers.
 
 Where several passes make a step the sums are not known in time: RuntimeError, unless every element
 counts alike, when such a loss is a mean over rows like any other.
@@ -18,15 +23,20 @@ counts alike, when such a loss is a mean over rows like any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..autograd import grad
-from ..autograd.graph import freed, leaves_of
-from ..backend import MODES, XP
+from ..autograd.graph import freed
+from ..backend import ARRAYS, MODES, XP
 from ..compile.outside import CompiledNode
 from ..errors import ConfigError
-from ..tensor import TENSORS, Tensor
+from ..ops.loss.probability_losses import bce_with_logits
+from ..ops.loss.regression_losses import mse
+from ..ops.reduce.reductions import count_of, mean_dims
+from ..tensor import TENSORS, Tensor, wrap
+from .calls import WEIGHED, Survey
 from .collectives import exchange
 
 __all__ = ["Denominators", "UnequalDenominators", "correction", "find", "of_batch"]
@@ -55,12 +65,13 @@ class Term:
     products: Sequence[Any] = ()  # by what is learned, in which it stands alone in the root
     factor: Any = None  # the gradient that it got
     share: Any = 1.0
+    whole: Any = 0.0  # the count on all ranks
 
     def __init__(self, node: Any, call: Any = None) -> None:
         if node._saved is None:
             raise freed(node)
         total, count, _, self.name, self.elements = node._saved
-        self.node = node
+        self.node = self.key = node  # terms of one key have one count
         self.total, self.count = total._array, count._array
         self.inner = call is not None
         if call is not None:
@@ -112,25 +123,136 @@ class Term:
 
     def hosted(self) -> Term:
         """The same with the memory that holds the values of each replay."""
-        found = object.__new__(Term)
-        found.__dict__.update(self.__dict__, total=_fixed(self.total), count=_fixed(self.count))
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__, count=_fixed(self.count))
+        if not isinstance(self, Plain):
+            found.total = _fixed(self.total)
         return found
+
+    def value(self) -> tuple[Any, Any]:
+        """The loss, as a total and what that was divided by."""
+        return self.total, self.count
+
+
+class Plain(Term):
+    """An ordinary mean.
+
+    Args:
+        count: how many rows these are.
+    """
+
+    fixed, inner = True, False
+
+    def __init__(self, node: Any, sources: int, count: float) -> None:
+        self.node, self.key, self.count, self.elements = node, sources, count, count
+        self.name = node._op.name
+        size, self._total = PLAIN[node._op]
+        self._saved = node._saved  # which the pass frees
+        self.size = size(*node._saved)
+
+    def begin(self) -> None:
+        """As in the base class; without rows, what is learned beside it must not meet its NaN."""
+        super().begin()
+        for product in self.products if not self.size else ():
+            product._saved = tuple(
+                wrap(XP[type(one._array)].zeros_like(one._array)) if _leads(one, self.node) else one
+                for one in product._saved
+            )
+
+    def value(self) -> tuple[Any, Any]:
+        """The mean, as a total and what that was divided by."""
+        return self._total(*self._saved), self.size
+
+
+# Of ordinary means: from what their nodes have saved what they divide by, and what they divide.
+PLAIN: dict[Any, tuple[Callable[..., int], Callable[..., Any]]] = {
+    mean_dims.operation: (
+        lambda total, dims, keepdim, shape: count_of(shape, dims),
+        lambda total, dims, keepdim, shape: total,
+    ),
+    mse.operation: (
+        lambda input, target, difference, reduction: difference.size,
+        lambda input, target, difference, reduction: _dot(difference.reshape(-1)),
+    ),
+    bce_with_logits.operation: (
+        lambda input, target, reduction: input._array.size,
+        lambda input, target, reduction: bce_with_logits(input._array, target._array, "sum"),
+    ),
+}
+
+
+def _leads(value: Any, goal: Any) -> bool:
+    """Whether a Tensor is computed from the result of the node `goal`."""
+    stack = [value._edge] if type(value) in TENSORS else []
+    seen: set[Any] = set()
+    while stack:
+        edge = stack.pop()
+        node = edge[0] if type(edge) is tuple else edge
+        if node is goal:
+            return True
+        if node is not None and type(node) not in TENSORS and node not in seen:
+            seen.add(node)
+            stack += node._edges if node._seq > goal._seq else ()
+    return False
+
+
+def _dot(flat: Any) -> Any:
+    xp = XP[type(flat)]
+    return xp.asarray(xp.dot(flat, flat))
+
+
+def _is_mean(node: Any) -> bool:
+    """Whether a node is that of an ordinary mean over all elements, and knows which."""
+    if node._op not in PLAIN or node._shape != () or node._saved is None:
+        return False
+    if node._op is mean_dims.operation:
+        return not _is_scalars(node._edges[0])
+    return node._saved[-1] == "mean" and None not in node._saved[:2]
+
+
+def _is_scalars(edge: Any) -> bool:
+    """Whether the value at `edge` is one number, or some that were put together."""
+    if type(edge) is tuple or type(edge) in TENSORS:
+        return type(edge) in TENSORS and not edge.shape
+    name = getattr(edge._op, "name", "")
+    if not edge._shape or name not in _SUMS:
+        return not edge._shape
+    return all(_is_scalars(one) for one in edge._edges if one is not None)
 
 
 class Denominators:
     """What `find` has found in a root.
 
-    Attributes:
-        terms: the losses that the root is a sum of.
+    Args:
+        terms: the losses that the root is a sum of, and that have to be made shares of the whole.
         mixed: losses in other arithmetic.
-        rows: whether anything else in the root depends on the rows.
-        single: the one count that all of it is a mean over, a 0-d array; None where it is not.
+        rows: of each of the means over rows how many these are.
+        counts: the same of all that the root is a sum of.
+        unknown: whether some of the means are over a part of the rows, and their values not known.
+        shared: whether ranks have to tell each other their counts; alike on all of them.
+        rest: what it adds to these terms: "nothing", what does not depend on rows ("penalties"), or
+            also what does ("rows").
+
+    Attributes:
+        single: the one count that all of it is a mean over, a 0-d array or a number; None where it
+            is not.
+        base: how many rows it depends on: what it counts where there are terms.
     """
 
-    def __init__(self, terms: list[Term], mixed: list[Term], rows: bool) -> None:
+    base: int = 0
+
+    def __init__(
+        self, terms: list[Term], mixed: list[Term], rows: Sequence[float] = (),
+        counts: Sequence[float] = (), unknown: bool = False, shared: bool = False,
+        rest: str = "nothing",
+    ) -> None:  # fmt: skip
         self.terms, self.mixed, self.rows = terms, mixed, rows
-        one = len(terms) == 1 and not mixed and not rows and terms[0].fixed
-        self.single: Any = terms[0].count if one else None
+        self.counts, self.unknown, self.shared, self.rest = counts, unknown, shared, rest
+        self.single: Any = None
+        if not mixed and len(terms) == 1 and not rows and terms[0].fixed:
+            self.single = terms[0].count
+        elif not mixed and not terms and len(rows) == 1:
+            (self.single,) = rows
 
     def refuse_uneven(self, several: str, shared: bool = False) -> None:
         """UnequalDenominators for a loss that is no mean over rows where it would have to be one.
@@ -155,8 +277,8 @@ class Denominators:
                     f"{several} is unknown; detach() the weights"
                 )
             if not shared and term.uneven():
-                others = [one.name for one in self.terms if one is not term]
-                others += [one.name for one in self.mixed] + ["a mean over the rows"] * self.rows
+                others = [one.name for one in (*self.terms, *self.mixed) if one is not term]
+                others += ["a mean over the rows"] * bool(self.rows)
                 raise UnequalDenominators(
                     f"DataParallel: the value that backward started from adds {term.name}, a mean "
                     f"over what counts of its elements, to {' and '.join(others)}: their "
@@ -165,11 +287,25 @@ class Denominators:
                     '"sum" and model.count(n)'
                 )
 
-    def weight(self, rows: int, ranks: int, alone: bool) -> float:
+        if len({*self.counts}) > 1 and (not shared or self.unknown):
+            counts = ", ".join("unknown" if c != c else f"{c:g}" for c in self.counts)
+            why = (
+                f"over {several} their sums are known too late. Give each loss a backward pass of "
+                "its own step, or use losses with"
+                if not shared
+                else f"over {several} the value of each is needed, and not all are means by "
+                "mean() or a loss of nn.functional. Use these, or losses with"
+            )
+            raise UnequalDenominators(
+                "DataParallel: the value that backward started from adds up means over different "
+                "rows, those of several forward calls or some that were selected from them "
+                f'({counts} here), and {why} reduction="sum" and model.count(n)'
+            )
+
+    def weight(self, ranks: int, alone: bool) -> float:
         """What the root is a mean over.
 
         Args:
-            rows: of this rank.
             ranks: how many there are.
             alone: whether this pass makes a step.
 
@@ -178,38 +314,58 @@ class Denominators:
         if self.single is not None and (weight := float(self.single)):
             return weight
         for term in self.terms:
-            term.refuse_cancelled()
+            if type(term) is Term:
+                term.refuse_cancelled()
         if self.single is not None:
             return 0.0
         if not alone:
             self.refuse_uneven("several backward passes or shards")
         elif ranks > 1:
             self.refuse_uneven("ranks", shared=self.shared)
-        return rows
+        return self.base
 
     @property
-    def shared(self) -> bool:
-        """Whether ranks have to tell each other their counts; alike on all of them."""
-        return self.single is None and bool(self.terms) and not any(t.inner for t in self.terms)
+    def lost(self) -> bool:
+        """Whether this rank's value of the root is NaN because a mean has no rows here."""
+        empty = any(isinstance(term, Plain) and not term.size for term in self.terms)
+        return empty and self.rest != "rows"
 
     def hosted(self) -> Denominators:
         """What is to be asked at every replay of the step that is being captured."""
         terms, mixed = ([term.hosted() for term in each] for each in (self.terms, self.mixed))
-        return Denominators(terms, mixed, self.rows)
+        found = Denominators(
+            terms, mixed, self.rows, self.counts, self.unknown, self.shared, self.rest
+        )
+        found.base = self.base
+        return found
 
-    def share(self, comm: Any, n: int) -> None:
-        """Let every term be its share of the whole; collective. `n`: this rank's rows."""
-        counts = [term.count for term in self.terms]
-        xp = XP[type(counts[0])]
-        rows = xp.full((1,), n, counts[0].dtype)
-        mine = xp.concatenate((rows, *(xp.reshape(count, (1,)) for count in counts)))
+    def share(self, comm: Any, n: int, like: Any) -> None:
+        """Let every term be its share of the whole; collective.
+
+        Args:
+            n: this rank's rows.
+            like: an array of the kind to send.
+        """
+        xp = XP[type(like)]
+        places: dict[Any, int] = {}
+        counts = [xp.full((1,), number, like.dtype) for number in (n, 0 if self.lost else n)]
+        for term in self.terms:
+            if term.key not in places:  # means over the same rows have one
+                places[term.key] = len(counts)
+                known = type(term.count) not in ARRAYS
+                one = xp.full((1,), term.count, like.dtype) if known else term.count
+                counts.append(xp.reshape(one, (1,)))
+        mine = xp.concatenate(tuple(counts))
         if not n:  # nothing that this rank computes goes in
             mine = xp.zeros_like(mine)
         whole = exchange("denominators", lambda array: comm.all_reduce(array.copy()), mine)
-        for number, term in enumerate(self.terms, 1):
-            total = whole[number]
+        self.whole = whole[0], whole[1]
+        for term in self.terms:
+            number = places[term.key]
+            total = term.whole = whole[number]
             divisor = xp.where(xp.equal(total, 0), xp.constant(1, mine.dtype), total)
-            term.share = xp.divide(xp.multiply(term.count, whole[0]), xp.multiply(divisor, n or 1))
+            count = xp.multiply(mine[number], whole[0])
+            term.share = xp.divide(count, xp.multiply(divisor, n or 1))
             term.begin()
 
     def end(self) -> None:
@@ -217,43 +373,65 @@ class Denominators:
         for term in self.terms:
             term.end()
 
-    def parts(self, seed: Any) -> list[tuple[Any, ...]]:
-        """After a pass from `seed`: of each term what `correction` needs, in memory that stays."""
-        return [
-            tuple(map(_fixed, (seed, term.factor, term.share, term.total, term.count)))
-            for term in self.terms
-            if term.factor is not None
-        ]
+    def parts(self, root: Any, seed: Any) -> tuple[Any, ...]:
+        """After a pass from `root`: what `correction` needs, in memory that stays."""
+        terms = []
+        for term in self.terms:
+            if term.factor is not None:
+                numbers = term.factor, term.share, *term.value(), term.whole
+                terms.append((isinstance(term, Plain), *map(_fixed, numbers)))
+        facts = tuple(map(_fixed, (root, seed, *self.whole)))
+        return self.base, self.lost, self.rest == "nothing", facts, terms
 
 
-def correction(parts: list[tuple[Any, ...]]) -> float:
+def correction(n: int, lost: bool, closed: bool, facts: Any, terms: list[Any]) -> float:
     """What has to be added to n l, l being the root's own value, to make it the share of the whole.
 
-    A loss of which nothing counts is 0 beside a DataParallel, not NaN.
+    A loss of which nothing counts is 0 beside a DataParallel, not NaN. An ordinary mean over no
+    rows is NaN where no rank has any, and else nothing; but then the value of this rank's root is
+    lost, and what it adds to its terms has to be told by others.
+
+    Args:
+        n: this rank's rows.
+        lost: whether that is so here, and l is not in what is added to.
+        closed: whether the root adds nothing to its terms.
+        facts: the root, its seed, the rows of all ranks and of those that have not lost theirs.
+        terms: what `Denominators.parts` says of each.
     """
-    values = (map(float, part) for part in parts)
-    return sum(
-        factor / (seed or math.nan) * (share - 1) / share * total / count
-        for seed, factor, share, total, count in values
-        if count and share
-    )
+    value, seed, rows, known = map(float, facts)
+    found, rest = 0.0, n * value
+    for ordinary, *numbers in terms:
+        factor, share, total, count, whole = map(float, numbers)
+        if ordinary and not whole:
+            found = math.nan
+        if count and share:
+            part = factor / (seed or math.nan) / share * total / count
+            found += part * (share if lost else share - 1)
+            rest -= part
+    if closed or known == rows:
+        return found
+    return found + (0 if lost and known else rest * (rows / known - 1) if known else math.nan)
 
 
-def of_batch(loss: Tensor, rows: Sequence[Tensor], n: int) -> list[tuple[float, float]]:
+def of_batch(
+    loss: Tensor, given: Mapping[Tensor, tuple[Any, int]], n: int
+) -> list[tuple[float, float]]:
     """The loss of one of several batches as totals and counts: the mean of each, added up.
 
     Args:
         loss: computed while `MODES.counts` was set.
-        rows: the leaves that it was computed from and that depend on the rows.
+        given: the leaves that it was computed from and that depend on rows: of which, None for
+            those of the batch, and how many these are.
         n: how many rows there are.
 
     Raises UnequalDenominators for a loss that is no sum of means.
     """
     value = float(loss.item())
-    means: list[Any] = []
-    if loss._edge is None or not leaves_of((loss._edge,), means) or not means:
+    edges = (loss._edge,) if loss._edge else ()
+    seen = Survey(edges, (), given=given)
+    found = find(edges, seen, seen.bit(None, n))
+    if found is None:
         return [(n * value, n)]
-    found = find((loss._edge,), means, lambda seq: False, tuple(rows))
     if found.single is not None:
         count = float(found.single)
         return [(count * value if count else 0.0, count)]
@@ -262,57 +440,63 @@ def of_batch(loss: Tensor, rows: Sequence[Tensor], n: int) -> list[tuple[float, 
         return [(n * value, n)]
     for term in found.terms:
         term.begin()
-    grad(loss, rows, allow_unused=True)
-    parts = [(*map(float, (term.factor, term.total)), float(term.count)) for term in found.terms]
-    rest = value - sum(factor * total / count for factor, total, count in parts if count)
-    return [(n * rest, n), *((factor * total, count) for factor, total, count in parts)]
+    grad(loss, [*given], allow_unused=True)
+    parts = []
+    for term in found.terms:
+        total, count = map(float, term.value())
+        part = float(term.factor) * total / count if count and term.factor is not None else 0.0
+        parts.append((part, float(term.count)))
+    rest = value - sum(part for part, _ in parts)
+    return [(n * rest, n), *((part * count, count) for part, count in parts)]
 
 
-def find(
-    edges: Sequence[Any],
-    means: list[Any],
-    of_rows: Callable[[int], bool],
-    given: tuple[Tensor, ...] = (),
-) -> Denominators:
-    """The denominators of the root at `edges`.
+def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:
+    """The denominators of the root at `edges`; None where it is a mean over all rows.
 
     Args:
-        means: the nodes in its graph that divide a loss, or are compiled steps that do.
-        of_rows: whether a node of this number was made by a forward call of the model.
-        given: leaves that depend on the rows.
+        seen: what it depends on.
+        whole: of `seen.sources`, all rows.
 
     Raises RuntimeError where the graph was freed.
     """
+    means = seen.means
     if len(edges) == 1 and len(means) == 1 and edges[0] is means[0]:  # the usual case
-        return Denominators([Term(means[0])], [], False)
-    graph = _Graph(means, of_rows, given)
+        return Denominators([Term(means[0])], [])
+    graph = _Graph(seen)
     terms: dict[Any, list[Any]] = {}  # of each loss the products on the ways to it
     others: list[Any] = []
     inner: set[Any] = set()  # products within others
     # An edge; the product by something learned that is on the way to it, False within another sum.
     stack: list[tuple[Any, Any]] = [(edge, None) for edge in edges]
-    seen: set[Any] = set()
+    done: set[Any] = set()
+    alone = True  # whether nothing else is added
     while stack:
         way = edge, product = stack.pop()
-        if way in seen:
+        sources = graph.sources(edge)
+        if not sources:
+            alone = False
+        if way in done or not sources:
             continue
-        seen.add(way)
+        done.add(way)
         node = edge[0] if type(edge) is tuple else edge
-        if node in graph.losses:
+        if node in graph.losses or (not sources & WEIGHED and graph.is_mean(node)):
             terms.setdefault(node, []).append(product)
             continue
         name = getattr(node._op, "name", "") if type(node) not in TENSORS else ""
         inputs = graph.inputs(edge)
-        if name in _SUMS or node in graph.compiled:
-            alone = product is None or name in _ONE
-            stack += [(one, product if alone else False) for one in inputs]
-        elif name == "div" and graph.reaches(node._edges[1]):
+        if not sources & WEIGHED and (node in graph.compiled or not graph.is_number(edge)):
+            others.append(edge)
+        elif name in _SUMS or node in graph.compiled:
+            alone = alone and (name in _ONE or node in graph.compiled or None not in node._edges)
+            one_term = product is None or name in _ONE
+            stack += [(one, product if one_term else False) for one in inputs]
+        elif name == "div" and graph.sources(node._edges[1]):
             others.append(edge)
         elif name in ("mul", "div") and len(inputs) == 1:
             stack.append((inputs[0], product))
         elif name in ("mul", "div"):
             # By a parameter, such as a learned weight of the loss: equal on all ranks.
-            reached = [one for one in inputs if graph.reaches(one)]
+            reached = [one for one in inputs if graph.sources(one)]
             if len(reached) > 1:
                 others.append(edge)
             else:
@@ -321,28 +505,8 @@ def find(
                     inner.add(node)
         else:
             others.append(edge)
-    mixed = dict.fromkeys(graph.below(others))
-    rows = mixed.pop(None, 0) is None
-    outer = [*terms, *mixed]
-    for node in outer:  # a loss of a loss
-        below = [one for one in graph.below([node._edges[0]]) if one is not None]
-        outer += [one for one in below if one not in mixed]
-        mixed.update(dict.fromkeys(below))
-    plain = [node for node in terms if node not in mixed]
-    if len(plain) + len(mixed) + rows > 1:
-        # Only where all of a product is one loss can it be made a share of the whole.
-        products = {node: terms[node] for node in plain}
-        mixed.update(dict.fromkeys(n for n in plain if not _apart(products[n], inner)))
-        plain = [node for node in plain if node not in mixed]
-    weighed = [graph.term(node) for node in plain]
-    for term in weighed:
-        term.products = [node for node in dict.fromkeys(terms[term.node]) if node]
-    return Denominators(weighed, [graph.term(node) for node in mixed], rows)
-
-
-def _apart(products: list[Any], inner: set[Any]) -> bool:
-    """Whether all ways to a loss lead through products of its own, or none through any."""
-    return all(one is None for one in products) or (all(products) and inner.isdisjoint(products))
+    rest = "rows" if others else "nothing" if alone else "penalties"
+    return graph.denominators(terms, others, inner, whole, rest)
 
 
 class _Graph:
@@ -350,31 +514,21 @@ class _Graph:
 
     Attributes:
         losses: the nodes that divide a loss.
-        compiled: of each node of a compiled step in it the call.
+        compiled: of each node of a compiled step in it that divides some the call.
     """
 
-    def __init__(
-        self, means: list[Any], of_rows: Callable[[int], bool], given: tuple[Tensor, ...]
-    ) -> None:
+    def __init__(self, seen: Survey) -> None:
+        self.seen = seen
         self.losses: dict[Any, Any] = {}  # a compiled step's with the call that it was computed in
         self.compiled: dict[Any, Any] = {}
-        self._given: set[Any] = set(given)  # and what stands for arguments of compiled steps
-        for node in means:
+        self.repeated: set[Any] = set()  # of a compiled step that was called several times
+        for node in seen.means:
             if type(node) is not CompiledNode:
                 self.losses[node] = None
-                continue
-            call = node.call
-            self.compiled[node] = call
-            self.losses.update(dict.fromkeys(call.outside.means, call))
-            self._given.update(call.outside.given)
-        forwards = [found for call in self.compiled.values() for found in call.outside.forwards]
-        self._of_rows: Callable[[int], bool] = lambda seq: (
-            of_rows(seq) or any(a < seq < b for a, b in forwards)
-        )
-
-    def term(self, node: Any) -> Term:
-        """A node of `losses` as a term."""
-        return Term(node, self.losses[node])
+            elif losses := node.call.outside.means:
+                call = self.compiled[node] = node.call
+                self.repeated |= self.losses.keys() & {*losses}
+                self.losses.update(dict.fromkeys(losses, call))
 
     def inputs(self, edge: Any) -> list[Any]:
         """Where the gradient at `edge` goes next."""
@@ -385,33 +539,122 @@ class _Graph:
             return [self.compiled[node].outside.roots[number]]
         return [one for one in node._edges if one is not None]
 
-    def reaches(self, edge: Any) -> bool:
-        """Whether what is computed there is a loss, or depends on the rows."""
-        return any(True for _ in self.below([edge]))
+    def sources(self, edge: Any) -> int:
+        """As those of the survey, also within compiled steps: there all that the result has."""
+        node = edge[0] if type(edge) is tuple else edge
+        for result, inside in self.seen.inner.items():
+            if node in inside.nodes or node in inside.given:
+                found = inside.sources(edge)
+                rows = self.seen.sources(result) & ~WEIGHED if found & ~WEIGHED else 0
+                return found & WEIGHED | rows
+        return self.seen.sources(edge)
+
+    def is_mean(self, node: Any) -> bool:
+        """Whether a node is an ordinary mean that may be a term of the root."""
+        return node in self.seen.nodes and _is_mean(node)
+
+    def is_number(self, edge: Any) -> bool:
+        """Whether the value at `edge` is made of numbers that one may look at one by one."""
+        return _is_scalars(edge) and not self.seen.ends(edge)
 
     def below(self, edges: Sequence[Any]) -> Iterator[Any]:
-        """The losses computed at or before `edges`; None where anything else is of the rows."""
+        """The losses and means computed at or before `edges`."""
         seen: set[Any] = set()
         stack = [*edges]
         while stack:
             edge = stack.pop()
             node = edge[0] if type(edge) is tuple else edge
-            if edge in seen or node is None:
+            if edge in seen or node is None or type(node) in TENSORS:
                 continue
             seen.add(edge)
-            if type(node) in TENSORS:
-                if node in self._given:
-                    yield None
-            elif node in self.losses:
+            if node in self.losses:
                 yield node
-            elif node in self.compiled:
-                stack += self.inputs(edge)
-            else:  # of what a compiled step computed without a loss, nobody knows
-                if type(node) is CompiledNode or self._of_rows(node._seq):
-                    yield None
-                stack += self.inputs(edge)
+                continue
+            if self.is_mean(node):
+                yield node
+            stack += self.inputs(edge)
+
+    def term(self, node: Any) -> Term:
+        """A node of `losses` as a term."""
+        return Term(node, self.losses[node])
+
+    def denominators(
+        self, ways: dict[Any, list[Any]], others: list[Any], inner: set[Any], whole: int, rest: str
+    ) -> Denominators | None:
+        """What the terms and the `others` come to that the root is a sum of."""
+        seen, losses = self.seen, self.losses
+        rows = {mask: None for one in others if (mask := self.sources(one) & ~WEIGHED)}
+        unknown = {*rows}  # whose values are not known
+        mixed = dict.fromkeys(self.repeated)
+        dropped: set[Any] = set()
+        waiting: list[Any] = [others, *([*node._edges] for node in ways)]
+        for edges in waiting:
+            for node in self.below(edges):
+                if node not in losses:
+                    dropped.add(node)
+                    if edges is others and seen.selected(self.sources(node)):
+                        mixed[node] = None
+                elif node not in mixed:  # a loss of a loss
+                    mixed[node] = None
+                    waiting.append([node._edges[0]])
+        left = [node for node in ways if node not in mixed and node not in dropped]
+        if len(left) + len(mixed) + len(rows) > 1:
+            # Only where all of a product is one loss can it be made a share of the whole.
+            held = Counter(one for node in left for one in {*ways[node]} if one)
+            inner |= {one for one, count in held.items() if count > 1}
+            bad = [node for node in left if not _apart(ways[node], inner)]
+            mixed.update(dict.fromkeys(node for node in bad if node in losses))
+            dropped.update(bad)
+        for node in ways:
+            if node not in losses and node not in mixed:
+                rows[self.sources(node)] = None
+                if node in dropped:
+                    unknown.add(self.sources(node))
+        means = len(rows)
+        parts = any(mask != whole for mask in rows)
+        terms: list[Term] = []
+        counts = [seen.count(mask) for mask in rows]
+        for node in ways:
+            if node in mixed or node in dropped:
+                continue
+            if node in losses:
+                terms.append(self.term(node))
+                if mask := self.sources(node._edges[0]) & ~WEIGHED:
+                    counts.append(seen.count(mask))
+            elif parts:  # else its weight is that of all rows
+                mask = self.sources(node)
+                terms.append(Plain(node, mask, seen.count(mask)))
+            else:
+                continue
+            terms[-1].products = [node for node in dict.fromkeys(ways[node]) if node]
+        weighed = sum(type(term) is Term for term in terms)
+        if not mixed and not weighed and means <= 1:
+            return Denominators([], [], counts) if parts and not math.isnan(counts[0]) else None
+        if not mixed and not means and weighed == 1:
+            return Denominators(terms, [])
+        shared = (weighed > 0 or parts) and bool(terms) and not any(t.inner for t in terms)
+        return Denominators(
+            terms, [self._mixed(node) for node in mixed], counts[:means], counts,
+            not unknown <= {whole}, shared, rest,
+        )  # fmt: skip
+
+    def _mixed(self, node: Any) -> Term:
+        if node in self.losses:
+            found = self.term(node)
+        else:
+            found = Plain(node, 0, 0)
+        if node in self.repeated or node not in self.losses:
+            found.elements = None  # it never counts alike
+        return found
+
+
+def _apart(products: list[Any], inner: set[Any]) -> bool:
+    """Whether all ways to a loss lead through products of its own, or none through any."""
+    return all(one is None for one in products) or (all(products) and inner.isdisjoint(products))
 
 
 def _fixed(array: Any) -> Any:
     """`array` itself; in a captured step its memory, which then holds the values of each replay."""
-    return array if MODES.recorder is None else MODES.recorder.fixed(array)
+    if MODES.recorder is None or type(array) not in ARRAYS:
+        return array
+    return MODES.recorder.fixed(array)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from .calls import Call
 from .control_lane import Totals
 
 __all__ = ["Passes"]
+
+MOST = 64  # forward calls that are kept without a look at who has their results
 
 
 class Passes:
@@ -14,9 +17,9 @@ class Passes:
 
     Attributes:
         sync: whether the next pass makes a step, so that gradients are reduced after it.
-        pending: samples of the forward calls; None: there was none.
-        given: what `count` was told instead; None: nothing.
-        forwards: numbers of nodes around these calls.
+        waits: whether a pass is to follow a forward call.
+        given: what `count` was told the samples are; None: nothing.
+        forwards: the calls that a pass may depend on, freed: those whose graphs a pass has freed.
         running: whether a backward pass is under way.
         alone: whether that one makes a step by itself.
         current: its samples.
@@ -33,16 +36,18 @@ class Passes:
     def __init__(self) -> None:
         self.sync = self.alone = True
         self.cleared, self.structure, self.made = 0, -1, 0
+        self._most = MOST
         self.kept: list[Any] | None = None
         self.current: int | None = None
+        self.forwards: list[Call] = []
+        self.freed: list[Call] = []
         self.forget()
         self.reset()
 
     def forget(self) -> None:
-        """Forget the forward calls, and the pass under way."""
-        self.pending: int | None = None
+        """Forget what the next pass is told, and the pass under way."""
+        self.waits = False
         self.given: int | None = None
-        self.forwards: list[tuple[int, int]] = []
         self.empty: list[Any] | None = None
         self.running = False
 
@@ -59,7 +64,23 @@ class Passes:
         """What the passes that wait add up to."""
         return Totals(self.rows, self.weight, self.loss, self.not_scalar)
 
-    @property
-    def samples(self) -> int | None:
-        """Of the forward calls, or as given."""
-        return self.pending if self.given is None else self.given
+    def called(self, call: Call) -> None:
+        """Keep a forward call for the pass that may follow."""
+        self.forwards.append(call)
+        if len(self.forwards) > self._most:  # whose results nobody has any more
+            self.forwards[:] = [one for one in self.forwards if one.alive]
+            self._most = max(MOST, 2 * len(self.forwards))
+
+    def settle(self, reached: Any = (), freed: bool = True) -> None:
+        """A pass has depended on the calls `reached`, and `freed` their graphs.
+
+        Others wait on if somebody has what they returned.
+        """
+        if self.freed:
+            self.freed = [call for call in self.freed if call.alive][-MOST:]
+        if self.forwards:
+            if freed:
+                self.freed += [call for call in self.forwards if call in reached and call.alive]
+            self.forwards[:] = [
+                one for one in self.forwards if (not freed if one in reached else one.alive)
+            ]

@@ -19,16 +19,16 @@ from .reducer import AtOnce, Reducer
 __all__ = ["Whole", "whole"]
 
 
-def whole(parallel: Any, root: Any) -> Whole | None:
+def whole(parallel: Any, root: Any, rows: int | None) -> Whole | None:
     """How to note the next pass of a `DataParallel`, from the array `root`; None: step by step."""
     passes = parallel.passes
-    if not passes.pending or passes.given is not None or not passes.sync or passes.open:
+    if not rows or passes.given is not None or not passes.sync or passes.open:
         return None
     if type(parallel.reducer) not in (Reducer, AtOnce):
         return None
     if parallel.reduction != "mean" or root.size != 1:
         return None
-    return Whole(parallel, root, passes.pending)
+    return Whole(parallel, root, rows)
 
 
 class Whole:
@@ -106,8 +106,9 @@ class Whole:
                 parallel.refuse_new_parameters()
             if passes.open:  # by passes that zero_grad() has discarded
                 parallel.discard()
-            passes.pending = None  # what was counted before the step is counted in `rows`
-            passes.forwards.clear()
+            passes.waits = False
+            if passes.forwards or passes.freed:
+                passes.settle()
             share()
 
         return note

@@ -72,7 +72,8 @@ class Operation(Backward):
         inputs: names of the array inputs; `optional` may be None.
         attrs: names of the attributes, with `defaults`.
         rules: gradient rule by input.
-        extras: names of the kernel's further outputs; `recompute` has their formulas.
+        extras: names of the kernel's further outputs; `recompute` has their formulas. The `small`
+            ones of them stay when a pass frees what it has used.
         promote: the inputs that take numbers and are brought to one dtype.
         floating: whether integers and booleans become floats first.
         view: whether the result shares the memory of the first input; VIEW_IF_SHARED where that
@@ -91,14 +92,15 @@ class Operation(Backward):
         self, name: str, kernel: Callable[..., Any], rules: dict[str, Callable[..., Any]], *,
         call: str | None = None, extras: tuple[str, ...] = (),
         recompute: dict[str, Callable[..., Any]] | None = None, promote: tuple[str, ...] = (),
-        floating: bool = False, view: Any = False, node_name: str | None = None,
-        doc: str | None = None,
+        small: tuple[str, ...] = (), floating: bool = False, view: Any = False,
+        node_name: str | None = None, doc: str | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.kernel = kernel
         self.rules = rules
         self.extras = extras
         self.recompute = recompute or {}
+        self.small = small
         self.promote = promote
         self.floating = floating
         self.view = view
@@ -152,9 +154,8 @@ class Operation(Backward):
                 self.needs = {i: names_of(rule) for i, rule in rules}
                 self._check()
                 self.source = self._write_source()
-                self.saves_arrays = any(
-                    n in self.inputs or n == "result" or n in self.extras for n in self._needed()
-                )
+                large = {*self.inputs, "result", *self.extras} - {*self.small}
+                self.saves_arrays = not large.isdisjoint(self._needed())
                 self._compile()
         return self.apply
 

@@ -95,7 +95,7 @@ def evaluate(
                 rows = dataset.read(slice(min(first, stop), min(first + at_once, stop)))
                 batch = tuple(_tensor(array, device) for array in rows)
                 begin_batch(first, EVALUATED, rows=len(rows[at]), ranks=comm.size)
-                outputs = Outputs(model, [*others])
+                outputs = Outputs(model, others, batch)
                 prediction, value = _outcome(
                     step or forward, outputs, batch, measured.mean, loss if weighted else None
                 )
@@ -131,23 +131,34 @@ class Outputs:
 
     Attributes:
         module: the model itself; what it computes when it is called by this way is kept.
-        leaves: where the graph of a loss begins: what it has returned, and others.
+        leaves: where the graph of a loss begins: what it has returned, and others; with what stands
+            for the rows that these are of, None for those of the batch, and how many there are.
+
+    Args:
+        batch: the Tensors of the rows.
     """
 
-    def __init__(self, module: Any, leaves: list[Tensor]) -> None:
-        self.module, self.leaves = module, leaves
+    def __init__(self, module: Any, others: Sequence[Tensor], batch: Sequence[Tensor]) -> None:
+        self.module, self._batch = module, batch
+        self._all = None, len(batch[-1])
+        self.leaves: dict[Tensor, Any] = dict.fromkeys(others, self._all)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with no_grad():
             outputs = self.module(*args, **kwargs)
-        return mapped(self.leaf, outputs) if MODES.grad else outputs
+        given = [v for v in (*args, *kwargs.values()) if type(v) in TENSORS and v.ndim]
+        rows: Any = self._all
+        if given and all(given[0] is not one for one in self._batch):
+            rows = len(self.leaves), len(given[0])
+        return mapped(lambda output: self.leaf(output, rows), outputs) if MODES.grad else outputs
 
-    def leaf(self, output: Any) -> Any:
+    def leaf(self, output: Any, rows: Any) -> Any:
         """Where the graph of a loss begins, in place of what the model returned."""
         if type(output) not in TENSORS or not output.is_floating_point():
             return output
-        self.leaves.append(output.detach().requires_grad_())
-        return self.leaves[-1].clone()
+        leaf = output.detach().requires_grad_()
+        self.leaves[leaf] = rows
+        return leaf.clone()
 
 
 def _outcome(

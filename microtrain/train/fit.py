@@ -137,7 +137,8 @@ def _tried(
             with trying(config, "model", config.model), enable_grad():
                 returned = module(*batch[:at])
                 of_row = OfRow.of(returned, len(rows))
-                prediction = mapped(Outputs(module, []).leaf, returned)
+                outputs = Outputs(module, (), batch)
+                prediction = mapped(lambda one: outputs.leaf(one, None), returned)
             if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
                 raise refused(
                     config, "model", config.model,

@@ -365,10 +365,11 @@ def test_two_wrapped_models_in_one_backward_are_scaled_once():
         np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
-def test_models_that_count_differently_in_one_backward_are_refused():
+def test_models_that_are_told_different_counts_in_one_backward_are_refused():
     first = DataParallel(mt.nn.Linear(2, 3), SingleCommunicator())
     second = DataParallel(mt.nn.Linear(3, 1), SingleCommunicator())
     hidden = first(mt.ones(4, 2))
+    first.count(3)
     with pytest.raises(RuntimeError, match="count differently"):
         second(mt.cat([hidden, hidden])).mean().backward()
 

@@ -504,7 +504,7 @@ def test_two_wrappers_of_which_one_was_told_its_count_weigh_nothing_together() -
         back = DataParallel(mt.nn.Linear(CLASSES, CLASSES, dtype=mt.float64), comm)
         batch = {n: mt.from_numpy(a) for n, a in batch_of(0, 0, 2 * comm.rank, 6).items()}
         hidden = front(batch["x"])[0]
-        back.count(6)
+        back.count(12)  # as many as both have seen
         (F.cross_entropy(back(hidden), batch["y"]) + (hidden**2).mean()).backward()
 
     with pytest.raises(RuntimeError, match="not all may take part in weighing"):

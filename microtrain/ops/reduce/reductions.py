@@ -87,21 +87,30 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
 
 
 def _mean(xp, x, *, dims=None, keepdim=False):
+    """The mean, and what was divided where that is one number."""
     if x.dtype == float16:
-        return in_single(_mean)(xp, x, dims=dims, keepdim=keepdim)
+        found, total = _mean(xp, xp.asarray(x, float32), dims=dims, keepdim=keepdim)
+        return xp.asarray(found, float16), total
     n = count_of(x.shape, dims)
     total = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
+    one = None if total.shape else total
     if not n:
-        return xp.full(total.shape, math.nan, x.dtype)
-    return xp.divide(total, xp.constant(n, x.dtype))
+        return xp.full(total.shape, math.nan, x.dtype), one
+    return xp.divide(total, xp.constant(n, x.dtype)), one
 
 
-def _mean_rule(g, x_shape, dims, keepdim):
+def _mean_rule(g, x_shape, dims, keepdim, total):
     # Where there was nothing to average there is no element to get a gradient either.
     return _spread(g / (count_of(x_shape, dims) or 1), x_shape, dims, keepdim)
 
 
-mean_dims = primitive("mean", _mean, x=_mean_rule)
+# The node keeps the total for data parallelism, which asks there what a mean is over.
+mean_dims = primitive(
+    "mean",
+    _mean,
+    x=_mean_rule,
+    options={"extras": ("total",), "recompute": {"total": lambda: None}, "small": ("total",)},
+)
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:

@@ -137,7 +137,7 @@ def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
     return wrap(zeros) if type(like) in TENSORS else zeros
 
 
-_split_parts = _Parts("SplitBackward0", cat)
+split_parts = _Parts("SplitBackward0", cat)
 unbind_parts = _Parts("UnbindBackward0", stack)
 
 
@@ -146,7 +146,7 @@ def pieces(x: Any, dim: int, sizes: list[int]) -> tuple[Any, ...]:
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size)
-    return _split_parts.apply(x, dim, [slice(a, b) for a, b in pairwise(ends)])
+    return split_parts.apply(x, dim, [slice(a, b) for a, b in pairwise(ends)])
 
 
 # At least so many dimensions ---------------------------------------------------------------------

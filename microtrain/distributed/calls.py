@@ -1,0 +1,329 @@
+"""Forward calls of wrapped models: on which of them, and on which of their rows, a root depends.
+
+Nodes are numbered as they are made, so what a call has computed are the nodes between two numbers,
+whatever it returned and wherever that is kept. What was computed from there on is looked through
+for rows that were selected: a loss of these is a mean over as many.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import types
+import weakref
+from bisect import bisect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..autograd.graph import MASKED, MEANS, freed, next_seq
+from ..backend import ARRAYS
+from ..compile.outside import CompiledNode
+from ..ops.index.indexing import gather_along, gather_index, select
+from ..ops.shape.joining import split_parts, unbind_parts
+from ..ops.shape.shapes import permute_dims
+from ..tensor import TENSORS
+
+__all__ = ["WEIGHED", "Call", "Survey"]
+
+MOST = 1000  # objects that are looked at for Tensors
+WEIGHED = 1  # in what `Survey.sources` says: a loss that knows its denominator
+
+
+class Call:
+    """A forward call; or a pass with `create_graph` through some, whose results depend on them.
+
+    Args:
+        passes: what the model counts.
+        first: the number of a node before it.
+        rows: how many it was given; None: nobody knows.
+        returned: what it has returned.
+        origins: the calls that such a pass went through.
+    """
+
+    __slots__ = ("_nodes", "first", "last", "origins", "passes", "rows")
+
+    def __init__(
+        self, passes: Any, first: int, rows: int | None, returned: Any, origins: Any = ()
+    ) -> None:
+        self.passes, self.first, self.last, self.rows = passes, first, next_seq(), rows
+        self.origins: Sequence[Call] = origins or (self,)
+        self._nodes = _nodes_of(returned)
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody may still hold what it returned."""
+        return self._nodes is None or any(ref() is not None for ref in self._nodes)
+
+
+def _nodes_of(returned: Any) -> list[Any] | None:
+    """Weak references to the nodes of all Tensors in `returned`; None: too much to look at."""
+    found, seen, stack = [], set(), [returned]
+    while stack:
+        value = stack.pop()
+        if type(value) in TENSORS:
+            edge = value._edge
+            if edge is not None:
+                found.append(weakref.ref(edge[0] if type(edge) is tuple else edge))
+        elif id(value) not in seen and not isinstance(value, type | types.ModuleType):
+            seen.add(id(value))
+            if len(seen) > MOST:
+                return None
+            stack += gc.get_referents(value)
+    return found
+
+
+class Survey:
+    """What a backward pass from `edges` depends on.
+
+    Args:
+        calls: of each model the forward calls that it may depend on, by `first`.
+        freed: those of them whose graphs were freed; nothing is behind others that leads there.
+        given: leaves that depend on rows, with what stands for these rows and their number.
+
+    Attributes:
+        calls: those that it does depend on; a call that a compiled step has made is behind the node
+            of that step.
+        means: nodes that divide a loss, and of compiled steps that do.
+        selects: whether rows were selected.
+        nodes: all that was looked at.
+        inner: of results of compiled steps what these depend on.
+        bits: of what stands for rows its bit in `sources`.
+        rows: of each bit the number of rows.
+    """
+
+    def __init__(
+        self, edges: Iterable[Any], calls: Sequence[Sequence[Call]], freed: Sequence[Call] = (),
+        given: Mapping[Any, tuple[Any, int]] | None = None,
+    ) -> None:  # fmt: skip
+        self._lists = [([call.first for call in each], each) for each in calls]
+        self.given = given or {}
+        self.calls: dict[Any, Call] = {}
+        self.means: list[Any] = []
+        self.selects = False
+        self.rows: list[int | None] = [0]
+        self.bits: dict[Any, int] = {}
+        self._masked: set[Call] = set()  # calls in which rows were selected by a mask
+        self._picks: dict[Any, Any] = {}  # where rows were selected: how many
+        self.nodes: dict[Any, None] = {}
+        self._known = False  # the sources
+        self.inner: dict[Any, Survey] = {}  # of results of compiled steps
+        self._sources: dict[Any, int] = {}
+        self._look(edges, [c for each in calls for c in each if c in c.origins and c not in freed])
+
+    def _look(self, edges: Iterable[Any], missing: list[Call]) -> None:
+        everything = bool(MEANS or MASKED)
+        oldest = min((firsts[0] for firsts, _ in self._lists if firsts), default=0)
+        missing.sort(key=lambda call: -call.first)
+        seen, found = self.nodes, self.calls
+        stack = [*edges]
+        while stack:
+            edge = stack.pop()
+            if edge is None or type(edge) in TENSORS:
+                continue
+            node = edge[0] if type(edge) is tuple else edge
+            op = node._op
+            if type(node) is CompiledNode and edge not in self.inner:
+                self._enter(edge)
+            if node in seen:
+                continue
+            seen[node] = None
+            calls = self._calls_at(node._seq)
+            for call in calls:
+                found.update({origin: origin for origin in call.origins})
+            if calls and everything:
+                if op is gather_index.operation and _is_masked(node):
+                    self._masked.update(calls)
+                    self.selects = True
+            elif calls:
+                while missing and missing[-1] in found:
+                    missing.pop()
+                if not missing or missing[-1].first > calls[0].first:
+                    continue  # what is behind it tells nothing more
+            elif op in PICKS and (rows := PICKS[op](node)) is not None:
+                self._picks[node] = rows
+                self.selects = True
+            if op in MEANS:
+                self.means.append(node)
+            if everything or node._seq > oldest:
+                stack += node._edges
+
+    def _calls_at(self, seq: int) -> list[Call]:
+        """The calls that a node of this number is of, one of a model at most."""
+        found = []
+        for firsts, calls in self._lists:
+            number = bisect(firsts, seq) - 1
+            if number >= 0 and seq < calls[number].last:
+                found.append(calls[number])
+        return found
+
+    def _enter(self, edge: Any) -> None:
+        """A result of a compiled step, which may have called models."""
+        node, number = edge
+        outside = node.call.outside
+        inner = outside.surveys.get(number)
+        if inner is None:
+            given = {p: (n, 0) for n, (p, goal) in enumerate(outside.ends) if type(goal) is int}
+            root = [outside.roots[number]]
+            inner = outside.surveys[number] = Survey(root, [outside.forwards], given=given)
+        self.calls.update({(node, key): call for key, call in inner.calls.items()})
+        self.selects |= inner.selects
+        self.inner[edge] = inner
+
+    # Sources --------------------------------------------------------------------------------------
+
+    def sources(self, edge: Any) -> int:
+        """Of which rows the value at `edge` is: bits of calls and selections, and `WEIGHED`.
+
+        The nearest on each way: what a selection, or a call, was given is not asked for.
+        """
+        if edge is None:
+            return 0
+        if type(edge) in TENSORS:
+            return self.bit(*self.given[edge]) if edge in self.given else 0
+        if not self._known:
+            self._known = True
+            for node in sorted(self.nodes, key=lambda node: node._seq):
+                if type(node) is not CompiledNode:
+                    self._sources[node] = self._of(node)
+        node = edge[0] if type(edge) is tuple else edge
+        if edge in self.inner:
+            return self._computed_inside(edge)
+        if node is not edge and node in self._picks and self._sources[node]:
+            return self.bit(edge, _at(node._shapes[edge[1]], self._picks[node]))
+        return self._sources.get(node, 0)
+
+    def _of(self, node: Any) -> int:
+        below = 0
+        for edge in node._edges:
+            below |= self.sources(edge)
+        if node in self._picks and below:  # and not from a parameter
+            return self.bit(node, self._picks[node]) | below & WEIGHED
+        calls = self._calls_at(node._seq)
+        if not calls:
+            return WEIGHED if node._op in MEANS else below
+        found = WEIGHED if node._op in MEANS else below & WEIGHED
+        for call in calls:
+            if call not in self._masked:
+                for origin in call.origins:
+                    found |= self.bit(origin, origin.rows)
+            elif node._shape:
+                found |= self.bit(node, node._shape[0])
+            else:  # a loss that the model has computed
+                found |= below
+        return found
+
+    def _computed_inside(self, edge: Any) -> int:
+        node, number = edge
+        inner = self.inner[edge]
+        mask = inner.sources(node.call.outside.roots[number])
+        found = mask & WEIGHED
+        for key, bit in inner.bits.items():
+            if not mask >> bit & 1:
+                continue
+            if type(key) is int:  # an argument
+                found |= self.sources(node._edges[key])
+            else:
+                found |= self.bit((node, key), inner.rows[bit])
+        return found
+
+    def bit(self, key: Any, rows: int | None) -> int:
+        """The bit of what stands for so many rows."""
+        if key not in self.bits:
+            self.bits[key] = len(self.rows)
+            self.rows.append(rows)
+        return 1 << self.bits[key]
+
+    def ends(self, edge: Any) -> bool:
+        """Whether a call has computed the value at `edge`, or rows are selected there."""
+        node = edge[0] if type(edge) is tuple else edge
+        if type(node) in TENSORS or node in self._picks:
+            return True
+        return any(call not in self._masked for call in self._calls_at(node._seq))
+
+    def count(self, sources: int) -> float:
+        """How many rows these are; NaN where nobody knows."""
+        found = [rows for bit, rows in enumerate(self.rows) if sources >> bit & 1]
+        return math.nan if None in found else sum(found)  # type: ignore[arg-type]
+
+    def selected(self, sources: int) -> bool:
+        """Whether any of these rows were selected."""
+        return any(sources >> bit & 1 and not _is_call(k) for k, bit in self.bits.items())
+
+
+def _is_call(key: Any) -> bool:
+    """Whether a key of the bits stands for a call, perhaps one that a compiled step has made."""
+    return type(key) is Call or (type(key) is tuple and type(key[1]) is Call)
+
+
+# Operations that select rows ----------------------------------------------------------------------
+
+
+def _at(shape: tuple[int, ...], dim: int) -> int:
+    return shape[dim] if len(shape) > dim else 1
+
+
+def _is_rows(edge: Any, dim: int) -> bool:
+    """Whether dimension `dim` of the value at `edge` was the first one before it was permuted."""
+    while getattr(edge, "_op", None) is permute_dims.operation:
+        dim, edge = edge._saved[0][dim], edge._edges[0]
+    return dim == 0
+
+
+def _rows_at(node: Any) -> int | None:
+    """How many rows `x[index]` has selected; None where it has all of them."""
+    index, shape = node._saved
+    below, dim, place = node._edges[0], 0, 0
+    for part in index:
+        if part is None:
+            place += 1
+        elif part is Ellipsis:
+            more = len(shape) - sum(_dims(one) for one in index)
+            dim, place = dim + more, place + more
+        else:
+            full = type(part) is slice and part.stop is None and not part.start
+            if not full or (part.step or 1) > 1:
+                if any(_is_rows(below, dim + n) for n in range(_dims(part))):
+                    return _at(node._shape, 0 if type(part) is int else place)
+                if type(part) in ARRAYS:  # others move dimensions
+                    return None
+            dim, place = dim + _dims(part), place + (type(part) is slice)
+    return None
+
+
+def _dims(part: Any) -> int:
+    """How many dimensions a part of an index is for."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if type(part) in ARRAYS and part.dtype.kind == "b" else 1
+
+
+def _is_masked(node: Any) -> bool:
+    """Whether rows of something computed were selected by a mask."""
+    first = node._saved[0][0]
+    computed = type(node._edges[0]) not in TENSORS
+    return type(first) in ARRAYS and first.dtype.kind == "b" and computed
+
+
+def _gathered(node: Any) -> int | None:
+    if node._saved is None:
+        raise freed(node)
+    dim = node._saved[1]
+    return node._shape[dim] if _is_rows(node._edges[0], dim) else None
+
+
+def _parted(node: Any) -> int | None:
+    """The dimension of a part that is rows."""
+    dim = node._saved[0]
+    if not _is_rows(node._edges[0], dim):
+        return None
+    return 0 if node._op is unbind_parts else dim
+
+
+# By operation: how many rows a node has selected, of parts the dimension where they are in each.
+PICKS: dict[Any, Callable[[Any], int | None]] = {
+    select.operation: _rows_at,
+    gather_index.operation: _rows_at,
+    gather_along.operation: _gathered,
+    split_parts: _parted,
+    unbind_parts: _parted,
+}

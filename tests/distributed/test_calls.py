@@ -1,0 +1,395 @@
+"""Programs of several forward calls, models and means: exact on any number of ranks.
+
+The truth is one process without any wrapper that has the rows of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microtrain as mt
+from microtrain.distributed import Communicator, DataParallel, in_process
+
+F = mt.nn.functional
+f64 = mt.float64
+
+
+class World:
+    """What a program sees: models, rows of this rank or of all, and what it has learned.
+
+    Args:
+        comm: of the ranks; None for one process that has all rows.
+        cuts: of each kind of rows how many each rank has.
+    """
+
+    def __init__(self, comm: Communicator | None, cuts: dict[str, list[int]]) -> None:
+        mt.manual_seed(3)
+        self.comm, self.cuts = comm, cuts
+        self.models: list[tuple[Any, Any]] = []
+        self.found: list[Any] = []
+
+    def model(self, *sizes: int, make: Any = None, **options: Any) -> Any:
+        layers: list[Any] = []
+        for a, b in pairwise(sizes):
+            layers += [mt.nn.Linear(a, b, dtype=f64), mt.nn.Tanh()]
+        net = mt.nn.Sequential(*layers[:-1]) if make is None else make()
+        wrapped = net if self.comm is None else DataParallel(net, self.comm, **options)
+        self.models.append((net, wrapped))
+        return wrapped
+
+    def rows(self, kind: str, *shape: int, seed: int = 0, integers: int = 0) -> Any:
+        """Of this rank, or all."""
+        cuts = self.cuts[kind]
+        rng = np.random.default_rng([seed, len(kind), ord(kind[0]), len(shape)])
+        size = (sum(cuts), *shape)
+        every = rng.integers(0, integers, size) if integers else rng.normal(size=size)
+        return mt.from_numpy(np.ascontiguousarray(every[self.mine(kind)]))
+
+    def mine(self, kind: str) -> slice:
+        if self.comm is None:
+            return slice(None)
+        ends = np.cumsum([0, *self.cuts[kind]])
+        return slice(int(ends[self.comm.rank]), int(ends[self.comm.rank + 1]))
+
+    def learn(self, loss: Any, *models: Any, retain: bool = False) -> None:
+        """A backward pass, and what it leaves in these models; their gradients are cleared."""
+        loss.backward(retain_graph=retain)
+        for net, wrapped in self.models:
+            if any(wrapped is one for one in models):
+                grads = [p.grad for p in net.parameters() if p.grad is not None]
+                self.found += [grad.numpy().copy() for grad in grads]
+                self.found.append(loss.item() if self.comm is None else wrapped.loss)
+            net.zero_grad()
+
+
+PROGRAMS: dict[str, Callable[[World], None]] = {}
+
+
+def program(function: Any) -> Any:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+@program
+def a_look_at_the_batch(w: World) -> None:
+    m = w.model(3, 4, 1)
+    x, y = w.rows("a", 3), w.rows("a", 1)
+    for _ in range(2):
+        if w.comm is not None and w.comm.rank == 0:
+            m(x)
+            kept = m(x[:2])
+            assert kept.requires_grad
+        w.learn(F.mse_loss(m(x), y), m)
+
+
+@program
+def an_error_that_is_caught(w: World) -> None:
+    m = w.model(3, 4, 1)
+    x, y = w.rows("a", 3), w.rows("a", 1)
+    if w.comm is not None and w.comm.rank == 1:
+        with pytest.raises(ZeroDivisionError):
+            F.mse_loss(m(x), y) / (1 // 0)
+    w.learn(F.mse_loss(m(x), y), m)
+
+
+@program
+def adversaries(w: World) -> None:
+    g, d = w.model(2, 4, 3), w.model(3, 4, 1)
+    for step in range(3):
+        x, z = w.rows("a", 3, seed=step), w.rows("a", 2, seed=step)
+        other = w.rows("b", 2, seed=step)
+        real, fake = d(x), d(g(other).detach())
+        ones, zeros = mt.ones_like(real), mt.zeros_like(fake)
+        bce = F.binary_cross_entropy_with_logits
+        w.learn(bce(real, ones) + bce(fake, zeros), d)
+        score = d(g(z))
+        w.learn(bce(score, mt.ones_like(score)), g)
+
+
+@program
+def adversaries_with_one_fake(w: World) -> None:
+    g, d = w.model(2, 4, 3), w.model(3, 4, 1)
+    x, z = w.rows("a", 3), w.rows("a", 2)
+    for _ in range(2):
+        fake = g(z)
+        w.learn(F.softplus(-d(x)).mean() + F.softplus(d(fake.detach())).mean(), d)
+        w.learn(F.softplus(-d(fake)).mean() + 10 * F.l1_loss(fake, x), g)
+
+
+@program
+def critic_with_a_penalty_on_its_gradient(w: World) -> None:
+    d = w.model(3, 5, 1)
+    x, u, between = w.rows("a", 3), w.rows("b", 3), w.rows("a", 3, seed=4).requires_grad_()
+    (slope,) = mt.autograd.grad(d(between).sum(), between, create_graph=True)
+    penalty = ((slope.square().sum(1) + 1e-3).sqrt() - 1).square().mean()
+    w.learn(d(u).mean() - d(x).mean() + 10 * penalty, d)
+
+
+@program
+def penalty_on_a_gradient_alone(w: World) -> None:
+    d = w.model(make=lambda: mt.nn.Sequential(mt.nn.Linear(3, 1, dtype=f64)))
+    x = w.rows("a", 3).requires_grad_()
+    (slope,) = mt.autograd.grad((d(x) * w.rows("a", 1)).sum(), x, create_graph=True)
+    w.learn(slope.square().sum(1).mean(), d)
+
+
+@program
+def slope_that_is_learned(w: World) -> None:
+    m = w.model(3, 5, 1)
+    x, target, y = w.rows("a", 3).requires_grad_(), w.rows("a", 3, seed=1), w.rows("a", 1)
+    out = m(x)
+    (slope,) = mt.autograd.grad(out.sum(), x, create_graph=True)
+    w.learn(F.mse_loss(out, y) + 3 * F.mse_loss(slope, target), m)
+
+
+class Coder(mt.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.back = mt.nn.Linear(3, 4, dtype=f64), mt.nn.Linear(2, 3, dtype=f64)
+
+    def forward(self, x: Any, noise: Any) -> Any:
+        mean, log = self.into(x).tanh().chunk(2, 1)
+        return {"out": self.back(mean + (log / 2).exp() * noise), "mean": mean, "log": log}
+
+
+@program
+def variational_coder(w: World) -> None:
+    m = w.model(make=Coder)
+    x = w.rows("a", 3)
+    said = m(x, w.rows("a", 2))
+    kl = -0.5 * (1 + said["log"] - said["mean"] ** 2 - said["log"].exp()).sum(1)
+    w.learn(F.mse_loss(said["out"], x) + 0.3 * kl.mean(), m)
+
+
+@program
+def coder_of_two_models(w: World) -> None:
+    into, back = w.model(3, 2), w.model(2, 4, 3)
+    x = w.rows("a", 3)
+    code = into(x)
+    w.learn(F.mse_loss(back(code), x) + 0.3 * code.square().sum(1).mean(), into, back)
+
+
+@program
+def coder_whose_codes_are_selected(w: World) -> None:
+    into, back = w.model(3, 2), w.model(2, 4, 3)
+    x = w.rows("a", 3)
+    code, kept = into(x), x[:, 0] > 0
+    root = F.mse_loss(back(code[kept]), x[kept]) + 0.3 * code.square().sum(1).mean()
+    w.learn(root, into, back)
+
+
+@program
+def siamese(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, y, same = w.rows("a", 3), w.rows("a", 3, seed=1), w.rows("a")
+    apart = (m(x) - m(y)).square().sum(1)
+    w.learn((same * apart).mean() + 0.1 * apart.mean(), m)
+
+
+@program
+def teacher(w: World) -> None:
+    m, old = w.model(3, 4, 2), mt.nn.Linear(3, 2, dtype=f64)
+    x, u, y = w.rows("a", 3), w.rows("b", 3), w.rows("a", 2)
+    with mt.no_grad():
+        wish = m(u) + old(u)
+    w.learn(F.mse_loss(m(x), y) + 2 * F.mse_loss(m(u), wish), m)
+
+
+@program
+def a_few_rows_are_labelled(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, u, y = w.rows("a", 3), w.rows("b", 3), w.rows("a", integers=2)
+    w.learn(F.cross_entropy(m(x), y) + 0.5 * (m(u) ** 2).mean(), m)
+    both = m(mt.cat([x, u]))
+    w.learn(F.mse_loss(both[: len(x)], x[:, :2]) + both[len(x) :].abs().mean(), m)
+    first, second = m(mt.cat([x, u])).split([len(x), len(u)])
+    w.learn(F.cross_entropy(first, y) + F.huber_loss(second, u[:, :2]), m)
+
+
+@program
+def selected_rows_alone(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, y = w.rows("a", 3), w.rows("a", 2)
+    mask = x[:, 0] > 0.3
+    w.learn(F.mse_loss(m(x)[mask], y[mask]), m)
+    w.learn(F.mse_loss(m(x), y, reduction="none")[mask].mean(), m)
+    where = mt.nonzero(mask)[:, 0]
+    w.learn(2 * F.l1_loss(m(x).index_select(0, where), y[where]) + 1, m)
+    w.learn(m(x).masked_select(mask[:, None]).square().mean(), m)
+    w.learn(F.smooth_l1_loss(m(x)[where], y[where]), m)
+    w.learn(m(x).gather(0, mt.stack([where, where], 1)).square().mean(), m)
+    w.learn(m(x)[mask, 1].square().mean(), m)
+    w.learn((m(x)[mask] - y[mask]).square().sum() / max(len(where), 1), m)
+    w.learn((m(x) - y)[mask].square().mean(0).sum(), m)
+
+
+@program
+def selected_rows_among_others(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, y = w.rows("a", 3), w.rows("a", 2)
+    mask = x[:, 0] > 0.3
+    out = m(x)
+    penalty = 0.1 * sum((p**2).sum() for p in m.parameters())
+    w.learn(F.mse_loss(out[mask], y[mask]) + out.abs().mean() - penalty, m)
+    out = m(x)
+    terms = [F.mse_loss(out[mask], y[mask]), out[~mask].square().mean(), out[:, 0].mean()]
+    w.learn(mt.stack(terms).mean(), m)
+    out = m(x)
+    chosen = out[mask]
+    w.learn(chosen.square().mean() + 0.5 * chosen.abs().mean(), m)
+    out = m(x)
+    losses = F.cross_entropy(out, w.rows("a", integers=2), reduction="none")
+    w.learn(losses[mask].mean() + 0 * losses.mean() + losses[mask].square().mean() / 3, m)
+
+
+class Masked(mt.nn.Module):
+    """A language model that scores the masked tokens alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = mt.nn.Embedding(6, 4, dtype=f64)
+        self.scores = mt.nn.Linear(4, 6, dtype=f64)
+        self.order = mt.nn.Linear(4, 2, dtype=f64)
+
+    def forward(self, tokens: Any, mask: Any) -> Any:
+        hidden = self.table(tokens).tanh()
+        return self.scores(hidden[mask]), self.order(hidden[:, 0])
+
+
+@program
+def masked_language_model(w: World) -> None:
+    m = w.model(make=Masked)
+    tokens = w.rows("a", 5, integers=6)
+    mask, order = w.rows("a", 5) > 0.5, w.rows("a", 2)
+    scores, _ = m(tokens, mask)
+    w.learn(F.cross_entropy(scores, tokens[mask]), m)
+    scores, _ = m(tokens, mask)
+    w.learn(scores.square().mean(), m)
+    scores, first = m(tokens, mask)
+    w.learn(scores.square().mean() + F.mse_loss(first, order), m)
+    scores, first = m(tokens, mask)
+    w.learn(F.cross_entropy(scores, tokens[mask]) + F.mse_loss(first, order), m)
+
+
+class Heads(mt.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.first = mt.nn.Linear(3, 4, dtype=f64), mt.nn.Linear(4, 2, dtype=f64)
+        self.second = mt.nn.Linear(4, 1, dtype=f64)
+        self.weights = mt.nn.Parameter(mt.tensor([0.1, -0.2], dtype=f64))
+        self.aside: Any = None
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.body(x).tanh()
+        self.aside = hidden.square().mean()
+        return self.first(hidden), [{"second": self.second(hidden)}]
+
+
+@program
+def several_tasks(w: World) -> None:
+    m = w.model(make=Heads)
+    net = w.models[0][0]
+    x, y, z = w.rows("a", 3), w.rows("a", integers=2), w.rows("a", 1)
+    first, (rest,) = m(x)
+    w.learn(F.cross_entropy(first, y) + F.mse_loss(rest["second"], z) + 0.1 * net.aside, m)
+    first, (rest,) = m(x)
+    has = z[:, 0] > 0  # a label of the second task
+    losses = mt.stack([first.square().mean(), F.mse_loss(rest["second"][has], z[has])])
+    w.learn(losses.sum() - net.weights.exp().mean(), m)
+    m(x)
+    w.learn(net.aside, m)
+
+
+@program
+def learned_weights_of_losses_over_other_rows(w: World) -> None:
+    m = w.model(make=Heads)
+    net = w.models[0][0]
+    x, u, z = w.rows("a", 3), w.rows("b", 3), w.rows("a", 1)
+    first = F.mse_loss(m(x)[1][0]["second"], z)
+    second = m(u)[0].square().mean()
+    a, b = net.weights.unbind()
+    w.learn((-a).exp() * first + a + (-b).exp() * second + b, m)
+
+
+@program
+def two_passes_over_one_call(w: World) -> None:
+    m = w.model(make=Heads)
+    x, y, z = w.rows("a", 3), w.rows("a", integers=2), w.rows("a", 1)
+    first, (rest,) = m(x)
+    w.learn(F.mse_loss(rest["second"], z), m, retain=True)
+    w.learn(F.cross_entropy(first, y), m)
+
+
+@program
+def a_call_that_depends_on_another(w: World) -> None:
+    m = w.model(3, 3)
+    x, u = w.rows("a", 3), w.rows("b", 3)
+    once = m(x)
+    w.learn(F.mse_loss(m(once), x) + once.square().mean() + m(u).abs().mean(), m)
+
+
+@program
+def many_calls(w: World) -> None:
+    m = w.model(3, 2)
+    x = w.rows("a", 100, 3)
+    w.learn(sum(m(x[:, i]).square().mean() for i in range(100)) / 100, m)
+
+
+@program
+def checkpointed(w: World) -> None:
+    def make() -> Any:
+        class Net(mt.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b = mt.nn.Linear(3, 4, dtype=f64), mt.nn.Linear(4, 1, dtype=f64)
+
+            def forward(self, x: Any) -> Any:
+                return self.b(mt.utils.checkpoint.checkpoint(lambda v: self.a(v).tanh(), x))
+
+        return Net()
+
+    m = w.model(make=make)
+    x, u = w.rows("a", 3), w.rows("b", 3)
+    w.learn(m(x).square().mean() + m(u).abs().mean(), m)
+
+
+@program
+def parts_of_the_model_called_by_hand(w: World) -> None:
+    m = w.model(make=Heads)
+    net = w.models[0][0]
+    x, z = w.rows("a", 3), w.rows("a", 1)
+    first, _ = m(x)
+    w.learn(F.mse_loss(net.second(mt.cat([first, first], 1)), z), m)
+
+
+CUTS = {
+    1: {"a": [7], "b": [5]},
+    2: {"a": [5, 2], "b": [1, 6]},
+    3: {"a": [4, 0, 3], "b": [1, 3, 1]},
+    4: {"a": [1, 4, 0, 2], "b": [3, 0, 0, 2]},
+}
+
+
+def check(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+        a, b = np.asarray(a), np.asarray(b)
+        assert np.abs(a - b).max() <= 1e-12 * max(np.abs(b).max(), 1e-2), number
+
+
+@pytest.mark.parametrize("size", CUTS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_are_exact_on_any_number_of_ranks(name: str, size: int) -> None:
+    def run(comm: Communicator | None) -> list[Any]:
+        world = World(comm, CUTS[size])
+        with np.errstate(all="ignore"):
+            PROGRAMS[name](world)
+        return world.found
+
+    for found in in_process.run(size, run):
+        check(found, run(None))
