@@ -25,8 +25,9 @@ next_seq = itertools.count(1).__next__
 # Operations whose nodes say what a loss was divided by. Each comes in when it is first used: while
 # there is none, nobody has to look for them.
 MEANS: set[Any] = set()
-# Whether rows of what is differentiated were ever selected by a mask: "x[mask]", once that is so.
-MASKED: set[str] = set()
+# How often something was recorded that data parallelism looks for within forward calls: such nodes,
+# results of compiled steps, and rows selected by a mask.
+MARKS = [0]
 
 
 class Backward:

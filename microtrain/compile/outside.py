@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..autograd.engine import run
-from ..autograd.graph import MEANS, Backward, Node, NodeOfMany, edge_of, freed, record
+from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, edge_of, freed, record
 from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
@@ -166,6 +166,7 @@ class Outside:
         edges = [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self.ends]
         call = _Call(self, [version_of(tensor) for *_, tensor in self._watched])
         node = CompiledNode()
+        MARKS[0] += 1
         record(node, OPERATION, tuple(edges), (call,), *self._shapes)
         self._last = weakref.ref(node)
         return node

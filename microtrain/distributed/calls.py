@@ -15,7 +15,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..autograd.graph import MASKED, MEANS, freed, next_seq
+from ..autograd.graph import MEANS, freed, next_seq
 from ..backend import ARRAYS
 from ..compile.outside import CompiledNode
 from ..ops.index.indexing import gather_along, gather_index, select
@@ -23,8 +23,9 @@ from ..ops.shape.joining import split_parts, unbind_parts
 from ..ops.shape.shapes import permute_dims
 from ..tensor import TENSORS
 
-__all__ = ["WEIGHED", "Call", "Survey"]
+__all__ = ["WEIGHED", "Call", "Survey", "only"]
 
+FEW = 100  # edges that are looked at without care for those that were seen already
 MOST = 1000  # objects that are looked at for Tensors
 WEIGHED = 1  # in what `Survey.sources` says: a loss that knows its denominator
 
@@ -37,26 +38,35 @@ class Call:
         first: the number of a node before it.
         rows: how many it was given; None: nobody knows.
         returned: what it has returned.
+        simple: whether nothing was recorded in it that one has to look for.
         origins: the calls that such a pass went through.
     """
 
-    __slots__ = ("_nodes", "first", "last", "origins", "passes", "rows")
+    __slots__ = ("_nodes", "first", "last", "origins", "passes", "rows", "simple")
 
     def __init__(
-        self, passes: Any, first: int, rows: int | None, returned: Any, origins: Any = ()
-    ) -> None:
+        self, passes: Any, first: int, rows: int | None, returned: Any, simple: bool = False,
+        origins: Sequence[Call] | None = None,
+    ) -> None:  # fmt: skip
         self.passes, self.first, self.last, self.rows = passes, first, next_seq(), rows
-        self.origins: Sequence[Call] = origins or (self,)
+        self.simple, self.origins = simple, origins
         self._nodes = _nodes_of(returned)
 
     @property
     def alive(self) -> bool:
         """Whether somebody may still hold what it returned."""
-        return self._nodes is None or any(ref() is not None for ref in self._nodes)
+        if self._nodes is None:
+            return True
+        for ref in self._nodes:  # noqa: SIM110, faster
+            if ref() is not None:
+                return True
+        return False
 
 
-def _nodes_of(returned: Any) -> list[Any] | None:
+def _nodes_of(returned: Any) -> Sequence[Any] | None:
     """Weak references to the nodes of all Tensors in `returned`; None: too much to look at."""
+    if type(returned) in TENSORS and type(edge := returned._edge) is not tuple:  # usually
+        return () if edge is None else (weakref.ref(edge),)
     found, seen, stack = [], set(), [returned]
     while stack:
         value = stack.pop()
@@ -70,6 +80,31 @@ def _nodes_of(returned: Any) -> list[Any] | None:
                 return None
             stack += gc.get_referents(value)
     return found
+
+
+def only(edges: Sequence[Any], call: Call) -> list[Any] | None:
+    """The `means` of a pass from `edges` that depends on `call` alone, and on all its rows.
+
+    None where that is not plain.
+    """
+    first, last, found = call.first, call.last, False
+    means: list[Any] = []
+    stack = [*edges]
+    for edge in stack:
+        if edge is None or type(edge) in TENSORS:
+            continue
+        node = edge[0] if type(edge) is tuple else edge
+        seq = node._seq
+        if first < seq < last:
+            found = True
+            continue
+        op = node._op
+        if seq < first or op in PICKS or len(stack) > FEW:
+            return None
+        if op in MEANS:
+            means.append(node)
+        stack += node._edges
+    return means if found and call.simple else None
 
 
 class Survey:
@@ -108,44 +143,49 @@ class Survey:
         self._known = False  # the sources
         self.inner: dict[Any, Survey] = {}  # of results of compiled steps
         self._sources: dict[Any, int] = {}
-        self._look(edges, [c for each in calls for c in each if c in c.origins and c not in freed])
+        self._look(edges, [c for each in calls for c in each if not c.origins and c not in freed])
 
     def _look(self, edges: Iterable[Any], missing: list[Call]) -> None:
-        everything = bool(MEANS or MASKED)
         oldest = min((firsts[0] for firsts, _ in self._lists if firsts), default=0)
+        oldest = 0 if MEANS else oldest
         missing.sort(key=lambda call: -call.first)
-        seen, found = self.nodes, self.calls
-        stack = [*edges]
+        seen, found, lists = self.nodes, self.calls, self._lists
+        stack = [edge for edge in edges if edge is not None]
         while stack:
             edge = stack.pop()
-            if edge is None or type(edge) in TENSORS:
+            if type(edge) in TENSORS:
                 continue
-            node = edge[0] if type(edge) is tuple else edge
-            op = node._op
-            if type(node) is CompiledNode and edge not in self.inner:
-                self._enter(edge)
+            node = edge
+            if type(edge) is tuple:
+                node = edge[0]
+                if type(node) is CompiledNode and edge not in self.inner:
+                    self._enter(edge)
             if node in seen:
                 continue
             seen[node] = None
-            calls = self._calls_at(node._seq)
-            for call in calls:
-                found.update({origin: origin for origin in call.origins})
-            if calls and everything:
-                if op is gather_index.operation and _is_masked(node):
-                    self._masked.update(calls)
+            op, seq, inside = node._op, node._seq, None
+            for firsts, calls in lists:
+                number = bisect(firsts, seq) - 1
+                if number >= 0 and seq < calls[number].last:
+                    inside = calls[number]
+                    if inside not in found:
+                        found.update({one: one for one in inside.origins or (inside,)})
+                    if op is _MASK and _is_masked(node):
+                        self._masked.add(inside)
+                        self.selects = True
+            if inside is None:
+                if op in PICKS and (rows := PICKS[op](node)) is not None:
+                    self._picks[node] = rows
                     self.selects = True
-            elif calls:
+            elif inside.simple:
                 while missing and missing[-1] in found:
                     missing.pop()
-                if not missing or missing[-1].first > calls[0].first:
+                if not missing or missing[-1].first > inside.first:
                     continue  # what is behind it tells nothing more
-            elif op in PICKS and (rows := PICKS[op](node)) is not None:
-                self._picks[node] = rows
-                self.selects = True
             if op in MEANS:
                 self.means.append(node)
-            if everything or node._seq > oldest:
-                stack += node._edges
+            if seq > oldest:
+                stack += [one for one in node._edges if one is not None]
 
     def _calls_at(self, seq: int) -> list[Call]:
         """The calls that a node of this number is of, one of a model at most."""
@@ -204,7 +244,7 @@ class Survey:
         found = WEIGHED if node._op in MEANS else below & WEIGHED
         for call in calls:
             if call not in self._masked:
-                for origin in call.origins:
+                for origin in call.origins or (call,):
                     found |= self.bit(origin, origin.rows)
             elif node._shape:
                 found |= self.bit(node, node._shape[0])
@@ -327,3 +367,4 @@ PICKS: dict[Any, Callable[[Any], int | None]] = {
     split_parts: _parted,
     unbind_parts: _parted,
 }
+_MASK = gather_index.operation

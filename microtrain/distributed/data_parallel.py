@@ -32,11 +32,11 @@ from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .alike import BATCH_NORMS, Alike
 from .batch_norm import Across
-from .calls import Call, Survey
+from .calls import Call, Survey, only
 from .communicator import Communicator
 from .connection import ranks_of
 from .control_lane import NOTHING, SILENT, Outcome
-from .denominators import Denominators, correction, find
+from .denominators import Denominators, Term, correction, find
 from .passes import Passes
 from .replicas import difference, take_values_of_rank_0
 from .strategy import check_options, strategy
@@ -208,18 +208,19 @@ class DataParallel(Module):
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
         if self.training and not self.reducer.in_place:
             self._note("a shard begins", self.reducer.enter)
-        first = graph.next_seq()
+        first, marks = graph.next_seq(), graph.MARKS[0]
         shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
         rows = next((shape[0] for shape in shapes if shape), None)
         with in_step(rows, self.comm.size):
             out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
-            call = Call(self.passes, first, rows, out)
-            if MODES.recorder is None:
-                self.passes.called(call)
+            passes, recorder = self.passes, MODES.recorder
+            call = Call(passes, first, rows, out, graph.MARKS[0] == marks)
+            if recorder is None:
+                passes.called(call)
             else:
-                MODES.recorder.forwards.append(call)
-            self._note(FORWARD, self._wait)
+                recorder.forwards.append(call)
+                recorder.bookkeeping(FORWARD, passes.wait, self)
         return out
 
     @property
@@ -234,9 +235,6 @@ class DataParallel(Module):
         else:
             label = ": ".join([label, *map(str, args)])
             MODES.recorder.bookkeeping(label, functools.partial(function, *args), self)
-
-    def _wait(self) -> None:
-        self.passes.waits = True
 
     def _give(self, rows: int) -> None:
         self.passes.given = rows
@@ -318,6 +316,17 @@ class DataParallel(Module):
         Samples are None where it depends on no forward call with rows; weights are what it is a
         mean over, None where that is these samples.
         """
+        passes = self.passes
+        if len(told) == 1 and len(passes.forwards) == 1 and MODES.recorder is None:
+            (call,) = passes.forwards
+            means = only(edges, call)
+            if means == [] or (means and len(edges) == 1 and means == [edges[0]]):  # as usual
+                weights = Denominators([Term(means[0])], []) if means else None
+                if weights is not None:
+                    weights.base = call.rows or 0
+                own = self.reduction == "mean" and passes.given is None
+                passes.settle([call], not retain)
+                return [(call.rows, weights if own else None)]
         freed = [call for one in told for call in one.passes.freed]
         seen = Survey(edges, [one.forwards() for one in told], freed)
         found: Any = None
@@ -348,9 +357,9 @@ class DataParallel(Module):
         passes = self.passes
         calls = [*Survey(edges, [self.forwards()]).calls.values()]
         if calls:
-            call = Call(passes, first, None, results, calls)
+            call = Call(passes, first, None, results, origins=calls)
             kept = passes.forwards if MODES.recorder is None else MODES.recorder.forwards
-            while kept and kept[-1].first > first and kept[-1] not in kept[-1].origins:
+            while kept and kept[-1].first > first and kept[-1].origins:
                 kept.pop()  # a pass within this one
             kept.append(call)
 

@@ -9,7 +9,8 @@ from .control_lane import Totals
 
 __all__ = ["Passes"]
 
-MOST = 64  # forward calls that are kept without a look at who has their results
+# Calls that are kept without a look at who has their results, before their pass and after it.
+MOST, FEW = 64, 8
 
 
 class Passes:
@@ -64,8 +65,13 @@ class Passes:
         """What the passes that wait add up to."""
         return Totals(self.rows, self.weight, self.loss, self.not_scalar)
 
+    def wait(self) -> None:
+        """A pass is to follow a forward call."""
+        self.waits = True
+
     def called(self, call: Call) -> None:
         """Keep a forward call for the pass that may follow."""
+        self.waits = True
         self.forwards.append(call)
         if len(self.forwards) > self._most:  # whose results nobody has any more
             self.forwards[:] = [one for one in self.forwards if one.alive]
@@ -76,11 +82,14 @@ class Passes:
 
         Others wait on if somebody has what they returned.
         """
-        if self.freed:
-            self.freed = [call for call in self.freed if call.alive][-MOST:]
-        if self.forwards:
+        forwards, old = self.forwards, self.freed
+        if freed and len(forwards) == 1 and forwards[0] in reached:  # usually
+            old.append(forwards.pop())
+        elif forwards:
             if freed:
-                self.freed += [call for call in self.forwards if call in reached and call.alive]
-            self.forwards[:] = [
-                one for one in self.forwards if (not freed if one in reached else one.alive)
+                old += [call for call in forwards if call in reached]
+            forwards[:] = [
+                call for call in forwards if (not freed if call in reached else call.alive)
             ]
+        if len(old) > FEW:
+            old[:] = [call for call in old if call.alive][-MOST:]

@@ -107,7 +107,7 @@ class Whole:
             if passes.open:  # by passes that zero_grad() has discarded
                 parallel.discard()
             passes.waits = False
-            if passes.forwards or passes.freed:
+            if passes.forwards:
                 passes.settle()
             share()
 

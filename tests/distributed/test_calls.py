@@ -393,3 +393,108 @@ def test_programs_are_exact_on_any_number_of_ranks(name: str, size: int) -> None
 
     for found in in_process.run(size, run):
         check(found, run(None))
+
+
+# Captured steps -----------------------------------------------------------------------------------
+
+
+def _two_losses(models: Any, x: Any, u: Any, y: Any) -> Any:
+    (m,) = models
+    return F.mse_loss(m(x), y) + 0.5 * m(u).square().mean() + 0.1 * m[0].weight.square().sum()
+
+
+def _cut(models: Any, x: Any, u: Any, y: Any) -> Any:
+    (m,) = models
+    both = m(mt.cat([x, u]))
+    return F.mse_loss(both[: len(x)], y) + both[len(x) :].abs().mean()
+
+
+def _looked_at(models: Any, x: Any, u: Any, y: Any) -> Any:
+    (m,) = models
+    m(u)
+    return F.mse_loss(m(x), y) * 2
+
+
+def _chosen(models: Any, x: Any, u: Any, y: Any) -> Any:
+    (m,) = models
+    out = m(x)
+    first = out.index_select(0, mt.arange(len(x)))
+    return F.mse_loss(out, y) + first.square().mean() + F.weighted_mean(out.abs(), y.abs())
+
+
+def _slope(models: Any, x: Any, u: Any, y: Any) -> Any:
+    (m,) = models
+    u = u.detach().requires_grad_()
+    (slope,) = mt.autograd.grad(m(u).sum(), u, create_graph=True)
+    return F.mse_loss(m(x), y) + slope.square().sum(1).mean()
+
+
+def _of_two_models(models: Any, x: Any, u: Any, y: Any) -> Any:
+    m, second = models
+    code = m(x)
+    return F.mse_loss(second(code), y) + second(m(u).detach()).square().mean() + code.abs().mean()
+
+
+STEPS = [_two_losses, _cut, _looked_at, _chosen, _slope, _of_two_models]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", STEPS)
+def test_captured_steps_are_exact_on_any_number_of_ranks(kind: Any, size: int) -> None:
+    _captured(kind, size, "numpy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [_two_losses, _of_two_models])
+def test_native_code_is_exact_on_two_ranks(kind: Any, native_code: None) -> None:
+    pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
+    _captured(kind, 2, "numba")
+
+
+def _captured(kind: Any, size: int, executor: str) -> None:
+    def run(comm: Communicator | None) -> list[Any]:
+        world = World(comm, CUTS[size])
+        models = [world.model(3, 4, 2)]
+        if kind is _of_two_models:
+            models.append(world.model(2, 3, 2))
+        params = [p for model in models for p in model.parameters()]
+        optimizers = [mt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in models]
+        nets = [net for net, _ in world.models] if comm is None else [w for _, w in world.models]
+
+        def step(x: Any, u: Any, y: Any) -> Any:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss = kind([*map(_indexed, nets)], x, u, y)
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            return loss
+
+        call = step if comm is None else mt.compile(step, executor=executor)
+        found = []
+        with np.errstate(all="ignore"):
+            for number in range(5):
+                batch = [
+                    world.rows(name, n, seed=number) for name, n in (("a", 3), ("b", 3), ("a", 2))
+                ]
+                loss = call(*batch)
+                found.append(loss.item() if comm is None else models[0].loss)
+                found += [p.detach().numpy().copy() for p in params]
+        return found
+
+    expected = run(None)
+    for found in in_process.run(size, run):
+        check(found, expected)
+
+
+class _indexed:
+    """A model, wrapped or not, whose layers have numbers."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, x: Any) -> Any:
+        return self.model(x)
+
+    def __getitem__(self, number: int) -> Any:
+        return getattr(self.model, "module", self.model)[number]

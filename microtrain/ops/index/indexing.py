@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...autograd.graph import MASKED
+from ...autograd.graph import MARKS
 from ...backend import ARRAYS, MODES, XP, int64, made, to_host
 from ...numerics.sums import FEW
 from ...tensor import TENSORS, Tensor
@@ -119,7 +119,7 @@ def integers_first(x: Any, index: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]
 def kept_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
     """`index` with arrays of its own: a graph must not see later writes to the user's."""
     if any(type(part) in ARRAYS and part.dtype.kind == "b" for part in index):
-        MASKED.add("x[mask]")
+        MARKS[0] += 1
     return tuple(part.copy() if type(part) in ARRAYS else part for part in index)
 
 

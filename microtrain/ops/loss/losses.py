@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...autograd.graph import MEANS
+from ...autograd.graph import MARKS, MEANS
 from ...backend import LISTENERS, MODES, float16
 from ..fronts import Front
 from ..pointwise.comparison import eq
@@ -66,6 +66,7 @@ def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
         elements: how many there are where each counts 1 or 0; None where they have weights.
     """
     MEANS.add(mean_over.operation)
+    MARKS[0] += 1
     return mean_over(total, count, name, elements, _asked())
 
 
