@@ -64,6 +64,11 @@ def read_object(path: Place) -> dict[str, Any]:
     return parse_object(read_plain(path))
 
 
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 has it: no half of a surrogate pair, as in names of files that are no UTF-8."""
+    return text.encode(errors="ignore").decode() == text
+
+
 def parse_object(text: bytes) -> dict[str, Any]:
     """The object that JSON says; ValueError for all else."""
     try:

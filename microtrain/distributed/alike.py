@@ -20,13 +20,12 @@ import numpy as np
 
 from ..backend import LIBRARIES, to_host
 from ..nn.module import Module
-from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from ..nn.normalization import BatchNorm
 from ..optim.flat import FlatStorage
 from .communicator import Communicator, by_rank, ranks_named
 
-__all__ = ["BATCH_NORMS", "Alike"]
+__all__ = ["Alike"]
 
-BATCH_NORMS: Final = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
 SAMPLE: Final = 2**16  # bytes of a buffer that are looked at in a step, each time others
 STEPS: Final = 24  # for so many a new choice of what requires grad is compared
 BITS: Final = 24  # of a number of the lane
@@ -76,7 +75,7 @@ class Alike:
         self._places = {
             f"{name}.{key}".lstrip("."): (module, key)
             for name, module in self.module.named_modules()
-            if module._buffers and not isinstance(module, BATCH_NORMS)
+            if module._buffers and not isinstance(module, BatchNorm)
             for key in module._buffers
             if vars(module)[key] is not None
         }

@@ -27,10 +27,11 @@ from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..compile.bookkeeping import FORWARD
 from ..nn.module import LoadedKeys, Module
+from ..nn.normalization import BatchNorm
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
-from .alike import BATCH_NORMS, Alike
+from .alike import Alike
 from .batch_norm import Across
 from .calls import Call, Survey, only
 from .communicator import Communicator
@@ -176,7 +177,7 @@ class DataParallel(Module):
 
     def _synchronise_batch_norms(self, sync: bool) -> None:
         """Let batch norm layers take the statistics of all ranks; warn where they do not."""
-        layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, BATCH_NORMS)]
+        layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, BatchNorm)]
         several = self.comm.size > 1 and self.reducer.in_place
         across = Across(self) if sync and several else None
         for _, layer in layers:

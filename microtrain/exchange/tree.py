@@ -2,11 +2,13 @@
 
 An array is named by the keys that lead to it, `model.0.weight`, so that a plain state dict keeps
 its names. What JSON has no word for is an object of one key: {"dict": [[key, value], ...]} keeps
-order and whole numbers as keys, {"tensor": name} stands for an array, {"tuple": [...]}.
+order and whole numbers as keys, {"tensor": name} stands for an array, {"tuple": [...]}, and
+{"float": "nan"}, {"text": "hexadecimal"} for numbers and text that strict JSON has not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
+from ..files import is_unicode
 from ..tensor import TENSORS, Size, kind_of, wrap
 from ..words import listed
 
@@ -22,8 +25,10 @@ SCALARS = (str, int, float, bool, type(None))
 DEEPEST = 30  # levels; each is three of the JSON, of which files.DEEPEST are read
 
 
-def take_apart(obj: Any) -> tuple[Any, dict[str, Array]]:
+def take_apart(obj: Any, root: str = "obj") -> tuple[Any, dict[str, Array]]:
     """The structure of `obj` as JSON has it, and its arrays by name.
+
+    root: what messages call it.
 
     Raises TypeError for what is neither array nor plain value, ValueError for two arrays of one
     name and for a structure without an end; both name the keys.
@@ -39,39 +44,48 @@ def take_apart(obj: Any) -> tuple[Any, dict[str, Array]]:
 
     def walk(value: Any, path: tuple[Any, ...]) -> Any:
         if len(path) > DEEPEST:
-            raise ValueError(f"{where(path[:3])} ...: nested deeper than {DEEPEST} levels")
+            raise ValueError(f"{where(path[:3], root)} ...: nested deeper than {DEEPEST} levels")
         if type(value) in SCALARS:
-            return value
+            return word(value)
         if type(value) in TENSORS:
             more = {"requires_grad": True} if value.requires_grad else {}
             return {"tensor": named(value._array, path), **more}
         if type(value) in ARRAYS:
             return {"array": named(value, path)}
         if isinstance(value, Mapping):
-            return {
-                "dict": [[key_of(key, path), walk(v, (*path, key))] for key, v in value.items()]
-            }
+            keys = [word(key_of(key, path, root)) for key in value]
+            values = [walk(v, (*path, key)) for key, v in value.items()]
+            return {"dict": [*map(list, zip(keys, values, strict=True))]}
         if type(value) in (list, tuple, Size):
             kind = "list" if type(value) is list else "tuple"
             return {kind: [walk(v, (*path, i)) for i, v in enumerate(value)]}
-        raise unknown(value, path)
+        raise unknown(value, path, root)
 
     return walk(obj, ()), arrays
 
 
-def key_of(key: Any, path: tuple[Any, ...]) -> str | int:
+def word(value: Any) -> Any:
+    """A plain value as strict JSON has it: no infinity, no NaN, no half of a surrogate pair."""
+    if type(value) is float and not math.isfinite(value):
+        return {"float": repr(value)}
+    if type(value) is str and not is_unicode(value):
+        return {"text": value.encode(errors="surrogatepass").hex()}
+    return value
+
+
+def key_of(key: Any, path: tuple[Any, ...], root: str = "obj") -> str | int:
     """A key of a dict; TypeError for what is neither text nor a whole number."""
     if type(key) not in (str, int):
-        raise TypeError(f"{where(path)}: a key is text or a whole number, got {key!r:.60}")
+        raise TypeError(f"{where(path, root)}: a key is text or a whole number, got {key!r:.60}")
     return key  # type: ignore[no-any-return]
 
 
-def where(path: tuple[Any, ...]) -> str:
+def where(path: tuple[Any, ...], root: str = "obj") -> str:
     """The place that keys lead to, for messages."""
-    return "obj" + "".join(f"[{key!r}]" for key in path)
+    return root + "".join(f"[{key!r}]" for key in path)
 
 
-def unknown(value: Any, path: tuple[Any, ...]) -> TypeError:
+def unknown(value: Any, path: tuple[Any, ...], root: str = "obj") -> TypeError:
     """The error for a value that no file of plain data holds."""
     kind, hint = kind_of(value), ""
     if isinstance(value, np.generic):
@@ -79,12 +93,15 @@ def unknown(value: Any, path: tuple[Any, ...]) -> TypeError:
     elif callable(getattr(value, "state_dict", None)):
         hint = "; save its state_dict()"
     return TypeError(
-        f"{where(path)} is of type {kind}, which cannot be saved: a file holds Tensors, arrays, "
-        f"text, numbers, True, False, None, and dicts, lists and tuples of them{hint}"
+        f"{where(path, root)} is of type {kind}, which cannot be saved: a file holds Tensors, "
+        f"arrays, text, numbers, True, False, None, and dicts, lists and tuples of them{hint}"
     )
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple}
+_WORDS: dict[str, Callable[[str], Any]] = {
+    "float": float, "text": lambda given: bytes.fromhex(given).decode(errors="surrogatepass")
+}  # fmt: skip
 
 
 def put_together(tree: Any, arrays: Mapping[str, Array]) -> Any:
@@ -100,14 +117,18 @@ def put_together(tree: Any, arrays: Mapping[str, Array]) -> Any:
                 return dict(pair(each) for each in value)
             if kind in _KINDS and isinstance(value, list):
                 return _KINDS[kind](build(each) for each in value)
+            if kind in _WORDS and isinstance(value, str):
+                return _WORDS[kind](value)
             if kind in ("tensor", "array") and isinstance(value, str) and value in arrays:
                 left.pop(value, None)
                 return as_tensor(node, arrays[value]) if kind == "tensor" else arrays[value]
         raise ValueError(f"its structure has {str(node)[:60]}")
 
     def pair(each: Any) -> tuple[str | int, Any]:
-        if isinstance(each, list) and len(each) == 2 and type(each[0]) in (str, int):
-            return each[0], build(each[1])
+        if isinstance(each, list) and len(each) == 2:
+            key = build(each[0]) if isinstance(each[0], dict) else each[0]
+            if type(key) in (str, int):
+                return key, build(each[1])
         raise ValueError(f"its structure has {str(each)[:60]} as key and value")
 
     found = build(tree)

@@ -135,7 +135,7 @@ class GroupNorm(_Norm):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
-class _BatchNorm(_Norm):
+class BatchNorm(_Norm):
     """Every channel less its mean over the batch, divided by its standard deviation.
 
     Ioffe and Szegedy, 2015. In evaluation running statistics take the place of the batch's.
@@ -212,18 +212,18 @@ class _BatchNorm(_Norm):
         return F.batch_norm(input, *running, self.weight, self.bias, use_batch, momentum, self.eps)
 
 
-class BatchNorm1d(_BatchNorm):
-    __doc__ = f"Input (n, channels) or (n, channels, length). {_BatchNorm.__doc__}"
+class BatchNorm1d(BatchNorm):
+    __doc__ = f"Input (n, channels) or (n, channels, length). {BatchNorm.__doc__}"
     _ndims = (2, 3)
 
 
-class BatchNorm2d(_BatchNorm):
-    __doc__ = f"Input (n, channels, height, width). {_BatchNorm.__doc__}"
+class BatchNorm2d(BatchNorm):
+    __doc__ = f"Input (n, channels, height, width). {BatchNorm.__doc__}"
     _ndims = (4,)
 
 
-class BatchNorm3d(_BatchNorm):
-    __doc__ = f"Input (n, channels, depth, height, width). {_BatchNorm.__doc__}"
+class BatchNorm3d(BatchNorm):
+    __doc__ = f"Input (n, channels, depth, height, width). {BatchNorm.__doc__}"
     _ndims = (5,)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -101,6 +101,20 @@ class Run:
         return xp.negative(self.grad, work) if maximize else self.grad
 
 
+def _in_order(params: Any) -> Any:
+    """`params`; TypeError where ranks and runs would not have them in the same order."""
+    if isinstance(params, set | frozenset | weakref.WeakSet | Mapping | str):
+        _refuse_order(params)
+    return params
+
+
+def _refuse_order(params: Any) -> NoReturn:
+    raise TypeError(
+        "params argument given to the optimizer should be a list of Tensors or of dicts, "
+        f"in an order that is the same everywhere, but got {type(params).__name__}"
+    )
+
+
 class Optimizer:
     """Base class: `zero_grad()`, `step()`, `param_groups`, `state_dict()`.
 
@@ -131,11 +145,9 @@ class Optimizer:
     needs_closure: ClassVar[bool] = False  # a step computes the loss several times
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        if type(params) in TENSORS or isinstance(params, set | frozenset | dict | str):
-            raise TypeError(
-                "params argument given to the optimizer should be a list of Tensors or of dicts, "
-                f"in an order that is the same everywhere, but got {type(params).__name__}"
-            )
+        if type(params) in TENSORS:
+            _refuse_order(params)
+        _in_order(params)
         if hasattr(params, "parameters"):
             kind = type(params).__name__
             raise TypeError(f"params: got a {kind}; write model.parameters()")
@@ -172,7 +184,7 @@ class Optimizer:
                 f"{name}: {problem} in a parameter group; options are {', '.join(self.defaults)}"
             )
         members = given["params"]
-        members = [members] if type(members) in TENSORS else list(members)
+        members = [members] if type(members) in TENSORS else list(_in_order(members))
         if members and all(isinstance(m, tuple) and len(m) == 2 for m in members):
             names, members = map(list, zip(*members, strict=True))
             given = {**given, "param_names": names}

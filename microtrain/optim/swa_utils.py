@@ -16,7 +16,7 @@ from ..backend import MODES, XP
 from ..creation import tensor
 from ..errors import CaptureError
 from ..nn.module import Module
-from ..nn.normalization import BatchNorm1d, BatchNorm2d
+from ..nn.normalization import BatchNorm
 from ..tensor import TENSORS, Tensor
 from .flat import FlatStorage, owner
 from .lr_scheduler.curves import cosine, line
@@ -47,7 +47,9 @@ class _Share:
 
     def of(self, number: Any) -> Any:
         """The part of the way after `number` updates, a Tensor or a number."""
-        return 1 / (number + 1) if self.decay is None else 1 - self.decay
+        if self.decay is not None:
+            return 1 - self.decay
+        return 1 / ((number.double() if type(number) in TENSORS else number) + 1)
 
     def __call__(self, averages: Sequence[Tensor], models: Sequence[Tensor], number: Any) -> None:
         """Move every average, in place."""
@@ -212,12 +214,8 @@ class AveragedModel(Module):
         else:
             pairs = [(a._array, b._array) for a, b in zip(mine, theirs, strict=True)]
         number = self.n_averaged.to(mine[0].device).double()
-        begun = number > 0
-        part = share.of(number)
-        if type(part) in TENSORS:
-            part = part * begun + (1 - begun.double())
-        else:
-            part = begun * part + (1 - begun.double())
+        begun = (number > 0).double()  # of a bool, and a number, the default dtype would come
+        part = share.of(number) * begun + (1 - begun)
         for average, value in pairs:
             xp = XP[type(average)]
             # All that there was goes where nothing was averaged yet.
@@ -244,7 +242,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
         model: such as an `AveragedModel`, whose weights no batch was seen with.
         device: where batches go first.
     """
-    layers = [one for one in model.modules() if isinstance(one, BatchNorm1d | BatchNorm2d)]
+    layers = [one for one in model.modules() if isinstance(one, BatchNorm)]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
@@ -305,6 +303,7 @@ class SWALR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """The rates, one step further; other schedulers may have changed them meanwhile."""
+        self._bases()
         step = self._step_count - 1
         if self.anneal_epochs == 0:
             step = max(1, step)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import to_host
-from ..files import parse_object
+from ..files import is_unicode, parse_object
 
 __all__ = ["DTYPES", "Content", "array_content", "arrays_in", "blocks", "copied"]
 
@@ -61,6 +61,8 @@ def array_content(
     for name, array in arrays.items():
         if not isinstance(name, str):
             raise TypeError(f"{kind}: array names are text, got {name!r}")
+        if name == "__metadata__" or not is_unicode(name):
+            raise TypeError(f"{kind}: safetensors can name no array {name!r}; rename it")
         code = _CODES.get(_kept(array.dtype))
         if code is None:
             raise TypeError(f"{kind}: cannot store {name}, an array of {array.dtype}")

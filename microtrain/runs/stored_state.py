@@ -8,8 +8,8 @@ where it is read, so that a checkpoint that cannot be used is named and the one 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Len, Lt, Predicate
@@ -114,6 +114,7 @@ class _Loop:
     loop: Annotated[dict[str, Any], Predicate(_has_whole_epoch)]
     options: Options
     random: RandomState
+    trees: dict[str, Any] = field(default_factory=dict)  # what JSON has no word for
 
 
 def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping: bool) -> None:
@@ -131,13 +132,17 @@ def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping
         _check_options(state.options, groups)
 
 
-def check_loop(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]]) -> None:
+def check_loop(
+    checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], given: Callable[[Any], Any]
+) -> None:
     """DataError where `mt.restore` cannot take up the state of a checkpoint.
 
     groups: the parameter groups of the loop's optimizer, if it restores one.
+    given: makes of the state what the loop gave; ValueError.
     """
     with _refusing(checkpoint):
         _check_options(typed(_Loop, checkpoint.state).options, groups)
+        given(checkpoint.state)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import settled
 from ..distributed.connection import ranks_of
+from ..exchange.tree import put_together, take_apart, word
 from ..random import set_rng_state
-from ..runs.checkpoint import Checkpoint, had_checkpoints, load_newest_checkpoint, save_checkpoint
+from ..runs.checkpoint import (
+    Checkpoint,
+    had_checkpoints,
+    json_bytes,
+    load_newest_checkpoint,
+    save_checkpoint,
+)
 from ..runs.keeper import prune
 from ..runs.slices import writers
 from ..runs.stored_state import check_loop
@@ -56,13 +63,16 @@ def save(
         step: names it.
         model: with equal values on all ranks; a `DataParallel` is saved under its model's names.
         optimizer: its state and options are kept.
-        state: whatever else the loop needs, as JSON has it.
+        state: whatever else the loop needs, by text keys: numbers (infinite ones and NaN too),
+            text, True, False, None, and dicts, lists and tuples of them. So every `state_dict()` of
+            a schedule.
         keep: how many of the newest stay.
         comm: the ranks of the loop, a communicator of microtrain or mpi4py; None: those of the
             model, else all.
 
-    Raises LaunchError where the file system refuses, TypeError for a state (or an extra state of a
-    module) that is no JSON; on every rank.
+    Raises LaunchError where the file system refuses, TypeError for anything else in the state,
+    naming the keys that lead there, and for an extra state of a module that is no JSON; on every
+    rank.
 
     Example:
         >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
@@ -74,7 +84,7 @@ def save(
         if ranks.rank == 0:
             with contextlib.suppress(OSError):  # told by the writing itself
                 os.makedirs(directory, exist_ok=True)
-            contents = checkpoint_of(step, model, optimizer, {"loop": dict(state or {})})
+            contents = checkpoint_of(step, model, optimizer, _stored(state or {}, step))
             if len(places) == 1:
                 save_checkpoint(Path(directory), **contents)
                 prune(Path(directory), keep, 0, ("", "min"))
@@ -123,7 +133,7 @@ def restore(
         return load_newest_checkpoint(
             Path(directory),
             lambda text: warnings.warn(text, stacklevel=6),
-            lambda checkpoint: check_loop(checkpoint, groups),
+            lambda checkpoint: check_loop(checkpoint, groups, _given),
         )
 
     checkpoint = from_rank_0(ranks, read)
@@ -135,7 +145,36 @@ def restore(
     set_rng_state(checkpoint.state["random"])
     if ranks.rank == 0:
         print(f"restored {checkpoint.path}, step {checkpoint.step:,}", file=sys.stderr)
-    loop = {**checkpoint.state["loop"], "step": checkpoint.step}
+    loop = {**_given(checkpoint.state), "step": checkpoint.step}
     if loader is not None and "epoch" in loop:
         loader.epoch = loop["epoch"] + 1
     return loop
+
+
+def _stored(state: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """The state of a loop as JSON has it: as it is where it can be, the rest as a tree."""
+    loop, trees = {}, {}
+    for key, value in state.items():
+        if type(key) is not str or word(key) != key:
+            raise TypeError(f"state: keys are text that UTF-8 has, got {key!r:.60}")
+        if key == "step" and value != step:
+            raise ValueError(f"state['step'] is {value!r:.60}, the step of the checkpoint {step}")
+        if key == "epoch" and type(value) is not int:
+            raise TypeError(f"state['epoch'] must be a whole number, got {value!r:.60}")
+        try:
+            json_bytes({key: value})
+            loop[key] = value
+        except (TypeError, ValueError):
+            trees[key], arrays = take_apart(value, f"state[{key!r}]")
+            if arrays:
+                raise TypeError(
+                    f"state[{key!r}] holds Tensors or arrays: keep them as buffers of the model, "
+                    "or as lists, tolist()"
+                ) from None
+    return {"loop": loop} | ({"trees": trees} if trees else {})
+
+
+def _given(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_stored` was given; ValueError for what it did not make."""
+    trees = state.get("trees", {})
+    return state["loop"] | {key: put_together(tree, {}) for key, tree in trees.items()}

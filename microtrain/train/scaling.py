@@ -30,7 +30,7 @@ from ..data.loader import DataLoader, MicroBatches
 from ..distributed import batch_norm
 from ..distributed.overlap import BUCKET, buckets_of
 from ..distributed.shards import WHOLE
-from ..nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from ..nn.normalization import BatchNorm
 from ..words import labelled, plural, rate, size
 from .divergence import NotFinite
 from .network import USUAL, WITHIN, Collective, Fit, Link, Network, measure_links, span
@@ -213,8 +213,7 @@ def measured(
     flat = [(b.grad.size, b.grad.itemsize) for b in buffers]
     kept = sum(tensor.numel() for _, tensor in run.model.module.named_buffers())
     flat += [(kept + 1, 8)] if shards and kept else []  # the mean of running statistics, float64
-    norms = (BatchNorm1d, BatchNorm2d, BatchNorm3d)
-    layers = [m for m in run.model.module.modules() if isinstance(m, norms)]
+    layers = [m for m in run.model.module.modules() if isinstance(m, BatchNorm)]
     shared = run.config.distributed
     apart = shards is None and shared.compression == "none" and shared.backend != "nccl"
     bucket = BUCKET if shared.bucket_mb == "auto" else int(shared.bucket_mb * 2**20)

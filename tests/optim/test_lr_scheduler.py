@@ -458,3 +458,82 @@ def test_stepping_before_the_optimizer_warns_once():
 def test_what_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call(optimizer_of(mt))
+
+
+LATER = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.5**step),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.5),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.1, 1.0),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=9),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "SWALR": lambda o: mt.optim.swa_utils.SWALR(o, 0.1),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 1),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1]),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.1),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 5),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.StepLR(o, 1)], [1]
+    ),
+}
+
+
+def with_a_later_group(library, make):
+    a, b = (library.nn.Parameter(library.ones(1)) for _ in range(2))
+    optimizer = library.optim.SGD([a], lr=1.0, momentum=0.9)
+    schedule = make(optimizer)
+    optimizer.add_param_group({"params": [b], "lr": 0.5})
+    return optimizer, schedule
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_group_that_is_added_later_follows_or_is_named(name):
+    """Not: zip() argument 2 is shorter than argument 1, hours into a run."""
+    optimizer, schedule = with_a_later_group(mt, LATER[name])
+    optimizer.step()
+    knows_groups = [*LATER].index(name) < 6 or name == "SequentialLR"
+    if knows_groups:
+        with pytest.raises(
+            RuntimeError, match="was made for 1 parameter groups, the optimizer has 2"
+        ):
+            schedule.step()
+    else:
+        ratio = schedule.step() or optimizer.param_groups[0]["lr"]
+        before = 1.0 if name not in ("LinearLR", "ConstantLR") else 1 / 3
+        assert optimizer.param_groups[1]["lr"] == pytest.approx(0.5 * ratio / before)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_plateau_reduces_the_rate_of_a_group_that_was_added_later(mode):
+    make = functools.partial(lr_scheduler.ReduceLROnPlateau, mode=mode, patience=0, min_lr=0.06)
+    optimizer, schedule = with_a_later_group(mt, make)
+    for metric in (1.0, 1.0, 1.0):
+        schedule.step(metric)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.06, 0.06])
+    assert schedule.get_last_lr() == pytest.approx([0.06, 0.06])
+
+
+def test_a_plateau_with_a_least_rate_for_each_group_asks_for_that_of_a_later_one():
+    make = functools.partial(lr_scheduler.ReduceLROnPlateau, patience=0, min_lr=[0.0])
+    optimizer, schedule = with_a_later_group(mt, make)
+    schedule.step(1.0)
+    with pytest.raises(RuntimeError, match="append its least rate to scheduler"):
+        schedule.step(1.0)
+    schedule.min_lrs.append(0.2)
+    schedule.step(1.0)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.2])
+
+
+def test_a_plateau_with_a_later_group_equals_torch():
+    torch = pytest.importorskip("torch")
+    found = []
+    for library in (mt, torch):
+        optimizer, schedule = with_a_later_group(
+            library, lambda o, s=library.optim.lr_scheduler: s.ReduceLROnPlateau(o, patience=1)
+        )
+        for metric in (1.0, 0.5, 0.6, 0.7, 0.8, 0.4, 0.9, 0.9):
+            schedule.step(metric)
+            found.append([group["lr"] for group in optimizer.param_groups])
+    assert found[:8] == found[8:]

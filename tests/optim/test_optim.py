@@ -463,3 +463,29 @@ def test_hooks_of_an_optimizers_state(library, name):
     handle.remove()
     optimizer.load_state_dict(state)
     assert told[4:] == [7]
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys])
+@pytest.mark.parametrize("way", ["argument", "group", "later group"])
+def test_parameters_in_no_order_are_refused(kind, way):
+    """Their order would differ from rank to rank and run to run."""
+    members = kind([mt.nn.Parameter(mt.ones(1)) for _ in range(3)])
+    call, given = SGD, members if way == "argument" else [{"params": members}]
+    if way == "later group":
+        call, given = SGD([mt.nn.Parameter(mt.ones(1))]).add_param_group, given[0]
+    with pytest.raises(TypeError, match="in an order that is the same everywhere"):
+        call(given)
+
+
+def test_zero_grad_drops_the_gradient_of_a_parameter_that_is_frozen_by_now():
+    """Documented: PyTorch keeps zeros, with which momentum would move it on."""
+    a = mt.nn.Parameter(mt.tensor([2.0]))
+    optimizer = SGD([a], lr=0.1, momentum=0.9)
+    (a**2).sum().backward()
+    optimizer.step()
+    a.requires_grad_(False)
+    optimizer.zero_grad(set_to_none=False)
+    before = a.item()
+    optimizer.step()
+    assert a.grad is None
+    assert a.item() == before

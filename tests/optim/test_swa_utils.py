@@ -274,3 +274,32 @@ def captured_with_buffers():
 def test_what_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_update_bn_sees_batch_norms_of_all_dimensions(dims):
+    layer = getattr(mt.nn, f"BatchNorm{dims}d")(2)
+    x = mt.tensor(np.arange(24.0, dtype=np.float32).reshape(6, 2, *[1] * (dims - 1), 2))
+    update_bn([x[:3], x[3:]], layer)
+    expected = np.moveaxis(x.numpy(), 1, 0).reshape(2, -1).mean(1)
+    assert layer.running_mean.tolist() == pytest.approx(expected.tolist())
+    assert layer.training
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.parametrize("decay", [0.9, None])
+def test_averages_of_float64_models_are_of_float64(decay, use_buffers):
+    model = mt.nn.Linear(1, 1, bias=False).to(mt.float64)
+    model.register_buffer("seen", mt.zeros(3, dtype=mt.float64))
+    way = None if decay is None else get_ema_multi_avg_fn(decay)
+    average = AveragedModel(model, multi_avg_fn=way, use_buffers=use_buffers)
+    values = [1.0, 2.0, 4.0]
+    for value in values:
+        with mt.no_grad():
+            model.weight.fill_(value)
+            model.seen.fill_(value)
+        average.update_parameters(model)
+    expected = 7 / 3 if decay is None else 0.9 * 1.1 + 0.1 * 4
+    assert average.module.weight.item() == pytest.approx(expected, rel=1e-15)
+    seen = expected if use_buffers else 4.0
+    assert average.module.seen.tolist() == pytest.approx([seen] * 3, rel=1e-15)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import microtrain as mt
 from microtrain import files
 from microtrain.errors import DataError, LaunchError
 from microtrain.runs.array_file import array_content, arrays_in, blocks
@@ -510,3 +512,106 @@ def test_a_small_file_is_read_in_little_memory(tmp_path):
     with pytest.raises(OSError, match="more than 10 bytes"):
         files.read_plain(file, 10)
     assert files.read_plain(file, 11) == b"x" * 11
+
+
+# The state of a loop of one's own --------------------------------------------------------------
+
+S = mt.optim.lr_scheduler
+SCHEDULES = {
+    "OneCycleLR": lambda o: S.OneCycleLR(o, 0.1, total_steps=9),
+    "MultiStepLR": lambda o: S.MultiStepLR(o, [2, 4, 4]),
+    "ReduceLROnPlateau": lambda o: S.ReduceLROnPlateau(o, "max", patience=0),
+    "StepLR": lambda o: S.StepLR(o, 2),
+    "SequentialLR": lambda o: S.SequentialLR(o, [S.LinearLR(o), S.MultiStepLR(o, [2])], [2]),
+    "ChainedScheduler": lambda o: S.ChainedScheduler(
+        [S.MultiStepLR(o, [2]), S.ExponentialLR(o, 0.9)]
+    ),
+    "CyclicLR": lambda o: S.CyclicLR(o, 0.1, 1.0, step_size_up=2),
+    "LambdaLR": lambda o: S.LambdaLR(o, lambda e: 0.9**e),
+    "PolynomialLR": lambda o: S.PolynomialLR(o, 5),
+    "CosineAnnealingWarmRestarts": lambda o: S.CosineAnnealingWarmRestarts(o, 3),
+    "SWALR": lambda o: mt.optim.swa_utils.SWALR(o, 0.5, 3),
+}
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_loop_goes_on_with_every_schedule(name, taken, tmp_path):
+    def make():
+        model = mt.nn.Linear(1, 1)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, optimizer, SCHEDULES[name](optimizer)
+
+    def go(optimizer, schedule, count):
+        for _ in range(count):
+            optimizer.step()
+            schedule.step(*[0.5] * isinstance(schedule, S.ReduceLROnPlateau))
+            yield optimizer.param_groups[0]["lr"]
+
+    model, optimizer, schedule = make()
+    [*go(optimizer, schedule, taken)]
+    state = {"schedule": schedule.state_dict()}
+    mt.save(tmp_path, taken, model=model, optimizer=optimizer, state=state)
+    expected = [*go(optimizer, schedule, 4)]
+    model, optimizer, schedule = make()
+    found = mt.restore(tmp_path, model=model, optimizer=optimizer)
+    assert found == {**state, "step": taken}
+    schedule.load_state_dict(found["schedule"])
+    assert [*go(optimizer, schedule, 4)] == expected
+
+
+STATES = {
+    "infinite": {"best": math.inf, "worst": [-math.inf, 1.0]},
+    "tuples": {"rows": (1, (2.5, "a")), "plain": [1, {"a": None}]},
+    "numbers as keys": {"by step": {1: 2, "1": 3, -4: (True,)}},
+    "a name of a file that is no UTF-8": {"last": os.fsdecode(b"M\xfcn.csv"), "all": {"\udcff": 1}},
+    "what looks like a tree": {"a": {"float": "nan"}, "b": ({"tuple": [1]},), "trees": {"a": 1}},
+    "pairs of surrogates": {"a": "\U0001f600 and \\ud83d"},
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_state_of_a_loop_comes_back_as_it_was(name, tmp_path):
+    model = mt.nn.Linear(1, 1)
+    mt.save(tmp_path, 1, model=model, state=STATES[name])
+    found = mt.restore(tmp_path, model=model)
+    assert found == {**STATES[name], "step": 1}
+    # 1 is not True, and a tuple is no list.
+    assert all(repr(found[key]) == repr(value) for key, value in STATES[name].items())
+
+    def refuse(text):
+        raise AssertionError(f"{text} is not JSON")
+
+    for file in (tmp_path / "step-000001").glob("*.json"):
+        json.loads(file.read_bytes().decode(), parse_constant=refuse)
+
+
+def test_a_loss_that_is_nan_does_not_end_a_loop(tmp_path):
+    mt.save(tmp_path, 1, model=mt.nn.Linear(1, 1), state={"losses": [1.0, math.nan]})
+    found = mt.restore(tmp_path, model=mt.nn.Linear(1, 1))
+    assert found["losses"][0] == 1.0
+    assert math.isnan(found["losses"][1])
+
+
+@pytest.mark.parametrize(
+    "state, text",
+    [
+        ({"a": {"b": [1, {2}]}}, r"state\['a'\]\['b'\]\[1\] is of type set"),
+        ({"a": {0.5: 1}}, r"state\['a'\]: a key is text or a whole number, got 0.5"),
+        ({"net": mt.ones(2)}, r"state\['net'\] holds Tensors"),
+        ({1: 2}, "keys are text that UTF-8 has, got 1"),
+        ({"\udcff": 2}, "keys are text that UTF-8 has"),
+        ({"epoch": 1.5}, r"state\['epoch'\] must be a whole number"),
+        ({"step": 3}, r"state\['step'\] is 3, the step of the checkpoint 1"),
+    ],
+)
+def test_a_state_that_could_not_be_restored_is_refused_by_its_key(state, text, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=text):
+        mt.save(tmp_path, 1, model=mt.nn.Linear(1, 1), state=state)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["__metadata__", "a\udcff"])
+def test_an_array_that_no_reader_would_find_by_its_name(name, tmp_path):
+    with pytest.raises(TypeError, match="can name no array"):
+        mt.save({name: mt.ones(2)}, tmp_path / "x.safetensors")

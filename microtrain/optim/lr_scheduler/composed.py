@@ -52,7 +52,7 @@ class LambdaLR(OfFunctions):
 
     def get_lr(self) -> list[float]:
         """The initial rates, each times its function."""
-        pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
+        pairs = zip(self._bases(), self.lr_lambdas, strict=True)
         return [base * function(self.last_epoch) for base, function in pairs]
 
 
@@ -66,6 +66,7 @@ class MultiplicativeLR(OfFunctions):
         """The rates, each times its function after the first step."""
         if self._is_initial:
             return self._rates
+        self._bases()
         pairs = zip(self._rates, self.lr_lambdas, strict=True)
         return [lr * function(self.last_epoch) for lr, function in pairs]
 

@@ -28,10 +28,10 @@ class CosineAnnealingLR(Recursive):
         if self._is_initial:
             return self._rates
         if self._step_count == 1 and epoch > 0:  # resumed
-            return [cosine(base, low, epoch, steps) for base in self.base_lrs]
+            return [cosine(base, low, epoch, steps) for base in self._bases()]
         if (epoch - 1 - steps) % (2 * steps) == 0:  # up from the bottom, where the ratio is 0 / 0
             wave = 1 - math.cos(math.pi / steps)
-            pairs = zip(self._rates, self.base_lrs, strict=True)
+            pairs = zip(self._rates, self._bases(), strict=True)
             return [lr + (base - low) * wave / 2 for lr, base in pairs]
         ratio = (1 + math.cos(math.pi * epoch / steps)) / (
             1 + math.cos(math.pi * (epoch - 1) / steps)
@@ -84,4 +84,4 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """The rates at the place `T_cur` of the present wave, which is `T_i` long."""
-        return [cosine(base, self.eta_min, self.T_cur, self.T_i) for base in self.base_lrs]
+        return [cosine(base, self.eta_min, self.T_cur, self.T_i) for base in self._bases()]

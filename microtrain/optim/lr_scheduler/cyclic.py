@@ -133,7 +133,7 @@ class CyclicLR(WithMomentum):
 
     def get_lr(self) -> list[float]:
         """The rates at `last_epoch`; the momenta are set at once."""
-        at = self.last_epoch / self.total_size
+        bases, at = self._bases(), self.last_epoch / self.total_size
         cycle = math.floor(1 + at)
         x = 1.0 + at - cycle
         up = self.step_ratio
@@ -144,7 +144,7 @@ class CyclicLR(WithMomentum):
                 self.optimizer.param_groups, self.base_momentums, self.max_momentums, strict=True
             ):
                 self._set_momentum(group, high - (high - low) * share * height)
-        pairs = zip(self.base_lrs, self.max_lrs, strict=True)
+        pairs = zip(bases, self.max_lrs, strict=True)
         return [low + (high - low) * share * height for low, high in pairs]
 
     def state_dict(self) -> dict[str, Any]:

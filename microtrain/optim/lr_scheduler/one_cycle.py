@@ -92,6 +92,7 @@ class OneCycleLR(WithMomentum):
 
     def get_lr(self) -> list[float]:
         """The rates at `last_epoch`; the momenta are set at once."""
+        self._bases()
         step = self.last_epoch
         if step > self.total_steps:
             raise ValueError(

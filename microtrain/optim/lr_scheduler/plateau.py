@@ -48,7 +48,9 @@ class ReduceLROnPlateau(LRScheduler):
             raise ValueError(f"threshold mode {threshold_mode} is unknown; there are rel, abs")
         self.optimizer = checked_optimizer(optimizer)
         groups = len(optimizer.param_groups)
-        self.min_lrs = list(min_lr) if isinstance(min_lr, list | tuple) else [min_lr] * groups
+        given = isinstance(min_lr, list | tuple)
+        self.default_min_lr = None if given else min_lr  # of groups that come later
+        self.min_lrs: list[Any] = list(min_lr) if given else [min_lr] * groups  # type: ignore[arg-type]
         if len(self.min_lrs) != groups:
             raise ValueError(f"expected {groups} min_lrs, got {len(self.min_lrs)}")
         self.mode = mode
@@ -78,6 +80,7 @@ class ReduceLROnPlateau(LRScheduler):
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
+            self._follow_groups()
             lower = [
                 max(lr * self.factor, m) for lr, m in zip(self._rates, self.min_lrs, strict=True)
             ]
@@ -86,6 +89,17 @@ class ReduceLROnPlateau(LRScheduler):
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
         self._last_lr = self._rates
+
+    def _follow_groups(self) -> None:
+        """A least rate for groups that were added since; RuntimeError where nobody gave one."""
+        more = len(self.optimizer.param_groups) - len(self.min_lrs)
+        if more and self.default_min_lr is None:
+            raise RuntimeError(
+                f"ReduceLROnPlateau: min_lrs has {len(self.min_lrs)} values, the optimizer has "
+                f"{len(self.optimizer.param_groups)} parameter groups: one was added later; append "
+                "its least rate to scheduler.min_lrs"
+            )
+        self.min_lrs += [self.default_min_lr] * more
 
     def _is_better(self, value: float) -> bool:
         margin = self.threshold if self.mode == "max" else -self.threshold

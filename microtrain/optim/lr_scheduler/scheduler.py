@@ -10,7 +10,7 @@ from ...backend import MODES
 from ..optimizer import Optimizer, refuse_schedule
 
 # In PyTorch's state dicts, without a meaning here.
-_TORCH_ONLY = {"_get_lr_called_within_step", "default_min_lr", "mode_worse"}
+_TORCH_ONLY = {"_get_lr_called_within_step", "mode_worse"}
 
 
 def checked_optimizer(optimizer: Any) -> Optimizer:
@@ -95,6 +95,20 @@ class LRScheduler:
             group["lr"] = lr
         self._last_lr = list(rates)
 
+    def _bases(self) -> list[float]:
+        """`base_lrs`; RuntimeError where there are other parameter groups now than it was made for.
+
+        For schedules that need to know more of a group than its present rate.
+        """
+        groups = len(self.optimizer.param_groups)
+        if len(self.base_lrs) != groups:
+            raise RuntimeError(
+                f"{type(self).__name__} was made for {len(self.base_lrs)} parameter groups, the "
+                f"optimizer has {groups}: give all groups to the optimizer, or add them, before "
+                "the schedule is made, or make it anew"
+            )
+        return self.base_lrs
+
     @property
     def _rates(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
@@ -131,7 +145,7 @@ class Recursive(LRScheduler):
     """A schedule that makes each rate from the one before, and so needs to be told the first."""
 
     def _first_rates(self) -> list[float]:
-        return [self._first(base) for base in self.base_lrs]
+        return [self._first(base) for base in self._bases()]
 
     def _first(self, base: float) -> float:
         """The rate of epoch 0 from the initial one."""
