@@ -10,7 +10,8 @@ never come: then the others do not wait that long. One that says that it is busy
 is given ten times as long.
 
 Before MPI_Finalize, where nothing of Python is left to look at a clock, a rank waits here for the
-others to come to their end. That has no limit while they live; what follows it has (see `warden`).
+others to come to their end. That has no limit while they run; it has one where all that is left of
+them are threads which do not end, and what follows it has one, too (see `warden`).
 
 The board is a file in memory that nobody else can open: it has no name any more once all have it
 open, so nothing is left behind. Ranks of other machines are seen where `share` has named a
@@ -105,10 +106,13 @@ def start(
     watchdog = Watchdog(comm, communicators, kill, everyone)
     _WATCHDOG[:] = [watchdog]
     configure(*LIMITS)
+    import concurrent.futures.thread  # noqa: F401  its hook waits for pools: this one comes before
+
     # Of the hooks of atexit, what is registered last runs first: this one when the threads have
     # ended, so before those that the program registers from now on.
     begin = getattr(threading, "_register_atexit", lambda register, hook: register(hook))
     begin(atexit.register, watchdog.end_soon)
+    begin(setattr, watchdog, "only_threads", True)
     threading.Thread(target=watchdog.watch, name="microtrain-watchdog", daemon=True).start()
 
 
@@ -160,7 +164,7 @@ class Board:
     def write(self, record: Record) -> None:
         """Put this rank's record up, and those of this machine where it is time for that."""
         record = record | {"at": record["at"][-200:]}
-        record |= {name: record[name][:200] for name in ("doing", "alone")}
+        record |= {n: record.get(n, "")[:200] for n in ("doing", "alone", "threads")}
         line = self._lines[self.rank]
         text = json.dumps(record).encode()
         self._memory[line * RECORD : (line + 1) * RECORD] = text[:RECORD].ljust(RECORD)
@@ -251,6 +255,7 @@ class Watchdog:
         self.shown = False  # whether they have been printed, by this rank or another
         self.ending = False
         self.closing = ""
+        self.only_threads = False  # of this program, whose main thread has ended
         self.left = False
         self.host = socket.gethostname()
         self.process = os.getpid()
@@ -308,8 +313,18 @@ class Watchdog:
             "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
             "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
             "at": user_place(of_threads([me]).get(me, ())), "left": self.left,
-            "alone": FORBIDDEN.get(me, self.closing), **self.at_its_end(),
+            "alone": FORBIDDEN.get(me, self.closing), "threads": self.threads(),
+            **self.at_its_end(),
         }  # fmt: skip
+
+    def threads(self) -> str:
+        """The threads that alone keep this program from its end, and where they are."""
+        if not self.only_threads or self.closing:
+            return ""
+        main = threading.main_thread()
+        found = [t for t in threading.enumerate() if t is not main and not t.daemon]
+        calls = of_threads([thread.ident for thread in found if thread.ident])
+        return ", ".join(f"{t.name} at {user_place(calls.get(t.ident or 0, ()))}" for t in found)
 
     def at_its_end(self) -> Record:
         """What a rank writes once the job ends: where it is, and whether it ends the job itself."""
@@ -415,7 +430,8 @@ class Watchdog:
         first = not any(rank < self.comm.rank and x["left"] for rank, x in seen.items())
         if self.ending or not others or not first:
             return
-        if self.waited >= self.timeout_s and any(map(self.silent, others)):
+        over = any(map(self.silent, others)) or all(x.get("threads") for x in others)
+        if self.waited >= self.timeout_s and over:
             self.end(f"{self.timeout_s:g} s are over (distributed.timeout_s)", mine, seen)
         elif self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
@@ -445,6 +461,8 @@ class Watchdog:
         silent = time.time() - record["time"]
         if record["left"]:
             what = "its program has ended"
+        elif record.get("threads"):
+            what = f"its program has ended, but not its thread {record['threads']}"
         elif silent > 4 * self.period() + (SIGHT if host else 0.0):
             what = f"no sign of life for {silent:.0f} s (stopped, or its machine is gone)"
             what += f", last seen at {_where(record)}"

@@ -272,6 +272,18 @@ HANGS = {
         "",
         r"an atexit hook or MPI_Finalize does not return",
     ),
+    "a thread": (
+        "import threading",
+        "if odd: threading.Thread(target=time.sleep, args=(600,), name='uploads').start()",
+        r"rank 0 of \d has waited \d s for the others at the end of its program\n"
+        r"  rank 1: its program has ended, but not its thread uploads at (.|\n)*aborting the job",
+    ),
+    "a thread of a pool": (
+        "",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "if odd: ThreadPoolExecutor(1, 'uploads').submit(time.sleep, 600)",
+        r"  rank 1: its program has ended, but not its thread uploads_0 at (.|\n)*aborting the job",
+    ),
     "stopped before its end": (
         "",
         "if odd: time.sleep(0.5); stop()",
@@ -282,7 +294,7 @@ HANGS = {
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("case", daily(HANGS, "a hook", "stopped before MPI_Finalize"))
+@pytest.mark.parametrize("case", daily(HANGS, "a hook", "a thread", "stopped before MPI_Finalize"))
 def test_a_rank_that_hangs_at_its_end(mpirun: Mpirun, case: str, size: int) -> None:
     before, after, words = HANGS[case]
     script = f"{START}{before}\n{WORLD}comm.barrier()\n{after}\n"
