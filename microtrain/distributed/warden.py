@@ -8,7 +8,9 @@ may be silent, and what to say after that; and it sees when the rank has gone.
 
 Launchers learn of a process's end from the pipes that they share with it. The warden shares them
 too, and so it has spoken before the launcher ends the job. It is in the rank's process group, and
-is killed with it. It imports little: it starts with every rank, before MPI_Init.
+is killed with it. While a rank waits in MPI_Init it also looks whether the launcher is there: the
+other ranks will not come where it is not. It imports little: it starts with every rank, before
+MPI_Init.
 """
 
 from __future__ import annotations
@@ -113,6 +115,11 @@ class Warden:
                     self.waited = 0.0
             elif self.limit is not None and self.waited >= self.limit:
                 return self.end(self.text, self.code, alive=True)
+            elif self.limit is not None and _parent(self.process) not in (self.launcher, ""):
+                why = (
+                    f"has lost its launcher (PID {self.launcher}), which was killed or has crashed"
+                )
+                return self.end(why, 1, alive=True)
 
     def gone(self) -> None:
         """The rank's process has ended: end the job, unless that was right."""
@@ -163,6 +170,15 @@ class Warden:
         except OSError as error:  # other systems have no such names: better twice than not at all
             return error.errno != errno.EADDRINUSE
         return True
+
+
+def _parent(process: int) -> str:
+    """The PID of what started it, or has taken it over; empty where that is not told."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[1]
+    except OSError:
+        return ""
 
 
 def _status(process: int) -> int | None:

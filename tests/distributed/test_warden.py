@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,6 +251,35 @@ def test_a_killed_run_says_how_to_go_on(
     (path,) = tmp_path.glob("runs/told/2*")
     resume = f"resume {path.relative_to(tmp_path)} --trust"
     assert re.search(rf"; the job ends\nresume with: .*{resume}\n", job.stderr), job.stderr
+
+
+ALONE = """\
+import os, sys, time
+from microtrain.distributed import warden
+warden.start(0, 2)
+warden.tell(limit=600.0, text="waits", code=1)  # as in MPI_Init
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+def test_a_rank_that_waits_for_others_ends_with_its_launcher() -> None:
+    """It would wait in MPI_Init for ranks that nobody starts any more, up to the limit."""
+    launcher = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    command = [sys.executable, "-c", launcher, ALONE]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as job:
+        assert job.stdout is not None
+        assert job.stderr is not None
+        rank = int(job.stdout.readline())
+        job.kill()
+        # The pipes end with the rank and its warden.
+        said = job.stderr.read()
+        assert job.stdout.read() == ""
+    expected = rf"microtrain: rank 0 of 2 \(host \S+, PID {rank}\) has lost its launcher"
+    assert re.match(expected, said), said
+    assert not Path(f"/proc/{rank}/exe").exists()
 
 
 # ------------------------------------------------------------------------------------------ the end
