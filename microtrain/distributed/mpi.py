@@ -343,7 +343,7 @@ def connect(launch: Launch) -> MpiCommunicator:
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        return _joined(launch, MPI, MPI.COMM_WORLD)
+        return _joined(launch, MPI, MPI.COMM_WORLD, "in the first collectives after MPI_Init")
 
 
 def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
@@ -382,7 +382,7 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
         warden.start(*_place(launch))
     with _beginning(launch):
         _check_library(launch, MPI)
-        return _joined(launch, MPI, comm)
+        return _joined(launch, MPI, comm, "in the first collectives of a communicator")
 
 
 @contextlib.contextmanager
@@ -401,12 +401,12 @@ def _beginning(launch: Launch) -> Iterator[None]:
     warden.tell(limit=None, over=not watchdog.watches())
 
 
-def _joined(launch: Launch, MPI: ModuleType, comm: Any) -> MpiCommunicator:
+def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
     """What was made of a communicator of MPI, now or before; collective where it is made now."""
     known: MpiCommunicator | None = comm.Get_attr(_key(MPI))
     if known is not None:
         return known
-    _limit("in the first collectives of a communicator")
+    _limit(where)
     _check_world(launch, MPI)
     _check_settings(comm)
     made = MpiCommunicator(MPI, comm.Dup())
