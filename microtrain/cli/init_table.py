@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from ..config.resolved import as_yaml
+from ..data.cells import GROUPS, number
 from ..data.describe import CODE, Proposal, guess_target, propose
 from ..data.files import read_csv, read_parquet
-from ..data.frame import GROUPS, Frame, number, shortened
+from ..data.frame import Frame, shortened
 from ..data.target import read_target
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
-from .frame import Codes, missing
+from .cells import Codes
+from .frame import missing
 from .mapped import Stored
 from .source import RowNumbers, Source, location_in
 from .view import layout

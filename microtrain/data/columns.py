@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .frame import Frame, is_nothing, number
+from .cells import is_nothing, number
+from .frame import Frame
 
 __all__ = [
     "NO_VALUE",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .cells import number
 from .columns import NO_VALUE
 from .decimals import decimals
-from .frame import number
 
 __all__ = ["Cells", "Cut", "Texts"]
 

@@ -13,7 +13,6 @@ import csv
 import io
 import itertools
 import os
-import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
@@ -40,7 +39,6 @@ BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
 ARROW_BLOCK = 16 * BLOCK
 _WORTH = 60  # blocks of a file for which pyarrow's import pays: 16 MB
 _ROWS = 10_000  # of a block from Python's reader
-_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _AT_ONCE = 2_000_000  # cells whose texts are read again together
 
 
@@ -220,14 +218,7 @@ class _File:
                         yield line
 
                 reader = csv.reader(counted(), delimiter=self._delimiter, strict=True)
-                names = next(reader)
-                if told := _SEPARATOR.fullmatch(lines[0].strip()):
-                    raise DataError(
-                        f"{self.origin}, line 1: {told[0]} tells a spreadsheet what separates "
-                        "cells, and is no header; delete this line, and write "
-                        f"delimiter: {told[1]!r:.5}"
-                    )
-                if names:
+                if names := next(reader):
                     start += len("".join(lines).encode())
                     return [name.strip() for name in names], start, 1 + len(lines)
         for _ in self.rows():  # says what is wrong

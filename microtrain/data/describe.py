@@ -14,8 +14,9 @@ import numpy as np
 
 from ..errors import DataError
 from ..words import plural
+from .cells import number, other_notation
 from .columns import NO_VALUE, Column, dates, texts
-from .frame import Frame, number, other_notation, shortened
+from .frame import Frame, shortened
 
 __all__ = ["CODE", "Proposal", "advice", "guess_target", "propose"]
 
@@ -132,8 +133,8 @@ def guess_target(frame: Frame) -> tuple[str, str]:
     return names[-1], "the last column"
 
 
-def advice(frame: Frame, names: Iterable[str]) -> str:
-    """What to write for those of the columns `names` that are no plain numbers; perhaps nothing."""
+def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
+    """An error, and what to write for those of the columns `names` that are no plain numbers."""
     proposals = []
     for name in names:
         try:
@@ -143,8 +144,16 @@ def advice(frame: Frame, names: Iterable[str]) -> str:
     columns = [f"  {p.name}: {p.spec}" for p in proposals if p.spec not in ("", "drop")]
     dropped = [p.name for p in proposals if p.spec == "drop"]
     if not columns and not dropped:
-        return ""
-    lines = ["hint: say under data what they are" + ("" if columns else ", or leave them out")]
+        if "\nhint: " in error:
+            return error
+        return (
+            f"{error}\nhint: fill such cells in or delete the rows; columns of text can be left "
+            "out: features: [...] names those to use"
+        )
+    lines = [
+        error,
+        "hint: say under data what they are" + ("" if columns else ", or leave them out"),
+    ]
     lines += ["columns:", *columns] if columns else []
     lines += [f"drop: [{', '.join(dropped)}]"] if dropped else []
     return "\n".join(lines)

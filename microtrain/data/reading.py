@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..spelling import did_you_mean
 
 __all__ = ["library", "reading", "require_text", "require_utf8"]
 
+_SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?(sep=([\x01-\x7f]))"?\r?\n', re.IGNORECASE)
 _UNPACK = "unpack it first"
 _OTHERS = {
     b"\x1f\x8b": ("compressed by gzip", _UNPACK),
@@ -63,6 +65,12 @@ def require_text(origin: str, head: bytes) -> None:
     for magic, (kind, way_out) in _OTHERS.items():
         if head.startswith(magic):
             raise DataError(f"{origin} is {kind}, no CSV file; {way_out}")
+    if told := _SEPARATOR.match(head):
+        line, separator = (text.decode() for text in told.groups())
+        raise DataError(
+            f"{origin}, line 1: {line} tells a spreadsheet what separates cells, and is no header; "
+            f"delete this line, and write delimiter: {separator!r}"
+        )
 
 
 def require_utf8(origin: str, file: BinaryIO) -> None:

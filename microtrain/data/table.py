@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, install
 from ..words import listed, plural
+from .cells import Codes
 from .columns import STATISTICS, Column, Specification, as_columns, dates, numbers, texts
 from .dataset import ArrayDataset
-from .frame import Codes, Frame, shortened, together
+from .frame import Frame, shortened, together
 from .preprocessing import Preprocessing
 from .target import read_target
 
@@ -175,13 +176,7 @@ class Table:
             from .describe import advice
 
             plain = [name for name, column in self.columns.items() if column == Column()]
-            told = advice(self.frame, plain)
-            if not told and "\nhint: " not in str(error):
-                told = (
-                    "hint: fill such cells in or delete the rows; columns of text can be left "
-                    "out: features: [...] names those to use"
-                )
-            raise DataError("\n".join(filter(None, [str(error), told]))) from None
+            raise DataError(advice(str(error), self.frame, plain)) from None
         return Encoder(tuple(columns), self.ids)
 
     def arrays(self, encoder: Encoder, note: Note | None = None) -> ArrayDataset:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import date
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .frame import Frame, other_notation, shortened
+from .cells import other_notation
+from .frame import Frame, shortened
 
 __all__ = ["read_target"]
 
@@ -41,13 +43,16 @@ def read_target(
     if finite and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
     cells = each.texts(name)
-    bad = [
-        i
-        for i, (x, cell) in enumerate(zip(values, cells, strict=True))
-        if not cell
-        or (x is not None and not math.isfinite(x))
-        or (not categorical and other_notation(cell, frame.decimal))
-    ]
+    bad = []
+    for i, (x, cell) in enumerate(zip(values, cells, strict=True)):
+        if not cell:
+            bad.append(i)
+        elif isinstance(array[i], bytes | date | np.datetime64):  # texts in a CSV file
+            bad += [i] * (not categorical)
+        elif x is None:
+            bad += [i] * (not categorical and bool(other_notation(cell, frame.decimal)))
+        elif not math.isfinite(x):
+            bad.append(i)
     if bad:
         rows = np.flatnonzero(np.isin(which, bad)).tolist()
         raise frame.refusal(name, rows, "expected a number or a name")

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from ..config.document import cut_by_yaml
 from ..data import Source
+from ..data.cells import Codes
 from ..data.files import read_parquet
-from ..data.frame import Codes, Frame, shortened
+from ..data.frame import Frame, shortened
 from ..data.mapped import Column, Mapped, Stored, map_npz
 from ..data.stores import ParquetRows, hdf5_arrays, zarr_arrays
 from ..data.view import layout

@@ -14,8 +14,9 @@ from ..creation import from_numpy
 from ..data import Prepared
 from ..data.view import apart
 from ..runs.record import ClassCounts
-from ..train.class_metrics import ClassMetric, LogOdds
+from ..train.class_metrics import ClassMetric
 from ..train.evaluation import evaluating
+from ..train.log_odds import LogOdds
 from ..train.models import learned_line
 from ..train.outputs import one_prediction
 from ..words import number

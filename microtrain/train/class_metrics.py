@@ -23,11 +23,12 @@ from ..creation import from_numpy
 from ..errors import ConfigError, DataError
 from ..nn.functional import softmax
 from ..spelling import did_you_mean
+from .log_odds import LogOdds
 from .metrics import Metric, ratio
 
 __all__ = [
     "F1", "Accuracy", "AveragePrecision", "BalancedAccuracy", "Brier", "CalibrationError",
-    "ClassMetric", "Confusion", "LogLoss", "LogOdds", "Precision", "Recall", "RocAuc", "TopK",
+    "ClassMetric", "Confusion", "LogLoss", "Precision", "Recall", "RocAuc", "TopK",
     "sigmoid",
 ]  # fmt: skip
 
@@ -44,36 +45,6 @@ def sigmoid(scores: Array) -> Sums:
     small = np.exp(-np.abs(wide))
     result: Sums = np.where(wide >= 0, 1, small) / (1 + small)
     return result
-
-
-class LogOdds:
-    """How likely each class is against all others: score - log(sum of exp(other scores)).
-
-    `odds[k]` is that of class k, or of a class for each row, float64 of shape (n,). Rows that
-    differ by what is added to all scores, or by which of the other classes has which score, give
-    the same. Of two classes it is the difference of their scores; one score a row is that against
-    0. nan for scores that are no numbers.
-    """
-
-    def __init__(self, scores: Array) -> None:
-        wide = scores.astype(np.float64, order="C")
-        if wide.shape[1] == 1:
-            wide = np.hstack([np.zeros_like(wide), wide])
-        self._scores, ranked = wide, np.sort(wide, axis=1)  # so that sums have one order
-        self._second, self._first = ranked[:, -2:].T
-        with np.errstate(invalid="ignore"):
-            # Of all but the highest, and of all but the highest two, against the highest of them.
-            self._below_first = np.exp(ranked[:, :-1] - self._first[:, None]).sum(axis=1)
-            self._below_second = np.exp(ranked[:, :-2] - self._second[:, None]).sum(axis=1)
-
-    def __getitem__(self, k: int | Codes) -> Sums:
-        score = self._scores[np.arange(len(self._scores)), k]
-        highest = score == self._first
-        with np.errstate(invalid="ignore"):
-            ahead = score - np.where(highest, self._second, self._first)
-            rest = self._below_first - np.exp(score - self._first)
-            beside = np.log(1 + np.where(highest, self._below_second, rest))
-            return np.asarray(np.where(np.isinf(ahead), ahead, ahead - beside))
 
 
 class ClassMetric(Metric):
@@ -288,7 +259,8 @@ class Recall(ClassMetric):
                     f"metric {self._name}: positive is one class, but average: {average} is over "
                     "all; leave one of them out"
                 )
-        self.average, self.threshold, self.positive = average, threshold, positive
+        self.average, self.threshold = average, threshold
+        self.positive = None if positive is None else str(positive)
         self.name = _at(self._name + of, threshold)
 
     def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
@@ -443,7 +415,7 @@ class RocAuc(ClassMetric):
     _name = "roc_auc"
 
     def __init__(self, positive: str | None = None) -> None:
-        self.positive = positive
+        self.positive = None if positive is None else str(positive)
         self.name = self._name if positive is None else f"{self._name}_{positive}"
 
     def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import ArrayDataset, Column, Encoder, Table, csv, parquet, prepare
+from microtrain.data.alike import alike
 from microtrain.data.columns import texts
 from microtrain.data.frame import Frame
 from microtrain.errors import ConfigError, DataError
@@ -387,6 +388,22 @@ def test_a_value_is_the_same_category_in_every_kind_of_file(tmp_path, kind):
         assert codes in ({(1.0, 0.0, 1.0)}, {(0.0, 1.0, 0.0)})
         with pytest.raises(DataError, match="expected one of"):
             encoder.encode(Frame("new", ["c"], [["0" + cells[0], "1", "7"]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_is_the_same_class_in_every_kind_of_file(tmp_path, kind):
+    cells, others = KINDS[kind]
+    if kind in ("short", "decimals"):
+        pytest.skip("fractions are no classes")
+    path = tmp_path / "t.csv"
+    path.write_text("c,x\n" + "".join(f"{cell},1\n" for cell in cells), encoding="utf-8")
+    data = csv(path, "c", categorical=True)
+    for column in others:
+        other = Table({"c": np.array(column), "x": [1.0] * 3}, "c", categorical=True)
+        names = [other.classes[code] for code in other.target]
+        same = alike(ArrayDataset(np.ones((3, 1)), other.target, classes=other.classes), data, "t")
+        codes = same.read(slice(0, 3))[1]
+        assert codes.tolist() == data.target.tolist(), (names, data.classes)
 
 
 def test_two_spellings_of_a_number_are_two_categories():

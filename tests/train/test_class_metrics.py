@@ -25,7 +25,6 @@ from microtrain.train.class_metrics import (
     CalibrationError,
     Confusion,
     LogLoss,
-    LogOdds,
     Precision,
     Recall,
     RocAuc,
@@ -33,6 +32,7 @@ from microtrain.train.class_metrics import (
     sigmoid,
 )
 from microtrain.train.evaluation import evaluate
+from microtrain.train.log_odds import LogOdds
 from microtrain.train.metrics import (
     R2,
     ExplainedVariance,
