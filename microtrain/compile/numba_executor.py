@@ -258,12 +258,12 @@ class Table:
         if kept and gone and unit.name == "sum" and abs(steps[kept[-1]]) < abs(steps[gone[-1]]):
             # Along memory: into the results, row by row.
             outer = [ranges[d] for d in kept if abs(steps[d]) > abs(steps[gone[0]])]
-            inner = [ranges[d] for d in kept if abs(steps[d]) <= abs(steps[gone[0]])]
-            zero = _nested(inner, [f"put({q}, {goal}, {t}(0), {scope[1]})"])
+            near = [ranges[d] for d in kept if abs(steps[d]) <= abs(steps[gone[0]])]
+            zero = _nested(near, [f"put({q}, {goal}, {t}(0), {scope[1]})"])
             more = f"{whole}(get({q}, {goal}, {scope[1]})) + {at(index)}"
-            rows = [*(ranges[d] for d in gone), *inner]
-            more = _nested(rows, [f"put({q}, {goal}, {t}({more}), {scope[1]})"])
-            return _nested(outer, zero + more)
+            rows = [*(ranges[d] for d in gone), *near]
+            add = _nested(rows, [f"put({q}, {goal}, {t}({more}), {scope[1]})"])
+            return _nested(outer, zero + add)
         length = int(np.prod([x.shape[d] for d in gone], dtype=np.int64))
         first = _index({f"i{d}": steps[d] for d in kept})
         joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))

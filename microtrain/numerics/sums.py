@@ -77,12 +77,12 @@ def way_of(shape: tuple[int, ...], strides: tuple[int, ...], axis: Any) -> Way |
     if math.prod(across) <= SHORT or not math.prod(shape):
         return None
     kept = [d for d in order if d not in axes]
-    gone = [number for number, part in enumerate(found) if part[2]]
+    summed = [number for number, part in enumerate(found) if part[2]]
     back = [kept.index(d) for d in sorted(kept)]
     return Way(
         tuple(order) if order != sorted(order) else None,
         tuple(n for n, *_ in found),
-        gone[::-1],
+        summed[::-1],
         tuple(shape[d] for d in kept),
         tuple(back) if kept != sorted(kept) else None,
         tuple(1 if d in axes else n for d, n in enumerate(shape)),

@@ -18,8 +18,8 @@ from typing import Any
 
 from ...autograd.differentiate import grad
 from ...backend import XP
+from ...numerics.sums import sum_rows
 from ...tensor import TENSORS
-from ..matrix.linear_algebra import _sum_rows
 from ..registry import primitive
 from ..shape.joining import cat
 from .cells import unrolled
@@ -342,7 +342,7 @@ def _gradient(name, g, result, stopped, kind, reverse, kept, **inputs):
     if name == "input":
         return xp.reshape(xp.matmul(rows, inputs["w_ih"]), inputs["input"].shape)
     if name in ("b_ih", "b_hh"):
-        return _sum_rows(xp, rows)
+        return sum_rows(xp, rows)
     steps = inputs["input"].shape[0]
     given = kept["rows"]
     if name == "w_hh":  # in time, not in the order of the loop
