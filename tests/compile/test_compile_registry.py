@@ -141,7 +141,9 @@ WITHOUT_LOOKING: dict[str, Any] = {
     "quantiles": lambda x, i, m: x.nanquantile(x.detach()[:, 0].sigmoid()),
     "mode": lambda x, i, m: tuple(x.round().mode(0)),
     "histc": lambda x, i, m: x.histc(7),
-    "histogram": lambda x, i, m: tuple(x.histogram(4, weight=x * x, density=True)),
+    "histogram": lambda x, i, m: tuple(
+        x.detach().histogram(4, weight=(x * x).detach(), density=True)
+    ),
     "cov": lambda x, i, m: mt.cov(x, aweights=x[0] * x[0]),
     "corrcoef": lambda x, i, m: x.corrcoef(),
     "gradient": lambda x, i, m: mt.gradient(x, spacing=(2.0, x[0].detach().sort().values)),
@@ -186,7 +188,7 @@ WITHOUT_LOOKING |= {
         i.reshape(-1) % 6, x, mt.tensor(OFFSETS), mode="max", padding_idx=1
     ),
     "bags weighted": lambda x, i, m: bag(i[:5] % 6, x, mode="sum", per_sample_weights=x[:5] * 2),
-    "svd": lambda x, i, m: tuple(mt.linalg.svd(x)),
+    "svd": lambda x, i, m: tuple(mt.linalg.svd(x, full_matrices=False)),
     "svd's gradient": lambda x, i, m: (lambda u, s, v: (u * s) @ v[:2])(
         *mt.linalg.svd(x[:, :2], full_matrices=False)
     ),
