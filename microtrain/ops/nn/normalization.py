@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import XP, float16, float32
+from ...backend import MODES, XP, float16, float32
 from ...tensor import TENSORS, Tensor
 from ..arguments import want_float, want_tensors
 from ..coercion import cast
 from ..fronts import Int, T, public
-from ..pointwise.elementwise import clamp, clone, maximum, mul, where, zeros_like
-from ..reduce.extrema import amax, amin
+from ..pointwise.elementwise import clamp, clone, mul, where, zeros_like
 from ..reduce.norms import norm, norm_of_at_least
 from ..reduce.reductions import sum
 from ..registry import primitive
@@ -418,11 +417,13 @@ def cosine_similarity(x1: T, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor
 
 
 def _unit(x: Any, dim: int, eps: float) -> Any:
-    if x.shape[dim] if x.ndim else 1:  # of vectors whose squares would overflow, shorter ones
-        size = maximum(amax(x.detach(), (dim,), True), -amin(x.detach(), (dim,), True))
-        size = where(size > math.sqrt(float(np.finfo(x.dtype).max)) / 1e4, size, 1)
-        x = x / size
     length = norm(x, 2, dim, True)
+    known = type(length._array) is np.ndarray and MODES.recorder is None
+    if x.numel() and not (known and np.isfinite(length._array).all()):
+        # Of vectors whose squares overflow shorter ones.
+        size = norm(x.detach(), math.inf, dim, True)
+        x = x / where(size > math.sqrt(float(np.finfo(x.dtype).max)) / 1e4, size, 1)
+        length = norm(x, 2, dim, True)
     # As PyTorch: the gradient takes no notice of the limit.
     return x / (length + (clamp(length.detach(), min=eps) - length.detach()))
 

@@ -76,7 +76,8 @@ def _gated(name: str, gate: Any, formula: Any, rule: Any, doc: str) -> Any:
             return tuple(xp.asarray(y, float16) for y in kernel(xp, xp.asarray(x, float32)))
         opening = gate(xp, x)
         lowest = xp.constant(np.finfo(x.dtype).min, x.dtype)  # -inf times 0 would be NaN
-        return xp.multiply(xp.maximum(x, lowest), opening), opening
+        result = xp.asarray(xp.maximum(x, lowest))
+        return xp.multiply(result, opening, out=result), opening
 
     options = {"extras": ("gate",), "recompute": {"gate": formula}}
     return primitive(name, kernel, doc, x=rule, options=options)
@@ -297,8 +298,9 @@ def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0):
 
 def _elu_rule(g, x, alpha, scale, input_scale):
     # Not from the result, which is next to -alpha * scale far below 0.
-    slope = exp(e.clamp_numbers(x * input_scale, None, 0)) * (alpha * scale * input_scale)
-    return g * where(x <= 0, slope, scale)
+    low = e.clamp_numbers(x if input_scale == 1 else x * input_scale, None, 0)
+    share = alpha * scale * input_scale
+    return g * where(x <= 0, exp(low) if share == 1 else exp(low) * share, scale)
 
 
 _elu_of = primitive("elu", _elu, x=_elu_rule)

@@ -10,6 +10,8 @@ import math
 from operator import index as whole
 from typing import Any
 
+import numpy as np
+
 from ...backend import MODES, XP, bool_, int8, int32, int64
 from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import NUMBERS, cast, promote, underived
@@ -80,25 +82,38 @@ def msort(input: TensorOnly) -> Any:
     return sort(input, 0).values
 
 
+def _tied(x, last, k, dim, largest):
+    """Whether it is open which `k` are the most extreme: more equal the `last` of them, or NaN."""
+    reached = np.greater_equal(x, last) if largest else np.less_equal(x, last)
+    return not (np.count_nonzero(reached, dim) == k).all()
+
+
+def _first(xp, x, last, k, dim, largest):
+    """The indices of those beyond the `last`, and of the first that equal it."""
+    x_nan, last_nan = xp.not_equal(x, x), xp.not_equal(last, last)
+    equal = xp.logical_or(xp.equal(x, last), xp.logical_and(x_nan, last_nan))
+    above, nans = (x, last), (x_nan, xp.logical_not(last_nan))
+    if not largest:
+        above, nans = (last, x), (xp.logical_not(x_nan), last_nan)
+    beyond = xp.logical_or(xp.greater(*above), xp.logical_and(*nans))
+    left = xp.subtract(k, xp.sum(beyond, axis=dim, keepdims=True))
+    equal = xp.logical_and(equal, xp.less_equal(xp.cumsum(equal, dim), left))
+    rest = xp.asarray(xp.logical_not(xp.logical_or(beyond, equal)), int8)
+    return xp.getitem(xp.argpartition(rest, k - 1, dim), at_dim(dim, slice(k)))
+
+
 def _topk(xp, x, *, k, dim, largest):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
     n = x.shape[dim]
     if 0 < k < n:  # a partition takes a fraction of the time of sorting all
         at = n - k if largest else k - 1
-        last = xp.getitem(xp.argpartition(x, at, dim), at_dim(dim, slice(at, at + 1)))
+        order = xp.argpartition(x, at, dim)
+        last = xp.getitem(order, at_dim(dim, slice(at, at + 1)))
         last = xp.take(x, places_along(xp, last, x.shape, dim))
-        x_nan, last_nan = xp.not_equal(x, x), xp.not_equal(last, last)
-        equal = xp.logical_or(xp.equal(x, last), xp.logical_and(x_nan, last_nan))
-        above, nans = (x, last), (x_nan, xp.logical_not(last_nan))
-        if not largest:
-            above, nans = (last, x), (xp.logical_not(x_nan), last_nan)
-        beyond = xp.logical_or(xp.greater(*above), xp.logical_and(*nans))
-        # Of those equal to the last one the first, as many as are left.
-        left = xp.subtract(k, xp.sum(beyond, axis=dim, keepdims=True))
-        first = xp.less_equal(xp.cumsum(equal, dim), left)
-        rest = xp.logical_not(xp.logical_or(beyond, xp.logical_and(equal, first)))
-        chosen = xp.argpartition(xp.asarray(rest, int8), k - 1, dim)
-        chosen = xp.sort(xp.getitem(chosen, at_dim(dim, slice(k))), dim)
+        chosen = xp.getitem(order, at_dim(dim, slice(n - k, n) if largest else slice(k)))
+        if type(last) is not np.ndarray or _tied(x, last, k, dim, largest):
+            chosen = _first(xp, x, last, k, dim, largest)
+        chosen = xp.sort(chosen, dim)
         x = xp.take(x, places_along(xp, chosen, x.shape, dim))
         order = _argsort(xp, x, dim=dim, descending=largest)
         return xp.take(chosen, places_along(xp, order, chosen.shape, dim))
